@@ -1,0 +1,1 @@
+"""Data: memory-mapped token store → sentence pairs → masks → packed batches, in a replayable order."""

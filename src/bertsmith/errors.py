@@ -1,0 +1,58 @@
+"""Every error that is the user's to mend; the command line prints its sentence and exits with 2.
+
+    BertsmithError
+    ├── InputError        a source, a file or a text is not what was expected
+    │   ├── CorpusError       a corpus folder is missing, altered, or lacks what the command needs
+    │   ├── TokenizerError    a vocabulary is broken or does not fit
+    │   └── StoreError        a token store is truncated, altered or made for another vocabulary
+    ├── RecipeError       a setting is unknown or impossible
+    ├── ModelError        a checkpoint is unsafe, incomplete or mis-shaped
+    ├── ResourceError     too little disk or memory
+    ├── MissingExtra      an optional package is not installed; prints the install command
+    └── TrainingStopped   a run stopped by its guard: loss not finite, or a spike
+
+A message says what was expected, what was found, where, and what to do next.
+"""
+
+
+class BertsmithError(Exception):
+    """Base of all errors a user can mend."""
+
+
+class InputError(BertsmithError):
+    """A source, a file or a text is not what was expected."""
+
+
+class CorpusError(InputError):
+    """A corpus folder is missing, altered, or lacks what the command needs."""
+
+
+class TokenizerError(InputError):
+    """A vocabulary is broken or does not fit."""
+
+
+class StoreError(InputError):
+    """A token store is truncated, altered or made for another vocabulary."""
+
+
+class RecipeError(BertsmithError):
+    """A setting is unknown or impossible."""
+
+
+class ModelError(BertsmithError):
+    """A checkpoint is unsafe, incomplete or mis-shaped."""
+
+
+class ResourceError(BertsmithError):
+    """Too little disk or memory for what was asked."""
+
+
+class TrainingStopped(BertsmithError):
+    """A run stopped by its guard."""
+
+
+class MissingExtra(BertsmithError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs the package {package}: pip install 'bertsmith[{extra}]'")

@@ -1,0 +1,121 @@
+"""Files that are either whole or absent: write under a temporary name, flush, rename."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import InputError, ResourceError
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
+    """Yields an empty folder beside `path` that becomes `path` when the block ends without an error.
+
+    Everything in it is flushed to disk first. On an error nothing remains.
+    Raises InputError when `path` exists and `replace` is False.
+    """
+    path = Path(path)
+    if path.exists() and not replace:
+        raise InputError(f"{path} already exists. Choose another name or remove it first.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.parent / f".{path.name}.partial-{os.getpid()}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        flush_folder(partial)
+        if path.exists():
+            old = path.parent / f".{path.name}.old-{os.getpid()}"
+            path.rename(old)
+            partial.rename(path)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            partial.rename(path)
+        flush(path.parent)
+    except OSError as error:
+        raise _as_resource_error(error, path) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def atomic_write(path: Path, content: bytes | str) -> None:
+    """Writes a file that is either the old one or the whole new one, whatever happens."""
+    path = Path(path)
+    partial = path.parent / f".{path.name}.partial-{os.getpid()}"
+    try:
+        with partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        flush(path.parent)
+    except OSError as error:
+        raise _as_resource_error(error, path) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes readable JSON atomically."""
+    atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Raises InputError naming the file when it is missing or isn't JSON."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid JSON ({error}). It may have been cut or altered.") from error
+
+
+def sha256(path: Path) -> str:
+    """The file's SHA-256 as hexadecimal digits, read in one pass with bounded memory."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def flush_folder(path: Path) -> None:
+    """Forces every file below `path`, and the folders themselves, to disk."""
+    for entry in sorted(path.rglob("*")):
+        flush(entry)
+    flush(path)
+
+
+def flush(path: Path) -> None:
+    """Forces one file or folder to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def require_free_space(folder: Path, needed: int, purpose: str) -> None:
+    """Raises ResourceError unless the disk of `folder` (or its nearest existing parent) has `needed` bytes."""
+    existing = Path(folder).absolute()
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise ResourceError(
+            f"{purpose} needs about {needed / 1e9:.1f} GB in {existing}, but {free / 1e9:.1f} GB are free. "
+            "Free some space or choose another folder."
+        )
+
+
+def _as_resource_error(error: OSError, path: Path) -> Exception:
+    """A full disk or a missing right is the user's to mend; any other failure stays what it is."""
+    import errno
+
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ResourceError(f"The disk is full: {path} was not written. Free some space and run this again.")
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return ResourceError(f"No permission to write {path}. Choose a folder you may write to.")
+    return error

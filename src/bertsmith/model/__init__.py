@@ -1,0 +1,1 @@
+"""Model: embeddings → encoder → hidden states → pooling; weights in and out."""

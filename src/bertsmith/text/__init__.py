@@ -1,0 +1,1 @@
+"""Text: read → documents → sentences → corpus with a manifest; WordPiece vocabulary; tokenizer."""

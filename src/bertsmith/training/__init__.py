@@ -1,0 +1,1 @@
+"""Training: the one loop, with its optimiser, schedule, precision, distribution, checkpoints and report."""
