@@ -1,0 +1,15 @@
+"""Fixtures that every part of the suite may use."""
+
+from pathlib import Path
+
+import pytest
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data beside the repository; a machine without it skips the test and says so."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("needs the real data in ../shared/data, which this machine doesn't have")
+    return SHARED_DATA
