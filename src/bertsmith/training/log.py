@@ -1,0 +1,217 @@
+"""The log of a run: `log.jsonl` is the truth, the TensorBoard events beside it are a copy to look at.
+
+One JSON object a line, each with `kind` and `step`, in the order in which things happened:
+
+    start        a process began at this step: time, versions, whatever its caller adds
+    step         phase, loss, mlm_loss, nsp_loss (not without next-sentence prediction), learning_rate,
+                 gradient_norm, tokens (real tokens so far), sequences, tokens_per_second,
+                 peak_share (0..1 of the measured matrix-product speed), elapsed (training seconds so far)
+    evaluation   elapsed, tokens, mlm_loss, mlm_perplexity, mlm_accuracy, nsp_accuracy, on held-out text
+    phase        sequence_length, from this step on
+    checkpoint   stands on disk
+    warning      message
+    end          elapsed, reason
+
+A number that isn't finite is written as null: `NaN` is not JSON, and most readers of JSON refuse it.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_write
+
+Record = dict[str, Any]
+
+LOG_FILE = "log.jsonl"
+EVENTS_FOLDER = "tensorboard"
+
+# Seconds between two step events. Writing one takes about a millisecond of Python, which every step of a tiny
+# model would feel; TensorBoard itself shows a thousand points a curve.
+EVENTS_INTERVAL = 1.0
+
+# Where the numbers of a line are found in TensorBoard. The others are for reading back, not for looking at.
+TAGS: dict[str, dict[str, str]] = {
+    "step": {
+        "loss": "train/loss",
+        "mlm_loss": "train/mlm_loss",
+        "nsp_loss": "train/nsp_loss",
+        "learning_rate": "train/learning_rate",
+        "gradient_norm": "train/gradient_norm",
+        "tokens": "speed/tokens",
+        "tokens_per_second": "speed/tokens_per_second",
+        "peak_share": "speed/peak_share",
+    },
+    "evaluation": {
+        "mlm_loss": "heldout/mlm_loss",
+        "mlm_perplexity": "heldout/mlm_perplexity",
+        "mlm_accuracy": "heldout/mlm_accuracy",
+        "nsp_accuracy": "heldout/nsp_accuracy",
+    },
+}
+
+
+class RunLog:
+    """Writes the log of one run; every line has reached the operating system when `write` returns.
+
+    A line therefore survives the death of the process; the lines before a checkpoint line also survive
+    the loss of power, so that the log is never older than the checkpoint a run resumes from.
+
+    folder: the run's folder, made when missing.
+    append: False for a new run; True to go on with the log that is there (or to begin one).
+    step: with `append`, the step of the checkpoint resumed from. Lines of later steps belong to work that
+        was lost and will be done again: they are cut off, so that the log has each step once.
+    events_interval: seconds between two TensorBoard events of steps (evaluations are never left out).
+
+    Raises InputError when the folder already has a log and `append` is False, or when its log is damaged
+    elsewhere than in its last line.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        append: bool = False,
+        step: int = 0,
+        events_interval: float = EVENTS_INTERVAL,
+    ) -> None:
+        self.path = Path(folder) / LOG_FILE
+        self._events_folder = Path(folder) / EVENTS_FOLDER
+        self._events_interval = events_interval
+        self._next_events = 0.0
+        if self.path.exists() and not append:
+            raise InputError(
+                f"{self.path} is the log of an earlier run. Resume that run, or choose another folder "
+                "for a new one."
+            )
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            _cut_lines_after(step, self.path)
+        self._file: IO[bytes] = self.path.open("ab")
+        self._open_events(purge_from=step + 1 if append else None)
+
+    @staticmethod
+    def read(folder: Path) -> list[Record]:
+        """All lines of a run's log, oldest first; an incomplete last line, left by a kill, is passed over.
+
+        Raises InputError when there is no log, or when another line than the last can't be read.
+        """
+        path = Path(folder) / LOG_FILE
+        if not path.exists():
+            raise InputError(f"{path} does not exist: {folder} is not the folder of a run.")
+        return [record for _, record in _lines(path)]
+
+    def write(self, kind: str, step: int, **values: Any) -> Record:
+        """Appends one line and returns it as `read` will give it back.
+
+        Values may be plain values, or 0-d tensors and NumPy scalars.
+        """
+        record: Record = {"kind": kind, "step": step} | _plain(values)
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+        if kind == "checkpoint":
+            os.fsync(self._file.fileno())
+        self._write_events(record)
+        return record
+
+    def rewind(self, step: int) -> None:
+        """Cuts off all lines after `step`: for a guard that rolls a running training back."""
+        self._file.close()
+        _cut_lines_after(step, self.path)
+        self._file = self.path.open("ab")
+        self._events.close()
+        self._open_events(purge_from=step + 1)
+
+    def close(self) -> None:
+        """Flushes and closes the files; a second call does nothing."""
+        self._file.close()
+        self._events.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open_events(self, purge_from: int | None) -> None:
+        from tensorboardX import SummaryWriter  # takes a second to import
+
+        # The name of an event file has a resolution of one second: without the suffix, two short runs
+        # within one second would share a file and the second would empty it.
+        suffix = f".{time.time_ns()}"
+        self._events: Any = SummaryWriter(
+            str(self._events_folder), purge_step=purge_from, filename_suffix=suffix, flush_secs=10
+        )
+
+    def _write_events(self, record: Record) -> None:
+        tags = TAGS.get(record["kind"])
+        if tags is None or not self._is_time_for_events(record["kind"]):
+            return
+        for name, tag in tags.items():
+            if record.get(name) is not None:
+                self._events.add_scalar(tag, record[name], record["step"])
+
+    def _is_time_for_events(self, kind: str) -> bool:
+        if kind != "step":
+            return True
+        now = time.monotonic()
+        if now < self._next_events:
+            return False
+        self._next_events = now + self._events_interval
+        return True
+
+
+def _plain(value: Any) -> Any:
+    """A value JSON can carry: tensors and NumPy scalars as numbers, numbers that aren't finite as None."""
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, Record]]:
+    """Each line with its record, up to an incomplete last one."""
+    with path.open("rb") as file:
+        unreadable: int | None = None
+        for number, line in enumerate(file, start=1):
+            if unreadable is not None:
+                raise InputError(
+                    f"{path}, line {unreadable}: expected one JSON object with `kind` and `step`. "
+                    "The log was altered or its disk failed; remove that line to go on."
+                )
+            record = _parse(line)
+            if record is None:
+                unreadable = number
+            else:
+                yield line, record
+
+
+def _parse(line: bytes) -> Record | None:
+    try:
+        record = json.loads(line)
+    except ValueError:  # not JSON, or not UTF-8
+        return None
+    if isinstance(record, dict) and "kind" in record and isinstance(record.get("step"), int):
+        return record
+    return None
+
+
+def _cut_lines_after(step: int, path: Path) -> None:
+    kept = b"".join(line.rstrip(b"\n") + b"\n" for line, record in _lines(path) if record["step"] <= step)
+    atomic_write(path, kept)
