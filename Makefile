@@ -1,0 +1,73 @@
+# Every target sets itself up: it makes $(VENV), installs what pyproject.toml asks for at the versions in
+# constraints.txt, and leaves a stamp, so that the next call installs nothing.
+#
+#   make demo PYTHON=/usr/bin/python3.12              another interpreter
+#   make test VENV=/tmp/venv                          another environment
+#   make demo PIP_FLAGS="--find-links wheels"         more options for pip, such as a folder of wheels
+#   make test PYTEST_FLAGS="-k corpus -x"             more options for pytest
+
+VENV ?= .venv
+PIP_FLAGS ?=
+PYTEST_FLAGS ?=
+BENCH ?= $(sort $(wildcard bench/*.py))
+BIN := $(VENV)/bin
+
+# The first interpreter that really runs (a version manager's shim may exist and fail), is of a version that
+# has wheels for everything, and can make an environment.
+USABLE := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
+PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,\
+	$(shell $(name) -c '$(USABLE)' >/dev/null 2>&1 && echo $(name))))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow check format bench
+
+help:
+	@echo "make demo       install, then raw text -> vocabulary -> a small BERT -> report, in about ten minutes"
+	@echo "make test       the tests"
+	@echo "make test-slow  the long trials as well: kills, resumes, memory ceilings, speeds"
+	@echo "make check      format, lint, types, import directions"
+	@echo "make format     let ruff rewrite the files"
+	@echo "make bench      the side-by-side measurements in bench/ (BENCH=bench/<name>.py for one)"
+
+demo: $(VENV)/.base
+	$(BIN)/bertsmith quickstart
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not cuda" --timeout 3600 $(PYTEST_FLAGS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_layers.py
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.bench
+	set -e; for script in $(BENCH); do echo "== $$script"; $(BIN)/python $$script; done
+
+$(BIN)/pip:
+	@test -n "$(PYTHON)" || { echo "Bertsmith needs Python 3.11 to 3.14 with its venv module, and none was \
+	found. Install one (Debian: apt install python3-venv) or name it: make PYTHON=/path/to/python3" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+INSTALL = $(BIN)/pip install --disable-pip-version-check $(PIP_FLAGS) --constraint constraints.txt --editable
+
+$(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) .
+	@touch $@
+
+# The larger sets contain the base, so they mark it as installed too.
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) ".[dev]"
+	@touch $(VENV)/.base $@
+
+$(VENV)/.bench: pyproject.toml constraints.txt | $(BIN)/pip
+	$(INSTALL) ".[bench]"
+	@touch $(VENV)/.base $@
