@@ -1,0 +1,94 @@
+"""What a failure prints, and the exit status it becomes.
+
+0    done
+1    a bug: the traceback, and where to report it; or whoever read our output went away (nothing printed)
+2    the user's to mend: one sentence on stderr
+130  Ctrl-C, 143  SIGTERM: one line; files that were being written are gone (see bertsmith.files)
+"""
+
+import errno
+import os
+import signal
+import sys
+import traceback
+from types import FrameType
+
+from cyclopts.exceptions import CycloptsError
+
+from bertsmith.errors import BertsmithError
+
+_OUT_OF_MEMORY = (
+    "There is not enough memory for this. Close other programs, or ask for less: a smaller batch, "
+    "model or sample. `bertsmith doctor` shows what this machine has."
+)
+_DISK_FULL = "The disk is full. Free some space, or write to another disk, and run the command again."
+_BUG = (
+    "This is a bug in Bertsmith, not your mistake. Please report it with the lines above and what "
+    "`bertsmith doctor --json` prints."
+)
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. An exception, so that half-written files are removed on the way out."""
+
+
+def terminate_cleanly() -> None:
+    """Makes SIGTERM (a container that stops, a scheduler's limit) unwind the stack as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _raise_terminated)
+
+
+def exit_status(failure: BaseException) -> int:
+    """Prints what the user needs to know of `failure` to stderr and returns the exit status."""
+    if isinstance(failure, SystemExit):
+        return failure.code if isinstance(failure.code, int) else int(failure.code is not None)
+    if isinstance(failure, KeyboardInterrupt):
+        return _complain("Stopped by Ctrl-C. Nothing half-written is left.", 130)
+    if isinstance(failure, Terminated):
+        return _complain("Stopped by SIGTERM. Nothing half-written is left.", 143)
+    if isinstance(failure, BrokenPipeError):
+        return _reader_gone()
+    sentence = _sentence(failure)
+    if sentence is not None:
+        return _complain(f"Error: {sentence}", 2)
+    traceback.print_exception(failure)
+    return _complain(f"\n{_BUG}", 1)
+
+
+def _sentence(failure: BaseException) -> str | None:
+    """What the user can do about it; None for a bug."""
+    if isinstance(failure, BertsmithError):
+        return str(failure)
+    if isinstance(failure, CycloptsError):
+        command = " ".join(["bertsmith", *(failure.command_chain or ())])
+        return f"{failure} See `{command} --help`."
+    if _is_out_of_memory(failure):
+        return _OUT_OF_MEMORY
+    if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
+        return _DISK_FULL
+    return None
+
+
+def _is_out_of_memory(failure: BaseException) -> bool:
+    """torch has an error of its own for a GPU, and says it only in words for main memory."""
+    if isinstance(failure, MemoryError) or getattr(failure, "errno", None) == errno.ENOMEM:
+        return True
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(failure, torch.OutOfMemoryError):
+        return True
+    return isinstance(failure, RuntimeError) and "can't allocate memory" in str(failure)
+
+
+def _reader_gone() -> int:
+    """`bertsmith corpus info x | head`: not an error, and Python must not complain at its last flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def _complain(message: str, status: int) -> int:
+    """Plain text: a message may hold anything the user typed, and rich is not needed to say it."""
+    print(message, file=sys.stderr)
+    return status
+
+
+def _raise_terminated(signal_number: int, frame: FrameType | None) -> None:
+    raise Terminated

@@ -1,0 +1,126 @@
+"""The command `bertsmith`: which commands there are, in the order of the flow, and how they are run.
+
+A command is imported only when it is run, so that `bertsmith --help` answers at once and costs no torch.
+"""
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from inspect import cleandoc
+from typing import NamedTuple
+
+from cyclopts import App, Group
+
+import bertsmith
+from bertsmith.cli.failures import exit_status, terminate_cleanly
+from bertsmith.errors import InputError
+
+_HELP = """\
+Bertsmith: from raw text to a BERT checkpoint that other tools open.
+
+corpus build → tokenizer train → pretrain → evaluate, fill-mask
+"""
+
+_EXAMPLES = """\
+Examples:
+
+  bertsmith quickstart
+
+  bertsmith corpus build articles/ --out corpora/articles
+  bertsmith tokenizer train corpora/articles --out tokenizers/articles
+  bertsmith pretrain budget hours=4 out=runs/articles \\
+            corpus=corpora/articles tokenizer=tokenizers/articles
+  bertsmith evaluate runs/articles/model corpora/articles
+  bertsmith fill-mask runs/articles/model "The capital of France is [MASK]."
+
+bertsmith COMMAND --help explains a command, with examples of its own.
+"""
+
+
+class Command(NamedTuple):
+    """One line of the help page, and where the command lives."""
+
+    name: str
+    target: str
+    summary: str
+    group: str
+
+
+_FLOW, _LOOK, _HOUSE, _OPTIONS = "From text to a model", "Look at a model", "Around it", "Options"
+
+COMMANDS = (
+    Command("quickstart", "bertsmith.cli.quickstart:quickstart", "The whole flow in ten minutes.", _FLOW),
+    Command("corpus", "bertsmith.cli.corpus:app", "Raw text to a corpus, and to tokens.", _FLOW),
+    Command("tokenizer", "bertsmith.cli.tokenizer:app", "A vocabulary from a corpus; a report on it.", _FLOW),
+    Command("pretrain", "bertsmith.cli.pretrain:pretrain", "Train a BERT by a recipe, or go on.", _FLOW),
+    Command("fill-mask", "bertsmith.cli.look:fill_mask", "What a model puts in place of [MASK].", _LOOK),
+    Command("evaluate", "bertsmith.cli.look:evaluate", "Its figures on held-out text.", _LOOK),
+    Command("doctor", "bertsmith.cli.doctor:doctor", "What this machine has and will use.", _HOUSE),
+    Command("import", "bertsmith.cli.importing:import_checkpoint", "Make a legacy checkpoint safe.", _HOUSE),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status (see bertsmith.cli.failures)."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        terminate_cleanly()
+        result = build_app(_command_in(arguments))(
+            arguments, exit_on_error=False, print_error=False, result_action="return_value"
+        )
+        # Here rather than at the interpreter's end, where a closed pipe could only be complained about.
+        sys.stdout.flush()
+    except BaseException as failure:
+        return exit_status(failure)
+    return result if isinstance(result, int) else 0
+
+
+def build_app(asked_for: str | None = None) -> App:
+    """The command line, with the command `asked_for` imported and all others only named."""
+    app = App(
+        name="bertsmith",
+        help=_HELP,
+        help_epilogue=None if asked_for else _EXAMPLES,
+        # Keeps the line breaks of examples; markdown would run them together.
+        help_format="plaintext",
+        version=bertsmith.__version__,
+        suppress_keyboard_interrupt=False,
+    )
+    groups = {
+        name: Group(name, sort_key=order) for order, name in enumerate((_FLOW, _LOOK, _HOUSE, _OPTIONS))
+    }
+    app["--help"].group = app["--version"].group = groups[_OPTIONS]
+    for order, command in enumerate(COMMANDS):
+        # A summary given here would replace the long help that the command itself has.
+        summary = None if command.name == asked_for else command.summary
+        app.command(
+            command.target, name=command.name, help=summary, group=groups[command.group], sort_key=order
+        )
+    if asked_for:
+        _show_examples(app[asked_for])
+    return app
+
+
+def _command_in(arguments: Sequence[str]) -> str | None:
+    """The first word that is no option. Raises InputError when there is no such command."""
+    word = next((word for word in arguments if not word.startswith("-")), None)
+    names = [command.name for command in COMMANDS]
+    if word is None or word in names:
+        return word
+    close = get_close_matches(word, names, n=1)
+    meant = f" Did you mean {close[0]!r}?" if close else ""
+    raise InputError(f"There is no command {word!r}.{meant} The commands are: {', '.join(names)}.")
+
+
+def _show_examples(app: App) -> None:
+    """Puts the Examples section of each docstring at the foot of its help page; cyclopts leaves it out."""
+    import docstring_parser
+
+    for name in app:
+        if not name.startswith("-"):
+            _show_examples(app[name])
+    docstring = app.default_command.__doc__ if app.default_command else None
+    examples = docstring_parser.parse(cleandoc(docstring or "")).examples
+    lines = [line for example in examples for line in (example.description or "").splitlines()]
+    if lines:
+        app.help_epilogue = "Examples:\n\n" + "\n".join(f"  {line}".rstrip() for line in lines) + "\n"

@@ -1,0 +1,113 @@
+"""What the commands print with: results go to stdout, progress and complaints to stderr."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+# (done, total or None when unknown, what is counted): long work calls it a few times a second at most.
+Progress = Callable[[int, int | None, str], None]
+
+# A pipe or a file has no width of its own; at rich's 80 columns tables would lose their cells there.
+_WIDTH_OF_A_FILE = 120
+_SECONDS_BETWEEN_LINES = 10.0
+
+# Texts of users hold [brackets], :colons: and numbers; only what a command marks up on purpose is styled.
+console = Console(
+    width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE,
+    highlight=False,
+    emoji=False,
+)
+error_console = Console(stderr=True, highlight=False, emoji=False)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
+    """Prints rows to stdout: numbers to the right with thousands separated, everything else as it is."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for number, name in enumerate(header):
+        numeric = all(isinstance(row[number], int | float) for row in rows)
+        table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*[escape(_cell(value)) for value in row])
+    console.print(table)
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Progress]:
+    """Yields the callable that long work reports to; a bar in a terminal, a line now and then elsewhere.
+
+    A change of what is counted ("documents", then "pairs compared") starts a bar of its own. The unit
+    "bytes" is shown as MB or GB.
+    """
+    if not error_console.is_terminal:
+        yield _plain_lines(title)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=28),
+        TextColumn("{task.fields[amount]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=error_console, refresh_per_second=4) as bars:
+        yield _live_bars(bars, title)
+
+
+def _live_bars(bars: Bars, title: str) -> Progress:
+    tasks: dict[str, TaskID] = {}
+
+    def report(done: int, total: int | None, unit: str) -> None:
+        if unit not in tasks:
+            for earlier in tasks.values():
+                bars.stop_task(earlier)
+            tasks[unit] = bars.add_task(escape(title), total=total, amount="")
+        bars.update(tasks[unit], completed=done, total=total, amount=escape(_amount(done, total, unit)))
+
+    return report
+
+
+def _plain_lines(title: str) -> Progress:
+    """For logs of machines: a line every ten seconds, so that a short job stays silent."""
+    last = time.monotonic()
+
+    def report(done: int, total: int | None, unit: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _SECONDS_BETWEEN_LINES:
+            last = now
+            error_console.print(f"{title}: {_amount(done, total, unit)}", markup=False, soft_wrap=True)
+
+    return report
+
+
+def _amount(done: int, total: int | None, unit: str) -> str:
+    if unit == "bytes":
+        whole = "" if total is None else f" / {readable_bytes(total)}"
+        return f"{readable_bytes(done)}{whole}"
+    whole = "" if total is None else f" / {total:,}"
+    return f"{done:,}{whole} {unit}"
+
+
+def readable_bytes(count: float) -> str:
+    """1,234,567 becomes "1.2 MB" (decimal units, as disks and networks are sold)."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return str(value)

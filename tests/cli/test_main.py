@@ -1,0 +1,241 @@
+"""The frame of the command line: help, exit statuses, and one sentence instead of a traceback."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from cyclopts import App
+
+import bertsmith
+from bertsmith.cli import main as frame
+from bertsmith.errors import RecipeError
+
+
+class AnyCommand:
+    """A command whose body each test chooses."""
+
+    body: Callable[[], object] = staticmethod(lambda: None)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnyCommand]:
+    chosen = AnyCommand()
+
+    def trial(*, batch: int = 1) -> object:
+        """A command for trials.
+
+        Parameters
+        ----------
+        batch
+            Rows at a time.
+
+        Examples
+        --------
+        bertsmith trial
+        bertsmith trial --batch 3
+        """
+        return chosen.body()
+
+    module = ModuleType("bertsmith_trial")
+    module.trial = trial  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    registered = frame.Command("trial", f"{module.__name__}:trial", "The summary.", frame.COMMANDS[0].group)
+    monkeypatch.setattr(frame, "COMMANDS", (*frame.COMMANDS, registered))
+    before = signal.getsignal(signal.SIGTERM)
+    yield chosen
+    signal.signal(signal.SIGTERM, before)
+
+
+def raising(failure: BaseException) -> Callable[[], object]:
+    def body() -> None:
+        raise failure
+
+    return body
+
+
+def test_help_names_every_command_in_the_order_of_the_flow(capsys: pytest.CaptureFixture[str]) -> None:
+    assert frame.main(["--help"]) == 0
+    page = capsys.readouterr().out
+    places = [page.index(f"│ {command.name}") for command in frame.COMMANDS]
+    assert places == sorted(places)
+    assert all(command.summary in page for command in frame.COMMANDS)
+    assert "bertsmith quickstart" in page
+
+
+def test_no_word_at_all_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert frame.main([]) == 0
+    assert "Usage: bertsmith COMMAND" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert frame.main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == bertsmith.__version__
+
+
+def test_help_of_a_command_shows_its_own_docstring_and_examples(
+    command: AnyCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert frame.main(["trial", "--help"]) == 0
+    page = capsys.readouterr().out
+    assert "A command for trials." in page
+    assert "Rows at a time." in page
+    assert "Examples:\n\n  bertsmith trial\n  bertsmith trial --batch 3\n" in page
+    assert "The summary." not in page
+
+
+def commands_below(app: App, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], App]]:
+    below = [name for name in app if not name.startswith("-")]
+    if not below:
+        yield path, app
+    for name in below:
+        yield from commands_below(app[name], (*path, name))
+
+
+@pytest.mark.parametrize("name", [command.name for command in frame.COMMANDS])
+def test_every_command_is_explained_with_examples_that_begin_with_its_name(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = frame.build_app(name)
+    for path, _ in commands_below(app[name], (name,)):
+        assert frame.main([*path, "--help"]) == 0
+        page = capsys.readouterr().out
+        examples = page.partition("Examples:\n")[2]
+        assert f"bertsmith {' '.join(path)}" in examples, f"{' '.join(path)} --help shows no example"
+
+
+def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert frame.main(["pretran", "budget"]) == 2
+    complaint = capsys.readouterr().err
+    assert "no command 'pretran'. Did you mean 'pretrain'?" in complaint
+    assert complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--bach", "3"], "--bach"),
+        (["--batch", "many"], "many"),
+        (["stray"], "stray"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence_that_names_it(
+    command: AnyCommand, capsys: pytest.CaptureFixture[str], words: list[str], expected: str
+) -> None:
+    assert frame.main(["trial", *words]) == 2
+    output, complaint = capsys.readouterr()
+    assert output == ""
+    assert expected in complaint
+    assert "bertsmith trial --help" in complaint
+    assert complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "sentence"),
+    [
+        (RecipeError("steps is -1; expected 1 or more."), "steps is -1; expected 1 or more."),
+        (MemoryError(), "not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), "not enough memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "not enough memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk is full"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "disk is full"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_sentence_and_status_2(
+    command: AnyCommand, capsys: pytest.CaptureFixture[str], failure: Exception, sentence: str
+) -> None:
+    command.body = raising(failure)
+    assert frame.main(["trial"]) == 2
+    output, complaint = capsys.readouterr()
+    assert output == ""
+    assert sentence in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_a_bug_keeps_its_traceback_and_asks_for_a_report(
+    command: AnyCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command.body = raising(ZeroDivisionError("by nought"))
+    assert frame.main(["trial"]) == 1
+    complaint = capsys.readouterr().err
+    assert "Traceback" in complaint
+    assert "ZeroDivisionError: by nought" in complaint
+    assert complaint.rstrip().endswith("`bertsmith doctor --json` prints.")
+
+
+def test_a_command_may_choose_its_exit_status(command: AnyCommand) -> None:
+    command.body = lambda: 3
+    assert frame.main(["trial"]) == 3
+
+
+INTERRUPTED = """
+import sys, time, types
+from pathlib import Path
+from bertsmith.cli import main as frame
+from bertsmith.files import atomic_folder
+
+def slow():
+    with atomic_folder(Path(sys.argv[1]) / "out") as folder:
+        (folder / "half").write_text("written")
+        print("ready", flush=True)
+        time.sleep(30)
+
+module = types.ModuleType("slow_trial")
+module.slow = slow
+sys.modules["slow_trial"] = module
+frame.COMMANDS = (frame.Command("slow", "slow_trial:slow", "", frame.COMMANDS[0].group), *frame.COMMANDS)
+sys.exit(frame.main(["slow"]))
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_command_says_so_in_one_line_and_leaves_nothing_half_written(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert list(tmp_path.iterdir()) != []
+        process.send_signal(number)
+        _, complaint = process.communicate(timeout=20)
+    assert process.returncode == status
+    assert complaint.startswith("Stopped by")
+    assert complaint.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """As in `bertsmith --help | head -1`; stdout is a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "bertsmith", "--help"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_help_answers_at_once() -> None:
+    """About 0.17 s on the machine this was written on; the ceiling leaves room for busy ones."""
+    command = [sys.executable, "-m", "bertsmith", "--help"]
+    durations = []
+    for _ in range(3):
+        start = time.perf_counter()
+        page = subprocess.run(command, capture_output=True, check=True).stdout
+        assert b"quickstart" in page
+        durations.append(time.perf_counter() - start)
+    assert min(durations) < 1.0

@@ -1,0 +1,200 @@
+"""The directions of imports, read from the source: the house keeps its shape only if a test says so."""
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+SOURCE = REPOSITORY / "src" / "bertsmith"
+
+# A file imports from its own layer and from those before it (see docs/flow.md).
+LAYERS = ("base", "text", "data", "model", "tasks", "training", "inference", "serving", "cli")
+LONE_MODULES = {"errors": "base", "files": "base", "__main__": "cli"}
+STRANGERS = {("training", "serving"), ("serving", "training")}
+ORACLES = {"transformers", "sentence_transformers", "datasets", "peft", "seqeval"}
+NAMES_THAT_SAY_NOTHING = {"util", "utils", "helper", "helpers", "common", "misc"}
+MACHINE_PATH = re.compile(r"(?<![\w.~:/-])/(?:work|root|home|Users|mnt|scratch)/\w+")
+
+
+class Import(NamedTuple):
+    importer: str
+    imported: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.importer}, line {self.line}, imports {self.imported}"
+
+
+def test_imports_point_down_the_layers() -> None:
+    assert against_the_layers(SOURCE) == []
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    assert circle(SOURCE) is None
+
+
+def test_the_library_never_imports_its_oracles() -> None:
+    assert oracle_imports(SOURCE) == []
+
+
+def test_every_file_has_a_place_and_a_name_that_says_what_it_holds() -> None:
+    assert misplaced_files(SOURCE) == []
+
+
+def test_no_path_of_someones_machine() -> None:
+    pages = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("bench/**/*.*")]
+    assert machine_paths([*SOURCE.rglob("*.*"), *pages]) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "complaint"),
+    [
+        ("text/corpus.py", "import bertsmith.model.bert", "bertsmith.text.corpus, line 1, imports"),
+        ("text/corpus.py", "from bertsmith.model import bert", "bertsmith.model.bert"),
+        ("text/corpus.py", "from ..model.bert import Bert", "bertsmith.model.bert"),
+        ("text/corpus.py", "def f():\n    from bertsmith import model", "line 2, imports bertsmith.model"),
+        ("text/corpus.py", "import_module('bertsmith.model.bert')", "bertsmith.model.bert"),
+        ("errors.py", "import bertsmith.text.corpus", "bertsmith.errors, line 1"),
+        ("serving/page.py", "import bertsmith.training.loop", "bertsmith.training.loop"),
+        ("training/loop.py", "import bertsmith.serving.page", "bertsmith.serving.page"),
+    ],
+)
+def test_a_planted_import_upwards_is_found(tmp_path: Path, path: str, code: str, complaint: str) -> None:
+    house = model_house(tmp_path)
+    assert against_the_layers(house) == []
+    (house / path).write_text(code)
+    (found,) = against_the_layers(house)
+    assert complaint in found
+
+
+def test_a_planted_circle_is_found(tmp_path: Path) -> None:
+    house = model_house(tmp_path)
+    assert circle(house) is None
+    (house / "text/corpus.py").write_text("from bertsmith.text import cleaning")
+    (house / "text/cleaning.py").write_text("def f():\n    from bertsmith.text.corpus import Corpus")
+    assert set(circle(house) or ()) == {"bertsmith.text.corpus", "bertsmith.text.cleaning"}
+
+
+def test_a_planted_oracle_name_folder_and_machine_path_are_found(tmp_path: Path) -> None:
+    house = model_house(tmp_path)
+    (house / "text/corpus.py").write_text("def f():\n    from transformers.models import bert")
+    (house / "text/utils.py").touch()
+    (house / "extras").mkdir()
+    (house / "extras/thing.py").write_text("DATA = '/home/somebody/data'  # but /proc/meminfo is everyone's")
+    assert oracle_imports(house) == ["bertsmith.text.corpus, line 2, imports transformers.models"]
+    assert misplaced_files(house) == [
+        "extras/thing.py has no layer",
+        "text/utils.py says nothing by its name",
+    ]
+    assert machine_paths(house.rglob("*.py")) == ["thing.py: /home/somebody"]
+
+
+def model_house(folder: Path) -> Path:
+    """A small package in which all is well."""
+    house = folder / "bertsmith"
+    files = [
+        "errors.py",
+        "text/corpus.py",
+        "text/cleaning.py",
+        "model/bert.py",
+        "training/loop.py",
+        "serving/page.py",
+    ]
+    for path in [*files, "__init__.py", *(f"{layer}/__init__.py" for layer in LAYERS[1:])]:
+        (house / path).parent.mkdir(parents=True, exist_ok=True)
+        (house / path).touch()
+    (house / "training/loop.py").write_text("import os\nfrom bertsmith.model.bert import Bert")
+    return house
+
+
+def against_the_layers(root: Path) -> list[str]:
+    return [
+        str(found) for found in own_imports(root) if not allowed(layer(found.importer), layer(found.imported))
+    ]
+
+
+def allowed(importer: str, imported: str) -> bool:
+    return LAYERS.index(imported) <= LAYERS.index(importer) and (importer, imported) not in STRANGERS
+
+
+def circle(root: Path) -> list[str] | None:
+    graph: dict[str, set[str]] = {}
+    for found in own_imports(root):
+        if found.importer != found.imported:
+            graph.setdefault(found.importer, set()).add(found.imported)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return None
+
+
+def oracle_imports(root: Path) -> list[str]:
+    return [str(found) for found in all_imports(root) if found.imported.split(".")[0] in ORACLES]
+
+
+def misplaced_files(root: Path) -> list[str]:
+    complaints = []
+    for path in sorted(root.rglob("*.py")):
+        inside = path.relative_to(root)
+        if inside.stem != "__init__" and inside.parts[0].removesuffix(".py") not in BASE_MODULES.union(
+            LAYERS
+        ):
+            complaints.append(f"{inside} has no layer")
+        if inside.stem in NAMES_THAT_SAY_NOTHING:
+            complaints.append(f"{inside} says nothing by its name")
+    return complaints
+
+
+def machine_paths(paths: Iterator[Path] | list[Path]) -> list[str]:
+    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in paths if path.is_file()}
+    return [f"{path.name}: {found}" for path, text in texts.items() for found in MACHINE_PATH.findall(text)]
+
+
+def layer(module: str) -> str:
+    """The package itself holds only the version and a lazy table of names, so it counts as base."""
+    parts = module.split(".")
+    return "base" if len(parts) == 1 else LONE_MODULES.get(parts[1], parts[1])
+
+
+def own_imports(root: Path) -> Iterator[Import]:
+    return (found for found in all_imports(root) if found.imported.split(".")[0] == root.name)
+
+
+def all_imports(root: Path) -> Iterator[Import]:
+    """Every import, those inside functions and those written as strings for import_module too."""
+    modules = {module_name(path, root): path for path in sorted(root.rglob("*.py"))}
+    for name, path in modules.items():
+        if path == root / "__init__.py":
+            continue
+        package = name if path.stem == "__init__" else name.rpartition(".")[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for imported in imported_by(node, package, modules.keys()):
+                yield Import(name, imported, getattr(node, "lineno", 0))
+
+
+def module_name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_by(node: ast.AST, package: str, modules: Collection[str]) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*above, base] if base else above)
+        # `from package import name`: the name may be a module of its own.
+        whole = [f"{base}.{alias.name}" for alias in node.names]
+        return sorted({name if name in modules else base for name in whole})
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        target = node.value.partition(":")[0]
+        return [target] if target in modules and "." in target else []
+    return []
