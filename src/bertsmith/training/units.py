@@ -1,0 +1,70 @@
+"""Numbers as people read them, for the screen and the report. Unknown (None or not finite) is a dash."""
+
+import math
+from collections.abc import Callable
+from functools import wraps
+
+UNKNOWN = "–"
+
+
+def _dash_when_unknown(
+    format_known: Callable[[float], str],
+) -> Callable[[float | None], str]:
+    @wraps(format_known)
+    def format_any(value: float | None) -> str:
+        if value is None or not math.isfinite(value):
+            return UNKNOWN
+        return format_known(value)
+
+    return format_any
+
+
+@_dash_when_unknown
+def count(value: float) -> str:
+    """A whole number: 17,512."""
+    return f"{value:,.0f}"
+
+
+@_dash_when_unknown
+def large(value: float) -> str:
+    """A number of which three digits matter: 512, 17.5 k, 4.20 M, 3.30 G, 2.10 T."""
+    for unit in ("", " k", " M", " G"):
+        if abs(value) < 999.5:
+            return f"{value:.0f}" if not unit else f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:,.3g} T"
+
+
+@_dash_when_unknown
+def percent(value: float) -> str:
+    """A share of one: 21.6 %."""
+    return f"{100 * value:.1f} %"
+
+
+@_dash_when_unknown
+def loss(value: float) -> str:
+    """Nats per token: 5.213."""
+    return f"{value:.3f}"
+
+
+@_dash_when_unknown
+def perplexity(value: float) -> str:
+    """66.4, or 22,026 early in a run."""
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+@_dash_when_unknown
+def small(value: float) -> str:
+    """A learning rate: 1.00e-04."""
+    return f"{value:.2e}"
+
+
+@_dash_when_unknown
+def duration(seconds: float) -> str:
+    """0:07, 12:30, 3:05:09, 2 d 03:15."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days} d {hour:02}:{minute:02}"
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -1,0 +1,38 @@
+"""Time left and progress, from the records of a run."""
+
+import pytest
+
+from bertsmith.training.live_state import Record, RunState
+
+
+def step(number: int, elapsed: float) -> Record:
+    return {"kind": "step", "step": number, "mlm_loss": 5.0, "elapsed": elapsed}
+
+
+def test_time_left_follows_the_recent_pace() -> None:
+    state = RunState(total_steps=1000)
+    for number in range(1, 501):
+        state.take_in(step(number, 2.0 * number if number < 250 else 500 + 0.5 * (number - 250)))
+    assert state.seconds_left == pytest.approx(500 * 0.5, rel=0.01)
+
+
+def test_the_pace_of_shorter_sequences_is_forgotten() -> None:
+    state = RunState(total_steps=100)
+    state.take_in(step(1, 1.0))
+    state.take_in(step(2, 2.0))
+    assert state.seconds_left == 98.0
+    state.take_in({"kind": "phase", "step": 3, "sequence_length": 512})
+    assert state.seconds_left is None
+
+
+def test_the_budget_that_runs_out_first_counts() -> None:
+    state = RunState(total_steps=100, total_seconds=30.0)
+    state.take_in(step(10, 10.0))
+    state.take_in(step(20, 20.0))
+    assert state.share_done == pytest.approx(20 / 30)
+    assert state.seconds_left == 10.0
+
+
+def test_nothing_is_known_before_the_first_step() -> None:
+    state = RunState()
+    assert (state.share_done, state.seconds_left, state.mlm_loss) == (0.0, None, None)

@@ -1,0 +1,34 @@
+"""Numbers are written as people read them."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from bertsmith.training import units
+
+
+@pytest.mark.parametrize(
+    ("written", "value", "expected"),
+    [
+        (units.large, 512, "512"),
+        (units.large, 17_512, "17.5 k"),
+        (units.large, 999_400, "999 k"),
+        (units.large, 999_600, "1 M"),
+        (units.large, 4_200_000, "4.2 M"),
+        (units.large, 3.3e12, "3.3 T"),
+        (units.duration, 7.4, "0:07"),
+        (units.duration, 3599.6, "1:00:00"),
+        (units.duration, 97_500, "1 d 03:05"),
+        (units.perplexity, 66.686, "66.7"),
+        (units.perplexity, 22026.4, "22,026"),
+        (units.percent, 0.2164, "21.6 %"),
+        (units.percent, None, "–"),
+        (units.count, math.nan, "–"),
+        (units.loss, math.inf, "–"),
+    ],
+)
+def test_numbers_are_written_as_people_read_them(
+    written: Callable[[float | None], str], value: float | None, expected: str
+) -> None:
+    assert written(value) == expected
