@@ -1,0 +1,239 @@
+"""What a `tokenizer.json` may contain.
+
+The file comes from strangers and drives a parser written in another language, so only the parts that
+BERT and RoBERTa tokenizers are made of pass: no regular expression supplied by the file, no component or
+key that isn't listed here, no randomness (`dropout`). Everything is checked before the `tokenizers` library
+sees it.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bertsmith.errors import TokenizerError
+
+#: RoBERTa's file has 2 MB, ModernBERT's 4 MB, multilingual BERT's 3 MB.
+MAX_BYTES = 32 * 2**20
+
+
+class Part(BaseModel):
+    """One component; a key that isn't listed is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class WordPieceModel(Part):
+    type: Literal["WordPiece"]
+    vocab: dict[str, int]
+    unk_token: str
+    continuing_subword_prefix: str = "##"
+    max_input_chars_per_word: int = Field(100, gt=0, le=10_000)
+
+
+class BytePairModel(Part):
+    type: Literal["BPE"]
+    vocab: dict[str, int]
+    merges: list[str] | list[tuple[str, str]]
+    unk_token: str | None = None
+    dropout: None = None
+    continuing_subword_prefix: Literal[""] | None = None
+    end_of_word_suffix: Literal[""] | None = None
+    fuse_unk: bool = False
+    byte_fallback: Literal[False] = False
+    ignore_merges: bool = False
+
+
+class BertNormalizer(Part):
+    type: Literal["BertNormalizer"]
+    clean_text: bool
+    handle_chinese_chars: bool
+    strip_accents: bool | None
+    lowercase: bool
+
+
+class UnicodeNormalizer(Part):
+    type: Literal["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"]
+
+
+class NormalizerSequence(Part):
+    type: Literal["Sequence"]
+    normalizers: list["SingleNormalizer"] = Field(max_length=8)
+
+
+SingleNormalizer = Annotated[BertNormalizer | UnicodeNormalizer, Field(discriminator="type")]
+Normalizer = Annotated[BertNormalizer | UnicodeNormalizer | NormalizerSequence, Field(discriminator="type")]
+
+
+class PlainPreTokenizer(Part):
+    type: Literal["BertPreTokenizer", "Whitespace", "WhitespaceSplit"]
+
+
+class ByteLevel(Part):
+    """The pre-tokenizer, the decoder and the post-processor of byte-level tokenizers share these fields."""
+
+    type: Literal["ByteLevel"]
+    add_prefix_space: bool = True
+    trim_offsets: bool = True
+    use_regex: bool = True  # the library's own expression, not one from the file
+
+
+class Digits(Part):
+    type: Literal["Digits"]
+    individual_digits: bool
+
+
+class Punctuation(Part):
+    type: Literal["Punctuation"]
+    behavior: str
+
+
+class PreTokenizerSequence(Part):
+    type: Literal["Sequence"]
+    pretokenizers: list["SinglePreTokenizer"] = Field(max_length=8)
+
+
+SinglePreTokenizer = Annotated[
+    PlainPreTokenizer | ByteLevel | Digits | Punctuation, Field(discriminator="type")
+]
+PreTokenizer = Annotated[
+    PlainPreTokenizer | ByteLevel | Digits | Punctuation | PreTokenizerSequence, Field(discriminator="type")
+]
+
+
+class PairProcessing(Part):
+    type: Literal["BertProcessing", "RobertaProcessing"]
+    sep: tuple[str, int]
+    cls: tuple[str, int]
+    trim_offsets: bool = True
+    add_prefix_space: bool = True
+
+
+class TemplateProcessing(Part):
+    type: Literal["TemplateProcessing"]
+    single: list[dict[str, Any]]
+    pair: list[dict[str, Any]]
+    special_tokens: dict[str, Any]
+
+
+class PostProcessorSequence(Part):
+    type: Literal["Sequence"]
+    processors: list["SinglePostProcessor"] = Field(max_length=8)
+
+
+SinglePostProcessor = Annotated[PairProcessing | TemplateProcessing | ByteLevel, Field(discriminator="type")]
+PostProcessor = Annotated[
+    PairProcessing | TemplateProcessing | ByteLevel | PostProcessorSequence, Field(discriminator="type")
+]
+
+
+class WordPieceDecoder(Part):
+    type: Literal["WordPiece"]
+    prefix: str
+    cleanup: bool
+
+
+Decoder = Annotated[WordPieceDecoder | ByteLevel, Field(discriminator="type")]
+
+
+class AddedToken(Part):
+    id: int
+    content: str = Field(min_length=1)
+    special: bool
+    single_word: bool
+    lstrip: bool
+    rstrip: bool
+    normalized: bool
+
+
+class TokenizerFile(Part):
+    """The whole file. Padding and truncation are read and dropped: the library never pads."""
+
+    version: str
+    model: Annotated[WordPieceModel | BytePairModel, Field(discriminator="type")]
+    added_tokens: list[AddedToken]
+    normalizer: Normalizer | None = None
+    pre_tokenizer: PreTokenizer | None
+    post_processor: PostProcessor | None = None
+    decoder: Decoder | None = None
+    truncation: Any = None
+    padding: Any = None
+
+
+def read_bytes(path: Path, what: str) -> bytes:
+    """The content of a small file, its size checked before it is read.
+
+    Raises TokenizerError when it is missing, not a plain file, empty, or larger than MAX_BYTES.
+    """
+    if not path.is_file():
+        raise TokenizerError(f"{path} does not exist: expected {what}.")
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        raise TokenizerError(f"{path} has {size:,} bytes; {what} has at most {MAX_BYTES:,}.")
+    if size == 0:
+        raise TokenizerError(f"{path} is empty: expected {what}.")
+    return path.read_bytes()
+
+
+def read_text(path: Path, what: str) -> str:
+    """As `read_bytes`, decoded from UTF-8 (with or without a byte-order mark)."""
+    content = read_bytes(path, what)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TokenizerError(
+            f"{path} is not UTF-8: byte {error.start} is 0x{content[error.start]:02x}. "
+            "Save it again as UTF-8 (vocabularies of BERT always are)."
+        ) from error
+
+
+def read_object(path: Path, what: str) -> dict[str, Any]:
+    """A JSON object from a small file. Raises TokenizerError for anything else."""
+    return _parse_object(read_text(path, what), path, what)
+
+
+def read_tokenizer_json(path: Path) -> dict[str, Any]:
+    """The checked content of a `tokenizer.json`, without its padding and truncation.
+
+    Raises TokenizerError naming the first part that is not allowed.
+    """
+    text = read_text(path, "a tokenizer.json")
+    content = _parse_object(text, path, "a tokenizer.json")
+    try:
+        TokenizerFile.model_validate_json(text)
+    except ValidationError as error:
+        raise TokenizerError(f"{path}: {_first_problem(error)}") from None
+    return content | {"padding": None, "truncation": None}
+
+
+def _parse_object(text: str, path: Path, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text, object_pairs_hook=lambda pairs: _without_repeats(pairs, path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise TokenizerError(
+            f"{path} is not valid JSON ({error}). It may have been cut or altered."
+        ) from error
+    if not isinstance(value, dict):
+        raise TokenizerError(f"{path} holds a {type(value).__name__}: expected {what}, a JSON object.")
+    return value
+
+
+def _without_repeats(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
+    """A key that stands twice in a vocabulary would silently move an id."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        raise TokenizerError(f"{path} holds the key {counts.most_common(1)[0][0]!r} twice in one object.")
+    return found
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False, include_input=True)[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    found = repr(problem.get("input"))
+    return (
+        f"`{place}` is not allowed: {problem['msg']} (found {found[:80]}). Bertsmith reads WordPiece and "
+        "byte-level BPE tokenizers as BERT and RoBERTa have them, and no regular expressions from the file."
+    )
