@@ -142,9 +142,8 @@ def misplaced_files(root: Path) -> list[str]:
     complaints = []
     for path in sorted(root.rglob("*.py")):
         inside = path.relative_to(root)
-        if inside.stem != "__init__" and inside.parts[0].removesuffix(".py") not in BASE_MODULES.union(
-            LAYERS
-        ):
+        folder = inside.parts[0].removesuffix(".py")
+        if inside.stem != "__init__" and folder not in {*LAYERS, *LONE_MODULES}:
             complaints.append(f"{inside} has no layer")
         if inside.stem in NAMES_THAT_SAY_NOTHING:
             complaints.append(f"{inside} says nothing by its name")
