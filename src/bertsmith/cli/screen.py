@@ -2,9 +2,10 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -29,13 +30,24 @@ error_console = Console(stderr=True, highlight=False, emoji=False)
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
     """Prints rows to stdout: numbers to the right with thousands separated, everything else as it is."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for number, name in enumerate(header):
         numeric = all(isinstance(row[number], int | float) for row in rows)
         table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*[escape(_cell(value)) for value in row])
     console.print(table)
+
+
+def print_facts(title: str, facts: Mapping[str, str]) -> None:
+    """Prints a heading and, below it, one named fact a line."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, fact in facts.items():
+        grid.add_row(f"  {escape(name)}", escape(fact))
+    console.print(f"\n[bold]{escape(title)}[/bold]")
+    console.print(grid)
 
 
 @contextmanager

@@ -1,0 +1,123 @@
+"""`bertsmith doctor`: what this machine has, what will be used and why."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertsmith.training.diagnosis import Diagnosis
+
+
+def doctor(*, json: bool = False) -> None:
+    """Show what this machine has, what training will use of it and why, and how fast that will be.
+
+    Measures the matrix product for half a second. Changes nothing and needs no network.
+
+    Parameters
+    ----------
+    json
+        Print everything as JSON, for a bug report or a script.
+
+    Examples
+    --------
+    bertsmith doctor
+    bertsmith doctor --json
+    """
+    from bertsmith.training.diagnosis import diagnose
+
+    diagnosis = diagnose()
+    if json:
+        _print_json(diagnosis)
+    else:
+        _print_page(diagnosis)
+
+
+def _print_json(diagnosis: "Diagnosis") -> None:
+    import json
+
+    print(json.dumps(as_json(diagnosis), indent=2))
+
+
+def as_json(diagnosis: "Diagnosis") -> dict[str, Any]:
+    """The diagnosis in plain values; what is decided (device, threads, precision) stands under "used"."""
+    hardware = diagnosis.hardware
+    decided = {
+        "device": str(hardware.device),
+        "threads": hardware.threads,
+        "precision": str(hardware.precision).removeprefix("torch."),
+        "precision_reason": hardware.precision_reason,
+        "network_needed": False,
+    }
+    return {**asdict(diagnosis), "used": decided}
+
+
+def _print_page(diagnosis: "Diagnosis") -> None:
+    from bertsmith.cli.screen import console, print_facts, print_table
+
+    print_facts("This machine", _machine(diagnosis))
+    print_facts("What training uses", _used(diagnosis))
+    console.print("\n[bold]Pre-training speed to expect[/bold] (rough; length 128, vocabulary 30,522)")
+    rows = [
+        (
+            speed.size,
+            f"{speed.parameters / 1e6:,.0f} M",
+            int(speed.tokens_per_second),
+            f"{speed.hours_per_billion_tokens:,.1f} h",
+        )
+        for speed in diagnosis.speeds
+    ]
+    print_table(("size", "parameters", "tokens/s", "a billion tokens"), rows)
+    print_facts("Packages", _packages(diagnosis))
+    for warning in diagnosis.warnings:
+        console.print("[bold yellow]Warning:[/bold yellow]", end=" ")
+        console.print(warning, markup=False, soft_wrap=True)
+
+
+def _machine(diagnosis: "Diagnosis") -> dict[str, str]:
+    hardware = diagnosis.hardware
+    gb = 1e9
+    gpus = [
+        f"{gpu.name}, {gpu.memory / gb:.0f} GB, capability {'.'.join(map(str, gpu.capability))}"
+        for gpu in hardware.gpus
+    ]
+    limit = "" if hardware.cpu_limit is None else f", the time of {hardware.cpu_limit:g} granted"
+    return {
+        "processor": f"{hardware.processor}, {_counted(hardware.cores, 'core')}{limit}",
+        "instructions": ", ".join(hardware.instructions) or "none that matter",
+        "memory": f"{hardware.memory / gb:.1f} GB, {hardware.memory_available / gb:.1f} GB free",
+        "GPU": "; ".join(gpus) or "none that torch can use",
+        "disk": f"{diagnosis.disk_free / gb:.1f} GB free in this folder",
+        "system": f"{diagnosis.system}, Python {diagnosis.python}",
+    }
+
+
+def _used(diagnosis: "Diagnosis") -> dict[str, str]:
+    hardware = diagnosis.hardware
+    precision = str(hardware.precision).removeprefix("torch.")
+    return {
+        "device": "the GPU" if hardware.gpus else f"the processor, {_counted(hardware.threads, 'thread')}",
+        "precision": f"{precision}: {hardware.precision_reason}",
+        "matrix product": _speed(diagnosis.matmul_flops),
+        "network": "not needed; only a model given by its hub name is fetched",
+    }
+
+
+def _packages(diagnosis: "Diagnosis") -> dict[str, str]:
+    shown = {"base": _versions(diagnosis.packages)}
+    for extra, packages in diagnosis.extras.items():
+        missing = [name for name, version in packages.items() if version is None]
+        shown[f"extra {extra}"] = (
+            f"not installed: pip install 'bertsmith[{extra}]'" if missing else _versions(packages)
+        )
+    return shown
+
+
+def _versions(packages: dict[str, str | None]) -> str:
+    return ", ".join(f"{name} {version or 'MISSING'}" for name, version in packages.items())
+
+
+def _speed(flops: float) -> str:
+    return f"{flops / 1e12:.1f} TFLOP/s" if flops >= 1e12 else f"{flops / 1e9:.0f} GFLOP/s"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,0 +1,174 @@
+"""What `bertsmith doctor` finds: the machine, the packages, the speed to expect, what to watch out for."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from bertsmith.model.config import PRESETS, BertConfig, preset
+from bertsmith.training.hardware import Hardware, matmul_flops
+
+_GB = 10**9
+# The demo holds about 2 GB at its peak and writes about 1 GB, environment not counted.
+_LEAST_MEMORY, _LEAST_DISK = 3 * _GB, 3 * _GB
+# They set the threads of libraries from outside; Bertsmith sets its own number.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_BUSY = 0.5
+
+_LENGTH, _MASKED_SHARE = 128, 0.15
+# The share of the matrix-product speed that pre-training reaches: bench/ for the CPU, a guess for GPUs.
+_EXPECTED_SHARE = {"cpu": 0.6, "cuda": 0.4}
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Pre-training speed to expect for one published size, at length 128 and with its usual vocabulary."""
+
+    size: str
+    parameters: int
+    tokens_per_second: float
+
+    @property
+    def hours_per_billion_tokens(self) -> float:
+        return 1e9 / self.tokens_per_second / 3600
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything the doctor says. `packages` and `extras` map names to versions, None where missing."""
+
+    hardware: Hardware
+    disk_free: int
+    python: str
+    system: str
+    packages: dict[str, str | None]
+    extras: dict[str, dict[str, str | None]]
+    matmul_flops: float
+    speeds: tuple[Speed, ...]
+    warnings: tuple[str, ...]
+
+
+def diagnose(folder: Path = Path(), seconds: float = 0.5) -> Diagnosis:
+    """Looks at the machine and measures its matrix product for about `seconds` (at least three products).
+
+    `folder` is where runs would be written. Sets torch's number of threads to what training would use.
+    """
+    hardware = Hardware.detect()
+    # Before the measurement, which would itself be seen as load.
+    busy = _cores_busy()
+    torch.set_num_threads(hardware.threads)
+    flops = matmul_flops(hardware.precision, seconds, hardware.device)
+    disk_free = shutil.disk_usage(folder).free
+    return Diagnosis(
+        hardware=hardware,
+        disk_free=disk_free,
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        packages=installed_packages(None),
+        extras={extra: installed_packages(extra) for extra in ("minilm", "hub")},
+        matmul_flops=flops,
+        speeds=expected_speeds(flops * _EXPECTED_SHARE[hardware.device.type]),
+        warnings=tuple(warnings_for(hardware, disk_free, busy, dict(os.environ))),
+    )
+
+
+def expected_speeds(flops: float) -> tuple[Speed, ...]:
+    """Tokens per second of each published size when `flops` FLOP/s go into useful products."""
+    configs = {size: preset(size) for size in PRESETS}
+    return tuple(
+        Speed(size, _parameters(config), flops / pretraining_flops_per_token(config))
+        for size, config in configs.items()
+    )
+
+
+def pretraining_flops_per_token(
+    config: BertConfig, length: int = _LENGTH, masked_share: float = _MASKED_SHARE
+) -> float:
+    """Products of one training step, per token: forward, and twice as much backward.
+
+    Counts the linear layers, attention over `length` tokens, and the MLM head at masked positions only.
+    """
+    width, layers = config.hidden_size, config.num_hidden_layers
+    linear = 2 * (4 * width**2 + 2 * width * config.intermediate_size)
+    attention = 4 * length * width
+    head = 2 * masked_share * (width**2 + width * config.vocab_size)
+    return 3 * (layers * (linear + attention) + head)
+
+
+def warnings_for(hardware: Hardware, disk_free: int, busy: float, environment: dict[str, str]) -> list[str]:
+    """What would make training slow or stop it, each with the way out. `busy` counts cores in use."""
+    warnings = [
+        f"{name}={environment[name]} is set. Training sets its own number of threads, {hardware.threads} on "
+        "this machine, and does not follow it."
+        for name in _THREAD_VARIABLES
+        if name in environment and environment[name] != str(hardware.threads)
+    ]
+    if busy > _BUSY:
+        warnings.append(
+            f"Other programs keep about {busy:.1f} of {hardware.cores} cores busy. Speeds measured now are "
+            "too low, and training will share the cores with them."
+        )
+    if hardware.cpu_limit is not None and hardware.cpu_limit < hardware.cores:
+        warnings.append(
+            f"This container shows {hardware.cores} cores but grants the time of {hardware.cpu_limit:g}. "
+            f"Bertsmith keeps to {hardware.threads} threads; grant more to go faster."
+        )
+    if hardware.memory_available < _LEAST_MEMORY:
+        warnings.append(
+            f"{hardware.memory_available / _GB:.1f} GB of memory are free; the demo wants "
+            f"{_LEAST_MEMORY / _GB:.0f}. Close other programs or grant the container more."
+        )
+    if disk_free < _LEAST_DISK:
+        warnings.append(
+            f"{disk_free / _GB:.1f} GB of disk are free here; the demo wants {_LEAST_DISK / _GB:.0f}. "
+            "Free some space or work in another folder."
+        )
+    if not hardware.gpus and _has_nvidia_driver():
+        warnings.append(
+            f"There is an NVIDIA driver, but torch {torch.__version__} sees no GPU. "
+            "Install a CUDA build of torch that fits the driver."
+        )
+    return warnings
+
+
+def installed_packages(extra: str | None) -> dict[str, str | None]:
+    """The packages that Bertsmith itself, or one of its extras, asks for, and their installed versions."""
+    wanted: dict[str, str | None] = {}
+    for requirement in importlib.metadata.requires("bertsmith") or ():
+        found = re.search(r"extra == ['\"]([\w-]+)['\"]", requirement)
+        if (found and found[1]) == extra:
+            name = re.match(r"[\w.-]+", requirement)
+            assert name is not None, requirement
+            wanted[name[0]] = _version(name[0])
+    return wanted
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _parameters(config: BertConfig) -> int:
+    """Weights of the embeddings and the encoder, biases and LayerNorm left out (under one per cent)."""
+    width = config.hidden_size
+    rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    return width * rows + config.num_hidden_layers * (4 * width**2 + 2 * width * config.intermediate_size)
+
+
+def _cores_busy() -> float:
+    """Processes that ran or waited for a core over the last minute, on average."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return 0.0
+
+
+def _has_nvidia_driver() -> bool:
+    return Path("/proc/driver/nvidia/version").exists()

@@ -1,0 +1,55 @@
+"""`bertsmith doctor` as people and scripts see it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bertsmith.cli.main import main
+from bertsmith.training import diagnosis, hardware
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small products: the speed is not what is tested here."""
+    monkeypatch.setattr(hardware, "_CPU_SIZE", 64)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+
+
+def test_json_holds_what_was_found_and_what_is_decided(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    found = hardware.Hardware.detect()
+    assert said["hardware"]["memory"] == found.memory
+    assert said["hardware"]["instructions"] == list(found.instructions)
+    assert said["used"]["device"] == found.device.type
+    assert said["used"]["threads"] == found.threads
+    assert said["used"]["precision"] == str(found.precision).removeprefix("torch.")
+    assert said["used"]["network_needed"] is False
+    assert [speed["size"] for speed in said["speeds"]] == ["tiny", "mini", "small", "medium", "base", "large"]
+    assert said["packages"]["torch"] == torch.__version__
+    assert said["matmul_flops"] > 0
+
+
+def test_the_page_says_what_will_be_used_and_why(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = replace(hardware.Hardware.detect(), instructions=("avx2",), gpus=(), cores=2, cpu_limit=1.0)
+    monkeypatch.setattr(hardware.Hardware, "detect", lambda: plain)
+    assert main(["doctor"]) == 0
+    page = capsys.readouterr().out
+    assert "the processor, 1 thread\n" in page.replace(" \n", "\n").replace("  ", "")
+    assert "float32: the processor has no bfloat16 instructions" in page
+    assert "not needed" in page
+    assert "Warning: This container shows 2 cores but grants the time of 1." in page
+
+
+def test_a_missing_extra_shows_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        diagnosis, "_version", lambda package: None if package == "huggingface-hub" else "1.0"
+    )
+    assert main(["doctor"]) == 0
+    assert "not installed: pip install 'bertsmith[hub]'" in capsys.readouterr().out
