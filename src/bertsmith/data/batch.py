@@ -1,0 +1,126 @@
+"""The one layout for a batch: sequences concatenated, nothing padded.
+
+N tokens in the packed batch, B sequences.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Sequences on the host, concatenated: what the data layer makes and splits over ranks.
+
+    token_ids (N,) int64, segment_ids (N,) int64, lengths (B,) int64 with N = sum(lengths);
+    keys (B,) uint64 names each sequence's place in the whole run: masks are drawn from it;
+    labels (B,) int64, for next-sentence prediction 0 = the next one, 1 = random (as in Hugging Face).
+    """
+
+    token_ids: npt.NDArray[np.int64]
+    segment_ids: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.uint64]
+    labels: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> "Sequences":
+        """The sequences of the given rows, in that order."""
+        ends = np.cumsum(self.lengths)
+        spans = [np.arange(ends[row] - self.lengths[row], ends[row]) for row in rows]
+        tokens = np.concatenate(spans) if spans else np.zeros(0, np.int64)
+        return Sequences(
+            self.token_ids[tokens],
+            self.segment_ids[tokens],
+            self.lengths[rows],
+            self.keys[rows],
+            self.labels[rows],
+        )
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Sequences on the device where the model runs.
+
+    token_ids (N,), segment_ids (N,), position_ids (N,) int64; cumulative_lengths (B + 1,) int32;
+    `lengths` stays on the host so that shapes are known without asking the device.
+    """
+
+    token_ids: Tensor
+    segment_ids: Tensor
+    position_ids: Tensor
+    cumulative_lengths: Tensor
+    lengths: tuple[int, ...]
+
+    @staticmethod
+    def pack(
+        token_ids: npt.NDArray[np.int64],
+        segment_ids: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
+        device: torch.device | str = "cpu",
+    ) -> "PackedBatch":
+        """Raises ValueError when the lengths don't add up to the tokens, or a sequence is empty."""
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if len(ends) else 0
+        if not (total == len(token_ids) == len(segment_ids)):
+            raise ValueError(
+                f"lengths sum to {total}, but there are {len(token_ids)} token ids and {len(segment_ids)} segment ids"
+            )
+        if (lengths < 1).any():
+            raise ValueError("every sequence of a packed batch needs at least one token")
+        positions = np.arange(total) - np.repeat(ends - lengths, lengths)
+        cumulative = np.concatenate([[0], ends]).astype(np.int32)
+        return PackedBatch(
+            to_device(token_ids, device),
+            to_device(segment_ids, device),
+            to_device(positions, device),
+            to_device(cumulative, device),
+            tuple(lengths.tolist()),
+        )
+
+    @staticmethod
+    def of(sequences: Sequences, device: torch.device | str = "cpu") -> "PackedBatch":
+        """The same sequences on the device."""
+        return PackedBatch.pack(sequences.token_ids, sequences.segment_ids, sequences.lengths, device)
+
+    @property
+    def first_rows(self) -> Tensor:
+        """(B,) row of each sequence's first token, [CLS]."""
+        return self.cumulative_lengths[:-1].long()
+
+    @cached_property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """(length, count) of each run of neighbouring sequences of equal length; few when sorted by length."""
+        return tuple((length, len(list(same))) for length, same in groupby(self.lengths))
+
+
+def to_device(array: npt.NDArray[np.generic], device: torch.device | str) -> Tensor:
+    """Copies without waiting: from pinned memory when the device is a GPU."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if torch.device(device).type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor
+
+
+def concatenate(parts: list[Sequences]) -> Sequences:
+    """Joins batches end to end."""
+    return Sequences(
+        np.concatenate([part.token_ids for part in parts]),
+        np.concatenate([part.segment_ids for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+        np.concatenate([part.keys for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+    )
+
+
+def ragged_range(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """starts[0], starts[0] + 1, … (lengths[0] of them), starts[1], …: the indices of many spans at once."""
+    total = int(lengths.sum())
+    return np.arange(total) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)

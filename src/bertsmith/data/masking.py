@@ -1,0 +1,144 @@
+"""Masks for masked language modelling (Devlin et al. 2019, section 3.1, task 1), drawn where the model runs.
+
+Every draw is a hash of (the sequence's key, the token's place in it): the same for any device, number of ranks or
+micro-batches, and nothing needs to be saved to resume. How many tokens a sequence has masked follows from its
+length, so shapes are known on the host and the device is never waited for.
+
+N tokens in the packed batch, B sequences, K masked positions.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bertsmith.data.batch import PackedBatch, Sequences, ragged_range, to_device
+from bertsmith.text.tokenizer import Tokenizer
+
+IGNORED = -100  # label of a position that counts nothing
+
+
+@dataclass(frozen=True)
+class MaskingRates:
+    """Shares in [0, 1]: of tokens chosen; and of those, made [MASK] and made a random token (the rest is kept)."""
+
+    chosen: float = 0.15
+    masked: float = 0.8
+    random: float = 0.1
+    whole_words: bool = False
+
+
+@dataclass(frozen=True)
+class MaskedTokens:
+    """token_ids (N,) with masks applied; positions (K,) rows to predict; labels (K,) what stood there.
+
+    With whole words a position that no word filled has the label -100 and is unchanged.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    labels: Tensor
+
+
+class Masker:
+    """Draws masks for batches of one vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer, rates: MaskingRates, device: torch.device | str = "cpu") -> None:
+        self.rates = rates
+        self.mask_id = tokenizer.mask_id
+        self.vocab_size = tokenizer.vocab_size
+        self._special_on_host = np.zeros(tokenizer.vocab_size, bool)
+        self._special_on_host[list(tokenizer.special_ids)] = True
+        self._special = torch.from_numpy(self._special_on_host).to(device)
+        self._continues = torch.from_numpy(np.ascontiguousarray(tokenizer.continues_word)).to(device)
+
+    def count(self, sequences: Sequences) -> int:
+        """How many tokens are predicted in all: the loss's denominator, known without asking the device."""
+        if not self.rates.whole_words:
+            return int(self.wanted(sequences).sum())
+        batch = PackedBatch.of(sequences, self._special.device)
+        return int((self.draw(sequences, batch).labels != IGNORED).sum())
+
+    def wanted(self, sequences: Sequences) -> npt.NDArray[np.int64]:
+        """(B,) how many tokens of each sequence to choose: the rounded share, at least one; no special token."""
+        starts = np.cumsum(sequences.lengths) - sequences.lengths
+        maskable = np.add.reduceat(~self._special_on_host[sequences.token_ids], starts, dtype=np.int64)
+        wanted = np.maximum(np.rint(self.rates.chosen * maskable), 1).astype(np.int64)
+        return np.minimum(wanted, maskable)
+
+    def draw(self, sequences: Sequences, batch: PackedBatch) -> MaskedTokens:
+        """Masks for the sequences of a packed batch."""
+        device = batch.token_ids.device
+        counts = self.wanted(sequences)
+        slots = ragged_range(np.cumsum(sequences.lengths) - sequences.lengths, counts)
+        keys = to_device(np.repeat(sequences.keys.view(np.int64), sequences.lengths), device)
+        draws = _mix(keys + (batch.position_ids + 1) * _GOLDEN)  # (N,)
+        order, fits = self._shuffle_within_sequences(batch, draws, sequences, counts)
+        chosen = to_device(slots, device)
+        positions = order[chosen]  # (K,)
+        labels = batch.token_ids[positions]
+        replaced = self._replace(labels, draws[positions])
+        if fits is not None:
+            kept = fits[chosen]
+            labels, replaced = labels.where(kept, IGNORED), replaced.where(kept, labels)
+        return MaskedTokens(batch.token_ids.scatter(0, positions, replaced), positions, labels)
+
+    def _shuffle_within_sequences(
+        self, batch: PackedBatch, draws: Tensor, sequences: Sequences, counts: npt.NDArray[np.int64]
+    ) -> tuple[Tensor, Tensor | None]:
+        """(N,) token rows, each sequence's in random order with special tokens last.
+
+        With whole words, a word's pieces stay together, and the second result (N,) says which rows of the order
+        belong to words that end within their sequence's count.
+        """
+        device = draws.device
+        special = self._special[batch.token_ids]
+        sequence = to_device(np.repeat(np.arange(len(sequences)), sequences.lengths), device)
+        scores = (draws >> 24) & _LOW_40
+        if not self.rates.whole_words:
+            return torch.argsort(sequence << 41 | special.long() << 40 | scores, stable=True), None
+        starts_word = ~self._continues[batch.token_ids] | special | (batch.position_ids == 0)
+        starts_word[1:] |= special[:-1]
+        word = starts_word.long().cumsum(0) - 1  # (N,) number of each token's word
+        sizes = torch.zeros_like(word).scatter_add_(0, word, torch.ones_like(word))
+        first_row = torch.full_like(word, len(word)).scatter_reduce_(
+            0, word, torch.arange(len(word), device=device), "amin"
+        )
+        word_scores = scores[first_row[word]]
+        order = torch.argsort(sequence << 41 | special.long() << 40 | word_scores, stable=True)
+        rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=device))
+        first_of_sequence = batch.cumulative_lengths[:-1].long()[sequence]
+        end = rank[first_row[word]] + sizes[word] - first_of_sequence  # (N,) rank after the word's last piece
+        fits = (end <= to_device(counts, device)[sequence])[order]
+        return order, fits
+
+    def _replace(self, labels: Tensor, draws: Tensor) -> Tensor:
+        """[MASK], a random token or the token itself, by the rates."""
+        uniform = (_mix(draws ^ _SECOND) & _LOW_40).double() / 2**40
+        random_ids = (_mix(draws ^ _THIRD) & _LOW_40) % self.vocab_size
+        kept_or_random = torch.where(uniform < self.rates.masked + self.rates.random, random_ids, labels)
+        return torch.where(uniform < self.rates.masked, self.mask_id, kept_or_random)
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_SECOND = _signed(0xD1B54A32D192ED03)
+_THIRD = _signed(0x8CB92BA72F3D8DD7)
+_LOW_40 = 2**40 - 1
+
+
+def _mix(x: Tensor) -> Tensor:
+    """SplitMix64's finaliser (Steele et al. 2014) on int64, whose products wrap as unsigned ones do."""
+    x = (x ^ _shift(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """x >> bits filled with zeros; torch fills int64 with the sign."""
+    return (x >> bits) & (2 ** (64 - bits) - 1)

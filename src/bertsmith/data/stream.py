@@ -1,0 +1,151 @@
+"""The order of pre-training data: a pure function of (seed, position).
+
+Each epoch shuffles the documents, makes sequences from a block of them at a time, shuffles the block, and cuts
+the stream into batches of a token budget. A cursor of four numbers names a place in it: to resume, a block is made
+again (milliseconds), nothing is skipped through. The order knows nothing of ranks.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from bertsmith.data.batch import Sequences, concatenate, ragged_range
+from bertsmith.data.pairs import Instances, full_segments, next_sentence_pairs, truncate
+from bertsmith.data.store import TokenStore
+from bertsmith.errors import StoreError
+from bertsmith.text.tokenizer import Tokenizer
+
+_BLOCK_DOCUMENTS = 4096  # shuffled together; tens of milliseconds to make again
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A place in the stream: the next sequence is number `offset` of `block` in `epoch` of `phase`."""
+
+    phase: int = 0
+    epoch: int = 0
+    block: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class GlobalBatch:
+    """One optimiser step's sequences over all ranks, where it began and where the next one begins."""
+
+    sequences: Sequences
+    start: Cursor
+    end: Cursor
+
+
+@dataclass(frozen=True)
+class PretrainingStream:
+    """Batches of sequences from a token store.
+
+    `max_length` counts tokens with [CLS] and [SEP]; `batch_tokens` is the most a global batch holds.
+    """
+
+    store: TokenStore
+    tokenizer: Tokenizer
+    seed: int
+    next_sentence: bool
+    max_length: int
+    batch_tokens: int
+    short_probability: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.next_sentence:
+            require_documents(self.store)
+
+    def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
+        """Endless, from `cursor` on. A batch may span blocks and epochs."""
+        place, held, tokens = cursor, [], 0
+        start = cursor
+        while True:
+            instances, lengths = self._block(place.phase, place.epoch, place.block)
+            keys = _keys(self.seed, place, len(instances))
+            first = place.offset
+            for row in range(place.offset, len(instances)):
+                if tokens + lengths[row] > self.batch_tokens:
+                    here = Cursor(place.phase, place.epoch, place.block, row)
+                    held.append(self._sequences(instances[first:row], keys[first:row]))
+                    yield GlobalBatch(concatenate(held), start, here)
+                    held, tokens, first, start = [], 0, row, here
+                tokens += lengths[row]
+            held.append(self._sequences(instances[first:], keys[first:]))
+            place = self._next_block(place)
+
+    def _next_block(self, place: Cursor) -> Cursor:
+        blocks = -(-len(self.store) // _BLOCK_DOCUMENTS)
+        if place.block + 1 < blocks:
+            return Cursor(place.phase, place.epoch, place.block + 1)
+        return Cursor(place.phase, place.epoch + 1)
+
+    def _block(self, phase: int, epoch: int, block: int) -> tuple[Instances, list[int]]:
+        """A block's shuffled instances and their lengths with special tokens."""
+        order = _document_order(len(self.store), self.seed, phase, epoch)
+        documents = order[block * _BLOCK_DOCUMENTS : (block + 1) * _BLOCK_DOCUMENTS]
+        generator = _generator(self.seed, phase, epoch, block)
+        special = 3 if self.next_sentence else 2
+        room = self.max_length - special
+        if self.next_sentence:
+            pairs = next_sentence_pairs(self.store, documents, room, self.short_probability, generator)
+            instances = truncate(pairs, room, generator)
+        else:
+            instances = full_segments(self.store, documents, room)
+        instances = instances[generator.permutation(len(instances))]
+        lengths = instances.first_end - instances.first_start + instances.second_end - instances.second_start
+        return instances, (lengths + special).tolist()
+
+    def _sequences(self, instances: Instances, keys: npt.NDArray[np.uint64]) -> Sequences:
+        """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] with the second part as segment 1."""
+        first = instances.first_end - instances.first_start
+        second = instances.second_end - instances.second_start
+        has_second = int(self.next_sentence)
+        lengths = first + second + 2 + has_second
+        starts = np.cumsum(lengths) - lengths
+        token_ids = np.empty(int(lengths.sum()), np.int64)
+        segment_ids = np.zeros_like(token_ids)
+        token_ids[starts] = self.tokenizer.cls_id
+        token_ids[starts + 1 + first] = self.tokenizer.sep_id
+        token_ids[ragged_range(starts + 1, first)] = self.store.tokens[
+            ragged_range(instances.first_start, first)
+        ]
+        if has_second:
+            places = ragged_range(starts + 2 + first, second)
+            token_ids[places] = self.store.tokens[ragged_range(instances.second_start, second)]
+            token_ids[starts + lengths - 1] = self.tokenizer.sep_id
+            segment_ids[ragged_range(starts + 2 + first, second + 1)] = 1
+        return Sequences(token_ids, segment_ids, lengths, keys, instances.is_random)
+
+
+def require_documents(store: TokenStore) -> None:
+    """Raises StoreError where next-sentence prediction has nothing to learn from."""
+    sentences = np.diff(store.document_starts[:1_000_001])
+    with_next = int((sentences > 1).sum())
+    if len(store) < 2 or with_next < 0.05 * len(sentences):
+        raise StoreError(
+            "Next-sentence prediction needs at least two documents, most of them with several sentences in order; "
+            f"{store.path} has {len(store):,} document(s), {with_next:,} of the first {len(sentences):,} with more "
+            "than one sentence. Give the corpus document structure (one document per file, or blank lines between "
+            "documents), or pre-train without it: next_sentence=false."
+        )
+
+
+@lru_cache(maxsize=2)
+def _document_order(documents: int, seed: int, phase: int, epoch: int) -> npt.NDArray[np.int64]:
+    """An epoch's shuffle of all documents: 8 bytes each."""
+    return _generator(seed, phase, epoch, -1).permutation(documents)
+
+
+def _generator(seed: int, phase: int, epoch: int, block: int) -> np.random.Generator:
+    """PCG64DXSM: torch's sampler is biased at 10^9 samples (ModernBERT, appendix C.1)."""
+    return np.random.Generator(np.random.PCG64DXSM([seed, phase, epoch, block + 1]))
+
+
+def _keys(seed: int, place: Cursor, count: int) -> npt.NDArray[np.uint64]:
+    """A random name for each sequence of a block, the same on every rank: masks are drawn from it."""
+    sequence = np.random.SeedSequence([seed, place.phase, place.epoch, place.block, 0x6D61736B])
+    return np.random.Generator(np.random.PCG64DXSM(sequence)).integers(0, 2**64, count, np.uint64)

@@ -1,0 +1,76 @@
+"""Attention over packed sequences: one entry, a backend per device, each held against the plain definition.
+
+N tokens in the packed batch, A heads, D head size, L length of a sequence, R sequences in a run of equal length.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.model.config import BertConfig
+from bertsmith.model.dropout import Dropout
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention within each sequence (Vaswani et al. 2017, section 3.2).
+
+    One product makes queries, keys and values: their weights lie stacked in `qkv`.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.heads = config.num_attention_heads
+        self.head_size = config.head_size
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
+
+    def forward(self, hidden_states: Tensor, batch: PackedBatch) -> Tensor:
+        """(N, H) -> (N, H)."""
+        qkv = self.qkv(hidden_states).view(-1, 3, self.heads, self.head_size)  # (N, 3, A, D)
+        mixed: Tensor = self.output(attend(qkv, batch, self.dropout).flatten(1))
+        return mixed
+
+
+def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> Tensor:
+    """softmax(q k^T / sqrt(D)) v within each sequence. qkv (N, 3, A, D) -> (N, A, D)."""
+    if qkv.device.type == "cuda" and qkv.dtype in (torch.bfloat16, torch.float16):
+        return _attend_variable_length(qkv, batch)
+    return _attend_by_equal_lengths(qkv, batch, dropout)
+
+
+def _attend_variable_length(qkv: Tensor, batch: PackedBatch) -> Tensor:
+    """Torch's own flash attention over cumulative lengths. It has no dropout on attention weights."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    query, key, value = qkv.unbind(1)
+    ends, longest = batch.cumulative_lengths, max(batch.lengths)
+    attended: Tensor = varlen_attn(query, key, value, ends, ends, longest, longest)
+    return attended
+
+
+def _attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None) -> Tensor:
+    """One call for each run of sequences of equal length: no padding, no mask, products of useful size."""
+    heads, size = qkv.shape[2:]
+    # split, not slices: its gradient is one concatenation, a slice's is a zero tensor of the whole batch
+    parts = qkv.split([length * count for length, count in batch.runs])
+    attended = []
+    for part, (length, count) in zip(parts, batch.runs, strict=True):
+        query, key, value = part.view(count, length, 3, heads, size).permute(
+            2, 0, 3, 1, 4
+        )  # each (R, A, L, D)
+        mixed = _attend_padded(query, key, value, dropout)
+        attended.append(mixed.transpose(1, 2).reshape(count * length, heads, size))
+    return torch.cat(attended)
+
+
+def _attend_padded(query: Tensor, key: Tensor, value: Tensor, dropout: Dropout | None) -> Tensor:
+    """(R, A, L, D) each -> (R, A, L, D)."""
+    if dropout is None or not dropout.training or dropout.probability == 0.0:
+        return F.scaled_dot_product_attention(query, key, value)
+    scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)  # (R, A, L, L)
+    weights: Tensor = dropout(scores.softmax(-1))
+    return weights @ value

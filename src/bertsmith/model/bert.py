@@ -1,0 +1,139 @@
+"""BERT on packed batches: embeddings → encoder → hidden states → pooling (Devlin et al. 2019, section 3).
+
+N tokens in the packed batch, B sequences, H hidden size, I feed-forward width.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.model.attention import SelfAttention
+from bertsmith.model.config import BertConfig
+from bertsmith.model.dropout import Dropout
+
+
+class Embeddings(nn.Module):
+    """Token + position + segment embeddings, normalised (Devlin et al. 2019, figure 2)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.position_offset = config.position_offset
+        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.segment = (
+            nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
+        )
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """-> (N, H)."""
+        embedded = self.token(batch.token_ids) + self.position(batch.position_ids + self.position_offset)
+        if self.segment is not None:
+            embedded = embedded + self.segment(batch.segment_ids)
+        normalised: Tensor = self.dropout(self.norm(embedded))
+        return normalised
+
+
+class FeedForward(nn.Module):
+    """Two products with the activation between: H → I → H."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.activation = Activation(config.hidden_act)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """(N, H) -> (N, H)."""
+        widened: Tensor = self.down(self.activation(self.up(hidden_states)))
+        return widened
+
+
+class Layer(nn.Module):
+    """Attention, then feed-forward; after each, dropout, the residual sum and LayerNorm (post-norm)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config)
+        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden_states: Tensor, batch: PackedBatch) -> Tensor:
+        """(N, H) -> (N, H)."""
+        attended = self.dropout(self.attention(hidden_states, batch))
+        hidden_states = self.attention_norm(hidden_states + attended)
+        widened = self.dropout(self.feed_forward(hidden_states))
+        normalised: Tensor = self.feed_forward_norm(hidden_states + widened)
+        return normalised
+
+
+class Bert(nn.Module):
+    """The encoder of every family; `config` says which of the independent parts it has."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.has_pooler else None
+        initialise(self, config.initializer_range)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """The last layer's hidden states (N, H)."""
+        hidden_states: Tensor = self.embeddings(batch)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, batch)
+        return hidden_states
+
+    def all_hidden_states(self, batch: PackedBatch) -> list[Tensor]:
+        """The embeddings' output and every layer's: num_hidden_layers + 1 tensors of (N, H)."""
+        states: list[Tensor] = [self.embeddings(batch)]
+        for layer in self.layers:
+            states.append(layer(states[-1], batch))
+        return states
+
+    def pool(self, hidden_states: Tensor, batch: PackedBatch) -> Tensor:
+        """tanh(W h + b) of each sequence's first token: (N, H) -> (B, H).
+
+        Raises ValueError for a family without a pooler (DistilBERT).
+        """
+        if self.pooler is None:
+            raise ValueError(
+                f"a {self.config.model_type} model has no pooler; use the first token's hidden state"
+            )
+        return torch.tanh(self.pooler(hidden_states.index_select(0, batch.first_rows)))
+
+
+class Activation(nn.Module):
+    """The function between two products, by its name in config.json."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape; the same shape back."""
+        if self.name == "relu":
+            return F.relu(x)
+        return F.gelu(x, approximate="tanh" if self.name == "gelu_new" else "none")
+
+    def extra_repr(self) -> str:
+        return self.name
+
+
+def initialise(module: nn.Module, standard_deviation: float) -> None:
+    """Normal weights truncated at two deviations, zero biases, LayerNorm at one (google-research/bert)."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.trunc_normal_(
+                part.weight, std=standard_deviation, a=-2 * standard_deviation, b=2 * standard_deviation
+            )
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
+        if isinstance(part, nn.LayerNorm):
+            nn.init.ones_(part.weight)
+            nn.init.zeros_(part.bias)

@@ -1,0 +1,183 @@
+"""Pre-training as a task: masked language modelling and next-sentence prediction (Devlin et al. 2019, section 3.1).
+
+N tokens in the packed batch, B sequences, H hidden size, V vocabulary, K masked positions.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from bertsmith.data.batch import PackedBatch, Sequences
+from bertsmith.data.masking import IGNORED, MaskedTokens, Masker
+from bertsmith.data.split import split
+from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
+from bertsmith.model.bert import Activation, Bert, initialise
+from bertsmith.model.config import BertConfig
+from bertsmith.model.cross_entropy import vocabulary_loss
+
+
+class MaskedLanguageHead(nn.Module):
+    """dense → activation → LayerNorm, then the token embeddings transposed plus a bias of its own."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = Activation(config.hidden_act)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        initialise(self, config.initializer_range)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """(K, H) -> (K, H), what the vocabulary is compared with."""
+        transformed: Tensor = self.norm(self.activation(self.dense(hidden_states)))
+        return transformed
+
+
+class PretrainingModel(nn.Module):
+    """An encoder with its heads.
+
+    Without `next_sentence` (RoBERTa, DistilBERT, or by choice) there is neither that head nor a pooler: nothing
+    would train them.
+    """
+
+    def __init__(self, config: BertConfig, next_sentence: bool | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Bert(config)
+        self.masked_language = MaskedLanguageHead(config)
+        self.next_sentence: nn.Linear | None = None
+        if config.has_next_sentence if next_sentence is None else next_sentence:
+            self.next_sentence = nn.Linear(config.hidden_size, 2)
+            initialise(self.next_sentence, config.initializer_range)
+        else:
+            self.encoder.pooler = None
+
+    def vocabulary_logits(self, hidden_states: Tensor) -> Tensor:
+        """(K, H) rows of hidden states -> (K, V)."""
+        weight = self.encoder.embeddings.token.weight
+        return F.linear(self.masked_language(hidden_states), weight, self.masked_language.bias)
+
+    def masked_language_loss(self, hidden_states: Tensor, labels: Tensor) -> Tensor:
+        """(K, H) rows and (K,) labels -> the summed loss."""
+        weight = self.encoder.embeddings.token.weight
+        return vocabulary_loss(self.masked_language(hidden_states), weight, self.masked_language.bias, labels)
+
+    def next_sentence_logits(self, hidden_states: Tensor, batch: PackedBatch) -> Tensor:
+        """(N, H) -> (B, 2): column 0 says the second segment follows the first, column 1 that it is random."""
+        if self.next_sentence is None:
+            raise ValueError("this model has no next-sentence head")
+        logits: Tensor = self.next_sentence(self.encoder.pool(hidden_states, batch))
+        return logits
+
+
+@dataclass
+class PretrainingTask:
+    """Fulfils `Task`: `streams` holds one stream a phase, `heldout` evaluation's own or None."""
+
+    model: PretrainingModel
+    streams: list[PretrainingStream]
+    masker: Masker
+    heldout: PretrainingStream | None
+    heldout_tokens: int
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        self.host_masker = Masker(self.streams[0].tokenizer, self.masker.rates)
+
+    def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
+        """Endless; the phase's stream from `cursor` on."""
+        return self.streams[cursor.phase].batches(cursor)
+
+    def counts(self, sequences: Sequences) -> dict[str, int]:
+        """Masked tokens, and sequences."""
+        counts = {"mlm": self.host_masker.count(sequences)}
+        return counts | ({"nsp": len(sequences)} if self.model.next_sentence is not None else {})
+
+    def loss(self, sequences: Sequences) -> dict[str, Tensor]:
+        """Summed cross-entropies of one micro-batch."""
+        batch, masked, hidden_states = self._encode(sequences, self.masker)
+        rows = hidden_states.index_select(0, masked.positions)
+        losses = {"mlm": self.model.masked_language_loss(rows, masked.labels)}
+        if self.model.next_sentence is not None:
+            logits = self.model.next_sentence_logits(hidden_states, batch)
+            labels = torch.from_numpy(sequences.labels).to(self.device)
+            losses["nsp"] = F.cross_entropy(logits.float(), labels, reduction="sum")
+        return losses
+
+    def operations(self, sequences: Sequences) -> float:
+        """Matrix products only, backward counted as twice forward; the vocabulary for masked positions alone."""
+        config = self.model.config
+        hidden, wide = config.hidden_size, config.intermediate_size
+        tokens, masked = float(sequences.lengths.sum()), self.host_masker.wanted(sequences).sum()
+        linear = tokens * (8 * hidden * hidden + 4 * hidden * wide)
+        attention = 4 * hidden * float((sequences.lengths.astype(float) ** 2).sum())
+        vocabulary = 2 * float(masked) * hidden * (config.vocab_size + hidden)
+        return 3 * (config.num_hidden_layers * (linear + attention) + vocabulary)
+
+    @torch.no_grad()
+    def sums(self, rank: int, ranks: int) -> dict[str, float]:
+        """The same held-out sequences and masks at every call: this rank's share of them."""
+        totals = {"mlm_loss": 0.0, "mlm_right": 0.0, "mlm_count": 0.0}
+        if self.model.next_sentence is not None:
+            totals |= {"nsp_loss": 0.0, "nsp_right": 0.0, "nsp_count": 0.0}
+        was_training = self.model.training
+        self.model.eval()
+        for batch in islice(self._heldout_batches(), rank, None, ranks):
+            for micro_batch in split(batch, 1, 2048)[0]:
+                for name, value in self._sums_of(micro_batch).items():
+                    totals[name] += value
+        self.model.train(was_training)
+        return totals
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """Loss in nats per masked token, perplexity, and accuracies in [0, 1]; empty without held-out text."""
+        if not sums["mlm_count"]:
+            return {}
+        loss = sums["mlm_loss"] / sums["mlm_count"]
+        metrics = {
+            "mlm_loss": loss,
+            "mlm_perplexity": math.exp(min(loss, 700.0)),
+            "mlm_accuracy": sums["mlm_right"] / sums["mlm_count"],
+        }
+        if sums.get("nsp_count"):
+            metrics["nsp_loss"] = sums["nsp_loss"] / sums["nsp_count"]
+            metrics["nsp_accuracy"] = sums["nsp_right"] / sums["nsp_count"]
+        return metrics
+
+    def _heldout_batches(self) -> Iterator[Sequences]:
+        """One pass over held-out text, or its first `heldout_tokens`."""
+        if self.heldout is None:
+            return
+        tokens = 0
+        for batch in self.heldout.batches(Cursor()):
+            if batch.start.epoch > 0 or tokens >= self.heldout_tokens:
+                return
+            tokens += int(batch.sequences.lengths.sum())
+            yield batch.sequences
+
+    def _encode(self, sequences: Sequences, masker: Masker) -> tuple[PackedBatch, MaskedTokens, Tensor]:
+        batch = PackedBatch.of(sequences, self.device)
+        masked = masker.draw(sequences, batch)
+        batch = replace(batch, token_ids=masked.token_ids)
+        return batch, masked, self.model.encoder(batch)
+
+    def _sums_of(self, sequences: Sequences) -> dict[str, float]:
+        batch, masked, hidden_states = self._encode(sequences, self.masker)
+        kept = masked.labels != IGNORED
+        labels = masked.labels[kept]
+        logits = self.model.vocabulary_logits(hidden_states[masked.positions[kept]]).float()
+        sums = {"mlm": (logits, labels)}
+        if self.model.next_sentence is not None:
+            answers = torch.from_numpy(sequences.labels).to(self.device)
+            sums["nsp"] = (self.model.next_sentence_logits(hidden_states, batch).float(), answers)
+        totals: dict[str, float] = {}
+        for name, (scores, truth) in sums.items():
+            totals[f"{name}_loss"] = float(F.cross_entropy(scores, truth, reduction="sum"))
+            totals[f"{name}_right"] = float((scores.argmax(1) == truth).sum())
+            totals[f"{name}_count"] = float(len(truth))
+        return totals

@@ -1,0 +1,93 @@
+"""Training state on disk: everything the next step depends on, written whole or not at all.
+
+    checkpoints/step-00001000/
+        weights.safetensors     the model, in our names
+        optimizer.safetensors   AdamW's moments by parameter name
+        state.json              step, cursor, time spent, and the SHA-256 of both files
+
+There is no random state to keep: dropout is seeded by (seed, step, rank), masks by the sequence's key.
+"""
+
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bertsmith.data.stream import Cursor
+from bertsmith.errors import BertsmithError, ModelError
+from bertsmith.files import atomic_folder, read_json, sha256, write_json
+
+_FILES = ("weights.safetensors", "optimizer.safetensors")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after `step` steps. `elapsed` is training time in seconds over all its parts."""
+
+    step: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
+    elapsed: float = 0.0
+    tokens: int = 0
+    sequences: int = 0
+    recent_loss: float | None = None
+    skipped: tuple[Cursor, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """A checkpoint in memory."""
+
+    progress: Progress
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+
+
+def save_training_state(folder: Path, state: TrainingState, keep: int) -> Path:
+    """Writes `folder`/step-N and removes all but the newest `keep`; older ones go only when this one stands."""
+    path = folder / f"step-{state.progress.step:08d}"
+    with atomic_folder(path, replace=True) as partial:
+        for name, tensors in zip(_FILES, (state.weights, state.optimizer), strict=True):
+            save_file({key: value.detach().contiguous() for key, value in tensors.items()}, partial / name)
+        hashes = {name: sha256(partial / name) for name in _FILES}
+        write_json(partial / "state.json", {"format": 1, **asdict(state.progress), "sha256": hashes})
+    for old in sorted(folder.glob("step-*"))[:-keep]:
+        shutil.rmtree(old)
+    return path
+
+
+def load_training_state(folder: Path) -> tuple[TrainingState | None, list[str]]:
+    """The newest whole checkpoint of a run, and a sentence about each newer one that was not whole.
+
+    Partial folders left by a kill are removed. None when there is no checkpoint at all.
+    Raises ModelError when there are checkpoints and none of them is whole.
+    """
+    for leftover in folder.glob(".step-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    complaints: list[str] = []
+    for path in sorted(folder.glob("step-*"), reverse=True):
+        try:
+            return _read(path), complaints
+        except (BertsmithError, OSError, KeyError, TypeError, ValueError) as error:
+            complaints.append(f"{path.name} is damaged and was passed over: {error}")
+    if complaints:
+        raise ModelError(f"No whole checkpoint is left in {folder}. " + " ".join(complaints))
+    return None, complaints
+
+
+def _read(path: Path) -> TrainingState:
+    values: dict[str, Any] = read_json(path / "state.json")
+    for name in _FILES:
+        if (found := sha256(path / name)) != values["sha256"][name]:
+            raise ModelError(f"{name} has SHA-256 {found[:12]}…, expected {values['sha256'][name][:12]}….")
+    known = {key: values[key] for key in Progress.__dataclass_fields__}
+    known["cursor"] = Cursor(**known["cursor"])
+    known["skipped"] = tuple(Cursor(**cursor) for cursor in known["skipped"])
+    return TrainingState(Progress(**known), *(_load(path / name) for name in _FILES))
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = load_file(path)
+    return tensors

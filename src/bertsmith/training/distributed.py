@@ -1,0 +1,59 @@
+"""Several processes as one run, started by torchrun; alone, every function is the plain thing."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's number among `count`, and its number on its own machine."""
+
+    rank: int = 0
+    count: int = 1
+    local: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+
+def join(device: str) -> Ranks:
+    """Joins the processes torchrun started (it says so by RANK and WORLD_SIZE); alone, joins nothing."""
+    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return Ranks()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    return Ranks(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def leave() -> None:
+    """Ends the group, where there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def add_over_ranks(values: dict[str, float], device: torch.device) -> dict[str, float]:
+    """Each value summed over all ranks."""
+    if not dist.is_initialized():
+        return values
+    total = torch.tensor(list(values.values()), dtype=torch.float64, device=device)
+    dist.all_reduce(total)
+    return dict(zip(values, total.tolist(), strict=True))
+
+
+def from_first(value: float, device: torch.device) -> float:
+    """The first rank's value on every rank: for time, which must be agreed on."""
+    if not dist.is_initialized():
+        return value
+    shared = torch.tensor([value], dtype=torch.float64, device=device)
+    dist.broadcast(shared, 0)
+    return float(shared)
+
+
+def wait() -> None:
+    """Until every rank is here."""
+    if dist.is_initialized():
+        dist.barrier()

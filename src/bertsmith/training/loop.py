@@ -1,0 +1,316 @@
+"""The one training loop: batches in, steps out, whatever the task.
+
+A step depends on (weights, optimiser state, cursor, step number, seed) and nothing else, so a run that is killed
+and resumed from its checkpoint repeats the uninterrupted one to the bit.
+"""
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bertsmith.data.batch import Sequences
+from bertsmith.data.prefetch import prefetch
+from bertsmith.data.split import split
+from bertsmith.data.stream import Cursor, GlobalBatch
+from bertsmith.errors import TrainingStopped
+from bertsmith.tasks.task import Task
+from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
+from bertsmith.training.distributed import Ranks, add_over_ranks, from_first
+from bertsmith.training.guard import Guard
+from bertsmith.training.interruption import Interruption
+from bertsmith.training.optimizer import load_optimizer_tensors, optimizer_tensors, set_learning_rate
+from bertsmith.training.recipe import Recipe
+from bertsmith.training.schedule import Schedule
+
+
+class Observer(Protocol):
+    """Hears what happens: the log and the live view."""
+
+    def record(self, kind: str, step: int, **values: Any) -> None:
+        """One thing that happened after `step` steps."""
+        ...
+
+    def rewind(self, step: int) -> None:
+        """Steps after this one are taken back."""
+        ...
+
+
+@dataclass
+class Machine:
+    """Where the loop runs: device, precision of products, measured matrix-product speed in FLOP/s, ranks."""
+
+    device: torch.device
+    precision: torch.dtype
+    peak: float
+    ranks: Ranks
+    micro_batch_tokens: int
+
+
+@dataclass
+class StepResult:
+    """Losses per name, each the mean over the whole global batch; the gradient's norm before clipping."""
+
+    losses: dict[str, float]
+    gradient_norm: float
+
+    @property
+    def loss(self) -> float:
+        return sum(self.losses.values())
+
+
+class Loop:
+    """Runs a task by a recipe until its steps or hours are over."""
+
+    def __init__(
+        self,
+        task: Task,
+        optimizer: torch.optim.Optimizer,
+        recipe: Recipe,
+        machine: Machine,
+        folder: Path,
+        observer: Observer,
+    ) -> None:
+        self.task, self.optimizer, self.recipe, self.machine = task, optimizer, recipe, machine
+        self.folder, self.observer = folder, observer
+        self.progress = Progress()
+        self.schedule = Schedule(recipe.optimizer.learning_rate, recipe.warmup_share)
+        self.guard = Guard(recipe.guard.spike_factor)
+        self._losses = _LossModule(task)
+        self._parallel: nn.Module = self._losses
+        if machine.ranks.count > 1:
+            self._parallel = DistributedDataParallel(self._losses, gradient_as_bucket_view=True)
+        self._interruption = Interruption()
+        self._stop_agreed = False
+        self._restart_clock()
+
+    def resume(self) -> list[str]:
+        """Takes up the newest whole checkpoint, if there is one; returns sentences about damaged ones."""
+        state, complaints = load_training_state(self.folder / "checkpoints")
+        if state is not None:
+            self._restore(state)
+        return complaints
+
+    def run(self) -> None:
+        """Trains to the end. Raises TrainingStopped (guard), KeyboardInterrupt (after saving a checkpoint)."""
+        self.task.model.train()
+        self._restart_clock()
+        with self._interruption:
+            while self._share_done() < 1:
+                with closing(self._open_stream()) as batches:
+                    for batch in batches:
+                        if not self._advance(batch):
+                            break
+                        if self._stop_agreed:
+                            self.save()
+                            raise KeyboardInterrupt
+        if not (self.folder / "checkpoints" / f"step-{self.progress.step:08d}").exists():
+            self.save()
+
+    def evaluate(self) -> dict[str, float]:
+        """Held-out metrics of the whole held-out sample, reported to the observer."""
+        with self._autocast():
+            sums = self.task.sums(self.machine.ranks.rank, self.machine.ranks.count)
+        metrics = self.task.metrics(add_over_ranks(sums, self.machine.device))
+        if metrics:
+            self._record("evaluation", elapsed=self.progress.elapsed, tokens=self.progress.tokens, **metrics)
+        return metrics
+
+    def save(self) -> None:
+        """Writes a checkpoint; only the first rank does."""
+        if not self.machine.ranks.is_first:
+            return
+        weights = self.task.model.state_dict()
+        state = TrainingState(self.progress, weights, optimizer_tensors(self.task.model, self.optimizer))
+        save_training_state(self.folder / "checkpoints", state, self.recipe.checkpoint.keep)
+        self._record("checkpoint")
+
+    # -- one step ------------------------------------------------------------------------------------------
+
+    def _advance(self, batch: GlobalBatch) -> bool:
+        """One batch. False when the stream must be opened anew: the run is over, a phase ended, or went back."""
+        if batch.start in self.progress.skipped:
+            self.progress = replace(self.progress, cursor=batch.end)
+            return True
+        before = self._share_done()
+        learning_rate = self.schedule.learning_rate(self._share_done(half_a_step=0.5))
+        set_learning_rate(self.optimizer, learning_rate)
+        started = time.monotonic()
+        result = self._forward_backward(batch.sequences)
+        if verdict := self.guard.verdict(self.progress, result.loss, result.gradient_norm):
+            self._refuse(batch, verdict)
+            return False
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=False)
+        tokens = int(batch.sequences.lengths.sum())
+        self.progress = replace(
+            self.progress,
+            step=self.progress.step + 1,
+            cursor=batch.end,
+            tokens=self.progress.tokens + tokens,
+            sequences=self.progress.sequences + len(batch.sequences),
+            elapsed=self._elapsed(),
+            recent_loss=self.guard.recent(self.progress, result.loss),
+        )
+        seconds = time.monotonic() - started
+        if self.progress.step % self.recipe.log_every == 0:
+            self._record_step(batch, result, learning_rate, tokens / seconds, seconds)
+        self._after_step(before)
+        return self._share_done() < 1 and self._phase() == self.progress.cursor.phase
+
+    def _forward_backward(self, sequences: Sequences) -> StepResult:
+        """Gradients of the whole global batch's loss, clipped."""
+        ranks = self.machine.ranks
+        torch.manual_seed(_seed(self.recipe.seed, self.progress.step, ranks.rank))
+        counts = self.task.counts(sequences)
+        micro_batches = split(sequences, ranks.count, self.machine.micro_batch_tokens)[ranks.rank]
+        totals = torch.zeros(len(counts), device=self.machine.device)
+        for number, micro_batch in enumerate(micro_batches, start=1):
+            with self._gradients_shared(number == len(micro_batches)), self._autocast():
+                losses = self._parallel(micro_batch)
+                # the ranks' gradients are averaged by DDP, but the loss is a sum: hence the factor
+                shares = torch.stack([losses[name] / counts[name] for name in counts])
+                (shares.sum() * ranks.count).backward()
+            totals += shares.detach()
+        norm = nn.utils.clip_grad_norm_(
+            self.task.model.parameters(), self.recipe.optimizer.clip, foreach=True
+        )
+        mean = dict(zip(counts, totals.tolist(), strict=True))
+        shared = add_over_ranks({**mean, "stop": float(self._interruption.asked)}, self.machine.device)
+        self._stop_agreed = shared.pop("stop") > 0  # every rank stops after the same step
+        return StepResult(shared, float(norm))
+
+    def _gradients_shared(self, last: bool) -> AbstractContextManager[None]:
+        """Ranks exchange gradients once a step, after the last micro-batch."""
+        if isinstance(self._parallel, DistributedDataParallel) and not last:
+            context: AbstractContextManager[None] = self._parallel.no_sync()
+            return context
+        return nullcontext()
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        enabled = self.machine.precision != torch.float32
+        return torch.autocast(self.machine.device.type, self.machine.precision, enabled=enabled)
+
+    def _after_step(self, before: float) -> None:
+        step, after = self.progress.step, self._share_done()
+        if is_due(self.recipe.evaluation.every, step, before, after) and after < 1:
+            self.evaluate()
+        if is_due(self.recipe.checkpoint.every, step, before, after):
+            self.save()
+
+    # -- going back ----------------------------------------------------------------------------------------
+
+    def _refuse(self, batch: GlobalBatch, verdict: str) -> None:
+        """Saves the batch; stops, or goes back to the last checkpoint to pass it over."""
+        step = self.progress.step + 1
+        path = self.folder / f"bad-batch-step-{step}.safetensors"
+        if self.machine.ranks.is_first:
+            save_file({name: getattr(batch.sequences, name) for name in Sequences.__dataclass_fields__}, path)
+        skipped = (*self.progress.skipped, batch.start)
+        if self.recipe.guard.action == "stop" or len(skipped) > self.recipe.guard.skips:
+            raise TrainingStopped(
+                f"Step {step}: {verdict}. The batch is saved in {path}; the last checkpoint stands. Lower "
+                "optimizer.learning_rate, or go on past the batch with --resume guard.action=skip."
+            )
+        state, _ = load_training_state(self.folder / "checkpoints")
+        if state is None:
+            raise TrainingStopped(f"Step {step}: {verdict}, and there is no checkpoint to go back to.")
+        self._restore(replace(state, progress=replace(state.progress, skipped=skipped)))
+        self._restart_clock()
+        self.observer.rewind(self.progress.step)
+        self._record(
+            "warning", message=f"step {step}: {verdict}; back to step {self.progress.step}, batch skipped"
+        )
+
+    def _restore(self, state: TrainingState) -> None:
+        self.task.model.load_state_dict(state.weights)
+        load_optimizer_tensors(self.task.model, self.optimizer, state.optimizer)
+        self.optimizer.zero_grad(set_to_none=False)
+        self.progress = state.progress
+
+    # -- where the run stands ------------------------------------------------------------------------------
+
+    def _share_done(self, half_a_step: float = 0.0) -> float:
+        """Progress in [0, 1] by steps, or by time in a run of given hours."""
+        if self.recipe.steps is not None:
+            return (self.progress.step + half_a_step) / self.recipe.steps
+        assert self.recipe.hours is not None
+        return min(self.progress.elapsed / (self.recipe.hours * 3600), 1.0)
+
+    def _phase(self) -> int:
+        return self.recipe.data.phase(self._share_done())
+
+    def _open_stream(self) -> Generator[GlobalBatch, None, None]:
+        """Batches from where the run stands; a new phase begins its own stream."""
+        phase = self._phase()
+        if phase != self.progress.cursor.phase or self.progress.step == 0:
+            if phase != self.progress.cursor.phase:
+                self.progress = replace(self.progress, cursor=Cursor(phase))
+            self._record("phase", sequence_length=self.recipe.data.sequence_lengths[phase])
+        return prefetch(self.task.batches(self.progress.cursor))
+
+    def _restart_clock(self) -> None:
+        self._time_at_start, self._elapsed_at_start = time.monotonic(), self.progress.elapsed
+
+    def _elapsed(self) -> float:
+        """Training time over all parts of the run, evaluation and checkpoints included; agreed by all ranks."""
+        elapsed = self._elapsed_at_start + time.monotonic() - self._time_at_start
+        return from_first(elapsed, self.machine.device) if self.recipe.hours is not None else elapsed
+
+    def _record_step(
+        self,
+        batch: GlobalBatch,
+        result: StepResult,
+        learning_rate: float,
+        tokens_per_second: float,
+        seconds: float,
+    ) -> None:
+        speed = self.task.operations(batch.sequences) / seconds
+        self._record(
+            "step",
+            phase=batch.start.phase,
+            loss=result.loss,
+            **{f"{name}_loss": value for name, value in result.losses.items()},
+            learning_rate=learning_rate,
+            gradient_norm=result.gradient_norm,
+            tokens=self.progress.tokens,
+            sequences=self.progress.sequences,
+            tokens_per_second=tokens_per_second,
+            peak_share=speed / (self.machine.peak * self.machine.ranks.count),
+            elapsed=self.progress.elapsed,
+        )
+
+    def _record(self, kind: str, **values: Any) -> None:
+        self.observer.record(kind, self.progress.step, **values)
+
+
+class _LossModule(nn.Module):
+    """The task's loss as a module, which is what DistributedDataParallel wraps."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.model = task.model
+        self._loss: Callable[[Sequences], dict[str, Tensor]] = task.loss
+
+    def forward(self, sequences: Sequences) -> dict[str, Tensor]:
+        return self._loss(sequences)
+
+
+def is_due(every: float, step: int, before: float, after: float) -> bool:
+    """Whether something done `every` so many steps, or every such share of the run, is due after this step."""
+    if every >= 1:
+        return step % int(every) == 0
+    return int(after / every + 1e-9) > int(before / every + 1e-9)
+
+
+def _seed(seed: int, step: int, rank: int) -> int:
+    """Dropout's seed: a function of where the run stands, so that there is no random state to save."""
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))

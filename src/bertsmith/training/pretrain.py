@@ -1,0 +1,301 @@
+"""A recipe becomes a run: corpus, tokenizer and model are found and checked, the loop trains, a report is written.
+
+out/recipe.toml     the resolved recipe        out/checkpoints/   training state
+out/tokens/         the token store            out/model/         the trained model
+out/log.jsonl       the truth                  out/report.html    the same to look at
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from bertsmith.data.masking import Masker, MaskingRates
+from bertsmith.data.store import TokenStore, tokenize_corpus
+from bertsmith.data.stream import PretrainingStream, require_documents
+from bertsmith.errors import CorpusError, RecipeError
+from bertsmith.files import atomic_write, write_json
+from bertsmith.model.config import BertConfig
+from bertsmith.model.locate import locate_model
+from bertsmith.tasks.fill_mask import Candidate, fill_mask, masked_examples
+from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
+from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
+from bertsmith.text.corpus import Corpus
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.allocator import keep_memory
+from bertsmith.training.distributed import Ranks, join, leave, wait
+from bertsmith.training.hardware import Hardware, matmul_flops
+from bertsmith.training.loop import Loop, Machine
+from bertsmith.training.observer import RunObserver
+from bertsmith.training.optimizer import make_optimizer
+from bertsmith.training.recipe import Recipe, read_recipe
+from bertsmith.training.resources import require_resources
+from bertsmith.training.summary import write_summary
+
+_EXAMPLES = 8
+_CPU_MICRO_BATCH, _CUDA_MICRO_BATCH = 2048, 32_768  # a CPU's should stay in cache, a GPU's should fill it
+
+
+@dataclass(frozen=True)
+class PretrainingResult:
+    """Where the trained model is, and its held-out metrics."""
+
+    model: Path
+    report: Path
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a recipe names, found and opened."""
+
+    tokenizer: Tokenizer
+    train: TokenStore
+    heldout: TokenStore | None
+    model: PretrainingModel
+    notes: list[str]
+
+
+def pretrain(
+    recipe: str | Recipe, *overrides: str, resume: bool = False, console: Console | None = None
+) -> PretrainingResult:
+    """Trains by a recipe (a name, a file, or settings) changed by `dotted.key=value` overrides.
+
+    Shows the run on `console` if one is given. With `resume`, goes on from the last whole checkpoint of `out`,
+    or begins if there is none. Under torchrun, every process calls this.
+    Raises RecipeError, CorpusError, StoreError, ModelError, ResourceError before anything is trained, and
+    TrainingStopped when the guard ends the run.
+    """
+    if isinstance(recipe, str):
+        recipe = read_recipe(recipe, list(overrides))
+    elif overrides:
+        raise RecipeError(
+            "Overrides go with a recipe's name or file; change the settings themselves instead."
+        )
+    out = _open_run(recipe, resume)
+    hardware = Hardware.detect()
+    device = _device(recipe, hardware)
+    ranks = join(device.type)
+    try:
+        return _run(recipe, out, resume, _machine(recipe, hardware, device, ranks), hardware, console)
+    finally:
+        leave()
+
+
+def _run(
+    recipe: Recipe, out: Path, resume: bool, machine: Machine, hardware: Hardware, console: Console | None
+) -> PretrainingResult:
+    keep_memory()
+    first = machine.ranks.is_first
+    inputs = _open_inputs(recipe, out, machine, console if first else None)
+    require_resources(inputs.model, recipe, machine, hardware, out)
+    if first:
+        write_recipe(recipe, out)
+    inputs.model.to(machine.device)
+    task = _task(recipe, inputs, machine)
+    settings = recipe.optimizer
+    optimizer = make_optimizer(
+        inputs.model, settings.weight_decay, (settings.beta1, settings.beta2), settings.epsilon
+    )
+    examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, _EXAMPLES)
+    before = [fill_mask(inputs.model, inputs.tokenizer, text) for text, _ in examples]
+    loop_observer = RunObserver(out, recipe, inputs.model, machine, console if first else None)
+    loop = Loop(task, optimizer, recipe, machine, out, loop_observer)
+    notes = inputs.notes + (loop.resume() if resume else [])
+    with loop_observer.open(loop.progress.step):
+        for note in notes:
+            loop_observer.record("warning", loop.progress.step, message=note)
+        loop.run()
+        metrics = loop.evaluate()
+        loop_observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
+    after = [fill_mask(inputs.model, inputs.tokenizer, text) for text, _ in examples]
+    if first:
+        provenance = _provenance(recipe, inputs, loop.progress.step, metrics)
+        save_pretraining_model(out / "model", inputs.model, inputs.tokenizer, provenance)
+        fills = [_fill(*each) for each in zip(examples, before, after, strict=True)]
+        write_json(out / "fills.json", fills)
+        write_summary(out, recipe, inputs.model, hardware)
+    wait()
+    return PretrainingResult(out / "model", out / "report.html", metrics)
+
+
+def _open_run(recipe: Recipe, resume: bool) -> Path:
+    """The run's folder. Raises RecipeError when it holds another run."""
+    if recipe.out is None:
+        raise RecipeError("The run needs a folder: out=runs/NAME.")
+    out = Path(recipe.out)
+    stored = out / "recipe.toml"
+    if not stored.exists():
+        return out
+    if not resume:
+        raise RecipeError(f"{out} already holds a run. Go on with it by --resume, or choose another out=.")
+    differing = _differing_keys(read_recipe(str(stored), []), recipe)
+    if differing:
+        raise RecipeError(
+            f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones "
+            f"(bertsmith pretrain {stored} --resume), or choose another out=."
+        )
+    return out
+
+
+_MAY_CHANGE = ("guard", "hardware", "checkpoint", "log_every")  # do not touch the numbers of a run
+
+
+def _differing_keys(stored: Recipe, given: Recipe) -> list[str]:
+    old, new = stored.model_dump(exclude=set(_MAY_CHANGE)), given.model_dump(exclude=set(_MAY_CHANGE))
+    return [key for key in old if old[key] != new[key]]
+
+
+def write_recipe(recipe: Recipe, out: Path) -> None:
+    """The resolved recipe, every setting written out, as a file that runs again."""
+    import tomli_w
+
+    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
+    out.mkdir(parents=True, exist_ok=True)
+    atomic_write(out / "recipe.toml", "# The resolved recipe of this run.\n" + text)
+
+
+def _device(recipe: Recipe, hardware: Hardware) -> torch.device:
+    if recipe.hardware.device == "auto":
+        return hardware.device
+    if recipe.hardware.device == "cuda" and not hardware.gpus:
+        raise RecipeError("hardware.device = cuda, but this machine has no CUDA device. Use device=auto.")
+    return torch.device(recipe.hardware.device)
+
+
+def _machine(recipe: Recipe, hardware: Hardware, device: torch.device, ranks: Ranks) -> Machine:
+    if device.type == "cuda":
+        device = torch.device("cuda", ranks.local)
+        torch.cuda.set_device(device)
+    torch.set_num_threads(recipe.hardware.threads or max(1, hardware.threads // ranks.count))
+    named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}[recipe.hardware.precision]
+    precision = named or (hardware.precision if device.type == hardware.device.type else torch.float32)
+    default = _CUDA_MICRO_BATCH if device.type == "cuda" else _CPU_MICRO_BATCH
+    peak = matmul_flops(precision, device=device)
+    return Machine(device, precision, peak, ranks, recipe.data.micro_batch_tokens or default)
+
+
+def _open_inputs(recipe: Recipe, out: Path, machine: Machine, console: Console | None) -> Inputs:
+    init = locate_model(recipe.init).folder if recipe.init else None
+    tokenizer = _tokenizer(recipe, init)
+    train, heldout = _stores(recipe, tokenizer, out, machine.ranks, console)
+    torch.manual_seed(recipe.seed)
+    if init is None:
+        config = recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
+        model, notes = PretrainingModel(config, _next_sentence(recipe, config)), []
+    else:
+        model, notes = load_pretraining_model(init, next_sentence=recipe.data.next_sentence)
+        apply_dropout(model, recipe.model.dropouts(model.config))
+    _check_fit(recipe, tokenizer, model.config, train)
+    return Inputs(tokenizer, train, heldout, model, notes)
+
+
+def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
+    if recipe.tokenizer is not None:
+        return Tokenizer.load(Path(recipe.tokenizer))
+    if init is not None:
+        return Tokenizer.load(init)
+    raise RecipeError("The run needs a tokenizer: tokenizer=FOLDER (bertsmith tokenizer train makes one).")
+
+
+def _stores(
+    recipe: Recipe, tokenizer: Tokenizer, out: Path, ranks: Ranks, console: Console | None
+) -> tuple[TokenStore, TokenStore | None]:
+    """The corpus's token store: as given, or made in the run's folder from a corpus of text."""
+    if recipe.corpus is None:
+        raise RecipeError("The run needs a corpus: corpus=FOLDER (bertsmith corpus build makes one).")
+    path = Path(recipe.corpus)
+    if not path.is_dir():
+        raise CorpusError(
+            f"{path} is not a folder. bertsmith corpus build SOURCE --out {path} makes a corpus."
+        )
+    if not (path / "train" / "tokens.bin").exists():
+        store = out / "tokens"
+        if ranks.is_first and not store.exists():
+            if console is not None:
+                console.print(f"Tokenising {path} …")
+            tokenize_corpus(Corpus.open(path), tokenizer, store)
+        wait()
+        path = store
+    train = TokenStore.open(path / "train", tokenizer)
+    train.verify()
+    heldout = TokenStore.open(path / "heldout", tokenizer) if (path / "heldout").exists() else None
+    return train, heldout
+
+
+def _next_sentence(recipe: Recipe, config: BertConfig) -> bool:
+    if recipe.data.next_sentence and not config.has_next_sentence:
+        raise RecipeError(f"{config.model_type} has no next-sentence prediction: data.next_sentence=false.")
+    return recipe.data.next_sentence
+
+
+def _check_fit(recipe: Recipe, tokenizer: Tokenizer, config: BertConfig, train: TokenStore) -> None:
+    """Raises when recipe, tokenizer, model and corpus don't belong together."""
+    if tokenizer.vocab_size != config.vocab_size:
+        raise RecipeError(
+            f"init has a vocabulary of {config.vocab_size:,} pieces, the tokenizer {tokenizer.vocab_size:,}. "
+            "Leave tokenizer= out to use init's own."
+        )
+    longest = max(recipe.data.sequence_lengths)
+    if longest > config.max_length:
+        raise RecipeError(
+            f"data.sequence_lengths has {longest}, but the model has positions for {config.max_length} tokens."
+        )
+    if recipe.data.next_sentence:
+        require_documents(train)
+
+
+def apply_dropout(model: PretrainingModel, config: BertConfig) -> None:
+    """Sets a loaded model's dropout rates to the recipe's."""
+    model.encoder.embeddings.dropout.probability = config.hidden_dropout_prob
+    for layer in model.encoder.layers:
+        layer.dropout.probability = config.hidden_dropout_prob  # type: ignore[union-attr]
+        layer.attention.dropout.probability = config.attention_probs_dropout_prob  # type: ignore[union-attr]
+
+
+def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> PretrainingTask:
+    data = recipe.data
+
+    def stream(store: TokenStore, length: int, batch_tokens: int, seed: int) -> PretrainingStream:
+        return PretrainingStream(
+            store, inputs.tokenizer, seed, data.next_sentence, length, batch_tokens, data.short_probability
+        )
+
+    streams = [
+        stream(inputs.train, length, data.batch_size * length, recipe.seed)
+        for length in data.sequence_lengths
+    ]
+    first_length = data.sequence_lengths[0]
+    heldout = _usable_heldout(inputs.heldout, data.next_sentence)
+    held = None if heldout is None else stream(heldout, first_length, 16 * first_length, 0)
+    rates = MaskingRates(**recipe.masking.model_dump())
+    masker = Masker(inputs.tokenizer, rates, machine.device)
+    return PretrainingTask(inputs.model, streams, masker, held, recipe.evaluation.tokens, machine.device)
+
+
+def _usable_heldout(store: TokenStore | None, next_sentence: bool) -> TokenStore | None:
+    """A held-out split too small for pairs is no use."""
+    return store if store is not None and len(store) >= (2 if next_sentence else 1) else None
+
+
+def _provenance(recipe: Recipe, inputs: Inputs, step: int, metrics: dict[str, float]) -> dict[str, object]:
+    return {
+        "steps": step,
+        "metrics": metrics,
+        "recipe": json.loads(recipe.model_dump_json()),
+        "tokenizer_sha256": inputs.tokenizer.sha256,
+        "corpus_sha256": inputs.train.corpus_sha256,
+    }
+
+
+def _fill(
+    example: tuple[str, str], before: list[list[Candidate]], after: list[list[Candidate]]
+) -> dict[str, object]:
+    text, answer = example
+    sides = {"before": before[0], "after": after[0]}
+    return {"text": text, "answer": answer} | {
+        side: [tuple(asdict(candidate).values()) for candidate in candidates]
+        for side, candidates in sides.items()
+    }

@@ -1,0 +1,287 @@
+"""The settings of a pre-training run: defaults are BERT's published ones, a recipe says only what differs.
+
+A recipe is a TOML file, or the name of one of ours in `bertsmith/recipes/`. On the command line the same dotted
+names follow it: `optimizer.learning_rate=3e-4`.
+"""
+
+import difflib
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from bertsmith.errors import RecipeError
+from bertsmith.model.config import Activation, BertConfig, Family, make_config, preset
+
+
+class Settings(BaseModel):
+    """Unknown keys are errors; values don't change once checked."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSettings(Settings):
+    """A published size, and what differs from it, in the names of config.json. Ignored parts come from `init`."""
+
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] = "base"
+    model_type: Family = "bert"
+    hidden_size: int | None = None
+    num_hidden_layers: int | None = None
+    num_attention_heads: int | None = None
+    intermediate_size: int | None = None
+    hidden_act: Activation | None = None
+    max_position_embeddings: int | None = None
+    initializer_range: float | None = None
+    layer_norm_eps: float | None = None
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+
+    def config(self, vocab_size: int, pad_token_id: int) -> BertConfig:
+        """The shape for a vocabulary. Raises ModelError for an impossible one."""
+        values = {
+            key: value for key, value in self.model_dump().items() if value is not None and key != "size"
+        }
+        families: dict[str, dict[str, Any]] = {
+            "bert": {"max_position_embeddings": 512},
+            "roberta": {
+                "max_position_embeddings": 513 + pad_token_id,
+                "type_vocab_size": 1,
+                "layer_norm_eps": 1e-5,
+            },
+            "distilbert": {"type_vocab_size": 0},
+        }
+        values = families[self.model_type] | values
+        return preset(self.size, **values, vocab_size=vocab_size, pad_token_id=pad_token_id)
+
+    def dropouts(self, config: BertConfig) -> BertConfig:
+        """An existing shape with this recipe's dropout: all that may change when continuing from a checkpoint."""
+        names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        return make_config(config.model_dump() | {name: getattr(self, name) for name in names}, "init")
+
+
+class DataSettings(Settings):
+    """A step's token budget is `batch_size` x the phase's sequence length."""
+
+    batch_size: int = Field(256, ge=1)
+    micro_batch_tokens: int | None = Field(None, ge=8)  # None: what is fastest on the device
+    sequence_lengths: tuple[int, ...] = (128, 512)
+    sequence_shares: tuple[float, ...] = (0.9, 0.1)
+    next_sentence: bool = True
+    short_probability: float = Field(0.1, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _phases_fit(self) -> Self:
+        if not self.sequence_lengths or len(self.sequence_lengths) != len(self.sequence_shares):
+            raise ValueError(
+                "sequence_lengths and sequence_shares need the same number of entries, at least one"
+            )
+        if abs(sum(self.sequence_shares) - 1) > 1e-6 or min(self.sequence_shares) <= 0:
+            raise ValueError(
+                f"sequence_shares must be positive and sum to 1, not {sum(self.sequence_shares):g}"
+            )
+        if min(self.sequence_lengths) < 8:
+            raise ValueError("a sequence length below 8 leaves no room for text")
+        return self
+
+    def phase(self, progress: float) -> int:
+        """Which phase a run is in at `progress` in [0, 1]."""
+        reached = 0.0
+        for phase, share in enumerate(self.sequence_shares):
+            reached += share
+            if progress < reached - 1e-9:
+                return phase
+        return len(self.sequence_shares) - 1
+
+
+class MaskingSettings(Settings):
+    """Devlin et al. 2019, section 3.1: of the chosen tokens 80 % masked, 10 % random, 10 % kept."""
+
+    chosen: float = Field(0.15, gt=0, lt=1)
+    masked: float = Field(0.8, ge=0, le=1)
+    random: float = Field(0.1, ge=0, le=1)
+    whole_words: bool = False
+
+    @model_validator(mode="after")
+    def _rates_fit(self) -> Self:
+        if self.masked + self.random > 1 + 1e-9:
+            raise ValueError(f"masked + random must be at most 1, not {self.masked + self.random:g}")
+        return self
+
+
+class OptimizerSettings(Settings):
+    """AdamW. `warmup` is a number of steps, or below 1 a share of the run."""
+
+    learning_rate: float = Field(1e-4, gt=0)
+    warmup: float = Field(10_000, ge=0)
+    weight_decay: float = Field(0.01, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    epsilon: float = Field(1e-6, gt=0)
+    clip: float = Field(1.0, gt=0)
+
+
+class EvaluationSettings(Settings):
+    """`every` is a number of steps, or below 1 a share of the run; `tokens` is how much held-out text."""
+
+    every: float = Field(0.05, gt=0)
+    tokens: int = Field(500_000, ge=1)
+
+
+class CheckpointSettings(Settings):
+    """`every` is a number of steps, or below 1 a share of the run; the newest `keep` are kept."""
+
+    every: float = Field(0.02, gt=0)
+    keep: int = Field(2, ge=1)
+
+
+class GuardSettings(Settings):
+    """What to do about a loss that is not finite or jumps: stop with the batch saved, or go back and skip it."""
+
+    action: Literal["stop", "skip"] = "stop"
+    spike_factor: float = Field(3.0, gt=1)
+    skips: int = Field(10, ge=0)
+
+
+class HardwareSettings(Settings):
+    """`auto` takes what the machine has; `bertsmith doctor` says what that is and why."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    threads: int | None = Field(None, ge=1)
+
+
+class Recipe(Settings):
+    """One run. Exactly one of `steps` and `hours` is given."""
+
+    corpus: str | None = None
+    tokenizer: str | None = None
+    init: str | None = None
+    out: str | None = None
+    steps: int | None = Field(None, ge=1)
+    hours: float | None = Field(None, gt=0)
+    seed: int = Field(0, ge=0)
+    log_every: int = Field(1, ge=1)
+    model: ModelSettings = ModelSettings()
+    data: DataSettings = DataSettings()
+    masking: MaskingSettings = MaskingSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    guard: GuardSettings = GuardSettings()
+    hardware: HardwareSettings = HardwareSettings()
+
+    @model_validator(mode="after")
+    def _one_length_of_run(self) -> Self:
+        if (self.steps is None) == (self.hours is None):
+            raise ValueError("give the run's length by exactly one of steps and hours")
+        if self.warmup_share >= 1:
+            raise ValueError(
+                f"optimizer.warmup = {self.optimizer.warmup:g} steps is not shorter than the run of {self.steps} steps"
+            )
+        return self
+
+    @property
+    def warmup_share(self) -> float:
+        """Warm-up as a share of the run."""
+        warmup = self.optimizer.warmup
+        if warmup < 1:
+            return warmup
+        if self.steps is None:
+            raise ValueError(
+                "a run of given hours needs optimizer.warmup below 1: a share of the run, not steps"
+            )
+        return warmup / self.steps
+
+
+def read_recipe(name: str, overrides: list[str]) -> Recipe:
+    """A recipe with `dotted.key=value` changes applied. Raises RecipeError naming the key that is wrong."""
+    values = _read_toml(find_recipe(name), name)
+    for override in overrides:
+        _override(values, override)
+    return check_recipe(values, name)
+
+
+def check_recipe(values: dict[str, Any], where: str) -> Recipe:
+    """Settings as a checked recipe. Raises RecipeError."""
+    length = {"steps", "hours"} & {key for key in values if values[key] is not None}
+    if len(length) == 2:
+        raise RecipeError(f"{where} has both steps and hours; a run's length is one of them.")
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(_explain(error, where)) from error
+
+
+def recipe_names() -> list[str]:
+    """Our recipes."""
+    folder = resources.files("bertsmith").joinpath("recipes")
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe by path, or one of ours by name. Raises RecipeError listing what there is."""
+    if Path(name).is_file():
+        return Path(name)
+    if name in recipe_names():
+        return Path(str(resources.files("bertsmith").joinpath("recipes", f"{name}.toml")))
+    near = _nearest(name, recipe_names())
+    raise RecipeError(
+        f"No recipe {name!r}: neither a file nor one of ours ({', '.join(recipe_names())}).{near}"
+    )
+
+
+def _read_toml(path: Path, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{name} is not a TOML file: {error}.") from error
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    """Applies one `dotted.key=value`; the value is TOML, or else a plain string."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise RecipeError(f"Expected dotted.key=value, found {override!r}.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *parents, last = key.split(".")
+    table = values
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise RecipeError(f"{key}: {parent} is a value, not a section.")
+    table[last] = value
+    other = {"steps": "hours", "hours": "steps"}.get(key)
+    if other is not None:  # the run's length on the command line replaces the recipe's
+        values.pop(other, None)
+
+
+def _explain(error: ValidationError, where: str) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"{where}: unknown key {key!r}.{_nearest(key, _keys(Recipe))}"
+    message = first["msg"].removeprefix("Value error, ")
+    found = "" if isinstance(first["input"], dict | BaseModel) else f", found {first['input']!r}"
+    return f"{where}: {key + ': ' if key else ''}{message[0].lower() + message[1:]}{found}."
+
+
+def _keys(settings: type[BaseModel], prefix: str = "") -> list[str]:
+    names: list[str] = []
+    for name, field in settings.model_fields.items():
+        kind = field.annotation
+        section = isinstance(kind, type) and issubclass(kind, Settings)
+        names += _keys(kind, f"{prefix}{name}.") if section else [prefix + name]  # type: ignore[arg-type]
+    return names
+
+
+def _nearest(name: str, choices: list[str]) -> str:
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    near = near or [choice for choice in choices if choice.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]][:1]
+    return f" Did you mean {near[0]!r}?" if near else ""
