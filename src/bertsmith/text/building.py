@@ -1,0 +1,155 @@
+"""Sources → the files of a corpus, in three passes: prepare in parallel, choose, write.
+
+1. Workers clean and split the documents and put them on disk in batches; 32 bytes a document stay in memory.
+2. Duplicates are found over the whole, so that none has a copy on the other side of the split.
+3. The documents that stay are written to their split, in source order.
+The result depends on the sources and settings alone, not on the number of workers.
+
+D documents.
+"""
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bertsmith.errors import InputError
+from bertsmith.files import require_free_space
+from bertsmith.text.accounting import Prospect, manifest_of
+from bertsmith.text.choosing import Choice, choose
+from bertsmith.text.duplicates import SignatureFiles
+from bertsmith.text.manifest import CorpusManifest, CorpusSettings, Shard, Split
+from bertsmith.text.preparing import FACTS, prepare, read_prepared
+from bertsmith.text.reading import Reader
+from bertsmith.text.shards import ShardWriter
+from bertsmith.text.sources import Found, find_sources
+from bertsmith.text.streams import SourceFile
+from bertsmith.text.workers import ordered, usable_cores
+
+Progress = Callable[[int, int | None, str], None]
+WORTH_WORKERS = 8_000_000  # bytes of input; below, starting processes costs more than it saves
+SECONDS_BETWEEN_REPORTS = 0.3
+
+
+def build(
+    sources: Sequence[str],
+    folder: Path,
+    settings: CorpusSettings,
+    workers: int | None,
+    progress: Progress | None,
+) -> CorpusManifest:
+    """Fills the empty `folder` with shards and returns their manifest, which the caller writes."""
+    report = _seldom(progress)
+    found = find_sources(sources, settings)
+    _require_space(folder, found)
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    signatures = SignatureFiles(scratch)
+    prospect = _prepare_all(found, settings, signatures, scratch, _worker_count(workers, found), report)
+    _require_text(prospect)
+    choice = choose(prospect.facts, signatures, settings, report)
+    shards = _write(prospect, choice, folder, report)
+    shutil.rmtree(scratch)
+    return manifest_of(prospect, choice, shards, settings)
+
+
+def _prepare_all(
+    found: Found,
+    settings: CorpusSettings,
+    signatures: SignatureFiles,
+    scratch: Path,
+    workers: int,
+    report: Progress,
+) -> Prospect:
+    reader = Reader(found.sources, settings)
+    names = [source.name for source in found.sources]
+    batches, facts, empty = list[Path](), [np.zeros(0, FACTS)], Counter[int]()
+    for prepared in ordered(prepare, _tasks(reader, names, settings, scratch), workers):
+        batches.append(prepared.path)
+        facts.append(prepared.facts)
+        signatures.append(prepared.signatures)
+        empty += prepared.empty
+        report(reader.position, found.size, "bytes read")
+    return Prospect(found, reader.origins, batches, np.concatenate(facts), empty)
+
+
+def _tasks(
+    reader: Reader, names: list[str], settings: CorpusSettings, scratch: Path
+) -> Iterator[tuple[Any, ...]]:
+    for number, batch in enumerate(reader):
+        yield batch, names, settings, scratch / f"batch-{number:08d}.arrow"
+
+
+def _write(
+    prospect: Prospect, choice: Choice, folder: Path, report: Progress
+) -> dict[Split, tuple[Shard, ...]]:
+    masks = choice.splits
+    writers = {split: ShardWriter(folder, split) for split in masks}
+    start = 0
+    for path in prospect.batches:
+        table = read_prepared(path)
+        for split, mask in masks.items():
+            writers[split].write(table.filter(pa.array(mask[start : start + table.num_rows])))
+        start += table.num_rows
+        path.unlink()
+        report(start, len(choice.kept), "documents written")
+    return {split: writer.close() for split, writer in writers.items()}
+
+
+def _worker_count(workers: int | None, found: Found) -> int:
+    if workers is None:
+        return usable_cores() if found.size >= WORTH_WORKERS else 1
+    if workers < 1:
+        raise InputError(f"Expected at least 1 worker, found {workers}.")
+    return workers
+
+
+def _require_space(folder: Path, found: Found) -> None:
+    """The text twice over (batches, then shards), each packed to about half; more for packed input."""
+    packed = sum(
+        source.size
+        for source in found.sources
+        if isinstance(source, SourceFile) and (source.compression or source.suffix == ".parquet")
+    )
+    require_free_space(folder, found.size + 4 * packed, "Building this corpus")
+
+
+def _require_text(prospect: Prospect) -> None:
+    """Raises InputError for the first SOURCE without a single document that holds text."""
+    filled = set(np.unique(prospect.facts["source"]).tolist())
+    by_origin: dict[str, bool] = {}
+    for index, source in enumerate(prospect.found.sources):
+        by_origin[source.origin] = by_origin.get(source.origin, False) or index in filled
+    for origin, has_text in by_origin.items():
+        if not has_text:
+            raise InputError(_nothing_found(prospect, origin))
+
+
+def _nothing_found(prospect: Prospect, origin: str) -> str:
+    indices = [index for index, source in enumerate(prospect.found.sources) if source.origin == origin]
+    if all(prospect.origins[index].is_binary for index in indices):
+        return f"The source {origin} is binary, not text. Expected text, JSON lines, CSV, TSV or Parquet."
+    documents = sum(prospect.empty[index] for index in indices)
+    return (
+        f"The source {origin} yielded no text: {len(indices)} files read, {documents} documents, all empty. "
+        "Check --format and --text-column, or leave the source out."
+    )
+
+
+def _seldom(progress: Progress | None) -> Progress:
+    """Passes on a report every 0.3 s, and whatever is the last of its kind."""
+    last = 0.0
+
+    def report(done: int, total: int | None, unit: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if progress and (done == total or now - last >= SECONDS_BETWEEN_REPORTS):
+            last = now
+            progress(done, total, unit)
+
+    return report

@@ -1,0 +1,81 @@
+"""Lines → documents: the three conventions of plain text, and WikiExtractor's.
+
+Every reader yields (id within the file, text). No text is longer than `LONGEST`: a longer document
+is given in parts, so that a file of any size, of one document or many, takes bounded memory.
+"""
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+
+LONGEST = 1_000_000  # characters; a novel has half of that
+DOC_OPENING = re.compile(r'<doc\s+id="([^"]*)"(?:[^>]*?\stitle="([^"]*)")?[^>]*>')
+_EMPTY_PARENTHESES = re.compile(r" ?\([\s,;:]*\)")
+_LEADING_SEPARATOR = re.compile(r"\(\s*[;,]\s*")
+
+Text = tuple[str, str]
+
+
+def one_document(lines: Iterable[str]) -> Iterator[Text]:
+    """The whole file is one document."""
+    for part, text in enumerate(_parts(lines)):
+        yield str(part), text
+
+
+def blocks(lines: Iterable[str]) -> Iterator[Text]:
+    """Documents separated by blank lines."""
+    number, block, size = 0, list[str](), 0
+    for line in lines:
+        blank = not line.strip()
+        if block and (blank or size > LONGEST):
+            yield str(number), "\n".join(block)
+            number, block, size = number + 1, [], 0
+        if not blank:
+            block.append(line)
+            size += len(line) + 1
+    if block:
+        yield str(number), "\n".join(block)
+
+
+def wikiextractor(lines: Iterable[str]) -> Iterator[Text]:
+    """Articles between <doc …> and </doc>, under Wikipedia's ids, without the line that repeats the title.
+
+    An article of a title alone is yielded empty, so that it is counted.
+    """
+    article, title, body = "", "", list[str]()
+    for line in lines:
+        if line.startswith("<doc ") and (opening := DOC_OPENING.match(line)):
+            if article:  # its end is missing
+                yield from _article(article, title, body)
+            article, title, body = opening[1], html.unescape(opening[2] or ""), []
+        elif line.startswith("</doc>"):
+            yield from _article(article, title, body)
+            article, body = "", []
+        else:
+            body.append(line)
+    if article:  # the last one of a file that was cut
+        yield from _article(article, title, body)
+
+
+def _article(article: str, title: str, body: list[str]) -> Iterator[Text]:
+    first = next((index for index, line in enumerate(body) if line.strip()), None)
+    if first is not None and body[first].strip() == title.strip():
+        body = body[first + 1 :]
+    for part, text in enumerate(_parts(body)):
+        # The extractor drops pronunciations and dates in templates, and leaves "(; born 1942)" and "()".
+        yield (
+            f"{article}.{part}" if part else article,
+            _LEADING_SEPARATOR.sub("(", _EMPTY_PARENTHESES.sub("", text)),
+        )
+
+
+def _parts(lines: Iterable[str]) -> Iterator[str]:
+    """The lines joined, at least one part, each at most about `LONGEST` characters."""
+    part, size = list[str](), 0
+    for line in lines:
+        if size > LONGEST:
+            yield "\n".join(part)
+            part, size = [], 0
+        part.append(line)
+        size += len(line) + 1
+    yield "\n".join(part)
