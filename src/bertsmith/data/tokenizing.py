@@ -1,0 +1,140 @@
+"""Corpus → token store, streaming.
+
+T   tokens      S   sentences      D   documents
+"""
+
+import hashlib
+from collections.abc import Callable
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+import bertsmith
+from bertsmith.data.store_manifest import (
+    DOCUMENTS,
+    OFFSETS,
+    SENTENCES,
+    SPLITS,
+    TOKENS,
+    StoredFile,
+    StoredSplit,
+    StoreManifest,
+    TokenType,
+)
+from bertsmith.files import atomic_folder, require_free_space, sha256, write_json
+from bertsmith.text.corpus import Corpus, Document
+from bertsmith.text.manifest import Split
+from bertsmith.text.tokenizer import Tokenizer
+
+Progress = Callable[[int, int | None, str], None]
+
+DOCUMENTS_AT_ONCE = 512
+#: English has about 4.5 bytes a token; a language that the vocabulary fits badly has fewer.
+BYTES_PER_TOKEN = 3
+
+
+def tokenize_corpus(
+    corpus: Corpus, tokenizer: Tokenizer, out: Path | str, *, progress: Progress | None = None
+) -> None:
+    """Writes the token store of both splits, whole or not at all, with some hundred documents in memory.
+
+    Sentences without a token (nothing but control characters) are dropped, and documents without a sentence.
+    Raises InputError when `out` exists, ResourceError when the disk is too small.
+    """
+    out = Path(out)
+    dtype: TokenType = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
+    size = corpus.manifest.kept
+    needed = size.bytes // BYTES_PER_TOKEN * np.dtype(dtype).itemsize + 8 * (size.sentences + size.documents)
+    require_free_space(out, needed, "The token store")
+    with atomic_folder(out) as folder:
+        manifest = StoreManifest(
+            created_by=f"bertsmith {bertsmith.__version__}",
+            dtype=dtype,
+            vocab_size=tokenizer.vocab_size,
+            tokenizer_sha256=tokenizer.sha256,
+            corpus_sha256=sha256(corpus.path / "manifest.json"),
+            splits={
+                split: _write_split(corpus, split, tokenizer, folder / split, dtype, progress)
+                for split in SPLITS
+            },
+        )
+        write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
+
+
+def _write_split(
+    corpus: Corpus,
+    split: Split,
+    tokenizer: Tokenizer,
+    folder: Path,
+    dtype: TokenType,
+    progress: Progress | None,
+) -> StoredSplit:
+    total = corpus.manifest.splits[split].counts.documents
+    folder.mkdir()
+    with (
+        ArrayFile(folder / TOKENS, dtype) as tokens,
+        ArrayFile(folder / SENTENCES, OFFSETS) as sentences,
+        ArrayFile(folder / DOCUMENTS, OFFSETS) as documents,
+    ):
+        sentences.append(np.zeros(1))
+        documents.append(np.zeros(1))
+        read = 0
+        stream = corpus.documents(split)
+        while batch := list(islice(stream, DOCUMENTS_AT_ONCE)):
+            ids, per_document = _tokenized(batch, tokenizer)
+            ends = np.cumsum([len(sentence) for sentence in ids]) + tokens.length
+            documents.append(np.cumsum(per_document) + sentences.length - 1)
+            sentences.append(ends)
+            tokens.append(np.fromiter(chain.from_iterable(ids), dtype))
+            read += len(batch)
+            if progress is not None:
+                progress(read, total, f"{split} documents")
+    return StoredSplit(
+        documents=documents.length - 1,
+        sentences=sentences.length - 1,
+        tokens=tokens.length,
+        files={array.path.name: array.entry() for array in (tokens, sentences, documents)},
+    )
+
+
+def _tokenized(batch: list[Document], tokenizer: Tokenizer) -> tuple[list[list[int]], list[int]]:
+    """The ids of the sentences that have any, and the number of such sentences per document that has any."""
+    encoded = iter(tokenizer.encode_batch([text for document in batch for text in document.sentences]))
+    kept: list[list[int]] = []
+    per_document: list[int] = []
+    for document in batch:
+        before = len(kept)
+        kept.extend(ids for ids in islice(encoded, len(document.sentences)) if ids)
+        if len(kept) > before:
+            per_document.append(len(kept) - before)
+    return kept, per_document
+
+
+class ArrayFile:
+    """A file that grows by arrays of one type, hashed as it is written so that it needn't be read again."""
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.length = 0
+
+    def __enter__(self) -> "ArrayFile":
+        self._file = self.path.open("wb")
+        self._hash = hashlib.sha256()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def append(self, values: npt.NDArray[np.generic]) -> None:
+        """Adds values at the end, in the file's type."""
+        content = values.astype(self.dtype).tobytes()
+        self._file.write(content)
+        self._hash.update(content)
+        self.length += len(values)
+
+    def entry(self) -> StoredFile:
+        """Size and hash of what was written."""
+        return StoredFile(size=self.length * self.dtype.itemsize, sha256=self._hash.hexdigest())
