@@ -47,6 +47,17 @@ def test_a_short_curve_is_kept_as_it_is() -> None:
     assert curve.points() == [(float(x), float(x * x)) for x in range(9)]
 
 
-def test_smoothing_leaves_a_constant_alone_and_starts_at_the_curve() -> None:
+def test_smoothing_leaves_a_constant_alone_and_has_no_lag() -> None:
     assert [y for _, y in smooth([(0, 5.0), (1, 5.0), (2, 5.0)])] == pytest.approx([5.0] * 3)
-    assert smooth([(0, 7.0), (1, 0.0)])[0] == (0, pytest.approx(7.0))
+    slope = smooth([(x, 3.0 * x) for x in range(201)], weight=0.8)
+    assert slope[100] == (100, pytest.approx(300.0, abs=1e-6))
+    assert smooth([]) == []
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20), st.floats(0, 0.95))
+def test_smoothing_is_the_weighted_mean_of_its_definition(values: list[float], weight: float) -> None:
+    points = list(enumerate(values))
+    for i, smoothed in smooth(points, weight):
+        weights = [weight ** abs(i - j) for j, _ in points]
+        mean = sum(w * y for w, y in zip(weights, values, strict=True)) / sum(weights)
+        assert smoothed == pytest.approx(mean, abs=1e-6)

@@ -1,7 +1,7 @@
 """Curves of any length in bounded memory, for the live view and the report."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 Point = tuple[float, float]
 
@@ -33,6 +33,11 @@ class Curve:
             if len(self._points) >= self.capacity:
                 self._halve()
 
+    def cut_after(self, x: float) -> None:
+        """Forgets what lies beyond `x`."""
+        self._sum_x, self._sum_y, self._waiting = 0.0, 0.0, 0
+        self._points = [point for point in self._points if point[0] <= x]
+
     def points(self) -> list[Point]:
         """The curve so far, its unfinished last point included."""
         if not self._waiting:
@@ -48,11 +53,26 @@ class Curve:
         self._bucket *= 2
 
 
-def smooth(points: Iterable[Point], weight: float = 0.9) -> list[Point]:
-    """An exponential mean, with the bias of its start corrected (Kingma & Ba 2015, section 3)."""
-    mean, correction, smoothed = 0.0, 1.0, []
-    for x, y in points:
-        mean = weight * mean + (1 - weight) * y
-        correction *= weight
-        smoothed.append((x, mean / (1 - correction)))
-    return smoothed
+def smooth(points: Sequence[Point], weight: float = 0.9) -> list[Point]:
+    """The mean of each point's neighbourhood, a neighbour counting `weight` times the one before it.
+
+    It looks both ways, so that it doesn't lag behind the curve as a running mean does.
+    """
+    values = [y for _, y in points]
+    past, future = _discounted_sums(values, weight), _discounted_sums(values[::-1], weight)[::-1]
+    return [
+        (x, (past_sum + future_sum - y) / (past_count + future_count - 1))
+        for (x, y), (past_sum, past_count), (future_sum, future_count) in zip(
+            points, past, future, strict=True
+        )
+    ]
+
+
+def _discounted_sums(values: Sequence[float], weight: float) -> list[tuple[float, float]]:
+    """For each value, the sum of all up to it, discounted by distance, and the sum of the discounts."""
+    total = count = 0.0
+    sums = []
+    for value in values:
+        total, count = weight * total + value, weight * count + 1
+        sums.append((total, count))
+    return sums

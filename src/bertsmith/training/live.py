@@ -92,6 +92,10 @@ class LiveView:
         self._print_line(f"warning: {text}" if warning else text)
         self._draw()
 
+    def rewind(self, step: int) -> None:
+        """Forgets the steps after `step`: the guard took them back."""
+        self.state.rewind(step)
+
     def tick(self) -> None:
         """Redraws if it is time: call it where a step or an evaluation takes many seconds."""
         now = time.monotonic()

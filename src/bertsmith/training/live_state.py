@@ -36,6 +36,13 @@ class RunState:
         if record["kind"] in actions:
             actions[record["kind"]](record)
 
+    def rewind(self, step: int) -> None:
+        """Forgets the steps after `step`, which were taken back."""
+        self.training_loss.cut_after(step)
+        self.heldout_loss.cut_after(step)
+        self._recent_losses.clear()
+        self._pace.clear()
+
     def _take_step(self, record: Record) -> None:
         self.latest = record
         self._recent_losses.append((record.get("mlm_loss", record.get("loss")), record.get("nsp_loss")))
