@@ -1,0 +1,71 @@
+"""Progress and tables, as a terminal and as a log file get them."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from bertsmith.cli import screen
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=True, width=120, highlight=False, emoji=False)
+    monkeypatch.setattr(screen, "error_console", console)
+    return written
+
+
+@pytest.fixture
+def log_file(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    written = io.StringIO()
+    monkeypatch.setattr(screen, "error_console", Console(file=written, width=40, highlight=False))
+    return written
+
+
+def test_a_terminal_sees_how_much_is_done(terminal: io.StringIO) -> None:
+    with screen.progress_bar("Reading [x]") as progress:
+        progress(1200, 5000, "documents")
+    assert "Reading [x]" in terminal.getvalue()
+    assert "1,200 / 5,000 documents" in terminal.getvalue()
+
+
+def test_each_thing_counted_has_a_bar_of_its_own(terminal: io.StringIO) -> None:
+    with screen.progress_bar("Corpus") as progress:
+        progress(2_500_000, 10_000_000, "bytes")
+        progress(3, None, "pairs compared")
+    last = terminal.getvalue().rpartition("\x1b[1A")[2] or terminal.getvalue()
+    assert "2.5 MB / 10.0 MB" in terminal.getvalue()
+    assert "3 pairs compared" in last
+
+
+def test_a_log_file_gets_a_whole_line_every_ten_seconds(
+    log_file: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("bertsmith.cli.screen.time.monotonic", lambda: now)
+    with screen.progress_bar("A title that is longer than the console is wide") as progress:
+        for second in range(25):
+            now = 100.0 + second
+            progress(second, 25, "documents")
+    assert log_file.getvalue().splitlines() == [
+        "A title that is longer than the console is wide: 10 / 25 documents",
+        "A title that is longer than the console is wide: 20 / 25 documents",
+    ]
+
+
+def test_a_table_keeps_what_looks_like_markup_and_aligns_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.print_table(("piece", "count"), [("[red]", 1_234_567), (":smile:", 7)], title="Pieces")
+    page = capsys.readouterr().out
+    lines = {line.split()[0]: line.rstrip() for line in page.splitlines() if line.strip()}
+    assert lines["[red]"].endswith("1,234,567")
+    assert lines[":smile:"].endswith("        7")
+    assert "Pieces" in lines
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (1_234_567, "1.2 MB"), (5e12, "5.0 TB")],
+)
+def test_sizes_are_readable(count: float, text: str) -> None:
+    assert screen.readable_bytes(count) == text
