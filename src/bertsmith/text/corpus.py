@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 import psutil
 from pydantic import ValidationError
 
-from bertsmith.errors import CorpusError
+from bertsmith.errors import CorpusError, RecipeError
 from bertsmith.files import atomic_folder, read_json, sha256, write_json
 from bertsmith.text.building import Progress, build
 from bertsmith.text.manifest import CorpusManifest, CorpusSettings, Shard, Split
@@ -43,12 +43,10 @@ class Corpus:
             )
         try:
             manifest = CorpusManifest.model_validate(read_json(path / "manifest.json"))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
+        except (ValidationError, RecipeError) as error:
             raise CorpusError(
-                f"{path / 'manifest.json'} is not the manifest of a corpus of this version: "
-                f"{where}: {first['msg']}. Build the corpus again."
+                f"{path / 'manifest.json'} is not the manifest of a corpus of this version ({_first_line(error)}). "
+                "Build the corpus again."
             ) from error
         corpus = cls(path, manifest)
         corpus._check_sizes()
@@ -121,3 +119,10 @@ def _remove_remains(out: Path) -> None:
         owner = partial.name.rpartition("-")[2]
         if owner.isdigit() and int(owner) != os.getpid() and not psutil.pid_exists(int(owner)):
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error)

@@ -11,8 +11,8 @@ def docstrings(source: bytes, every_string: bool = False) -> list[str]:
     """Documentation of a module in the order it is written, indentation removed.
 
     That is every string that stands alone as a statement (docstrings, and the strings some projects put
-    below an attribute), and every string given to a call or a name that has `doc` in it: add_docstr(torch.abs, ...),
-    add_newdoc, _shared_doc = ... With `every_string`, all strings of several lines.
+    below an attribute), and every string given to a call or a name that has `doc` in it: add_docstr(...),
+    add_newdoc(...), _shared_doc = ... With `every_string`, all strings of several lines.
     Raises SyntaxError, ValueError or RecursionError for what this Python can't parse.
     """
     with warnings.catch_warnings():

@@ -1,8 +1,11 @@
 """The typed settings of a corpus build, and the manifest that says what came of it."""
 
-from typing import Literal
+from difflib import get_close_matches
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from bertsmith.errors import RecipeError
 
 Split = Literal["train", "heldout"]
 Format = Literal["auto", "file", "blank-lines", "lines", "wikiextractor", "jsonl", "csv", "tsv", "parquet"]
@@ -17,32 +20,34 @@ class Strict(BaseModel):
 class CorpusSettings(Strict):
     """Every choice of `bertsmith corpus build`; the defaults live here and nowhere else."""
 
-    format: Format = Field(
-        default="auto", description="how documents lie in the files; auto looks at each file"
-    )
-    text_column: str = Field(
-        default="text", description="the column or key of the text in tables and JSON lines"
-    )
-    language: str = Field(
-        default="en", description="two-letter code; sets the abbreviations of sentence splitting"
-    )
+    format: Format = Field(default="auto", description="how documents lie in files; auto looks at each")
+    text_column: str = Field(default="text", description="column or key of the text in tables and JSON lines")
+    language: str = Field(default="en", description="two-letter code, for splitting into sentences")
     encoding: str = Field(default="utf-8", description="of files without a byte-order mark")
     encoding_errors: Literal["strict", "replace"] = Field(default="strict", description="stop, or put U+FFFD")
-    include: tuple[str, ...] = Field(
-        default=(), description="take only files whose name matches one of these globs"
-    )
-    exclude: tuple[str, ...] = Field(
-        default=(), description="leave out files whose name matches one of these globs"
-    )
+    include: tuple[str, ...] = Field(default=(), description="globs: take only files with such a name")
+    exclude: tuple[str, ...] = Field(default=(), description="globs: leave out files with such a name")
     heldout: float = Field(default=0.01, ge=0, lt=1, description="share of documents kept for evaluation")
     near_duplicates: bool = Field(default=True, description="drop documents nearly equal to an earlier one")
-    near_duplicate_threshold: float = Field(
-        default=0.8, gt=0, le=1, description="Jaccard similarity of 5-word runs"
-    )
+    near_duplicate_threshold: float = Field(default=0.8, gt=0, le=1, description="Jaccard of 5-word runs")
     min_words: int = Field(default=1, ge=1, description="shorter documents count as empty and are dropped")
-    licence: str = Field(
-        default="", description="what the text may be used for, as free text for the manifest"
-    )
+    licence: str = Field(default="", description="what the text may be used for, for the manifest")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _complain_in_a_sentence(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Raises RecipeError instead of pydantic's ValidationError: settings are the user's to mend."""
+        try:
+            return validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"]))
+            if first["type"] == "extra_forbidden":
+                near = get_close_matches(name, cls.model_fields, n=1)
+                meant = f" Did you mean {near[0]}?" if near else ""
+                raise RecipeError(f"A corpus has no setting called {name}.{meant}") from error
+            expected = first["msg"].removeprefix("Input should be ")
+            raise RecipeError(f"{name}: expected {expected}, found {first['input']!r}.") from error
 
 
 class Counts(Strict):

@@ -1,8 +1,8 @@
 """MinHash signatures: how alike two documents are, from 448 bytes each (Broder 1997).
 
 A document is the set of its runs of five words. For each of 112 hash functions the signature keeps the
-smallest hash of the set; the share of equal entries of two signatures estimates the Jaccard similarity of their
-sets, with a standard deviation of at most 0.05. Fourteen bands of eight entries are the numbers of FineWeb
+smallest hash of the set; the share of equal entries of two signatures estimates the Jaccard similarity of
+their sets, with a standard deviation of at most 0.05. Fourteen bands of eight entries are FineWeb's numbers
 (Penedo et al. 2024): of pairs at similarity 0.8, 92 % agree in some whole band; at 0.9, all but one in 2,000.
 
 W words, S = W - 4 runs of words.

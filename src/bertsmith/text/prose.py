@@ -15,43 +15,10 @@ _MARKER = re.compile(
     r"|\s+[`*]*[\w.]+[`*]*\s*(?:\((?:[^()]|\([^()]*\))*\))?\s*:\s+(?=\S)"
 )
 _PLAIN_WORD = re.compile(r"[(\"'“‘]*[A-Za-z]+(?:['’\-/][A-Za-z]+)*[\"'”’)]*[.,;:!?]*[\"'”’)]*")
-_SMALL_WORDS = frozenset(
-    # fmt: off
-    [
-        "the",
-        "a",
-        "an",
-        "of",
-        "to",
-        "in",
-        "is",
-        "are",
-        "be",
-        "for",
-        "and",
-        "or",
-        "that",
-        "this",
-        "it",
-        "with",
-        "as",
-        "by",
-        "on",
-        "if",
-        "from",
-        "not",
-        "which",
-        "when",
-        "can",
-        "will",
-        "was",
-        "at",
-        "you",
-        "has",
-        "have",
-        "its",
-    ]
-    # fmt: on
+_SMALL_WORDS = re.compile(
+    r"\b(?:the|an?|of|to|in|is|are|be|for|and|or|that|this|it|with|as|by|on|if|from|not|which|when|can|will|was|at|"
+    r"you|has|have|its)\b",
+    re.IGNORECASE,
 )
 FEWEST_WORDS = 4
 PLAIN_SHARE = 0.75
@@ -72,7 +39,7 @@ def reads_as_english(sentence: str) -> bool:
     if len(words) < FEWEST_WORDS or "\\" in sentence:
         return False
     plain = sum(1 for word in words if _PLAIN_WORD.fullmatch(word))
-    return plain >= PLAIN_SHARE * len(words) and any(word.lower() in _SMALL_WORDS for word in words)
+    return plain >= PLAIN_SHARE * len(words) and _SMALL_WORDS.search(sentence) is not None
 
 
 def _paragraphs(lines: Iterable[str]) -> Iterator[str]:

@@ -132,8 +132,8 @@ class SourceStream:
         where = "decompressed byte" if self.file.compression else "byte"
         return InputError(
             f"{self.file.name}: expected {encoding} text, found 0x{error.object[error.start]:02x} "
-            f"at {where} {at:,} ({error.reason}). Name the right encoding (--encoding latin-1, for one) or accept replacement "
-            "characters (--encoding-errors replace)."
+            f"at {where} {at:,} ({error.reason}). Name the right encoding (--encoding latin-1, for one) "
+            "or accept replacement characters (--encoding-errors replace)."
         )
 
     def _marked_encoding(self) -> str | None:
@@ -156,7 +156,7 @@ class SourceStream:
             return InputError(f"{self.file.name}: reading failed at byte {self.position:,}: {error}.")
         return InputError(
             f"{self.file.name}: the {self.file.compression} archive is cut or damaged: reading failed "
-            f"at byte {self.position:,} of {self.file.size:,} ({error}). Fetch or pack it again, or leave it out."
+            f"at byte {self.position:,} of {self.file.size:,} ({error}). Fetch it again or leave it out."
         )
 
 

@@ -1,0 +1,204 @@
+"""`bertsmith corpus`: build one, look at it, turn it into tokens, verify either."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from bertsmith.cli.screen import console, print_facts, print_table, progress_bar, readable_bytes
+from bertsmith.text.manifest import CorpusSettings
+
+if TYPE_CHECKING:
+    from bertsmith.text.corpus import Corpus, Document
+
+BIGGEST_SOURCES = 15
+EXAMPLES = 3
+EXAMPLE_CHARACTERS = 500
+
+app = App(name="corpus", help="Raw text to a corpus, and to tokens.")
+DEFAULTS = CorpusSettings()
+
+
+@app.command
+def build(
+    *sources: str,
+    out: Path,
+    settings: Annotated[CorpusSettings, Parameter(name="*")] = DEFAULTS,
+    workers: int | None = None,
+) -> None:
+    """Read SOURCES, clean them, drop duplicates, hold some out, and write a corpus.
+
+    Plain text, WikiExtractor's output, JSON lines, CSV, TSV and Parquet are told apart.
+    Each may be packed as .gz or .zst.
+
+    Parameters
+    ----------
+    sources
+        Files, folders (searched through), addresses such as s3://bucket/texts, or pydocs: for the documentation
+        of the Python packages installed here (pydocs:numpy,torch for some of them).
+    out
+        The folder to make.
+    workers
+        Processes; by default one a core, for small inputs one in all.
+
+    Examples
+    --------
+    bertsmith corpus build pydocs: --out corpora/pydocs
+    bertsmith corpus build articles/ notes.txt.gz --out corpora/mine
+    bertsmith corpus build rows.parquet --text-column body --out corpora/rows
+    bertsmith corpus build texts.txt --format blank-lines --out corpora/texts
+    """
+    from bertsmith.errors import InputError
+    from bertsmith.text.corpus import build_corpus
+
+    if not sources:
+        raise InputError("Name at least one SOURCE: files, folders, addresses, or pydocs:.")
+    with progress_bar("Building the corpus") as progress:
+        corpus = build_corpus(sources, out, settings=settings, workers=workers, progress=progress)
+    _print_summary(corpus)
+    _print_hints(corpus)
+
+
+@app.command
+def info(corpus: Path, *, seed: int = 0) -> None:
+    """What a corpus holds: counts, the biggest sources, a few documents at random.
+
+    Parameters
+    ----------
+    corpus
+        The folder of a corpus.
+    seed
+        Chooses the examples.
+
+    Examples
+    --------
+    bertsmith corpus info corpora/pydocs
+    """
+    from bertsmith.text.corpus import Corpus
+
+    opened = Corpus.open(corpus)
+    _print_summary(opened)
+    _print_sources(opened)
+    for document in _sample(opened, seed):
+        text = " ".join(document.sentences)
+        shown = text if len(text) <= EXAMPLE_CHARACTERS else text[:EXAMPLE_CHARACTERS] + " …"
+        console.print(f"\n[{document.id}]", style="dim", markup=False)
+        console.print(shown, markup=False)
+
+
+@app.command
+def tokenize(corpus: Path, tokenizer: Path, *, out: Path) -> None:
+    """Turn a corpus into a token store, which training reads from disk as it goes.
+
+    Parameters
+    ----------
+    corpus
+        The folder of a corpus.
+    tokenizer
+        The folder or vocab.txt of a tokenizer.
+    out
+        The folder to make.
+
+    Examples
+    --------
+    bertsmith corpus tokenize corpora/pydocs tokenizers/pydocs --out stores/pydocs
+    """
+    from bertsmith.data.store import tokenize_corpus
+    from bertsmith.text.corpus import Corpus
+    from bertsmith.text.tokenizer import Tokenizer
+
+    with progress_bar("Tokenising") as progress:
+        tokenize_corpus(Corpus.open(corpus), Tokenizer.load(tokenizer), out, progress=progress)
+    console.print(f"Tokens written to {out}", markup=False)
+
+
+@app.command
+def verify(path: Path) -> None:
+    """Read a corpus or a token store through and compare every file with the manifest's hash.
+
+    Parameters
+    ----------
+    path
+        The folder of a corpus or of a token store.
+
+    Examples
+    --------
+    bertsmith corpus verify corpora/pydocs
+    """
+    from bertsmith.data.store import TokenStore
+    from bertsmith.text.corpus import Corpus
+
+    splits = [path / split for split in ("train", "heldout") if (path / split).is_dir()]
+    if splits:
+        for split in splits:
+            TokenStore.open(split).verify()
+    else:
+        with progress_bar("Verifying") as progress:
+            Corpus.open(path).verify(progress)
+    console.print(f"{path} is whole: every file has the size and hash of the manifest.", markup=False)
+
+
+def _print_summary(corpus: "Corpus") -> None:
+    manifest = corpus.manifest
+    rows = [
+        (split, counts.documents, counts.sentences, counts.words, readable_bytes(counts.bytes))
+        for split, counts in [
+            *((split, entry.counts) for split, entry in manifest.splits.items()),
+            ("both", manifest.kept),
+        ]
+    ]
+    print_table(("split", "documents", "sentences", "words", "text"), rows, title=f"Corpus {corpus.path}")
+    dropped, skipped = manifest.dropped, manifest.skipped
+    print_facts(
+        "Left out",
+        {
+            "documents": f"{dropped['exact_duplicates']:,} exact duplicates, "
+            f"{dropped['near_duplicates']:,} near duplicates, {dropped['empty']:,} without text",
+            "files": f"{skipped.hidden:,} hidden, {skipped.binary:,} binary, {skipped.excluded:,} excluded",
+        },
+    )
+    console.print(f"  licence    {manifest.licence or 'not stated (--licence)'}", markup=False)
+
+
+def _print_sources(corpus: "Corpus") -> None:
+    sources = sorted(corpus.manifest.sources, key=lambda source: -source.kept.words)
+    rows = [
+        (
+            source.name,
+            source.format,
+            source.kept.documents,
+            source.kept.words,
+            source.exact_duplicates,
+            source.near_duplicates,
+            source.empty,
+        )
+        for source in sources[:BIGGEST_SOURCES]
+    ]
+    header = ("source", "format", "documents", "words", "exact duplicates", "near duplicates", "empty")
+    print_table(header, rows, title=f"Biggest of {len(sources):,} sources")
+
+
+def _print_hints(corpus: "Corpus") -> None:
+    """Says so where the guess about blank lines may have been wrong."""
+    whole = [source for source in corpus.manifest.sources if source.format == "file"]
+    if corpus.manifest.settings.format == "auto" and len(whole) == len(corpus.manifest.sources) == 1:
+        console.print(
+            f"\n{whole[0].name} was read as one document. If blank lines separate documents in it, "
+            "build again with --format blank-lines.",
+            markup=False,
+        )
+
+
+def _sample(corpus: "Corpus", seed: int) -> "list[Document]":
+    """Documents at random places of the training split, in order."""
+    import random
+    from itertools import islice
+
+    count = corpus.manifest.splits["train"].counts.documents
+    places = sorted(random.Random(seed).sample(range(count), min(EXAMPLES, count)))
+    documents, at = corpus.documents("train"), 0
+    found: list[Document] = []
+    for place in places:
+        found += islice(documents, place - at, place - at + 1)
+        at = place + 1
+    return found
