@@ -1,0 +1,279 @@
+"""A model folder that transformers opens too: read with suspicion, written whole or not at all.
+
+config.json         the shape, in Hugging Face's names
+model.safetensors   float32 tensors, in Hugging Face's names, tied ones once
+tokenizer.json …    whatever the tokenizer writes
+bertsmith.json      task, provenance, and the hash of each file (see bertsmith.model.manifest)
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from bertsmith.errors import ModelError
+from bertsmith.files import atomic_folder, require_free_space, write_json
+from bertsmith.model.architectures import choose_architecture, find_architecture
+from bertsmith.model.bert import Bert
+from bertsmith.model.blueprint import blueprint
+from bertsmith.model.config import BertConfig
+from bertsmith.model.config_json import config_from_hugging_face, config_to_hugging_face
+from bertsmith.model.manifest import Manifest, read_manifest, write_manifest
+from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
+from bertsmith.model.weights import file_names, from_hugging_face, listed, part_of, to_hugging_face
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+
+# Keys of config.json that say what a head's outputs mean; carried along with the head.
+_LABEL_KEYS = ("id2label", "label2id", "num_labels", "problem_type")
+
+
+class SavesItself(Protocol):
+    """A tokenizer, as far as a checkpoint knows it."""
+
+    vocab_size: int
+
+    def save(self, folder: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The content of a model folder, checked but not yet in a module.
+
+    `tensors` are float32 under our names; `carried` those of heads that Bertsmith has no part for, under
+    the file's names, with `labels` as config.json gives them. `notes` are sentences for the user.
+    """
+
+    config: BertConfig
+    architecture: str
+    tensors: dict[str, Tensor]
+    carried: dict[str, Tensor] = field(default_factory=dict)
+    labels: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    manifest: Manifest | None = None
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """Which parts are there: encoder, pooler, masked_language, next_sentence, and carried heads."""
+        return _parts(self.tensors, self.carried)
+
+
+def read_checkpoint(folder: Path | str) -> Checkpoint:
+    """Reads a folder written by Bertsmith or transformers.
+
+    Raises ModelError when a file is missing, unsafe, cut or altered, or the tensors don't fit config.json.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is not a folder. A model is a folder with {CONFIG} and {WEIGHTS}.")
+    manifest = read_manifest(folder)
+    settings = read_settings(plain_file(folder, CONFIG))
+    weights = _find_weights(folder)
+    if manifest is not None and not {CONFIG, WEIGHTS} <= manifest.files.keys():
+        raise ModelError(f"{folder}/bertsmith.json has no hash of {CONFIG} or {WEIGHTS}. It was altered.")
+    return interpret(read_tensors(weights), settings, str(weights), manifest)
+
+
+def interpret(
+    tensors: Mapping[str, Tensor], settings: Mapping[str, Any], where: str, manifest: Manifest | None = None
+) -> Checkpoint:
+    """A checkpoint from tensors under Hugging Face's names and the content of a config.json."""
+    config = config_from_hugging_face(dict(settings), f"the settings of {where}")
+    floats, notes = _as_float32(tensors, where)
+    translated = from_hugging_face(floats, config, where)
+    parts = _parts(translated.tensors, translated.carried)
+    if "encoder" not in parts:
+        raise ModelError(f"{where} holds no encoder of the family {config.model_type}.")
+    declared = settings.get("architectures")
+    claim = str(declared[0]) if isinstance(declared, list) and declared else ""
+    labels = {key: settings[key] for key in _LABEL_KEYS if key in settings} if translated.carried else {}
+    return Checkpoint(
+        config,
+        choose_architecture(config.model_type, parts, claim).name,
+        translated.tensors,
+        translated.carried,
+        labels,
+        notes,
+        manifest,
+    )
+
+
+def load_encoder(folder: Path | str) -> Bert:
+    """The encoder alone, in evaluation mode; heads in the file are left there.
+
+    `pooler` is None when the file has none. Raises ModelError as `read_checkpoint` and `load_into` do.
+    """
+    checkpoint = read_checkpoint(folder)
+    model = blueprint(lambda: Bert(checkpoint.config))
+    if "pooler" not in checkpoint.parts:
+        model.pooler = None
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("encoder.")}
+    load_into(nn.ModuleDict({"encoder": model}), tensors, checkpoint.config, f"{folder}/{WEIGHTS}")
+    return model.eval()
+
+
+def load_into(
+    module: nn.Module,
+    tensors: Mapping[str, Tensor],
+    config: BertConfig,
+    where: str,
+    *,
+    may_lack: Collection[str] = (),
+) -> None:
+    """Puts tensors under our names into a module, strictly.
+
+    `may_lack` names the tensors that may be missing; the module keeps its own. A module on the meta device
+    takes the tensors themselves, without a copy. Raises ModelError naming every kind of misfit: missing,
+    unexpected, mis-shaped (expected and found) and not finite; the module is then unchanged.
+    """
+    expected = module.state_dict()
+    missing = expected.keys() - tensors.keys() - set(may_lack)
+    misfits = [
+        f"missing {listed(_spelled(missing, config))}" if missing else "",
+        _unexpected(tensors.keys() - expected.keys(), config),
+        *_misshapen(expected, tensors, config),
+        _not_finite(tensors, config),
+    ]
+    if any(misfits):
+        raise ModelError(
+            f"{where} doesn't fit its {CONFIG}: {'; '.join(filter(None, misfits))}. "
+            "Use a checkpoint whose files belong together."
+        )
+    on_meta = any(tensor.is_meta for tensor in expected.values())
+    module.load_state_dict(dict(tensors), strict=not may_lack, assign=on_meta)
+
+
+def save_checkpoint(
+    folder: Path | str,
+    tensors: Mapping[str, Tensor],
+    config: BertConfig,
+    architecture: str,
+    *,
+    task: str,
+    tokenizer: SavesItself | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    carried: Mapping[str, Tensor] | None = None,
+    labels: Mapping[str, Any] | None = None,
+    replace: bool = False,
+) -> None:
+    """Writes a folder which transformers opens as `architecture`; whole, or not at all.
+
+    `tensors` are under our names, `carried` (with `labels`) under the file's own. Raises ModelError when a
+    head of the architecture is missing, a value is not finite or the tokenizer has more pieces than the
+    model; InputError when the folder exists and `replace` is False; ResourceError for lack of space.
+    """
+    known = find_architecture(architecture)
+    carried = carried or {}
+    lacking = known.heads - _parts(tensors, carried)
+    if lacking:
+        raise ModelError(f"A {architecture} needs {listed(lacking)}, which this model doesn't have.")
+    if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
+        raise ModelError(
+            f"The tokenizer has {tokenizer.vocab_size:,} pieces, the model only {config.vocab_size:,} rows. "
+            "Save the model with its own tokenizer."
+        )
+    ready = _ready_to_write(tensors, carried, config, bare=known.bare and not carried)
+    require_free_space(Path(folder), sum(tensor.nbytes for tensor in ready.values()), "Saving the model")
+    manifest = Manifest(
+        architecture=architecture, task=task, settings=dict(settings or {}), provenance=dict(provenance or {})
+    )
+    with atomic_folder(Path(folder), replace=replace) as partial:
+        save_file(ready, partial / WEIGHTS, metadata={"format": "pt"})
+        write_json(partial / CONFIG, config_to_hugging_face(config, architecture) | dict(labels or {}))
+        if tokenizer is not None:
+            tokenizer.save(partial)
+        write_manifest(partial, manifest)
+
+
+def _find_weights(folder: Path) -> Path:
+    """The one safetensors file; says the way on from what lies there instead."""
+    if (folder / WEIGHTS).exists() or (folder / WEIGHTS).is_symlink():
+        return plain_file(folder, WEIGHTS)
+    if (folder / "pytorch_model.bin").exists():
+        raise ModelError(
+            f"{folder} holds a pytorch_model.bin, a format that can run code. Convert it once, safely: "
+            f"bertsmith import {folder} --out MODEL"
+        )
+    if (folder / f"{WEIGHTS}.index.json").exists():
+        raise ModelError(f"{folder} holds its weights in several files. Save them as one {WEIGHTS} first.")
+    raise ModelError(f"{folder} has no {WEIGHTS}: it is not a model folder, or not a whole one.")
+
+
+def _as_float32(tensors: Mapping[str, Tensor], where: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Floating-point tensors in float32, with a note for each other type that was converted.
+
+    Integers are let through only as the tables of indices which the table of names drops.
+    """
+    result, converted = {}, dict[torch.dtype, int]()
+    for name, tensor in tensors.items():
+        if tensor.dtype in (torch.float16, torch.bfloat16, torch.float64):
+            converted[tensor.dtype] = converted.get(tensor.dtype, 0) + 1
+        elif tensor.dtype != torch.float32 and not name.endswith(("position_ids", "token_type_ids")):
+            raise ModelError(
+                f"{where}: {name} is {_short(tensor.dtype)}; expected float32, float16 or bfloat16."
+            )
+        result[name] = tensor.float()
+    notes = (
+        f"{count} tensors were {_short(dtype)} and are now float32" for dtype, count in converted.items()
+    )
+    return result, tuple(notes)
+
+
+def _ready_to_write(
+    tensors: Mapping[str, Tensor], carried: Mapping[str, Tensor], config: BertConfig, *, bare: bool
+) -> dict[str, Tensor]:
+    theirs = to_hugging_face(tensors, config, bare=bare) | dict(carried)
+    ready = {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in theirs.items()}
+    broken = [name for name, tensor in ready.items() if not _finite(tensor)]
+    if broken:
+        raise ModelError(f"The model was not saved: {listed(broken)} holds values that are not finite.")
+    return ready
+
+
+def _parts(tensors: Mapping[str, Tensor], carried: Mapping[str, Tensor]) -> frozenset[str]:
+    return frozenset(map(part_of, tensors)) | {name.partition(".")[0] for name in carried}
+
+
+def _unexpected(names: Collection[str], config: BertConfig) -> str:
+    return f"unexpected {listed(_spelled(names, config))}" if names else ""
+
+
+def _misshapen(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], config: BertConfig) -> list[str]:
+    """Shapes as in the file: of a stack of three, each has a third of the rows."""
+    wrong = [name for name in expected.keys() & found.keys() if expected[name].shape != found[name].shape]
+    sentences = []
+    for name in sorted(wrong)[:4]:
+        theirs = file_names(name, config)
+        sentences.append(
+            f"{', '.join(theirs)} must have the shape {_piece_shape(expected[name], len(theirs))}, "
+            f"found {_piece_shape(found[name], len(theirs))}"
+        )
+    return sentences
+
+
+def _not_finite(tensors: Mapping[str, Tensor], config: BertConfig) -> str:
+    broken = [name for name, tensor in tensors.items() if not _finite(tensor)]
+    return f"values that are not finite in {listed(_spelled(broken, config))}" if broken else ""
+
+
+def _finite(tensor: Tensor) -> bool:
+    """One pass over the sum; only a sum that overflows or is broken needs the look at each value."""
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+
+
+def _spelled(names: Collection[str], config: BertConfig) -> list[str]:
+    return [theirs for name in names for theirs in file_names(name, config)]
+
+
+def _piece_shape(tensor: Tensor, pieces: int) -> tuple[int, ...]:
+    return (tensor.shape[0] // pieces, *tensor.shape[1:]) if tensor.dim() else ()
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

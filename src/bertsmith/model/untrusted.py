@@ -1,0 +1,99 @@
+"""Reading files that someone else made: sizes before parsing, plain files only, no code.
+
+Names and sizes are checked before a byte is parsed, so that a small hostile file can't cost much memory.
+"""
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from torch import Tensor
+
+from bertsmith.errors import ModelError
+
+MAX_SETTINGS_BYTES = 4 << 20  # a config.json with 100,000 labels has 3 MB
+MAX_HEADER_BYTES = 16 << 20  # names and shapes of BERT-large's tensors take 0.1 MB
+
+
+def plain_file(folder: Path, name: str) -> Path:
+    """The path of a regular file in a model folder.
+
+    Raises ModelError when it is missing, not a file, or a link. A link would let a downloaded folder read
+    any file of this machine; those of the hub's own cache, from snapshots to blobs beside them, are its
+    way to store a file once, and are followed.
+    """
+    path = folder / name
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        raise ModelError(f"{folder} has no {name}: it is not a model folder, or not a whole one.") from None
+    except OSError as error:
+        raise ModelError(f"{path} can't be read: {error.strerror}.") from error
+    if stat.S_ISLNK(mode) and not _is_hub_link(path):
+        raise ModelError(
+            f"{path} is a symbolic link, which a model folder must not hold. Copy the file itself."
+        )
+    if not path.is_file():
+        raise ModelError(f"{path} is not a regular file.")
+    return path
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a model folder. Raises ModelError when it is too large or isn't one."""
+    size = path.stat().st_size
+    if size > MAX_SETTINGS_BYTES:
+        raise ModelError(
+            f"{path} has {size:,} bytes; settings of a model have at most {MAX_SETTINGS_BYTES:,}."
+        )
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is not valid JSON ({error}). It may have been cut or altered.") from error
+    if not isinstance(settings, dict):
+        raise ModelError(f"{path} must hold a JSON object; found {type(settings).__name__}.")
+    return settings
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Every tensor of a safetensors file, copied into memory: the file may then be replaced or removed.
+
+    Raises ModelError when the header is too large or the file is cut, altered or in another format.
+    """
+    _check_header_size(path)
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise ModelError(
+            f"{path} is not a whole safetensors file ({error}). It may have been cut or altered."
+        ) from error
+
+
+def _check_header_size(path: Path) -> None:
+    """A safetensors file begins with the length of its JSON header, 8 bytes little-endian."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or length > size - 8:
+        raise ModelError(
+            f"{path} ({size:,} bytes) is not a whole safetensors file. It may have been cut or altered."
+        )
+    if length > MAX_HEADER_BYTES:
+        raise ModelError(f"{path} has a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read.")
+
+
+def _is_hub_link(path: Path) -> bool:
+    """models--org--name/snapshots/COMMIT/file -> models--org--name/blobs/HASH, and nowhere else."""
+    repository = path.absolute().parent.parent.parent
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        return False
+    return (
+        path.absolute().parent.parent.name == "snapshots"
+        and repository.name.startswith("models--")
+        and target.parent == (repository / "blobs").resolve()
+    )

@@ -1,0 +1,259 @@
+"""One reversible table of tensor names for each family: ours on the left, Hugging Face's on the right.
+
+Reading and writing a checkpoint both come from it, so that they cannot disagree. A row names modules; the
+leaf (`weight`, `bias`) is the same on both sides. Where a row names several of their modules, our tensor is
+theirs stacked by rows in that order: one product makes queries, keys and values.
+
+A new head is a row in `heads` and, in `ARCHITECTURES`, the classes of transformers that have it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bertsmith.errors import ModelError
+from bertsmith.model.config import BertConfig
+
+
+class Row(NamedTuple):
+    """One of our modules, and the modules of Hugging Face it is made of."""
+
+    ours: str
+    theirs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Names:
+    """The table of one family. `{}` stands for a layer's number, counted from 0.
+
+    `prefix` stands before the encoder's names wherever the file has a head. `tied` are parameters that
+    Hugging Face may write a second time under another name, with what they must be equal to.
+    """
+
+    prefix: str
+    encoder: tuple[Row, ...]
+    layer: tuple[Row, ...]
+    heads: tuple[Row, ...]
+    tied: Mapping[str, str]
+
+
+_TOKENS = "encoder.embeddings.token.weight"
+
+_EMBEDDINGS = (
+    Row("encoder.embeddings.token", ("embeddings.word_embeddings",)),
+    Row("encoder.embeddings.position", ("embeddings.position_embeddings",)),
+    Row("encoder.embeddings.norm", ("embeddings.LayerNorm",)),
+)
+_SEGMENT = Row("encoder.embeddings.segment", ("embeddings.token_type_embeddings",))
+_POOLER = Row("encoder.pooler", ("pooler.dense",))
+
+_SELF = "encoder.layer.{}.attention.self"
+_BERT_LAYER = (
+    Row("encoder.layers.{}.attention.qkv", (f"{_SELF}.query", f"{_SELF}.key", f"{_SELF}.value")),
+    Row("encoder.layers.{}.attention.output", ("encoder.layer.{}.attention.output.dense",)),
+    Row("encoder.layers.{}.attention_norm", ("encoder.layer.{}.attention.output.LayerNorm",)),
+    Row("encoder.layers.{}.feed_forward.up", ("encoder.layer.{}.intermediate.dense",)),
+    Row("encoder.layers.{}.feed_forward.down", ("encoder.layer.{}.output.dense",)),
+    Row("encoder.layers.{}.feed_forward_norm", ("encoder.layer.{}.output.LayerNorm",)),
+)
+_OWN = "transformer.layer.{}.attention"
+_DISTILBERT_LAYER = (
+    Row("encoder.layers.{}.attention.qkv", (f"{_OWN}.q_lin", f"{_OWN}.k_lin", f"{_OWN}.v_lin")),
+    Row("encoder.layers.{}.attention.output", ("transformer.layer.{}.attention.out_lin",)),
+    Row("encoder.layers.{}.attention_norm", ("transformer.layer.{}.sa_layer_norm",)),
+    Row("encoder.layers.{}.feed_forward.up", ("transformer.layer.{}.ffn.lin1",)),
+    Row("encoder.layers.{}.feed_forward.down", ("transformer.layer.{}.ffn.lin2",)),
+    Row("encoder.layers.{}.feed_forward_norm", ("transformer.layer.{}.output_layer_norm",)),
+)
+
+FAMILIES: dict[str, Names] = {
+    "bert": Names(
+        prefix="bert",
+        encoder=(*_EMBEDDINGS, _SEGMENT, _POOLER),
+        layer=_BERT_LAYER,
+        heads=(
+            Row("masked_language.dense", ("cls.predictions.transform.dense",)),
+            Row("masked_language.norm", ("cls.predictions.transform.LayerNorm",)),
+            Row("masked_language", ("cls.predictions",)),
+            Row("next_sentence", ("cls.seq_relationship",)),
+        ),
+        tied={
+            "cls.predictions.decoder.weight": _TOKENS,
+            "cls.predictions.decoder.bias": "masked_language.bias",
+        },
+    ),
+    "roberta": Names(
+        prefix="roberta",
+        encoder=(*_EMBEDDINGS, _SEGMENT, _POOLER),
+        layer=_BERT_LAYER,
+        heads=(
+            Row("masked_language.dense", ("lm_head.dense",)),
+            Row("masked_language.norm", ("lm_head.layer_norm",)),
+            Row("masked_language", ("lm_head",)),
+        ),
+        tied={"lm_head.decoder.weight": _TOKENS, "lm_head.decoder.bias": "masked_language.bias"},
+    ),
+    "distilbert": Names(
+        prefix="distilbert",
+        encoder=_EMBEDDINGS,
+        layer=_DISTILBERT_LAYER,
+        heads=(
+            Row("masked_language.dense", ("vocab_transform",)),
+            Row("masked_language.norm", ("vocab_layer_norm",)),
+            Row("masked_language", ("vocab_projector",)),
+        ),
+        tied={"vocab_projector.weight": _TOKENS},
+    ),
+}
+
+# Heads of transformers that have no part of ours: carried under their own names, so that nothing is lost.
+CARRIED_HEADS = frozenset({"classifier", "pre_classifier", "qa_outputs"})
+
+# Tables of indices that old versions saved with the weights; LayerNorm's leaves as TensorFlow spells them.
+_INDEX_TABLES = ("embeddings.position_ids", "embeddings.token_type_ids")
+_OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
+
+
+@dataclass(frozen=True)
+class Translated:
+    """Tensors under our names; `carried` are those of heads we have no part for, under theirs."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    carried: dict[str, Tensor] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=8)
+def _written_out(family: str, count: int) -> dict[str, Row]:
+    """Our module -> its row, for `count` layers; the encoder's names with their prefix."""
+    names = FAMILIES[family]
+    layers = (
+        Row(row.ours.format(number), tuple(theirs.format(number) for theirs in row.theirs))
+        for number in range(count)
+        for row in names.layer
+    )
+    encoder = (
+        Row(row.ours, tuple(f"{names.prefix}.{theirs}" for theirs in row.theirs))
+        for row in (*names.encoder, *layers)
+    )
+    return {row.ours: row for row in (*encoder, *names.heads)}
+
+
+def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: str) -> Translated:
+    """Their tensors under our names, query, key and value stacked.
+
+    Accepts the encoder's names with and without the family's prefix, and the old spellings. Raises
+    ModelError for a name that is not in the table, for one given twice, for a stack with a missing or
+    mis-shaped piece, and for a tied tensor that differs from its twin.
+    """
+    names = FAMILIES[config.model_type]
+    table = _written_out(config.model_type, config.num_hidden_layers)
+    places = {theirs: (row, index) for row in table.values() for index, theirs in enumerate(row.theirs)}
+    stacks: dict[str, dict[int, Tensor]] = {}
+    twins: dict[str, Tensor] = {}
+    result = Translated()
+    unexpected = []
+    for name, tensor in tensors.items():
+        module, leaf = _canonical(name, names.prefix, places)
+        if name.endswith(_INDEX_TABLES):
+            continue
+        if f"{module}.{leaf}" in names.tied:
+            twins[f"{module}.{leaf}"] = tensor
+        elif module in places:
+            row, index = places[module]
+            pieces = stacks.setdefault(f"{row.ours}.{leaf}", {})
+            if index in pieces:
+                raise ModelError(f"{where} holds {module}.{leaf} twice, under two spellings. Remove one.")
+            pieces[index] = tensor
+        elif name.partition(".")[0] in CARRIED_HEADS:
+            result.carried[name] = tensor
+        else:
+            unexpected.append(name)
+    if unexpected:
+        raise ModelError(
+            f"{where} holds tensors that a {config.model_type} model with {config.num_hidden_layers} layers "
+            f"doesn't have: {listed(unexpected)}. Check that config.json belongs to these weights."
+        )
+    for ours, pieces in stacks.items():
+        result.tensors[ours] = _stack(pieces, file_names(ours, config), where)
+    _settle_twins(result.tensors, twins, names.tied, where)
+    return result
+
+
+def to_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, *, bare: bool) -> dict[str, Tensor]:
+    """Our tensors under their names; `bare` leaves the encoder's prefix away, as for a model without a head.
+
+    The reverse of `from_hugging_face`. Raises ValueError for a name that is not in the table.
+    """
+    prefix = FAMILIES[config.model_type].prefix + "."
+    result: dict[str, Tensor] = {}
+    for ours, tensor in tensors.items():
+        theirs = file_names(ours, config)
+        for name, piece in zip(theirs, tensor.chunk(len(theirs)), strict=True):
+            result[name.removeprefix(prefix) if bare else name] = piece
+    return result
+
+
+def file_names(ours: str, config: BertConfig) -> tuple[str, ...]:
+    """What one of our tensors is called in a file. Raises ValueError for a name that is not in the table."""
+    module, _, leaf = ours.rpartition(".")
+    row = _written_out(config.model_type, config.num_hidden_layers).get(module)
+    if row is None:
+        raise ValueError(f"{ours} has no row in the table of {config.model_type} names")
+    return tuple(f"{theirs}.{leaf}" for theirs in row.theirs)
+
+
+def part_of(ours: str) -> str:
+    """The part of a model that one of our tensors belongs to: encoder, pooler, or a head by its name."""
+    if ours.startswith("encoder."):
+        return "pooler" if ours.startswith("encoder.pooler.") else "encoder"
+    return ours.partition(".")[0]
+
+
+def listed(names: Iterable[str], shown: int = 4) -> str:
+    """'a, b and 7 more': an error message must stay readable for a model of a thousand tensors."""
+    ordered = sorted(names)
+    rest = len(ordered) - shown
+    return ", ".join(ordered[:shown]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _canonical(name: str, prefix: str, places: Mapping[str, object]) -> tuple[str, str]:
+    """(module, leaf) as the table spells them."""
+    module, _, leaf = name.rpartition(".")
+    if f"{prefix}.{module}" in places:
+        module = f"{prefix}.{module}"
+    return module, _OLD_LEAVES.get(leaf, leaf)
+
+
+def _stack(pieces: dict[int, Tensor], theirs: tuple[str, ...], where: str) -> Tensor:
+    missing = [name for index, name in enumerate(theirs) if index not in pieces]
+    if missing:
+        raise ModelError(
+            f"{where} lacks {listed(missing)}, though its neighbours are there. It may have been cut."
+        )
+    if len(pieces) == 1:
+        return pieces[0]
+    ordered = [pieces[index] for index in range(len(pieces))]
+    # Pieces of 30, 10 and 20 rows would stack to the right shape with every row in the wrong place.
+    if len({piece.shape for piece in ordered}) > 1 or not ordered[0].dim():
+        shapes = ", ".join(
+            f"{name} {tuple(piece.shape)}" for name, piece in zip(theirs, ordered, strict=True)
+        )
+        raise ModelError(f"{where}: query, key and value must have one shape; found {shapes}.")
+    return torch.cat(ordered)
+
+
+def _settle_twins(
+    tensors: dict[str, Tensor], twins: Mapping[str, Tensor], tied: Mapping[str, str], where: str
+) -> None:
+    """A second copy of a tied tensor stands in for a missing first one, and must otherwise equal it."""
+    for name, twin in twins.items():
+        first = tensors.setdefault(tied[name], twin)
+        if not torch.equal(first, twin):
+            raise ModelError(
+                f"{where}: {name} differs from {tied[name]}. Bertsmith ties the masked-language head to the "
+                "token embeddings and gives it one bias; a checkpoint with separate ones can't be used."
+            )
