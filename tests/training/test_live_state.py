@@ -35,4 +35,20 @@ def test_the_budget_that_runs_out_first_counts() -> None:
 
 def test_nothing_is_known_before_the_first_step() -> None:
     state = RunState()
-    assert (state.share_done, state.seconds_left, state.mlm_loss) == (0.0, None, None)
+    assert (state.share_done, state.seconds_left, state.loss) == (0.0, None, None)
+
+
+def test_a_rollback_takes_the_lost_steps_off_the_curves() -> None:
+    state = RunState(total_steps=100)
+    for number in range(1, 10):
+        state.take_in(step(number, float(number)))
+        state.take_in({"kind": "evaluation", "step": number, "mlm_loss": 4.0})
+    state.rewind(4)
+    assert [x for x, _ in state.training_loss.points()] == [1, 2, 3, 4]
+    assert [x for x, _ in state.heldout_loss.points()] == [1, 2, 3, 4]
+
+
+def test_a_task_without_masks_shows_its_own_loss() -> None:
+    state = RunState()
+    state.take_in({"kind": "step", "step": 1, "loss": 0.7})
+    assert (state.loss_name, state.loss) == ("loss", 0.7)

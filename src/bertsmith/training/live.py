@@ -155,7 +155,7 @@ def _step_line(state: RunState) -> str:
     of_steps = f"/{state.total_steps:,}" if state.total_steps else ""
     parts = {
         f"step {record['step']:,}{of_steps}": True,
-        f"MLM loss {units.loss(state.mlm_loss)}": state.mlm_loss is not None,
+        f"{state.loss_name} {units.loss(state.loss)}": state.loss is not None,
         f"learning rate {units.small(record.get('learning_rate'))}": "learning_rate" in record,
         f"{units.count(record.get('tokens_per_second'))} tokens/s": "tokens_per_second" in record,
         f"{units.percent(record.get('peak_share'))} of peak": "peak_share" in record,

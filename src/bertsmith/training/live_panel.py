@@ -79,7 +79,7 @@ def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
     """Title, style, and names with their values."""
     step, evaluation = state.latest, state.evaluation
     training = {
-        "MLM loss": units.loss(state.mlm_loss),
+        state.loss_name: units.loss(state.loss),
         "NSP loss": units.loss(state.nsp_loss),
         "learning rate": units.small(step.get("learning_rate")),
         "gradient norm": units.loss(step.get("gradient_norm")),
@@ -133,12 +133,14 @@ def _loss_curve(state: RunState, width: int, rows: int) -> list[Text]:
     values = {0: y_range[1], rows // 2: sum(y_range) / 2, rows - 1: y_range[0]}
     labels = [f"{values[row]:>6.2f} ┤" if row in values else " " * 7 + "│" for row in range(rows)]
     picture = [Text.assemble((label, QUIET), row) for label, row in zip(labels, canvas.rows(), strict=True)]
-    return [*picture, _x_axis(x_range, width)]
+    return [*picture, _x_axis(state, x_range, width)]
 
 
-def _x_axis(x_range: Point, width: int) -> Text:
+def _x_axis(state: RunState, x_range: Point, width: int) -> Text:
     first, last = (units.count(x) for x in x_range)
-    legend = Text.assemble(("─", TRAINING), " training  ", ("●", HELDOUT), " held out  MLM loss by step")
+    legend = Text.assemble(
+        ("─", TRAINING), " training  ", ("●", HELDOUT), f" held out  {state.loss_name} by step"
+    )
     room = max(0, width - LABEL_WIDTH - len(first) - len(last))
     if len(legend) > room:
         legend = Text()

@@ -62,9 +62,14 @@ class RunState:
         self.checkpoint = record["step"]
 
     @property
-    def mlm_loss(self) -> float | None:
+    def loss_name(self) -> str:
+        """What the loss curve shows: MLM alone where it is known, as NSP would hide its course."""
+        return "MLM loss" if "mlm_loss" in self.latest or not self.latest else "loss"
+
+    @property
+    def loss(self) -> float | None:
         """Mean of the last 20 records: single batches jump too much to be read."""
-        return _mean([mlm for mlm, _ in self._recent_losses])
+        return _mean([loss for loss, _ in self._recent_losses])
 
     @property
     def nsp_loss(self) -> float | None:

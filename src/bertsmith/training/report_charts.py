@@ -86,6 +86,7 @@ def charts(records: Sequence[Record]) -> list[Chart]:
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     unit, seconds = _time_unit(steps + evaluations)
     marks = _phase_marks(records)
+    has_mlm = any("mlm_loss" in record for record in steps)
 
     def training(name: str, label: str, x: str = "step", scale: float = 1.0) -> Line:
         return Line(label, _points(steps, x, name, scale), FIRST, noisy=True)
@@ -93,14 +94,14 @@ def charts(records: Sequence[Record]) -> list[Chart]:
     def heldout(name: str, label: str, x: str = "step", scale: float = 1.0) -> Line:
         return Line(label, _points(evaluations, x, name, scale), SECOND, markers=True)
 
-    def loss(x: str, scale: float = 1.0) -> list[Line]:
-        name = "mlm_loss" if any("mlm_loss" in record for record in steps) else "loss"
-        return [training(name, "training", x, scale), heldout("mlm_loss", "held out", x, scale)]
+    def losses(x: str, scale: float = 1.0) -> list[Line]:
+        return [training(loss, "training", x, scale), heldout(loss, "held out", x, scale)]
 
+    loss, loss_name = ("mlm_loss", "MLM loss") if has_mlm else ("loss", "Loss")
     schedule = Line("learning rate", _points(steps, "step", "learning_rate"))
     wanted = [
-        Chart("MLM loss by step", "step", loss("step"), clip_start=True, marks=marks),
-        Chart("MLM loss by time", f"{unit} of training", loss("elapsed", 1 / seconds), clip_start=True),
+        Chart(f"{loss_name} by step", "step", losses("step"), clip_start=True, marks=marks),
+        Chart(f"{loss_name} by time", f"{unit} of training", losses("elapsed", 1 / seconds), clip_start=True),
         Chart("MLM accuracy", "step", [heldout("mlm_accuracy", "held out")], percent=True),
         Chart("NSP accuracy", "step", [heldout("nsp_accuracy", "held out")], percent=True),
         Chart("Learning rate", "step", [schedule]),
