@@ -170,6 +170,16 @@ def test_tensorboard_does_not_slow_down_quick_steps(tmp_path: Path) -> None:
     assert tags == ["train/loss", "heldout/mlm_accuracy"]
 
 
+def test_a_start_says_when(tmp_path: Path) -> None:
+    before = time.time()
+    with RunLog(tmp_path) as log:
+        log.write("start", 0)
+        log.write("start", 0, time=5.0)
+    now, given_time = (record["time"] for record in RunLog.read(tmp_path))
+    assert before <= now <= time.time()
+    assert given_time == 5.0
+
+
 def test_closing_twice_is_harmless(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
     log.write("start", 0, time=time.time())

@@ -2,7 +2,7 @@
 
 One JSON object a line, each with `kind` and `step`, in the order in which things happened:
 
-    start        a process began at this step: time, versions, whatever its caller adds
+    start        a process began at this step: time (seconds since 1970, filled in here), versions, ...
     step         phase, loss, mlm_loss, nsp_loss (not without next-sentence prediction), learning_rate,
                  gradient_norm, tokens (real tokens so far), sequences, tokens_per_second,
                  peak_share (0..1 of the measured matrix-product speed), elapsed (training seconds so far)
@@ -113,6 +113,8 @@ class RunLog:
         Values may be plain values, or 0-d tensors and NumPy scalars.
         """
         record: Record = {"kind": kind, "step": step} | _plain(values)
+        if kind == "start":
+            record.setdefault("time", time.time())
         line = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         self._file.write(line.encode() + b"\n")
         self._file.flush()
