@@ -104,6 +104,11 @@ class BertConfig(BaseModel):
         return self.max_position_embeddings - self.position_offset
 
     @property
+    def masked_language_act(self) -> Activation:
+        """Activation of the masked-language head: RoBERTa's is gelu whatever its layers use."""
+        return "gelu" if self.model_type == "roberta" else self.hidden_act
+
+    @property
     def has_pooler(self) -> bool:
         return self.model_type != "distilbert"
 
