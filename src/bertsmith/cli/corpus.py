@@ -34,8 +34,8 @@ def build(
     Parameters
     ----------
     sources
-        Files, folders (searched through), addresses such as s3://bucket/texts, or pydocs: for the documentation
-        of the Python packages installed here (pydocs:numpy,torch for some of them).
+        Files, folders (searched through), addresses such as s3://bucket/texts, or pydocs: for the
+        documentation of the Python packages installed here (pydocs:numpy,torch for some of them).
     out
         The folder to make.
     workers

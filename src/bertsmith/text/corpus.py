@@ -45,8 +45,8 @@ class Corpus:
             manifest = CorpusManifest.model_validate(read_json(path / "manifest.json"))
         except (ValidationError, RecipeError) as error:
             raise CorpusError(
-                f"{path / 'manifest.json'} is not the manifest of a corpus of this version ({_first_line(error)}). "
-                "Build the corpus again."
+                f"{path / 'manifest.json'} is not the manifest of a corpus of this version "
+                f"({_first_line(error)}). Build the corpus again."
             ) from error
         corpus = cls(path, manifest)
         corpus._check_sizes()

@@ -1,0 +1,195 @@
+"""Each convention is recognised, and read into the documents a reader would see."""
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.errors import InputError
+from bertsmith.text import plain
+from bertsmith.text.formats import COLLECTION, detect
+from bertsmith.text.manifest import CorpusSettings
+from bertsmith.text.reading import Reader
+from bertsmith.text.sentences import RawDocument
+from bertsmith.text.sources import find_sources
+
+LINES = "First sentence here.\nSecond one.\n\nAnother document.\nIt goes on.\n"
+FOLDED = (
+    "A paragraph that someone folded by\nhand in an editor. It\n\ngoes on in the next paragraph\nand ends.\n"
+)
+
+
+def documents(path: Path, **settings: object) -> list[RawDocument]:
+    chosen = CorpusSettings.model_validate(settings)
+    reader = Reader(find_sources([str(path)], chosen).sources, chosen)
+    return [document for batch in reader for document in batch.documents()]
+
+
+def texts(path: Path, **settings: object) -> list[str]:
+    return [document.text for document in documents(path, **settings)]
+
+
+@pytest.mark.parametrize(
+    ("text", "format"),
+    [
+        ('<doc id="1" url="u" title="T">\nT\n\nBody.\n</doc>\n', "wikiextractor"),
+        ("One paragraph\nover lines.\n", "file"),
+        ("", "file"),
+        (LINES, "lines"),
+        (FOLDED, "file"),
+        ("# Title\n\nOne line a paragraph.\n\nAnother.\n", "file"),
+        ("Some text.\n\n" * (COLLECTION // 10), "blank-lines"),
+    ],
+)
+def test_detects(text: str, format: str) -> None:
+    assert detect(text.split("\n")) == format
+
+
+def test_googles_sample_is_three_documents_of_given_sentences(shared_data: Path) -> None:
+    path = shared_data / "vocab" / "google_sample_text.txt"
+    found = documents(path)
+    blocks = path.read_text(encoding="utf-8").strip().split("\n\n")
+    assert [document.text for document in found] == blocks
+    assert {document.layout for document in found} == {"sentence-lines"}
+
+
+def test_forcing_a_format_overrides_what_the_file_looks_like(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(LINES)
+    assert len(texts(path)) == 2
+    assert len(texts(path, format="file")) == 1
+    assert [d.layout for d in documents(path, format="blank-lines")] == ["folded", "folded"]
+
+
+def test_wikiextractor_keeps_ids_drops_titles_and_mends_brackets(tmp_path: Path) -> None:
+    path = tmp_path / "wiki_00"
+    path.write_text(
+        '<doc id="7" url="u" title="AT&amp;T">\nAT&T\n\nAT&T (; born 1885) is () a firm.\nHistory.\n</doc>\n'
+        '<doc id="8" url="u" title="Empty">\nEmpty\n\n</doc>\n'
+        '<doc id="9" url="u" title="Cut">\nCut\n\nNo end'
+    )
+    found = documents(path)
+    assert [document.id for document in found] == ["wiki_00#7", "wiki_00#8", "wiki_00#9"]
+    assert [document.text.strip() for document in found] == [
+        "AT&T (born 1885) is a firm.\nHistory.",
+        "",
+        "No end",
+    ]
+
+
+ROWS = ["plain", 'with "quotes", and commas', "two\nlines", "ünïcode", ""]
+
+
+def write_csv(path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["n", "body"], *([str(n), row] for n, row in enumerate(ROWS))])
+
+
+def write_jsonl(path: Path) -> None:
+    path.write_text("\n".join(json.dumps({"body": row}) for row in ROWS), encoding="utf-8")
+
+
+def write_parquet(path: Path) -> None:
+    pq.write_table(pa.table({"n": list(range(len(ROWS))), "body": ROWS}), path)
+
+
+@pytest.mark.parametrize(
+    ("ending", "write"), [("csv", write_csv), ("jsonl", write_jsonl), ("parquet", write_parquet)]
+)
+def test_tables_give_their_text_column_row_by_row(tmp_path: Path, ending: str, write) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / f"rows.{ending}"
+    write(path)
+    assert texts(path, text_column="body") == ROWS
+    with pytest.raises(InputError, match=rf"rows\.{ending}.*no column 'text'.*body"):
+        texts(path)
+
+
+def test_a_quote_in_tsv_is_a_letter(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text('text\tlabel\n"unclosed quote\t1\nnext\t0\n')
+    assert texts(path) == ['"unclosed quote', "next"]
+
+
+def test_a_null_is_an_empty_document(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_text('{"text": null}\n')
+    assert texts(tmp_path / "a.parquet") == ["a", ""]
+    assert texts(tmp_path / "b.jsonl") == [""]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: expected one JSON object"),
+        ("a.jsonl", '["a"]\n', r"line 1: expected a JSON object, found list"),
+        ("a.jsonl", '{"text": 3}\n', r"line 1: expected text under 'text', found int"),
+        ("a.csv", "n,text\n1,a\n2\n", r"a\.csv: expected 2 columns in row 2 after the header, found 1"),
+        ("a.csv", 'text\n"never closed\n', r"a\.csv, line 2: not valid CSV"),
+        ("a.parquet", "no parquet", r"a\.parquet: not a whole Parquet file"),
+    ],
+)
+def test_broken_tables_are_named_with_the_place(
+    tmp_path: Path, name: str, content: str, complaint: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=complaint):
+        texts(tmp_path / name)
+
+
+def test_a_number_column_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="expected text in the column 'text', found int64"):
+        texts(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_compressed_files_read_as_the_plain_ones(tmp_path: Path, ending: str) -> None:
+    pack = {"gz": gzip.compress, "zst": zstandard.compress}[ending]
+    for name, content in (("a.txt", LINES), ("b.jsonl", '{"text": "x"}\n')):
+        (tmp_path / name).write_text(content)
+        # Two members in a row, as `cat a.gz b.gz` makes them, are one file.
+        half = len(content) // 2
+        packed = pack(content[:half].encode()) + pack(content[half:].encode())
+        (tmp_path / f"{name}.{ending}").write_bytes(packed)
+        assert texts(tmp_path / f"{name}.{ending}") == texts(tmp_path / name)
+
+
+def test_long_documents_come_in_parts_that_add_up(tmp_path: Path) -> None:
+    line = "word " * 199 + "end."
+    path = tmp_path / "long.txt"
+    path.write_text("\n".join([line] * 2500))
+    found = documents(path)
+    assert [document.id for document in found] == ["long.txt#0", "long.txt#1", "long.txt#2"]
+    assert max(len(document.text) for document in found) < 1.01 * plain.LONGEST
+    assert " ".join(document.text for document in found).split() == ([*["word"] * 199, "end."]) * 2500
+
+
+def test_one_endless_line_is_cut_at_spaces(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("abcdefg " * 400_000)
+    found = texts(tmp_path / "a.txt")
+    assert max(map(len, found)) < 2.1 * plain.LONGEST
+    assert [word for text in found for word in text.split()] == ["abcdefg"] * 400_000
+
+
+@given(
+    st.lists(st.lists(st.text(st.characters(exclude_categories=["Cc", "Cs", "Z"]), min_size=1), min_size=1))
+)
+def test_blocks_are_what_was_put_between_blank_lines(written: list[list[str]]) -> None:
+    lines = [line for block in written for line in [*block, ""]]
+    assert [text.split("\n") for _, text in plain.blocks(lines)] == written
+
+
+@given(st.lists(st.dictionaries(st.just("text"), st.text(), min_size=1), max_size=5))
+def test_any_text_survives_json_lines(rows: list[dict[str, str]]) -> None:
+    from bertsmith.text.tables import json_lines
+
+    file = io.StringIO("\n".join(map(json.dumps, rows)))
+    assert [text for _, text in json_lines(file, "f", "text")] == [row["text"] for row in rows]

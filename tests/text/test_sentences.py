@@ -1,0 +1,71 @@
+"""Paragraphs and sentences: where a line end breaks, and where a full stop does not."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.text.paragraphs import paragraphs
+from bertsmith.text.sentences import Layout, RawDocument, sentences, split
+
+
+def found(text: str, layout: Layout = "folded") -> list[str]:
+    return sentences(RawDocument(0, "d", text, layout), "en")
+
+
+def test_folded_lines_are_joined_and_blank_lines_break() -> None:
+    text = "This line was folded by an editor at about\nseventy columns. A second one.\n\nNew paragraph"
+    assert found(text) == [
+        "This line was folded by an editor at about seventy columns.",
+        "A second one.",
+        "New paragraph",
+    ]
+
+
+def test_headings_and_list_items_stay_apart() -> None:
+    text = (
+        "Results\nThe first of the findings is by far the most\nimportant one:\n"
+        "- apples and pears that are ripe\n- plums"
+    )
+    assert list(paragraphs(text)) == [
+        "Results",
+        "The first of the findings is by far the most important one:",
+        "- apples and pears that are ripe",
+        "- plums",
+    ]
+
+
+def test_in_wide_text_every_line_is_a_paragraph() -> None:
+    assert list(paragraphs("word " * 30 + "\nshort line\nanother")) == [
+        ("word " * 30).strip(),
+        "short line",
+        "another",
+    ]
+
+
+def test_paragraph_lines_break_without_a_full_stop() -> None:
+    assert found("Early life\nBorn in Kiel. Died in Bonn.", "paragraph-lines") == [
+        "Early life",
+        "Born in Kiel.",
+        "Died in Bonn.",
+    ]
+
+
+def test_sentence_lines_are_taken_as_they_are() -> None:
+    assert found("One. Two.\n\n  Three   spaces ", "sentence-lines") == ["One. Two.", "Three spaces"]
+
+
+def test_abbreviations_and_dotted_names_do_not_end_a_sentence() -> None:
+    assert split("Mr. Smith uses torch.Tensor and sympy.Matrix. He is happy.", "en") == [
+        "Mr. Smith uses torch.Tensor and sympy.Matrix.",
+        "He is happy.",
+    ]
+
+
+def test_scripts_without_spaces_are_split_at_their_own_full_stops() -> None:
+    assert split("今日は晴れです。明日は雨です。", "ja") == ["今日は晴れです。", "明日は雨です。"]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300))
+def test_splitting_loses_nothing_but_white_space(text: str) -> None:
+    pieces = split(text, "en")
+    assert "".join("".join(pieces).split()) == "".join(text.split())
+    assert all(piece and piece == piece.strip() for piece in pieces)

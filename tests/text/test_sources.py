@@ -1,0 +1,143 @@
+"""Finding files and reading their bytes: order, what is passed over, and what is said when one is broken."""
+
+import gzip
+import hashlib
+from pathlib import Path
+
+import fsspec
+import pytest
+import zstandard
+
+from bertsmith.errors import InputError
+from bertsmith.text.manifest import CorpusSettings
+from bertsmith.text.sources import find_sources
+from bertsmith.text.streams import SourceFile, SourceStream
+
+TEXT = "".join(f"Line number {n} of the file, not like the others.\n" for n in range(3000))
+
+
+def stream(path: Path, **settings: object) -> SourceStream:
+    chosen = CorpusSettings.model_validate(settings)
+    (file,) = find_sources([str(path)], chosen).sources
+    assert isinstance(file, SourceFile)
+    return SourceStream(file, chosen)
+
+
+def lines(path: Path, **settings: object) -> list[str]:
+    with stream(path, **settings) as opened:
+        return list(opened.lines(limit=1000))
+
+
+def test_folders_are_searched_in_order_without_hidden_and_excluded_files(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    for name in ("b/2.txt", "b/1.txt", "a.txt", ".hidden", ".git/c.txt", "b/notes.md", "weird [1]*.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("text")
+    found = find_sources([str(folder)], CorpusSettings(exclude=("*.md",)))
+    names = [source.name for source in found.sources]
+    assert names == ["texts/a.txt", "texts/b/1.txt", "texts/b/2.txt", "texts/weird [1]*.txt"]
+    assert (found.hidden, found.excluded) == (2, 1)
+    only = find_sources([str(folder)], CorpusSettings(include=("?.txt",)))
+    assert [source.name for source in only.sources] == names[:3]
+
+
+def test_remote_addresses_are_read_by_fsspec() -> None:
+    files = fsspec.filesystem("memory")
+    files.pipe("/remote/texts/a.txt", b"Some remote text.\n")
+    files.pipe("/remote/texts/b.txt", b"More.\n")
+    try:
+        found = find_sources(["memory://remote/texts"], CorpusSettings())
+        assert [(source.name, source.size) for source in found.sources] == [
+            ("texts/a.txt", 18),
+            ("texts/b.txt", 6),
+        ]
+        with SourceStream(found.sources[0], CorpusSettings()) as opened:  # type: ignore[arg-type]
+            assert list(opened.lines(100)) == ["Some remote text."]
+    finally:
+        files.rm("/remote", recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("nothing/here", "nothing/here does not exist"),
+        ("nosuch://place/x", "nosuch://place/x is no address"),
+        ("memory://empty/x", "memory://empty/x does not exist"),
+    ],
+)
+def test_a_source_that_is_not_there_is_named(source: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        find_sources([source], CorpusSettings())
+
+
+def test_an_empty_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{tmp_path} holds no file"):
+        find_sources([str(tmp_path)], CorpusSettings())
+
+
+def test_no_source_at_all_is_refused() -> None:
+    with pytest.raises(InputError, match="No source was given"):
+        find_sources([], CorpusSettings())
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_byte_order_marks_tell_the_encoding(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.txt").write_bytes("Grüße, 世界\nzweite\r\ndritte".encode(encoding))
+    assert lines(tmp_path / "a.txt") == ["Grüße, 世界", "zweite", "dritte"]
+
+
+def test_a_wrong_byte_is_reported_with_its_place_and_the_two_ways_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    good = "é" * 700_000  # beyond the first piece read, and no whole number of characters a piece
+    path.write_bytes(b"x" + good.encode() + "caf\xe9!".encode("latin-1"))
+    at = 1 + 2 * len(good) + 3
+    with pytest.raises(
+        InputError, match=rf"a\.txt: expected utf-8 text, found 0xe9 at byte {at:,}"
+    ) as caught:
+        lines(path)
+    assert "--encoding latin-1" in str(caught.value)
+    assert "--encoding-errors replace" in str(caught.value)
+    assert "".join(lines(path, encoding_errors="replace")).endswith("caf\ufffd!")
+    assert "".join(lines(path, encoding="latin-1")).endswith("café!")
+
+
+def test_an_unknown_encoding_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(InputError, match="no encoding called 'utf-9'"):
+        lines(tmp_path / "a.txt", encoding="utf-9")
+
+
+@pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("zst", zstandard.compress)])
+def test_a_cut_archive_is_reported_with_its_place(tmp_path: Path, ending: str, pack) -> None:  # type: ignore[no-untyped-def]
+    path, packed = tmp_path / f"a.txt.{ending}", pack(TEXT.encode())
+    path.write_bytes(packed)
+    assert "\n".join(lines(path)) + "\n" == TEXT
+    for kept in (len(packed) - 1, len(packed) // 2):
+        path.write_bytes(packed[:kept])
+        with pytest.raises(
+            InputError, match=rf"a\.txt\.{ending}: the \w+ archive is cut.*byte {kept:,} of {kept:,}"
+        ):
+            lines(path)
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_a_file_that_is_no_archive_is_reported(tmp_path: Path, ending: str) -> None:
+    (tmp_path / f"a.{ending}").write_bytes(b"this is plain text")
+    with pytest.raises(InputError, match="archive is cut or damaged"):
+        lines(tmp_path / f"a.{ending}")
+
+
+def test_the_hash_is_of_the_bytes_on_disk(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(TEXT.encode()))
+    with stream(path) as opened:
+        assert sum(1 for _ in opened.lines(1000)) == 3000
+        assert opened.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert opened.position == path.stat().st_size
+
+
+def test_binary_is_told_from_utf16(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\x7fELF\x00\x00")
+    (tmp_path / "b").write_bytes("text".encode("utf-16"))
+    assert stream(tmp_path / "a").looks_binary
+    assert not stream(tmp_path / "b").looks_binary
