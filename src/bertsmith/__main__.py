@@ -1,8 +1,7 @@
-"""`python -m bertsmith` is `bertsmith`."""
+"""`python -m bertsmith`, which is what torchrun starts."""
 
 import sys
 
 from bertsmith.cli.main import main
 
-if __name__ == "__main__":
-    sys.exit(main())
+sys.exit(main())

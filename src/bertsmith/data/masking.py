@@ -52,7 +52,7 @@ class Masker:
         self._special_on_host = np.zeros(tokenizer.vocab_size, bool)
         self._special_on_host[list(tokenizer.special_ids)] = True
         self._special = torch.from_numpy(self._special_on_host).to(device)
-        self._continues = torch.from_numpy(np.ascontiguousarray(tokenizer.continues_word)).to(device)
+        self._continues = torch.from_numpy(np.array(tokenizer.continues_word)).to(device)
 
     def count(self, sequences: Sequences) -> int:
         """How many tokens are predicted in all: the loss's denominator, known without asking the device."""

@@ -7,7 +7,7 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig

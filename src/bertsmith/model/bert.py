@@ -5,7 +5,7 @@ N tokens in the packed batch, B sequences, H hidden size, I feed-forward width.
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.attention import SelfAttention

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertsmith.data.masking import IGNORED
 
-_BLOCK_ROWS = 32  # 32 x 30,522 float32 = 3.9 MB: within a core's share of last-level cache
+_BLOCK_ROWS = 128  # 128 x 30,522 float32 = 16 MB stay in cache; fewer rows read the vocabulary too often
 
 
 def vocabulary_loss(hidden_states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from itertools import islice
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.masking import IGNORED, MaskedTokens, Masker

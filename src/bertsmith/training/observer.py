@@ -51,6 +51,8 @@ class RunObserver:
         """Takes back the lines after `step`."""
         if self._log is not None:
             self._log.rewind(step)
+        if self._view is not None:
+            self._view.rewind(step)
 
     def _live_view(self) -> LiveView:
         assert self._console is not None
@@ -72,11 +74,11 @@ def run_facts(recipe: Recipe, model: PretrainingModel, machine: Machine) -> dict
     precision = str(machine.precision).removeprefix("torch.")
     return {
         "model": f"{config.num_hidden_layers} layers × {config.hidden_size}, {config.num_attention_heads} heads",
-        "parameters": f"{count / 1e6:.1f} M",
+        "parameters": f"{count / 1e6:.1f} M parameters",
         "corpus": Path(recipe.corpus or "").name,
         "precision": precision,
         "device": f"{machine.device.type} × {machine.ranks.count}"
         if machine.ranks.count > 1
         else machine.device.type,
-        "peak": f"{machine.peak / 1e9:,.0f} GFLOP/s",
+        "peak": f"peak {machine.peak / 1e9:,.0f} GFLOP/s",
     }

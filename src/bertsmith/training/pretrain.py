@@ -55,7 +55,7 @@ class Inputs:
     train: TokenStore
     heldout: TokenStore | None
     model: PretrainingModel
-    notes: list[str]
+    notes: tuple[str, ...]
 
 
 def pretrain(
@@ -103,7 +103,7 @@ def _run(
     before = [fill_mask(inputs.model, inputs.tokenizer, text) for text, _ in examples]
     loop_observer = RunObserver(out, recipe, inputs.model, machine, console if first else None)
     loop = Loop(task, optimizer, recipe, machine, out, loop_observer)
-    notes = inputs.notes + (loop.resume() if resume else [])
+    notes = [*inputs.notes, *(loop.resume() if resume else [])]
     with loop_observer.open(loop.progress.step):
         for note in notes:
             loop_observer.record("warning", loop.progress.step, message=note)
@@ -184,9 +184,10 @@ def _open_inputs(recipe: Recipe, out: Path, machine: Machine, console: Console |
     torch.manual_seed(recipe.seed)
     if init is None:
         config = recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
-        model, notes = PretrainingModel(config, _next_sentence(recipe, config)), []
+        model, notes = PretrainingModel(config, _next_sentence(recipe, config)), ()
     else:
-        model, notes = load_pretraining_model(init, next_sentence=recipe.data.next_sentence)
+        wanted = recipe.data.next_sentence
+        model, notes = load_pretraining_model(init, next_sentence=wanted, allow_new_heads=True)
         apply_dropout(model, recipe.model.dropouts(model.config))
     _check_fit(recipe, tokenizer, model.config, train)
     return Inputs(tokenizer, train, heldout, model, notes)

@@ -1,0 +1,43 @@
+"""`bertsmith pretrain`."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def pretrain(
+    recipe: str,
+    *overrides: str,
+    resume: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Pre-train a BERT by a recipe, or continue from a checkpoint on text of your own.
+
+    The folder given by out= holds the resolved recipe, the log, checkpoints, report.html and, at the end,
+    out/model: a checkpoint that transformers opens too. Ctrl-C saves a checkpoint first.
+
+    Parameters
+    ----------
+    recipe
+        One of ours (quickstart, budget, bert-base, bert-large, roberta-base) or a TOML file.
+    overrides
+        Settings as dotted.key=value, for instance steps=1000 or optimizer.learning_rate=3e-4. Top-level keys:
+        corpus, tokenizer, init (a checkpoint, or minilm), out, steps, hours, seed.
+    resume
+        Go on from the last whole checkpoint of out=: the same losses and weights, to the bit, as without the
+        interruption. Begins the run if there is no checkpoint yet.
+
+    Examples
+    --------
+    bertsmith pretrain budget hours=4 corpus=corpora/law tokenizer=tokenizers/law out=runs/law
+
+    bertsmith pretrain budget hours=4 corpus=corpora/law tokenizer=tokenizers/law out=runs/law --resume
+
+    bertsmith pretrain budget hours=1 init=minilm corpus=corpora/law out=runs/law-minilm
+
+    torchrun --nproc-per-node 8 -m bertsmith pretrain bert-base corpus=corpora/wiki tokenizer=tokenizers/wiki out=runs/base
+    """
+    from bertsmith.cli.screen import console
+    from bertsmith.training.pretrain import pretrain as run
+
+    result = run(recipe, *overrides, resume=resume, console=console)
+    console.print(f"\nmodel   {result.model}\nreport  {result.report}", markup=False)

@@ -1,0 +1,73 @@
+"""A pre-trained model from its folder: filled masks, and figures on text it has not seen."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from bertsmith.data.masking import Masker, MaskingRates
+from bertsmith.data.store import TokenStore, tokenize_corpus
+from bertsmith.data.stream import PretrainingStream
+from bertsmith.errors import InputError
+from bertsmith.model.locate import locate_model
+from bertsmith.tasks.fill_mask import Candidate
+from bertsmith.tasks.fill_mask import fill_mask as fill
+from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
+from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
+from bertsmith.text.corpus import Corpus
+from bertsmith.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class MaskedLanguageModel:
+    """A model with its tokenizer, ready to be asked.
+
+    >>> model = MaskedLanguageModel.load("runs/law/model")
+    >>> model.fill_mask("The court [MASK] the appeal.")
+    """
+
+    model: PretrainingModel
+    tokenizer: Tokenizer
+
+    @classmethod
+    def load(cls, name: str | Path) -> "MaskedLanguageModel":
+        """By path, alias or hub name. Raises ModelError when the checkpoint has no masked-language head."""
+        folder = locate_model(str(name)).folder
+        model, _ = load_pretraining_model(folder)
+        return cls(model, Tokenizer.load(folder))
+
+    def fill_mask(self, text: str, top: int = 5) -> list[list[Candidate]]:
+        """The `top` candidates for each mask, see bertsmith.tasks.fill_mask."""
+        return fill(self.model, self.tokenizer, text, top)
+
+    def evaluate(
+        self, data: str | Path, max_tokens: int = 1_000_000, sequence_length: int = 128
+    ) -> dict[str, float]:
+        """Masked-language loss, perplexity and accuracy, and next-sentence accuracy where the model has that head.
+
+        `data` is a corpus or a token store; its held-out part is used where it has one. The masks are the same
+        at every call. Raises InputError when there is nothing to measure.
+        """
+        path = Path(data)
+        if (path / "train" / "tokens.bin").exists():
+            return self._evaluate_store(path, max_tokens, sequence_length)
+        corpus = Corpus.open(path)
+        with TemporaryDirectory() as folder:
+            store = Path(folder) / "tokens"
+            tokenize_corpus(corpus, self.tokenizer, store)
+            return self._evaluate_store(store, max_tokens, sequence_length)
+
+    def _evaluate_store(self, path: Path, max_tokens: int, sequence_length: int) -> dict[str, float]:
+        heldout = path / "heldout"
+        store = TokenStore.open(heldout, self.tokenizer) if heldout.exists() else None
+        if store is None or len(store) < 2:
+            store = TokenStore.open(path / "train", self.tokenizer)
+        if len(store) == 0:
+            raise InputError(f"{path} has no text to measure on.")
+        next_sentence = self.model.next_sentence is not None and len(store) > 1
+        length = min(sequence_length, self.model.config.max_length)
+        stream = PretrainingStream(store, self.tokenizer, 0, next_sentence, length, 16 * length)
+        masker = Masker(self.tokenizer, MaskingRates())
+        task = PretrainingTask(self.model, [stream], masker, stream, max_tokens, torch.device("cpu"))
+        return task.metrics(task.sums(0, 1))
