@@ -1,4 +1,4 @@
-"""Tiny models run on one thread: waiting for a second costs more than it brings, most of all on a busy machine."""
+"""Tiny models run on one thread: waiting for a second costs more than it brings on a busy machine."""
 
 from collections.abc import Iterator
 

@@ -21,16 +21,13 @@ from bertsmith.model.architectures import choose_architecture, find_architecture
 from bertsmith.model.bert import Bert
 from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import BertConfig
-from bertsmith.model.config_json import config_from_hugging_face, config_to_hugging_face
+from bertsmith.model.config_json import config_from_hugging_face, config_to_hugging_face, read_labels
 from bertsmith.model.manifest import Manifest, read_manifest, write_manifest
 from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
 from bertsmith.model.weights import file_names, from_hugging_face, listed, part_of, to_hugging_face
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-
-# Keys of config.json that say what a head's outputs mean; carried along with the head.
-_LABEL_KEYS = ("id2label", "label2id", "num_labels", "problem_type")
 
 
 class SavesItself(Protocol):
@@ -91,7 +88,7 @@ def interpret(
         raise ModelError(f"{where} holds no encoder of the family {config.model_type}.")
     declared = settings.get("architectures")
     claim = str(declared[0]) if isinstance(declared, list) and declared else ""
-    labels = {key: settings[key] for key in _LABEL_KEYS if key in settings} if translated.carried else {}
+    labels = read_labels(settings, where) if translated.carried else {}
     return Checkpoint(
         config,
         choose_architecture(config.model_type, parts, claim).name,

@@ -4,7 +4,10 @@ Reading is an allow-list: a key that is neither a setting of ours nor known to b
 it could mean something that we do not compute.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig, make_config
@@ -99,3 +102,23 @@ def config_to_hugging_face(config: BertConfig, architecture: str) -> dict[str, A
         values = {spelling.get(key, key): value for key, value in values.items()}
         del values["type_vocab_size"], values["layer_norm_eps"]
     return {"architectures": [architecture], **values, "tie_word_embeddings": True}
+
+
+class Labels(BaseModel):
+    """What a head's outputs mean: the keys that travel with the head."""
+
+    id2label: dict[Annotated[str, Field(pattern="^[0-9]{1,6}$")], str] | None = None
+    label2id: dict[str, Annotated[int, Field(ge=0)]] | None = None
+    num_labels: Annotated[int, Field(ge=1)] | None = None
+    problem_type: str | None = None
+
+
+def read_labels(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The keys of config.json that belong to a head, as they are. Raises ModelError for a wrong type."""
+    given = {key: values[key] for key in Labels.model_fields if key in values}
+    try:
+        return Labels.model_validate(given, strict=True).model_dump(exclude_none=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ModelError(f"the settings of {where}: {key}: {first['msg']}.") from error

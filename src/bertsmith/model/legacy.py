@@ -1,0 +1,192 @@
+"""pytorch_model.bin → a safe model folder. The only place that opens a pickle, and only for tensors.
+
+torch.load(weights_only=True) rebuilds tensors and plain containers and refuses everything else. What it
+doesn't check is checked here: the container's size before it is opened, and that what came out is a flat
+dictionary of ordinary tensors that are no larger than the file.
+"""
+
+import pickle
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertsmith.errors import ModelError, TokenizerError
+from bertsmith.files import sha256
+from bertsmith.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, interpret, save_checkpoint
+from bertsmith.model.untrusted import plain_file, read_settings
+from bertsmith.text.tokenizer import Tokenizer
+
+LEGACY_WEIGHTS = "pytorch_model.bin"
+
+# A pickle describes 200 tensors in 50 kB; more than this is not a description of tensors.
+MAX_PICKLE_BYTES = 16 << 20
+
+# Where TensorFlow's and other frameworks' weights show themselves, and what they are called.
+_FOREIGN = {
+    "*.ckpt*": "TensorFlow's checkpoint format",
+    "*.h5": "Keras' format",
+    "*.msgpack": "Flax' format",
+    "*.onnx": "the ONNX format",
+}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was read, whether a tokenizer came with it, and sentences for the user."""
+
+    checkpoint: Checkpoint
+    with_tokenizer: bool
+    notes: tuple[str, ...]
+
+
+def import_legacy(folder: Path | str, out: Path | str) -> Imported:
+    """Writes `out` from a folder with pytorch_model.bin, config.json and, if it has one, a vocabulary.
+
+    Every tensor is kept: heads that Bertsmith has no part for go into the new file under their own names,
+    with their labels. Raises ModelError when the file holds anything but tensors, is cut, or doesn't fit
+    its config.json; InputError when `out` exists. Nothing half-written is left.
+    """
+    folder, out = Path(folder), Path(out)
+    weights = _find_legacy_weights(folder)
+    settings = read_settings(plain_file(folder, CONFIG))
+    checkpoint = interpret(read_legacy_tensors(weights), settings, str(weights))
+    tokenizer, tokenizer_note = _read_tokenizer(folder, checkpoint)
+    save_checkpoint(
+        out,
+        checkpoint.tensors,
+        checkpoint.config,
+        checkpoint.architecture,
+        task="imported",
+        tokenizer=tokenizer,
+        provenance={"imported_from": f"{folder.name}/{LEGACY_WEIGHTS}", "sha256": sha256(weights)},
+        carried=checkpoint.carried,
+        labels=checkpoint.labels,
+    )
+    notes = (*checkpoint.notes, *_carried_note(checkpoint), *tokenizer_note)
+    return Imported(checkpoint, tokenizer is not None, notes)
+
+
+def read_legacy_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a pytorch_model.bin, on the CPU. Raises ModelError for anything that isn't one."""
+    _check_container(path)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except pickle.UnpicklingError as error:
+        raise ModelError(
+            f"{path} holds Python objects beside its tensors, or is not what torch.save wrote. Opening it "
+            "could run code, so it was refused. Ask its maker for a model.safetensors."
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        first_line = str(error).partition("\n")[0][:200]
+        raise ModelError(f"{path} can't be read ({first_line}). It may have been cut or altered.") from error
+    return _require_plain_tensors(content, path)
+
+
+def _find_legacy_weights(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise ModelError(
+            f"{folder} is not a folder. Give the folder that holds {LEGACY_WEIGHTS} and {CONFIG}."
+        )
+    if (folder / LEGACY_WEIGHTS).exists() or (folder / LEGACY_WEIGHTS).is_symlink():
+        return plain_file(folder, LEGACY_WEIGHTS)
+    if (folder / WEIGHTS).exists():
+        raise ModelError(
+            f"{folder} holds a {WEIGHTS} already: use the folder as it is, nothing is to be imported."
+        )
+    for pattern, name in _FOREIGN.items():
+        if any(folder.glob(pattern)):
+            raise ModelError(
+                f"{folder} holds weights in {name}, which Bertsmith doesn't read. Convert them to "
+                f"{LEGACY_WEIGHTS} once where that framework is installed (for TensorFlow: transformers 4, "
+                "models/bert/convert_bert_original_tf_checkpoint_to_pytorch.py), then import that."
+            )
+    raise ModelError(f"{folder} has no {LEGACY_WEIGHTS}: there is nothing to import.")
+
+
+def _check_container(path: Path) -> None:
+    """torch.save writes zip archives without compression since 1.6, and a bare pickle stream before."""
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            # torch's magic number as a pickle: protocol 2, then the integer 0x1950a86a20f9469cfc6c
+            if file.read(14) != b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19":
+                raise ModelError(
+                    f"{path} is not a file that torch.save wrote. It may have been cut or altered."
+                )
+        return
+    size = path.stat().st_size
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise ModelError(f"{path} is a broken archive ({error}). It may have been cut or altered.") from error
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise ModelError(f"{path} is a compressed archive, which torch.save never writes; it was refused.")
+    if sum(entry.file_size for entry in entries) > size:
+        raise ModelError(f"{path} claims to hold more than its {size:,} bytes; it was refused.")
+    if any(entry.filename.endswith(".pkl") and entry.file_size > MAX_PICKLE_BYTES for entry in entries):
+        raise ModelError(f"{path} has a description of more than {MAX_PICKLE_BYTES:,} bytes; it was refused.")
+
+
+def _require_plain_tensors(content: object, path: Path) -> dict[str, Tensor]:
+    """A flat dictionary of names to dense tensors, together no larger than the file could hold twice.
+
+    Twice, because tied tensors are two names for one storage. A tensor can also be a view that repeats a
+    few stored values a billion times.
+    """
+    if not isinstance(content, Mapping):
+        raise ModelError(f"{path} holds a {type(content).__name__}; expected a dictionary of tensors.")
+    budget = 2 * path.stat().st_size
+    tensors: dict[str, Tensor] = {}
+    for name, value in content.items():
+        if not isinstance(name, str) or not _is_plain(value):
+            raise ModelError(
+                f"{path}: {name!r} is {_described(value)}; expected nothing but dense tensors by name. "
+                "A training state must be reduced to the model's state_dict by its maker."
+            )
+        budget -= value.numel() * value.element_size()
+        if budget < 0:
+            raise ModelError(f"{path} claims tensors that are larger than the file; it was refused.")
+        tensors[name] = value.detach()
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def _is_plain(value: Any) -> bool:
+    return (
+        type(value) in (Tensor, torch.nn.Parameter)
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and not value.is_quantized
+    )
+
+
+def _described(value: object) -> str:
+    return (
+        f"a tensor of an unusual kind ({value.layout})" if isinstance(value, Tensor) else type(value).__name__
+    )
+
+
+def _read_tokenizer(folder: Path, checkpoint: Checkpoint) -> tuple[Tokenizer | None, tuple[str, ...]]:
+    """The folder's tokenizer if it has a usable one; otherwise why it hasn't, and what to do."""
+    try:
+        tokenizer = Tokenizer.load(folder)
+    except TokenizerError as error:
+        return None, (f"no tokenizer was imported: {error}",)
+    rows = checkpoint.config.vocab_size
+    if tokenizer.vocab_size > rows:
+        return None, (
+            f"no tokenizer was imported: it has {tokenizer.vocab_size:,} pieces, the model {rows:,} rows. "
+            f"Remove the pieces from {tokenizer.id_to_token(rows)!r} on and import again",
+        )
+    return tokenizer, ()
+
+
+def _carried_note(checkpoint: Checkpoint) -> tuple[str, ...]:
+    if not checkpoint.carried:
+        return ()
+    heads = sorted({name.partition(".")[0] for name in checkpoint.carried})
+    return (f"the head {', '.join(heads)} ({checkpoint.architecture}) was kept under its own names",)
