@@ -68,7 +68,7 @@ class SignatureFiles:
 
 def _append(path: Path, values: npt.NDArray[np.unsignedinteger]) -> None:
     with path.open("ab") as file:
-        file.write(values.data.cast("B"))
+        values.tofile(file)
 
 
 def _buckets(keys: UInt64s, alive: Mask) -> Iterator[npt.NDArray[np.int64]]:

@@ -65,4 +65,7 @@ class ShardWriter:
 def read_shard(path: Path) -> Iterator[pa.RecordBatch]:
     """A shard's documents in order, a few hundred at a time; holds one row group."""
     with pq.ParquetFile(path, pre_buffer=False) as table:
-        yield from table.iter_batches(batch_size=512, use_threads=False)
+        for group in range(
+            table.num_row_groups
+        ):  # one by one: a batch could otherwise span many of long documents
+            yield from table.iter_batches(batch_size=512, row_groups=[group], use_threads=False)
