@@ -1,8 +1,8 @@
 """The order of pre-training data: a pure function of (seed, position).
 
-Each epoch shuffles the documents, makes sequences from a block of them at a time, shuffles the block, and cuts
-the stream into batches of a token budget. A cursor of four numbers names a place in it: to resume, a block is made
-again (milliseconds), nothing is skipped through. The order knows nothing of ranks.
+Each epoch shuffles the documents, makes sequences from a block of them at a time, shuffles the block, and
+cuts the stream into batches of a token budget. A cursor of four numbers names a place in it: to resume, a
+block is made again (milliseconds), nothing is skipped through. The order knows nothing of ranks.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from bertsmith.data.batch import Sequences, concatenate, ragged_range
 from bertsmith.data.pairs import Instances, full_segments, next_sentence_pairs, truncate
 from bertsmith.data.store import TokenStore
-from bertsmith.errors import StoreError
+from bertsmith.errors import RecipeError, StoreError
 from bertsmith.text.tokenizer import Tokenizer
 
 _BLOCK_DOCUMENTS = 4096  # shuffled together; tens of milliseconds to make again
@@ -56,8 +56,25 @@ class PretrainingStream:
     short_probability: float = 0.1
 
     def __post_init__(self) -> None:
+        if self.max_length < self._special + 1 + self.next_sentence:
+            raise RecipeError(
+                f"A sequence length of {self.max_length} leaves no room for text beside {self._special} "
+                "special tokens; give at least 8."
+            )
+        if self.batch_tokens < self.max_length:
+            raise RecipeError(
+                f"A batch of {self.batch_tokens:,} tokens can't hold a sequence of {self.max_length:,}; "
+                "give room for at least one."
+            )
         if self.next_sentence:
             require_documents(self.store)
+        elif len(self.store) == 0:
+            raise StoreError(f"{self.store.path} has no text to train on.")
+
+    @property
+    def _special(self) -> int:
+        """Special tokens of a sequence: [CLS] and one [SEP] a segment."""
+        return 2 + self.next_sentence
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """Endless, from `cursor` on. A batch may span blocks and epochs."""
@@ -88,8 +105,7 @@ class PretrainingStream:
         order = _document_order(len(self.store), self.seed, phase, epoch)
         documents = order[block * _BLOCK_DOCUMENTS : (block + 1) * _BLOCK_DOCUMENTS]
         generator = _generator(self.seed, phase, epoch, block)
-        special = 3 if self.next_sentence else 2
-        room = self.max_length - special
+        room = self.max_length - self._special
         if self.next_sentence:
             pairs = next_sentence_pairs(self.store, documents, room, self.short_probability, generator)
             instances = truncate(pairs, room, generator)
@@ -97,14 +113,13 @@ class PretrainingStream:
             instances = full_segments(self.store, documents, room)
         instances = instances[generator.permutation(len(instances))]
         lengths = instances.first_end - instances.first_start + instances.second_end - instances.second_start
-        return instances, (lengths + special).tolist()
+        return instances, (lengths + self._special).tolist()
 
     def _sequences(self, instances: Instances, keys: npt.NDArray[np.uint64]) -> Sequences:
         """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] with the second part as segment 1."""
         first = instances.first_end - instances.first_start
         second = instances.second_end - instances.second_start
-        has_second = int(self.next_sentence)
-        lengths = first + second + 2 + has_second
+        lengths = first + second + self._special
         starts = np.cumsum(lengths) - lengths
         token_ids = np.empty(int(lengths.sum()), np.int64)
         segment_ids = np.zeros_like(token_ids)
@@ -113,7 +128,7 @@ class PretrainingStream:
         token_ids[ragged_range(starts + 1, first)] = self.store.tokens[
             ragged_range(instances.first_start, first)
         ]
-        if has_second:
+        if self.next_sentence:
             places = ragged_range(starts + 2 + first, second)
             token_ids[places] = self.store.tokens[ragged_range(instances.second_start, second)]
             token_ids[starts + lengths - 1] = self.tokenizer.sep_id
@@ -127,10 +142,11 @@ def require_documents(store: TokenStore) -> None:
     with_next = int((sentences > 1).sum())
     if len(store) < 2 or with_next < 0.05 * len(sentences):
         raise StoreError(
-            "Next-sentence prediction needs at least two documents, most of them with several sentences in order; "
-            f"{store.path} has {len(store):,} document(s), {with_next:,} of the first {len(sentences):,} with more "
-            "than one sentence. Give the corpus document structure (one document per file, or blank lines between "
-            "documents), or pre-train without it: next_sentence=false."
+            "Next-sentence prediction needs at least two documents, and documents of several sentences in "
+            f"order; {store.path} has {len(store):,} document(s), {with_next:,} of the first "
+            f"{len(sentences):,} with more than one sentence. Give the corpus document structure (one "
+            "document per file, or blank lines between documents), or pre-train without it: "
+            "data.next_sentence=false."
         )
 
 
