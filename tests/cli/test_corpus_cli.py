@@ -1,0 +1,150 @@
+"""`bertsmith corpus`: what it prints, its exit status, and one sentence for what is wrong."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from bertsmith.cli.main import main
+from bertsmith.data.store import TokenStore
+from bertsmith.text.corpus import Corpus
+
+DOCUMENTS = [f"Document {n} speaks of matter {n}.\nIt ends with the word number {n * n}." for n in range(30)]
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "document",
+    "speaks",
+    "of",
+    "matter",
+    "it",
+    "ends",
+    ".",
+]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.txt.gz"
+    path.write_bytes(gzip.compress("\n\n".join(DOCUMENTS).encode()))
+    return path
+
+
+@pytest.fixture
+def corpus(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    assert main(["corpus", "build", str(source), "--out", str(tmp_path / "corpus"), "--licence", "CC0"]) == 0
+    return tmp_path / "corpus"
+
+
+def test_build_prints_what_it_made(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Corpus.open(corpus).manifest.kept.documents == 30
+    assert Corpus.open(corpus).manifest.licence == "CC0"
+
+
+def test_info_shows_counts_sources_and_examples(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["corpus", "info", str(corpus)]) == 0
+    first = capsys.readouterr().out
+    assert main(["corpus", "info", str(corpus)]) == 0
+    assert capsys.readouterr().out == first
+    assert "30" in first and "texts.txt.gz" in first and "lines" in first and "CC0" in first
+    assert sum(DOCUMENTS[n].replace("\n", " ") in first for n in range(30)) == 3
+    assert main(["corpus", "info", str(corpus), "--seed", "1"]) == 0
+    assert capsys.readouterr().out != first
+
+
+def test_settings_on_the_command_line_reach_the_manifest(source: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "corpus")
+    options = ["--no-near-duplicates", "--heldout", "0.5", "--format", "blank-lines", "--min-words", "2"]
+    assert main(["corpus", "build", str(source), "--out", out, "--workers", "1", *options]) == 0
+    manifest = Corpus.open(out).manifest
+    settings = manifest.settings
+    assert (settings.near_duplicates, settings.heldout, settings.format, settings.min_words) == (
+        False,
+        0.5,
+        "blank-lines",
+        2,
+    )
+    assert manifest.splits["heldout"].counts.documents > 5
+
+
+def test_a_single_file_read_as_one_document_gets_a_hint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("A paragraph with no stop\n\nAnother one with no stop\n")
+    assert main(["corpus", "build", str(tmp_path / "a.txt"), "--out", str(tmp_path / "corpus")]) == 0
+    assert "--format blank-lines" in capsys.readouterr().out
+
+
+def test_verify_accepts_what_is_whole_and_names_what_is_not(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["corpus", "verify", str(corpus)]) == 0
+    shard = corpus / "train-00000.parquet"
+    data = bytearray(shard.read_bytes())
+    data[100] ^= 1
+    shard.write_bytes(data)
+    capsys.readouterr()
+    assert main(["corpus", "verify", str(corpus)]) == 2
+    assert "train-00000.parquet was altered" in capsys.readouterr().err
+
+
+def test_tokenize_writes_a_store_that_verify_knows(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    store = tmp_path / "store"
+    assert main(["corpus", "tokenize", str(corpus), str(tmp_path / "vocab.txt"), "--out", str(store)]) == 0
+    assert TokenStore.open(store / "train").vocab_size == len(PIECES)
+    assert main(["corpus", "verify", str(store)]) == 0
+    tokens = store / "train" / "tokens.bin"
+    data = bytearray(tokens.read_bytes())
+    data[-1] ^= 1
+    tokens.write_bytes(data)
+    assert main(["corpus", "verify", str(store)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nowhere"], "The source nowhere does not exist."),
+        ([], "at least one SOURCE"),
+        (["texts.txt.gz", "--format", "xml"], "format: expected 'auto', 'file'"),
+        (["texts.txt.gz", "--heldout", "1"], "heldout: expected less than 1"),
+        (["texts.txt.gz", "--workers", "0"], "Expected at least 1 worker, found 0."),
+        (["texts.txt.gz", "--format", "csv"], "texts.txt.gz: no column 'text'"),
+        (["pydocs:nosuchpackage"], "no package nosuchpackage is installed here"),
+        (["cut.gz"], "cut.gz: the gzip archive is cut or damaged"),
+        (["latin.txt"], "expected utf-8 text, found 0xe9 at byte 3"),
+        (["empty.txt"], "The source empty.txt yielded no text"),
+        (["empty"], "The folder empty holds no file"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_status_2(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    complaint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cut.gz").write_bytes(source.read_bytes()[:-9])
+    Path("latin.txt").write_bytes("café".encode("latin-1"))
+    Path("empty.txt").touch()
+    Path("empty").mkdir()
+    before = sorted(tmp_path.iterdir())
+    assert main(["corpus", "build", *arguments, "--out", "out/corpus"]) == 2
+    printed = capsys.readouterr()
+    assert complaint in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+    assert [path for path in sorted(tmp_path.iterdir()) if path.name != "out"] == before
+    assert not list((tmp_path / "out").iterdir()) if (tmp_path / "out").exists() else True
+
+
+def test_help_shows_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["corpus", "build", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "bertsmith corpus build pydocs: --out corpora/pydocs" in printed
+    assert "--no-near-duplicates" in printed
