@@ -5,7 +5,7 @@ T   tokens      S   sentences      D   documents
 
 import hashlib
 from collections.abc import Callable
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from bertsmith.files import atomic_folder, require_free_space, sha256, write_jso
 from bertsmith.text.corpus import Corpus, Document
 from bertsmith.text.manifest import Split
 from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.word_cache import WordCache
 
 Progress = Callable[[int, int | None, str], None]
 
@@ -73,6 +74,7 @@ def _write_split(
 ) -> StoredSplit:
     total = corpus.manifest.splits[split].counts.documents
     folder.mkdir()
+    words = WordCache(tokenizer)
     with (
         ArrayFile(folder / TOKENS, dtype) as tokens,
         ArrayFile(folder / SENTENCES, OFFSETS) as sentences,
@@ -83,11 +85,11 @@ def _write_split(
         read = 0
         stream = corpus.documents(split)
         while batch := list(islice(stream, DOCUMENTS_AT_ONCE)):
-            ids, per_document = _tokenized(batch, tokenizer)
-            ends = np.cumsum([len(sentence) for sentence in ids]) + tokens.length
-            documents.append(np.cumsum(per_document) + sentences.length - 1)
-            sentences.append(ends)
-            tokens.append(np.fromiter(chain.from_iterable(ids), dtype))
+            ids, lengths = words.encode([text for document in batch for text in document.sentences])
+            tokens_each, sentences_each = _without_empty(batch, lengths)
+            documents.append(np.cumsum(sentences_each) + sentences.length - 1)
+            sentences.append(np.cumsum(tokens_each) + tokens.length)
+            tokens.append(ids)
             read += len(batch)
             if progress is not None:
                 progress(read, total, f"{split} documents")
@@ -99,17 +101,17 @@ def _write_split(
     )
 
 
-def _tokenized(batch: list[Document], tokenizer: Tokenizer) -> tuple[list[list[int]], list[int]]:
-    """The ids of the sentences that have any, and the number of such sentences per document that has any."""
-    encoded = iter(tokenizer.encode_batch([text for document in batch for text in document.sentences]))
-    kept: list[list[int]] = []
-    per_document: list[int] = []
-    for document in batch:
-        before = len(kept)
-        kept.extend(ids for ids in islice(encoded, len(document.sentences)) if ids)
-        if len(kept) > before:
-            per_document.append(len(kept) - before)
-    return kept, per_document
+def _without_empty(
+    documents: list[Document], lengths: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Tokens of each sentence that has any, and such sentences of each document that has any.
+
+    `lengths` are the tokens of all sentences of all `documents`.
+    """
+    first = np.cumsum([0, *(len(document.sentences) for document in documents)])  # (documents + 1,)
+    filled_before = np.concatenate([[0], np.cumsum(lengths > 0)])  # (sentences + 1,)
+    sentences = np.diff(filled_before[first])
+    return lengths[lengths > 0], sentences[sentences > 0]
 
 
 class ArrayFile:

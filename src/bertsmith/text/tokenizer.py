@@ -48,12 +48,15 @@ class Tokenizer:
     """
 
     def __init__(self, backend: Backend, special: dict[str, str]) -> None:
-        """`special` maps "pad", "unk", "cls", "sep" and "mask" to their tokens; use `load` for files."""
+        """`special` maps "pad", "unk", "cls", "sep" and "mask" to their tokens; use `load` for files.
+
+        `backend`, the tokenizers library's object, belongs to this one from here on and must not be changed.
+        """
         self._special = special
-        self._backend = backend
-        self._backend.no_padding()
-        self._backend.no_truncation()
-        self._backend.encode_special_tokens = True  # in text, "[SEP]" is text
+        self.backend = backend
+        self.backend.no_padding()
+        self.backend.no_truncation()
+        self.backend.encode_special_tokens = True  # in text, "[SEP]" is text
         self.family: Family = "wordpiece" if isinstance(backend.model, models.WordPiece) else "byte-level"
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
@@ -81,44 +84,44 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The library's own pickling forgets that special tokens in text are text."""
-        return _from_json, (self._backend.to_str(), self._special)
+        return _from_json, (self.backend.to_str(), self._special)
 
     def encode(self, text: str, *, read_special_tokens: bool = False) -> Encoding:
         """The pieces of one text, without [CLS] and [SEP].
 
         With `read_special_tokens`, "[MASK]" and its like in the text become the special token.
         """
-        backend = self._reading_backend if read_special_tokens else self._backend
+        backend = self._reading_backend if read_special_tokens else self.backend
         try:
             encoding = backend.encode(text, add_special_tokens=False)
         except TypeError:
-            encoding = backend.encode(_without_surrogates(text), add_special_tokens=False)
+            encoding = backend.encode(without_surrogates(text), add_special_tokens=False)
         ids = encoding.ids
         return Encoding(ids, encoding.offsets, [self.pieces[number] for number in ids])
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, in parallel and without offsets; the same ids as `encode` gives."""
         try:
-            encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+            encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:
-            cleaned = [_without_surrogates(text) for text in texts]
-            encodings = self._backend.encode_batch_fast(cleaned, add_special_tokens=False)
+            cleaned = [without_surrogates(text) for text in texts]
+            encodings = self.backend.encode_batch_fast(cleaned, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Readable text of `ids`. What the normaliser took away (capitals, accents, spacing) stays lost."""
-        return self._backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
+        return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
 
     def token_to_id(self, token: str) -> int:
         """Raises TokenizerError when the vocabulary doesn't hold `token`."""
-        number = self._backend.token_to_id(token)
+        number = self.backend.token_to_id(token)
         if number is None:
             raise TokenizerError(f"The vocabulary of {self.vocab_size:,} pieces has no piece {token!r}.")
         return number
 
     def id_to_token(self, number: int) -> str:
         """Raises TokenizerError when `number` is not in 0 … V-1."""
-        token = self._backend.id_to_token(int(number)) if number >= 0 else None
+        token = self.backend.id_to_token(int(number)) if number >= 0 else None
         if token is None:
             raise TokenizerError(f"There is no piece {number}: ids run from 0 to {self.vocab_size - 1:,}.")
         return token
@@ -132,7 +135,7 @@ class Tokenizer:
     def continues_word(self) -> npt.NDArray[np.bool_]:
         """(V,) True where a piece continues a word: "##ing", or "ing" where words start with "Ġ"."""
         if self.family == "wordpiece":
-            prefix = self._backend.model.continuing_subword_prefix
+            prefix = self.backend.model.continuing_subword_prefix
             continues = [piece.startswith(prefix) and piece != prefix for piece in self.pieces]
         else:
             continues = [not piece.startswith(LEADING_WHITE_SPACE) for piece in self.pieces]
@@ -140,6 +143,15 @@ class Tokenizer:
         flags[list(self.special_ids)] = False
         flags.setflags(write=False)
         return flags
+
+    @cached_property
+    def splits_at_blanks(self) -> bool:
+        """True when the ids of a text are those of its blank-separated words, one after the other."""
+        return (
+            isinstance(self.backend.normalizer, normalizers.BertNormalizer)
+            and isinstance(self.backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+            and all(token.special for token in self.backend.get_added_tokens_decoder().values())
+        )
 
     @cached_property
     def lowercase(self) -> bool:
@@ -153,8 +165,8 @@ class Tokenizer:
 
     def normalise(self, text: str) -> str:
         """`text` as the vocabulary sees it: cleaned, and lower-cased without accents when uncased."""
-        normalizer = self._backend.normalizer
-        return text if normalizer is None else normalizer.normalize_str(_without_surrogates(text))
+        normalizer = self.backend.normalizer
+        return text if normalizer is None else normalizer.normalize_str(without_surrogates(text))
 
     def save(self, folder: Path | str) -> None:
         """Writes what transformers opens: tokenizer.json, tokenizer_config.json, and WordPiece's vocab.txt.
@@ -170,19 +182,19 @@ class Tokenizer:
 
     @cached_property
     def _json(self) -> str:
-        return self._backend.to_str(pretty=True)
+        return self.backend.to_str(pretty=True)
 
     @cached_property
     def _reading_backend(self) -> Backend:
         """A twin that sees special tokens in text: the library's switch isn't thread-safe."""
-        backend = Backend.from_str(self._backend.to_str())
+        backend = Backend.from_str(self.backend.to_str())
         backend.encode_special_tokens = False
         return backend
 
     def _settings(self) -> dict[str, Any]:
         """tokenizer_config.json: enough for transformers to build the same tokenizer from vocab.txt alone."""
         settings: dict[str, Any] = {f"{role}_token": token for role, token in self._special.items()}
-        normalizer, pre_tokenizer = self._backend.normalizer, self._backend.pre_tokenizer
+        normalizer, pre_tokenizer = self.backend.normalizer, self.backend.pre_tokenizer
         if isinstance(normalizer, normalizers.BertNormalizer) and self.family == "wordpiece":
             settings |= {
                 "tokenizer_class": "BertTokenizer",
@@ -206,7 +218,7 @@ def _from_json(content: str, special: dict[str, str]) -> Tokenizer:
     return Tokenizer(Backend.from_str(content), special)
 
 
-def _without_surrogates(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """Half of a UTF-16 pair is no character; U+FFFD keeps the offsets, and BERT's cleaning drops it."""
     return LONE_SURROGATE.sub("\ufffd", text)
 

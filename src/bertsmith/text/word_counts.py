@@ -1,7 +1,7 @@
 """How often each word of a corpus occurs, counted in bounded memory.
 
-Words are counted as they stand between blanks and only then normalised and split at punctuation: there are
-twenty times fewer distinct words than words, and the rules of BERT never look past a blank.
+What stands between blanks is counted first, and only then normalised and split at punctuation: running text
+has twenty times fewer distinct words than words.
 """
 
 import zlib
@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import normalizers
+
+from bertsmith.text.bert_words import BertWords
 
 if TYPE_CHECKING:
     from bertsmith.text.corpus import Corpus
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int | None, str], None]
 
 #: About 130 bytes each. 93 MB of Wikipedia hold 0.8 million; more than this are thinned out.
-MAX_RAW_WORDS = 2_000_000
+MAX_RUNS = 2_000_000
 DOCUMENTS_AT_ONCE = 256
 
 
@@ -33,14 +35,14 @@ def count_words(
 ) -> Counter[str]:
     """Word → occurrences, words as BERT's rules make them ("don't" is three), in a sample of `sample_bytes`.
 
-    The same corpus, settings and seed give the same counts. Of a corpus with more than `MAX_RAW_WORDS`
+    The same corpus, settings and seed give the same counts. Of a corpus with more than `MAX_RUNS`
     distinct words the rarest are forgotten along the way, so that a word may be counted too low by a few.
     """
     counts: Counter[str] = Counter()
     for text in _sampled_text(corpus, split, sample_bytes, seed, progress):
         counts.update(text.split())
-        if len(counts) > MAX_RAW_WORDS:
-            counts = _without_rare(counts, MAX_RAW_WORDS // 2)
+        if len(counts) > MAX_RUNS:
+            counts = _without_rare(counts, MAX_RUNS // 2)
     return _as_bert_words(counts, lowercase)
 
 
@@ -76,13 +78,9 @@ def _without_rare(counts: Counter[str], keep: int) -> Counter[str]:
 
 
 def _as_bert_words(counts: Counter[str], lowercase: bool) -> Counter[str]:
-    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    splitter = pre_tokenizers.BertPreTokenizer()
+    split = BertWords(normalizers.BertNormalizer(lowercase=lowercase))
     words: Counter[str] = Counter()
-    for raw, count in counts.items():
-        if raw.isascii() and raw.isalnum():  # three words in four, and nothing to split in them
-            words[raw.lower() if lowercase else raw] += count
-        else:
-            for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(raw)):
-                words[word] += count
+    for run, count in counts.items():
+        for word in split(run):
+            words[word] += count
     return words
