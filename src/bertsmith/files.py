@@ -98,7 +98,7 @@ def flush(path: Path) -> None:
 
 
 def require_free_space(folder: Path, needed: int, purpose: str) -> None:
-    """Raises ResourceError unless the disk of `folder` (or its nearest existing parent) has `needed` bytes."""
+    """Raises ResourceError unless the disk of `folder`, or of its nearest parent, has `needed` bytes."""
     existing = Path(folder).absolute()
     while not existing.exists():
         existing = existing.parent

@@ -71,7 +71,8 @@ class PackedBatch:
         total = int(ends[-1]) if len(ends) else 0
         if not (total == len(token_ids) == len(segment_ids)):
             raise ValueError(
-                f"lengths sum to {total}, but there are {len(token_ids)} token ids and {len(segment_ids)} segment ids"
+                f"lengths sum to {total}, but there are {len(token_ids)} token ids "
+                f"and {len(segment_ids)} segment ids"
             )
         if (lengths < 1).any():
             raise ValueError("every sequence of a packed batch needs at least one token")
@@ -97,7 +98,7 @@ class PackedBatch:
 
     @cached_property
     def runs(self) -> tuple[tuple[int, int], ...]:
-        """(length, count) of each run of neighbouring sequences of equal length; few when sorted by length."""
+        """(length, count) of each run of neighbours of equal length; few when sorted by length."""
         return tuple((length, len(list(same))) for length, same in groupby(self.lengths))
 
 
@@ -122,5 +123,6 @@ def concatenate(parts: list[Sequences]) -> Sequences:
 
 def ragged_range(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """starts[0], starts[0] + 1, … (lengths[0] of them), starts[1], …: the indices of many spans at once."""
-    total = int(lengths.sum())
-    return np.arange(total) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    indices: npt.NDArray[np.int64] = np.arange(int(lengths.sum()))
+    indices += np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    return indices

@@ -1,8 +1,8 @@
 """Masks for masked language modelling (Devlin et al. 2019, section 3.1, task 1), drawn where the model runs.
 
-Every draw is a hash of (the sequence's key, the token's place in it): the same for any device, number of ranks or
-micro-batches, and nothing needs to be saved to resume. How many tokens a sequence has masked follows from its
-length, so shapes are known on the host and the device is never waited for.
+Every draw is a hash of (the sequence's key, the token's place in it): the same for any device, number of
+ranks or micro-batches, and nothing needs to be saved to resume. How many tokens a sequence has masked
+follows from its length, so shapes are known on the host and the device is never waited for.
 
 N tokens in the packed batch, B sequences, K masked positions.
 """
@@ -22,7 +22,7 @@ IGNORED = -100  # label of a position that counts nothing
 
 @dataclass(frozen=True)
 class MaskingRates:
-    """Shares in [0, 1]: of tokens chosen; and of those, made [MASK] and made a random token (the rest is kept)."""
+    """Shares in [0, 1]: of tokens chosen; of those, made [MASK], and made a random token."""
 
     chosen: float = 0.15
     masked: float = 0.8
@@ -62,7 +62,7 @@ class Masker:
         return int((self.draw(sequences, batch).labels != IGNORED).sum())
 
     def wanted(self, sequences: Sequences) -> npt.NDArray[np.int64]:
-        """(B,) how many tokens of each sequence to choose: the rounded share, at least one; no special token."""
+        """(B,) how many tokens of each sequence to choose: the rounded share, at least one."""
         starts = np.cumsum(sequences.lengths) - sequences.lengths
         maskable = np.add.reduceat(~self._special_on_host[sequences.token_ids], starts, dtype=np.int64)
         wanted = np.maximum(np.rint(self.rates.chosen * maskable), 1).astype(np.int64)
@@ -90,8 +90,8 @@ class Masker:
     ) -> tuple[Tensor, Tensor | None]:
         """(N,) token rows, each sequence's in random order with special tokens last.
 
-        With whole words, a word's pieces stay together, and the second result (N,) says which rows of the order
-        belong to words that end within their sequence's count.
+        With whole words, a word's pieces stay together, and the second result (N,) says which rows of the
+        order belong to words that end within their sequence's count.
         """
         device = draws.device
         special = self._special[batch.token_ids]
@@ -141,4 +141,5 @@ def _mix(x: Tensor) -> Tensor:
 
 def _shift(x: Tensor, bits: int) -> Tensor:
     """x >> bits filled with zeros; torch fills int64 with the sign."""
-    return (x >> bits) & (2 ** (64 - bits) - 1)
+    shifted: Tensor = (x >> bits) & (2 ** (64 - bits) - 1)
+    return shifted

@@ -46,9 +46,9 @@ def next_sentence_pairs(
     """Pairs of segments from `documents`, before truncation, by the algorithm of google-research/bert.
 
     Sentences are gathered until the target length (usually `max_tokens`, sometimes shorter, so that the model
-    meets short texts too); a random cut divides them into two segments; half of the second segments, and those
-    of lone sentences, are replaced by text of another document, and what they would have been is put back.
-    Every sentence of `documents` is used once. `max_tokens` counts tokens without [CLS] and [SEP].
+    meets short texts too); a random cut divides them into two segments; half of the second segments, and
+    those of lone sentences, are replaced by text of another document, and what they would have been is put
+    back. Every sentence of `documents` is used once. `max_tokens` counts tokens without [CLS] and [SEP].
     """
     draw = _uniforms(generator)
     rows: list[tuple[int, int, int, int, int]] = []

@@ -12,8 +12,8 @@ from bertsmith.data.batch import Sequences
 def split(sequences: Sequences, ranks: int, micro_batch_tokens: int) -> list[list[Sequences]]:
     """Micro-batches for each rank, of about equal tokens and at most `micro_batch_tokens` plus one sequence.
 
-    Sequences are sorted by length, so that neighbours are equally long and attention runs on few, large groups.
-    Raises ValueError when there are fewer sequences than ranks.
+    Sequences are sorted by length, so that neighbours are equally long and attention runs on few, large
+    groups. Raises ValueError when there are fewer sequences than ranks.
     """
     if len(sequences) < ranks:
         raise ValueError(f"a batch of {len(sequences)} sequences can't be divided over {ranks} ranks")

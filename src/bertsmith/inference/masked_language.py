@@ -44,10 +44,11 @@ class MaskedLanguageModel:
     def evaluate(
         self, data: str | Path, max_tokens: int = 1_000_000, sequence_length: int = 128
     ) -> dict[str, float]:
-        """Masked-language loss, perplexity and accuracy, and next-sentence accuracy where the model has that head.
+        """Masked-language loss, perplexity and accuracy, and next-sentence accuracy where the model has
+        that head.
 
-        `data` is a corpus or a token store; its held-out part is used where it has one. The masks are the same
-        at every call. Raises InputError when there is nothing to measure.
+        `data` is a corpus or a token store; its held-out part is used where it has one. The masks are the
+        same at every call. Raises InputError when there is nothing to measure.
         """
         path = Path(data)
         if (path / "train" / "tokens.bin").exists():

@@ -1,6 +1,7 @@
 """Attention over packed sequences: one entry, a backend per device, each held against the plain definition.
 
-N tokens in the packed batch, A heads, D head size, L length of a sequence, R sequences in a run of equal length.
+N tokens in the packed batch, A heads, D head size, L length of a sequence, R sequences in a run of equal
+length.
 """
 
 import math
@@ -48,7 +49,8 @@ def _attend_variable_length(qkv: Tensor, batch: PackedBatch) -> Tensor:
 
     query, key, value = qkv.unbind(1)
     ends, longest = batch.cumulative_lengths, max(batch.lengths)
-    attended: Tensor = varlen_attn(query, key, value, ends, ends, longest, longest)
+    attended = varlen_attn(query, key, value, ends, ends, longest, longest)
+    assert isinstance(attended, Tensor)  # a tuple only when asked for more
     return attended
 
 

@@ -3,8 +3,8 @@
 K masked positions, H hidden size, V vocabulary.
 
 The product with the vocabulary is the largest tensor of a step (K x V). Taken apart into product, log-softmax
-and their gradients it is written and read about eight times; here one buffer holds logits, then probabilities,
-then the gradient, in blocks of rows that stay in cache.
+and their gradients it is written and read about eight times; here one buffer holds logits, then
+probabilities, then the gradient, in blocks of rows that stay in cache.
 """
 
 from typing import Any
@@ -23,7 +23,9 @@ def vocabulary_loss(hidden_states: Tensor, weight: Tensor, bias: Tensor, labels:
     hidden_states (K, H), weight (V, H), bias (V,), labels (K,) int64, where IGNORED counts nothing -> scalar.
     Differentiable once, in the first three.
     """
-    loss: Tensor = _VocabularyLoss.apply(hidden_states, weight, bias, labels)
+    loss: Tensor = _VocabularyLoss.apply(  # type: ignore[no-untyped-call]
+        hidden_states, weight, bias, labels
+    )
     return loss
 
 
@@ -48,7 +50,7 @@ class _VocabularyLoss(torch.autograd.Function):
         return losses.where(counted, 0.0).sum()
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         hidden_states, weight, gradient, counted = ctx.saved_tensors
         scale = (counted * upstream).to(weight.dtype)  # (K,), zero for ignored rows
         to_hidden_states = (gradient @ weight).mul_(scale.unsqueeze(1))

@@ -1,11 +1,12 @@
 """Dropout at the price of one pass: on a CPU torch's own costs as much as the matrix product beside it.
 
-Measured on two cores at 2048 x 256: F.dropout 8.6 ms, this 0.5 ms (random bytes 0.27, mask 0.06, product 0.1).
+Measured on two cores at 2048 x 256: F.dropout 8.6 ms, this 0.5 ms (random bytes 0.27, mask 0.06, product
+0.1).
 """
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 
 class Dropout(nn.Module):

@@ -1,4 +1,6 @@
-"""What a masked language model would put in place of [MASK]: decoding for the command line, Python and reports."""
+"""What a masked language model would put in place of [MASK]: decoding for the command line, Python and
+reports.
+"""
 
 from dataclasses import dataclass
 
@@ -24,7 +26,8 @@ class Candidate:
 def fill_mask(
     model: PretrainingModel, tokenizer: Tokenizer, text: str, top: int = 5
 ) -> list[list[Candidate]]:
-    """The `top` candidates for each mask of `text`, in order; every mask is filled given the others stay masked.
+    """The `top` candidates for each mask of `text`, in order; every mask is filled given the others stay
+    masked.
 
     Raises InputError when the text has no mask, or is longer than the model reads.
     """

@@ -1,4 +1,5 @@
-"""Pre-training as a task: masked language modelling and next-sentence prediction (Devlin et al. 2019, section 3.1).
+"""Pre-training as a task: masked language modelling and next-sentence prediction (Devlin et al. 2019,
+section 3.1).
 
 N tokens in the packed batch, B sequences, H hidden size, V vocabulary, K masked positions.
 """
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -19,6 +21,8 @@ from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
 from bertsmith.model.bert import Activation, Bert, initialise
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_entropy import vocabulary_loss
+
+_COUNTED_TOKENS = 1_000_000  # enough to know the most frequent piece, the baseline of every evaluation
 
 
 class MaskedLanguageHead(nn.Module):
@@ -41,8 +45,8 @@ class MaskedLanguageHead(nn.Module):
 class PretrainingModel(nn.Module):
     """An encoder with its heads.
 
-    Without `next_sentence` (RoBERTa, DistilBERT, or by choice) there is neither that head nor a pooler: nothing
-    would train them.
+    Without `next_sentence` (RoBERTa, DistilBERT, or by choice) there is neither that head nor a pooler:
+    nothing would train them.
     """
 
     def __init__(self, config: BertConfig, next_sentence: bool | None = None) -> None:
@@ -68,7 +72,7 @@ class PretrainingModel(nn.Module):
         return vocabulary_loss(self.masked_language(hidden_states), weight, self.masked_language.bias, labels)
 
     def next_sentence_logits(self, hidden_states: Tensor, batch: PackedBatch) -> Tensor:
-        """(N, H) -> (B, 2): column 0 says the second segment follows the first, column 1 that it is random."""
+        """(N, H) -> (B, 2): column 0: the second segment follows the first; column 1: it is random."""
         if self.next_sentence is None:
             raise ValueError("this model has no next-sentence head")
         logits: Tensor = self.next_sentence(self.encoder.pool(hidden_states, batch))
@@ -88,6 +92,8 @@ class PretrainingTask:
 
     def __post_init__(self) -> None:
         self.host_masker = Masker(self.streams[0].tokenizer, self.masker.rates)
+        seen = self.streams[0].store.tokens[:_COUNTED_TOKENS]
+        self.most_frequent = int(np.bincount(seen, minlength=1).argmax())
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """Endless; the phase's stream from `cursor` on."""
@@ -110,7 +116,9 @@ class PretrainingTask:
         return losses
 
     def operations(self, sequences: Sequences) -> float:
-        """Matrix products only, backward counted as twice forward; the vocabulary for masked positions alone."""
+        """Matrix products only, backward counted as twice forward; the vocabulary for masked positions
+        alone.
+        """
         config = self.model.config
         hidden, wide = config.hidden_size, config.intermediate_size
         tokens, masked = float(sequences.lengths.sum()), self.host_masker.wanted(sequences).sum()
@@ -122,9 +130,9 @@ class PretrainingTask:
     @torch.no_grad()
     def sums(self, rank: int, ranks: int) -> dict[str, float]:
         """The same held-out sequences and masks at every call: this rank's share of them."""
-        totals = {"mlm_loss": 0.0, "mlm_right": 0.0, "mlm_count": 0.0}
+        totals = {"mlm_loss": 0.0, "mlm_right": 0.0, "mlm_count": 0.0, "mlm_majority_right": 0.0}
         if self.model.next_sentence is not None:
-            totals |= {"nsp_loss": 0.0, "nsp_right": 0.0, "nsp_count": 0.0}
+            totals |= {"nsp_loss": 0.0, "nsp_right": 0.0, "nsp_count": 0.0, "nsp_random": 0.0}
         was_training = self.model.training
         self.model.eval()
         for batch in islice(self._heldout_batches(), rank, None, ranks):
@@ -135,7 +143,10 @@ class PretrainingTask:
         return totals
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """Loss in nats per masked token, perplexity, and accuracies in [0, 1]; empty without held-out text."""
+        """Loss in nats per masked token, perplexity, and accuracies in [0, 1]; empty without held-out text.
+
+        Beside each accuracy stands its baseline: always the most frequent piece, always the same answer.
+        """
         if not sums["mlm_count"]:
             return {}
         loss = sums["mlm_loss"] / sums["mlm_count"]
@@ -143,8 +154,11 @@ class PretrainingTask:
             "mlm_loss": loss,
             "mlm_perplexity": math.exp(min(loss, 700.0)),
             "mlm_accuracy": sums["mlm_right"] / sums["mlm_count"],
+            "mlm_majority": sums["mlm_majority_right"] / sums["mlm_count"],
         }
         if sums.get("nsp_count"):
+            metrics["nsp_majority"] = max(sums["nsp_random"], sums["nsp_count"] - sums["nsp_random"])
+            metrics["nsp_majority"] /= sums["nsp_count"]
             metrics["nsp_loss"] = sums["nsp_loss"] / sums["nsp_count"]
             metrics["nsp_accuracy"] = sums["nsp_right"] / sums["nsp_count"]
         return metrics
@@ -175,7 +189,9 @@ class PretrainingTask:
         if self.model.next_sentence is not None:
             answers = torch.from_numpy(sequences.labels).to(self.device)
             sums["nsp"] = (self.model.next_sentence_logits(hidden_states, batch).float(), answers)
-        totals: dict[str, float] = {}
+        totals = {"mlm_majority_right": float((labels == self.most_frequent).sum())}
+        if "nsp" in sums:
+            totals["nsp_random"] = float(sequences.labels.sum())
         for name, (scores, truth) in sums.items():
             totals[f"{name}_loss"] = float(F.cross_entropy(scores, truth, reduction="sum"))
             totals[f"{name}_right"] = float((scores.argmax(1) == truth).sum())

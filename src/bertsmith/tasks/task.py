@@ -12,11 +12,14 @@ from bertsmith.data.stream import Cursor, GlobalBatch
 class Task(Protocol):
     """Batches in a replayable order, a loss that is one number, and the field's metrics.
 
-    The loop divides each summed loss by its count over the whole global batch, so that neither accumulation nor
-    the number of ranks changes the value.
+    The loop divides each summed loss by its count over the whole global batch, so that neither accumulation
+    nor the number of ranks changes the value.
     """
 
-    model: nn.Module
+    @property
+    def model(self) -> nn.Module:
+        """Encoder and head: what is trained and saved."""
+        ...
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """Global batches from `cursor` on; `cursor.phase` says which phase of the run."""
@@ -31,7 +34,9 @@ class Task(Protocol):
         ...
 
     def operations(self, sequences: Sequences) -> float:
-        """Floating-point operations of one training step on these sequences that no implementation can avoid."""
+        """Floating-point operations of one training step on these sequences that no implementation can
+        avoid.
+        """
         ...
 
     def sums(self, rank: int, ranks: int) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Keeps large blocks of memory with the process between steps.
 
-The C library hands blocks over 32 MB straight back to the system, and the next step pays a page fault for each of
-their 4 kB pages: a BERT-mini step's vocabulary buffer alone costs about 20 ms that way.
+The C library hands blocks over 32 MB straight back to the system, and the next step pays a page fault for
+each of their 4 kB pages: a BERT-mini step's vocabulary buffer alone costs about 20 ms that way.
 """
 
 import ctypes

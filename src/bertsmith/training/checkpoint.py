@@ -46,7 +46,7 @@ class TrainingState:
 
 
 def save_training_state(folder: Path, state: TrainingState, keep: int) -> Path:
-    """Writes `folder`/step-N and removes all but the newest `keep`; older ones go only when this one stands."""
+    """Writes `folder`/step-N and then removes all but the newest `keep`."""
     path = folder / f"step-{state.progress.step:08d}"
     with atomic_folder(path, replace=True) as partial:
         for name, tensors in zip(_FILES, (state.weights, state.optimizer), strict=True):

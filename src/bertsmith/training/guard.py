@@ -11,7 +11,7 @@ _MEMORY = 0.95  # of the running mean: about the last twenty steps
 
 @dataclass(frozen=True)
 class Guard:
-    """A loss or gradient that is not finite is bad; so is a loss over `spike_factor` times the running mean."""
+    """Bad is what is not finite, or a loss over `spike_factor` times the running mean."""
 
     spike_factor: float
 

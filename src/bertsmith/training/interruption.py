@@ -7,7 +7,9 @@ from typing import Any, Self
 
 
 class Interruption:
-    """While the block runs, `asked` says whether someone asked to stop. Elsewhere than in the main thread: never."""
+    """While the block runs, `asked` says whether someone asked to stop. Elsewhere than in the main thread:
+    never.
+    """
 
     def __init__(self) -> None:
         self.asked = False

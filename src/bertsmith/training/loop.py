@@ -1,7 +1,7 @@
 """The one training loop: batches in, steps out, whatever the task.
 
-A step depends on (weights, optimiser state, cursor, step number, seed) and nothing else, so a run that is killed
-and resumed from its checkpoint repeats the uninterrupted one to the bit.
+A step depends on (weights, optimiser state, cursor, step number, seed) and nothing else, so a run that is
+killed and resumed from its checkpoint repeats the uninterrupted one to the bit.
 """
 
 import time
@@ -100,7 +100,7 @@ class Loop:
         return complaints
 
     def run(self) -> None:
-        """Trains to the end. Raises TrainingStopped (guard), KeyboardInterrupt (after saving a checkpoint)."""
+        """Trains to the end. Raises TrainingStopped, or KeyboardInterrupt after saving a checkpoint."""
         self.task.model.train()
         self._restart_clock()
         with self._interruption:
@@ -136,7 +136,9 @@ class Loop:
     # -- one step ------------------------------------------------------------------------------------------
 
     def _advance(self, batch: GlobalBatch) -> bool:
-        """One batch. False when the stream must be opened anew: the run is over, a phase ended, or went back."""
+        """One batch. False when the stream must be opened anew: the run is over, a phase ended, or went
+        back.
+        """
         if batch.start in self.progress.skipped:
             self.progress = replace(self.progress, cursor=batch.end)
             return True
@@ -261,7 +263,7 @@ class Loop:
         self._time_at_start, self._elapsed_at_start = time.monotonic(), self.progress.elapsed
 
     def _elapsed(self) -> float:
-        """Training time over all parts of the run, evaluation and checkpoints included; agreed by all ranks."""
+        """Seconds over all parts of the run, evaluation and checkpoints included; agreed by all ranks."""
         elapsed = self._elapsed_at_start + time.monotonic() - self._time_at_start
         return from_first(elapsed, self.machine.device) if self.recipe.hours is not None else elapsed
 
@@ -305,7 +307,7 @@ class _LossModule(nn.Module):
 
 
 def is_due(every: float, step: int, before: float, after: float) -> bool:
-    """Whether something done `every` so many steps, or every such share of the run, is due after this step."""
+    """Whether what is done `every` so many steps, or share of the run, is due after this step."""
     if every >= 1:
         return step % int(every) == 0
     return int(after / every + 1e-9) > int(before / every + 1e-9)

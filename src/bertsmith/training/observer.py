@@ -73,7 +73,7 @@ def run_facts(recipe: Recipe, model: PretrainingModel, machine: Machine) -> dict
     count = sum(parameter.numel() for parameter in model.parameters())
     precision = str(machine.precision).removeprefix("torch.")
     return {
-        "model": f"{config.num_hidden_layers} layers × {config.hidden_size}, {config.num_attention_heads} heads",
+        "model": f"{config.num_hidden_layers} layers × {config.hidden_size}",
         "parameters": f"{count / 1e6:.1f} M parameters",
         "corpus": Path(recipe.corpus or "").name,
         "precision": precision,

@@ -1,4 +1,6 @@
-"""AdamW with BERT's parameter groups: no decay on biases and LayerNorm (google-research/bert, optimization.py)."""
+"""AdamW with BERT's parameter groups: no decay on biases and LayerNorm (google-research/bert,
+optimization.py).
+"""
 
 from collections.abc import Iterable
 
@@ -31,7 +33,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state by the names of the parameters: `NAME.exp_avg`, `NAME.exp_avg_sq`, `NAME.step`."""
+    """The optimiser's state: `NAME.exp_avg`, `NAME.exp_avg_sq` and `NAME.step` of each parameter."""
     return {
         f"{name}.{key}": value
         for name, parameter in model.named_parameters()

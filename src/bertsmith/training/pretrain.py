@@ -1,4 +1,5 @@
-"""A recipe becomes a run: corpus, tokenizer and model are found and checked, the loop trains, a report is written.
+"""A recipe becomes a run: corpus, tokenizer and model are found and checked, the loop trains, a report is
+written.
 
 out/recipe.toml     the resolved recipe        out/checkpoints/   training state
 out/tokens/         the token store            out/model/         the trained model
@@ -63,10 +64,10 @@ def pretrain(
 ) -> PretrainingResult:
     """Trains by a recipe (a name, a file, or settings) changed by `dotted.key=value` overrides.
 
-    Shows the run on `console` if one is given. With `resume`, goes on from the last whole checkpoint of `out`,
-    or begins if there is none. Under torchrun, every process calls this.
-    Raises RecipeError, CorpusError, StoreError, ModelError, ResourceError before anything is trained, and
-    TrainingStopped when the guard ends the run.
+    Shows the run on `console` if one is given. With `resume`, goes on from the last whole checkpoint of
+    `out`, or begins if there is none. Under torchrun, every process calls this. Raises RecipeError,
+    CorpusError, StoreError, ModelError, ResourceError before anything is trained, and TrainingStopped when
+    the guard ends the run.
     """
     if isinstance(recipe, str):
         recipe = read_recipe(recipe, list(overrides))
@@ -109,6 +110,8 @@ def _run(
             loop_observer.record("warning", loop.progress.step, message=note)
         loop.run()
         metrics = loop.evaluate()
+        for warning in _baseline_warnings(metrics):
+            loop_observer.record("warning", loop.progress.step, message=warning)
         loop_observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
     after = [fill_mask(inputs.model, inputs.tokenizer, text) for text, _ in examples]
     if first:
@@ -119,6 +122,17 @@ def _run(
         write_summary(out, recipe, inputs.model, hardware)
     wait()
     return PretrainingResult(out / "model", out / "report.html", metrics)
+
+
+def _baseline_warnings(metrics: dict[str, float]) -> list[str]:
+    """A score that equals always giving the same answer is said to."""
+    return [
+        f"held-out {name.upper()} accuracy {metrics[f'{name}_accuracy']:.1%} is no better than always giving "
+        f"the most frequent answer ({metrics[f'{name}_majority']:.1%}): this model has learned nothing yet"
+        for name in ("mlm", "nsp")
+        if f"{name}_accuracy" in metrics
+        and metrics[f"{name}_accuracy"] <= metrics[f"{name}_majority"] + 0.005
+    ]
 
 
 def _open_run(recipe: Recipe, resume: bool) -> Path:
@@ -184,7 +198,8 @@ def _open_inputs(recipe: Recipe, out: Path, machine: Machine, console: Console |
     torch.manual_seed(recipe.seed)
     if init is None:
         config = recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
-        model, notes = PretrainingModel(config, _next_sentence(recipe, config)), ()
+        model = PretrainingModel(config, _next_sentence(recipe, config))
+        notes: tuple[str, ...] = ()
     else:
         wanted = recipe.data.next_sentence
         model, notes = load_pretraining_model(init, next_sentence=wanted, allow_new_heads=True)
@@ -242,7 +257,8 @@ def _check_fit(recipe: Recipe, tokenizer: Tokenizer, config: BertConfig, train: 
     longest = max(recipe.data.sequence_lengths)
     if longest > config.max_length:
         raise RecipeError(
-            f"data.sequence_lengths has {longest}, but the model has positions for {config.max_length} tokens."
+            f"data.sequence_lengths has {longest}, but the model has positions for {config.max_length} "
+            "tokens. Shorten it, or raise model.max_position_embeddings."
         )
     if recipe.data.next_sentence:
         require_documents(train)

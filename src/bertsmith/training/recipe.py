@@ -1,7 +1,7 @@
 """The settings of a pre-training run: defaults are BERT's published ones, a recipe says only what differs.
 
-A recipe is a TOML file, or the name of one of ours in `bertsmith/recipes/`. On the command line the same dotted
-names follow it: `optimizer.learning_rate=3e-4`.
+A recipe is a TOML file, or the name of one of ours in `bertsmith/recipes/`. On the command line the same
+dotted names follow it: `optimizer.learning_rate=3e-4`.
 """
 
 import difflib
@@ -23,7 +23,7 @@ class Settings(BaseModel):
 
 
 class ModelSettings(Settings):
-    """A published size, and what differs from it, in the names of config.json. Ignored parts come from `init`."""
+    """A published size, and what differs from it, in the names of config.json."""
 
     size: Literal["tiny", "mini", "small", "medium", "base", "large"] = "base"
     model_type: Family = "bert"
@@ -56,7 +56,7 @@ class ModelSettings(Settings):
         return preset(self.size, **values, vocab_size=vocab_size, pad_token_id=pad_token_id)
 
     def dropouts(self, config: BertConfig) -> BertConfig:
-        """An existing shape with this recipe's dropout: all that may change when continuing from a checkpoint."""
+        """An existing shape with this recipe's dropout: all that may change when going on from `init`."""
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         return make_config(config.model_dump() | {name: getattr(self, name) for name in names}, "init")
 
@@ -137,7 +137,7 @@ class CheckpointSettings(Settings):
 
 
 class GuardSettings(Settings):
-    """What to do about a loss that is not finite or jumps: stop with the batch saved, or go back and skip it."""
+    """A loss that is not finite or jumps: stop with the batch saved, or go back and skip the batch."""
 
     action: Literal["stop", "skip"] = "stop"
     spike_factor: float = Field(3.0, gt=1)
@@ -178,7 +178,8 @@ class Recipe(Settings):
             raise ValueError("give the run's length by exactly one of steps and hours")
         if self.warmup_share >= 1:
             raise ValueError(
-                f"optimizer.warmup = {self.optimizer.warmup:g} steps is not shorter than the run of {self.steps} steps"
+                f"optimizer.warmup = {self.optimizer.warmup:g} steps is not shorter than the run of "
+                f"{self.steps} steps"
             )
         return self
 

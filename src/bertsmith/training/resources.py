@@ -27,8 +27,8 @@ def require_resources(
         available, where = min(gpu.memory for gpu in hardware.gpus), "the GPU has"
     if needed > available:
         raise ResourceError(
-            f"The run needs about {needed / 1e9:.1f} GB of memory ({weights / 1e6:.0f} M weights and a step of "
-            f"{machine.micro_batch_tokens:,} tokens), but {where} {available / 1e9:.1f} GB. "
+            f"The run needs about {needed / 1e9:.1f} GB of memory ({weights / 1e6:.0f} M weights, "
+            f"{machine.micro_batch_tokens:,} tokens at a time), but {where} {available / 1e9:.1f} GB. "
             "Choose a smaller model.size or data.micro_batch_tokens."
         )
 

@@ -1,11 +1,13 @@
-"""The learning rate over a run: linear warm-up, then linear decay to zero (Devlin et al. 2019, appendix A.2)."""
+"""The learning rate over a run: linear warm-up, then linear decay to zero (Devlin et al. 2019, appendix
+A.2).
+"""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """`peak` is reached at the share `warmup` of the run; progress is steps done, or time spent, in [0, 1]."""
+    """`peak` is reached at the share `warmup` of the run; progress is in [0, 1]."""
 
     peak: float
     warmup: float

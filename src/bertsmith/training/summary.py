@@ -24,7 +24,9 @@ def write_summary(
     hardware: Hardware,
     comparison: list[dict[str, Any]] | None = None,
 ) -> Path:
-    """Writes `report.html` from the log, the recipe, the corpus's and tokenizer's own reports, and fills.json."""
+    """Writes `report.html` from the log, the recipe, the corpus's and tokenizer's own reports, and
+    fills.json.
+    """
     content = RunReport(
         title=f"Pre-training · {out.name}",
         records=RunLog.read(out),

@@ -1,0 +1,144 @@
+"""`bertsmith quickstart`: the whole flow on text that every machine has."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bertsmith.inference.masked_language import MaskedLanguageModel
+    from bertsmith.text.corpus import Corpus
+
+_QUESTIONS = (
+    "This function returns a new [MASK] of the given shape.",
+    "Raises an [MASK] if the file does not exist.",
+    "The default value is [MASK].",
+    "This method is called [MASK] the object is created.",
+)
+
+
+def quickstart(
+    *,
+    out: Path = Path("runs/quickstart"),
+    minutes: float = 5.0,
+    source: str = "pydocs:",
+    vocab_size: int = 8192,
+) -> None:
+    """From nothing to a pre-trained BERT in ten minutes: corpus, vocabulary, training, filled masks, report.
+
+    The text is the documentation of the Python packages on this machine, or any source of yours. What an
+    earlier call has made is used again, and a training that was interrupted goes on.
+
+    Parameters
+    ----------
+    out
+        The folder for everything.
+    minutes
+        How long to train.
+    source
+        Any source that `bertsmith corpus build` reads.
+    vocab_size
+        Pieces of the vocabulary; a small one suits a small corpus.
+
+    Examples
+    --------
+    bertsmith quickstart
+
+    bertsmith quickstart --source articles/ --minutes 30 --out runs/articles
+    """
+    from bertsmith.inference.masked_language import MaskedLanguageModel
+
+    corpus = _corpus(source, out / "corpus")
+    _tokenizer(corpus, out / "tokenizer", vocab_size)
+    _train(out, minutes)
+    _show(MaskedLanguageModel.load(out / "run" / "model"), corpus)
+    _say_what_next(out)
+
+
+def _corpus(source: str, path: Path) -> "Corpus":
+    from bertsmith.cli.screen import progress_bar
+    from bertsmith.text.corpus import Corpus, CorpusSettings, build_corpus
+
+    _step(1, f"A corpus from {source}", path)
+    if not path.exists():
+        with progress_bar("reading") as progress:
+            build_corpus([source], path, settings=CorpusSettings(), progress=progress)
+    corpus = Corpus.open(path)
+    kept, dropped = corpus.manifest.kept, corpus.manifest.dropped
+    copies = dropped["exact_duplicates"] + dropped["near_duplicates"]
+    _tell(
+        f"{kept.documents:,} documents, {kept.sentences:,} sentences, {kept.words:,} words "
+        f"from {len(corpus.manifest.sources):,} sources; {copies:,} copies dropped; "
+        f"{corpus.manifest.splits['heldout'].counts.documents:,} documents held out"
+    )
+    return corpus
+
+
+def _tokenizer(corpus: "Corpus", path: Path, vocab_size: int) -> None:
+    from bertsmith.cli.screen import progress_bar
+    from bertsmith.files import read_json
+    from bertsmith.text.vocabulary import VocabularySettings, train_tokenizer
+
+    _step(2, "A vocabulary", path)
+    if not path.exists():
+        with progress_bar("learning pieces") as progress:
+            train_tokenizer(corpus, path, VocabularySettings(vocab_size=vocab_size), progress=progress)
+    report = read_json(path / "report.json")
+    _tell(
+        f"{report['vocab_size']:,} pieces; {report['pieces_per_word']:.2f} pieces a word on held-out text, "
+        f"{report['whole_words']:.1%} of words whole, {report['unknown_words']:.2%} unknown"
+    )
+
+
+def _train(out: Path, minutes: float) -> None:
+    from bertsmith.cli.screen import console
+    from bertsmith.training.pretrain import pretrain
+
+    run = out / "run"
+    _step(3, f"Pre-training for {minutes:g} minutes", run / "model")
+    if (run / "model").exists():
+        return
+    settings = {"corpus": out / "corpus", "tokenizer": out / "tokenizer", "out": run, "hours": minutes / 60}
+    overrides = [f"{key}={value}" for key, value in settings.items()]
+    pretrain("quickstart", *overrides, resume=True, console=console)
+
+
+def _show(model: "MaskedLanguageModel", corpus: "Corpus") -> None:
+    _step(4, "What it has learned")
+    figures = model.evaluate(corpus.path, max_tokens=100_000)
+    _tell(
+        f"held-out text: {figures['mlm_accuracy']:.1%} of masked pieces guessed right "
+        f"({figures['mlm_majority']:.1%} by always giving the most frequent one), "
+        f"perplexity {figures['mlm_perplexity']:.1f}"
+    )
+    if "nsp_accuracy" in figures:
+        _tell(
+            f"does the second text follow the first? {figures['nsp_accuracy']:.1%} right "
+            f"({figures['nsp_majority']:.1%} by always giving the same answer)"
+        )
+    for text in _QUESTIONS:
+        guesses = model.fill_mask(text, top=4)[0]
+        _tell(f"\n  {text}")
+        _tell("    " + "   ".join(f"{guess.token} {guess.probability:.0%}" for guess in guesses))
+
+
+def _say_what_next(out: Path) -> None:
+    model = out / "run" / "model"
+    _step(5, "What next")
+    _tell(f"look      {out / 'run' / 'report.html'}")
+    _tell(f'ask       bertsmith fill-mask {model} "This method [MASK] a string."')
+    _tell(f"measure   bertsmith evaluate {model} {out / 'corpus'}")
+    _tell("yours     bertsmith quickstart --source YOUR_TEXT/ --minutes 30 --out runs/yours")
+
+
+def _step(number: int, title: str, made: Path | None = None) -> None:
+    from rich.markup import escape
+
+    from bertsmith.cli.screen import console
+
+    again = "  [dim]made earlier, used again[/dim]" if made is not None and made.exists() else ""
+    console.print(f"\n[bold]{number}  {escape(title)}[/bold]{again}")
+
+
+def _tell(text: str) -> None:
+    from bertsmith.cli.screen import console
+
+    console.print(text if text.startswith("\n") else f"   {text}", markup=False, soft_wrap=True)
