@@ -34,9 +34,7 @@ def panel(
 ) -> Panel:
     """One picture of the run for the console's size; `frame` counts them, so that something always moves."""
     width = max(20, console.width - 4)
-    header: Sequence[Text] = (
-        Text(" · ".join(facts.values()), style=QUIET).wrap(console, width) if facts else []
-    )
+    header = list(Text(" · ".join(facts.values()), style=QUIET).wrap(console, width)) if facts else []
     parts: list[RenderableType] = [*header, _progress_bar(state), _progress_line(state, width, frame), Text()]
     parts += _metrics_lines(_metric_columns(state), width)
     others = 5  # two borders, a blank line, the x axis, and the line of the cursor below the panel
