@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.text.docstrings import docstrings
+from bertsmith.text.docstrings import documentation
 from bertsmith.text.prose import prose, reads_as_english
 from bertsmith.text.pydocs import find_packages, read_page
 
@@ -148,12 +148,23 @@ def test_sentences_are_judged(sentence: str, is_english: bool) -> None:
 
 
 SOURCE = '''
-"""Module."""
+# Copyright of the authors.
+# All rights reserved.
+"""Module.
+# A comment sign
+# in a docstring.
+"""
+# An explanation
+#   of two lines.
+x = 1  # no comment of its own
+# a single line
 import nothing_of_that_name
-x = 1
+
 """Attribute."""
 class A:
     """Class."""
+    # Explains
+    # the method.
     def f(self):
         """Method."""
         return """Not documentation,
@@ -175,16 +186,17 @@ or whatever."""
 
 
 def test_documentation_is_found_in_order_and_nothing_is_run() -> None:
-    expected = [
-        "Module.",
+    assert [passage.strip() for passage in documentation(SOURCE)] == [
+        "Module.\n# A comment sign\n# in a docstring.",
+        "An explanation\n  of two lines.",
         "Attribute.",
         "Class.",
+        "Explains\nthe method.",
         "Method.",
         "Nested.",
         "Given \\d to a call.",
         "Assigned\nto a name.",
     ]
-    assert docstrings(SOURCE.encode()) == expected
 
 
 def test_a_file_that_cannot_be_parsed_is_an_empty_document(tmp_path: Path) -> None:

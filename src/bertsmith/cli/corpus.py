@@ -129,11 +129,10 @@ def verify(path: Path) -> None:
     from bertsmith.text.corpus import Corpus
 
     splits = [path / split for split in ("train", "heldout") if (path / split).is_dir()]
-    if splits:
+    with progress_bar("Verifying") as progress:
         for split in splits:
-            TokenStore.open(split).verify()
-    else:
-        with progress_bar("Verifying") as progress:
+            TokenStore.open(split).verify(progress)
+        if not splits:
             Corpus.open(path).verify(progress)
     console.print(f"{path} is whole: every file has the size and hash of the manifest.", markup=False)
 

@@ -1,8 +1,9 @@
 """`pydocs:`: the documentation of the Python packages installed on this machine, and of Python itself.
 
 Every user has it: some million words of English, of many hands, on a few thousand subjects. One document a
-module, made of its docstrings in order; one for each page of documentation a package ships; one for its long
-description. Nothing is imported or run. `pydocs:numpy,torch` takes these packages only.
+module, made of its docstrings and its longer comments in order; one for each page of documentation that a
+package ships; one for its long description. Nothing is imported or run. `pydocs:numpy,torch` takes these
+packages only.
 """
 
 import csv
@@ -17,7 +18,7 @@ from pathlib import Path
 from platform import python_version
 
 from bertsmith.errors import InputError
-from bertsmith.text.docstrings import docstrings
+from bertsmith.text.docstrings import documentation
 from bertsmith.text.prose import prose
 from bertsmith.text.sentences import RawDocument
 
@@ -89,15 +90,14 @@ def read_page(source: int, id: str, path: Path) -> RawDocument:
 
 
 def _paragraphs(path: Path) -> Iterator[str]:
-    content = path.read_bytes()
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
     if path.suffix != ".py":
-        text = content.decode("utf-8", "replace")
         # METADATA: header lines, a blank line, then the package's description
         yield from prose(text.partition("\n\n")[2] if path.name == "METADATA" else text)
         return
     try:
-        for documentation in docstrings(content, every_string=path.parent.name == "pydoc_data"):
-            yield from prose(documentation)
+        for passage in documentation(text, every_string=path.parent.name == "pydoc_data"):
+            yield from prose(passage)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # templates, and code for another Python
         return
 
