@@ -243,15 +243,17 @@ def _unexpected(names: Collection[str], config: BertConfig) -> str:
 
 def _misshapen(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], config: BertConfig) -> list[str]:
     """Shapes as in the file: of a stack of three, each has a third of the rows."""
-    wrong = [name for name in expected.keys() & found.keys() if expected[name].shape != found[name].shape]
+    wrong = sorted(
+        name for name in expected.keys() & found.keys() if expected[name].shape != found[name].shape
+    )
     sentences = []
-    for name in sorted(wrong)[:4]:
+    for name in wrong[:4]:
         theirs = file_names(name, config)
         sentences.append(
             f"{', '.join(theirs)} must have the shape {_piece_shape(expected[name], len(theirs))}, "
             f"found {_piece_shape(found[name], len(theirs))}"
         )
-    return sentences
+    return sentences + ([f"{len(wrong) - 4} more of a wrong shape"] if len(wrong) > 4 else [])
 
 
 def _not_finite(tensors: Mapping[str, Tensor], config: BertConfig) -> str:

@@ -5,6 +5,7 @@ where positions start, whether there are segments and a pooler, and how their co
 """
 
 import difflib
+import reprlib
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -148,4 +149,4 @@ def _first_problem(error: ValidationError) -> str:
         nearest = difflib.get_close_matches(key, BertConfig.model_fields, n=1)
         return f"the key {key!r} is unknown" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
     message = first["msg"].removeprefix("Value error, ")
-    return f"{key}: {message}, found {first['input']!r}" if key else message
+    return f"{key}: {message}, found {reprlib.repr(first['input'])}" if key else message

@@ -4,6 +4,7 @@ Reading is an allow-list: a key that is neither a setting of ours nor known to b
 it could mean something that we do not compute.
 """
 
+import reprlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -77,11 +78,15 @@ def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
             f"{where} asks to run code of its own (auto_map). Bertsmith never does; use another checkpoint."
         )
     family = values.get("model_type", "bert")
-    if family not in _UNWRITTEN:
-        raise ModelError(f"{where}: model_type is {family!r}; expected one of {', '.join(_UNWRITTEN)}.")
+    if not isinstance(family, str) or family not in _UNWRITTEN:
+        raise ModelError(
+            f"{where}: model_type is {reprlib.repr(family)}; expected one of {', '.join(_UNWRITTEN)}."
+        )
     for key, supported in _SUPPORTED_VALUES.items():
         if values.get(key) is not None and values[key] not in supported:
-            raise ModelError(f"{where}: {key} is {values[key]!r}; only {supported[0]!r} is supported.")
+            raise ModelError(
+                f"{where}: {key} is {reprlib.repr(values[key])}; only {supported[0]!r} is supported."
+            )
     names = _DISTILBERT_NAMES if family == "distilbert" else {}
     ignored = _HARMLESS | _SUPPORTED_VALUES.keys()
     kept = {
@@ -90,7 +95,7 @@ def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
         if value is not None and key not in ignored
     }
     activation = kept.get("hidden_act", "gelu")
-    kept["hidden_act"] = _ACTIVATIONS.get(activation, activation)
+    kept["hidden_act"] = _ACTIVATIONS.get(str(activation), activation)
     return make_config(_UNWRITTEN[family] | {"model_type": family} | kept, where)
 
 
