@@ -1,0 +1,231 @@
+"""pytorch_model.bin: tensors come out, nothing else does, and nothing is lost."""
+
+import io
+import json
+import pickle
+import shutil
+import tarfile
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_folders import SPECIAL, tiny_config
+from safetensors.torch import load_file
+
+from bertsmith.errors import InputError, ModelError
+from bertsmith.model.checkpoint import read_checkpoint
+from bertsmith.model.config_json import config_to_hugging_face
+from bertsmith.model.legacy import import_legacy, read_legacy_tensors
+from bertsmith.model.weights import to_hugging_face
+from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
+
+Save = Callable[[Any, Path], None]
+
+
+def save_zip(content: Any, path: Path) -> None:
+    torch.save(content, path)
+
+
+def save_old(content: Any, path: Path) -> None:
+    """As torch wrote it before 1.6."""
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+
+
+both_formats = pytest.mark.parametrize("save", [save_zip, save_old])
+
+
+def make_legacy_folder(folder: Path, save: Save = save_zip, **extra: Any) -> PretrainingModel:
+    """A pre-trained BERT as transformers of 2019 would have left it; `extra` goes into the file."""
+    torch.manual_seed(1)
+    model = PretrainingModel(tiny_config())
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        json.dumps(config_to_hugging_face(model.config, "BertForPreTraining"))
+    )
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL, "a", "b"]) + "\n")
+    tensors = OrderedDict(to_hugging_face(model.state_dict(), model.config, bare=False))
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
+    tensors["bert.embeddings.position_ids"] = torch.arange(8).unsqueeze(0)
+    save(tensors | extra, folder / "pytorch_model.bin")
+    return model
+
+
+@both_formats
+def test_an_imported_model_is_the_same_to_the_bit(tmp_path: Path, save: Save) -> None:
+    original = make_legacy_folder(tmp_path / "old", save)
+    imported = import_legacy(tmp_path / "old", tmp_path / "new")
+    assert (imported.with_tokenizer, imported.notes) == (True, ())
+    again, _ = load_pretraining_model(tmp_path / "new")
+    assert all(torch.equal(again.state_dict()[name], value) for name, value in original.state_dict().items())
+    manifest = read_checkpoint(tmp_path / "new").manifest
+    assert manifest is not None
+    assert manifest.provenance["imported_from"] == "old/pytorch_model.bin"
+    # the tied copy and the table of indices are gone, nothing else is
+    assert len(load_file(tmp_path / "new/model.safetensors")) == len(
+        to_hugging_face(original.state_dict(), original.config, bare=False)
+    )
+
+
+class RunsCode:
+    """What a hostile checkpoint holds: unpickling it writes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+@both_formats
+def test_code_in_the_file_is_refused_and_not_run(tmp_path: Path, save: Save) -> None:
+    make_legacy_folder(tmp_path / "old", save, payload=RunsCode(tmp_path / "ran"))
+    with pytest.raises(ModelError, match="could run code, so it was refused"):
+        import_legacy(tmp_path / "old", tmp_path / "new")
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_plain_pickle_is_not_even_opened(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(pickle.dumps(RunsCode(tmp_path / "ran")))
+    with pytest.raises(ModelError, match=r"not a file that torch\.save wrote"):
+        read_legacy_tensors(tmp_path / "x.bin")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("epoch", 3, "'epoch' is int"),
+        ("optimizer", {"state": {}}, "'optimizer' is dict"),
+        ("sparse", torch.eye(3).to_sparse(), "'sparse' is a tensor of an unusual kind"),
+    ],
+)
+def test_anything_but_dense_tensors_by_name_is_refused(
+    tmp_path: Path, name: str, value: Any, message: str
+) -> None:
+    make_legacy_folder(tmp_path / "old", **{name: value})
+    with pytest.raises(ModelError, match=message):
+        import_legacy(tmp_path / "old", tmp_path / "new")
+
+
+def test_a_list_of_tensors_is_not_a_checkpoint(tmp_path: Path) -> None:
+    torch.save([torch.ones(2)], tmp_path / "x.bin")
+    with pytest.raises(ModelError, match="holds a list; expected a dictionary"):
+        read_legacy_tensors(tmp_path / "x.bin")
+
+
+def test_one_stored_value_repeated_a_billion_times_costs_no_memory(tmp_path: Path) -> None:
+    torch.save({"bomb": torch.ones(1).expand(1 << 40)}, tmp_path / "x.bin")
+    with pytest.raises(ModelError, match="claims tensors that are larger than the file"):
+        read_legacy_tensors(tmp_path / "x.bin")
+
+
+def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
+    torch.save({"zeros": torch.zeros(1 << 20)}, tmp_path / "plain.bin")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.bin") as plain,
+        zipfile.ZipFile(tmp_path / "x.bin", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for entry in plain.infolist():
+            packed.writestr(entry.filename, plain.read(entry))
+    assert (tmp_path / "x.bin").stat().st_size < 100_000
+    with pytest.raises(ModelError, match="compressed archive"):
+        read_legacy_tensors(tmp_path / "x.bin")
+
+
+def test_the_tar_format_of_the_first_torch_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.bin", "w") as archive:
+        content = pickle.dumps(RunsCode(tmp_path / "ran"))
+        member = tarfile.TarInfo("pickle")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    with pytest.raises(ModelError, match=r"not a file that torch\.save wrote"):
+        read_legacy_tensors(tmp_path / "x.bin")
+    assert not (tmp_path / "ran").exists()
+
+
+@both_formats
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.7, 0.99])
+def test_a_file_cut_anywhere_is_said_to_be_cut(tmp_path: Path, save: Save, share: float) -> None:
+    make_legacy_folder(tmp_path / "old", save)
+    path = tmp_path / "old/pytorch_model.bin"
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    with pytest.raises(ModelError, match=r"cut or altered|was refused"):
+        import_legacy(tmp_path / "old", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_head_of_a_fine_tuned_model_is_kept_and_named(tmp_path: Path) -> None:
+    make_legacy_folder(tmp_path / "old")
+    tensors = torch.load(tmp_path / "old/pytorch_model.bin", weights_only=True)
+    kept = OrderedDict((name, value) for name, value in tensors.items() if not name.startswith("cls."))
+    kept["classifier.weight"], kept["classifier.bias"] = torch.ones(3, 4), torch.ones(3)
+    torch.save(kept, tmp_path / "old/pytorch_model.bin")
+    settings = json.loads((tmp_path / "old/config.json").read_text())
+    labels = {"id2label": {"0": "O", "1": "PER", "2": "LOC"}, "label2id": {"O": 0, "PER": 1, "LOC": 2}}
+    settings |= labels | {"architectures": ["BertForTokenClassification"]}
+    (tmp_path / "old/config.json").write_text(json.dumps(settings))
+    imported = import_legacy(tmp_path / "old", tmp_path / "new")
+    assert imported.notes == (
+        "the head classifier (BertForTokenClassification) was kept under its own names",
+    )
+    saved = load_file(tmp_path / "new/model.safetensors")
+    assert torch.equal(saved["classifier.weight"], torch.ones(3, 4))
+    assert labels.items() <= json.loads((tmp_path / "new/config.json").read_text()).items()
+    again = read_checkpoint(tmp_path / "new")
+    assert again.parts == {"encoder", "pooler", "classifier"}
+    assert (again.architecture, again.labels) == ("BertForTokenClassification", labels)
+
+
+def test_a_vocabulary_larger_than_the_model_is_left_out_and_it_is_said(tmp_path: Path) -> None:
+    make_legacy_folder(tmp_path / "old")
+    with (tmp_path / "old/vocab.txt").open("a") as file:
+        file.writelines(f"piece{number}\n" for number in range(5))
+    imported = import_legacy(tmp_path / "old", tmp_path / "new")
+    assert not imported.with_tokenizer
+    assert "12 pieces, the model 11 rows. Remove the pieces from 'piece4' on" in imported.notes[0]
+    assert not (tmp_path / "new/vocab.txt").exists()
+
+
+def test_a_folder_without_a_vocabulary_is_imported_without_one(tmp_path: Path) -> None:
+    make_legacy_folder(tmp_path / "old")
+    (tmp_path / "old/vocab.txt").unlink()
+    imported = import_legacy(tmp_path / "old", tmp_path / "new")
+    assert not imported.with_tokenizer
+    assert imported.notes[0].startswith("no tokenizer was imported: ")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["bert_model.ckpt.index"], "TensorFlow's checkpoint format.*convert_bert_original_tf"),
+        (["tf_model.h5", "config.json"], "Keras' format"),
+        (["flax_model.msgpack"], "Flax' format"),
+        (["model.safetensors"], "use the folder as it is"),
+        ([], "nothing to import"),
+    ],
+)  # fmt: skip
+def test_other_formats_are_refused_with_the_way_on(tmp_path: Path, files: list[str], message: str) -> None:
+    (tmp_path / "old").mkdir()
+    for name in files:
+        (tmp_path / "old" / name).write_bytes(b"")
+    with pytest.raises(ModelError, match=message):
+        import_legacy(tmp_path / "old", tmp_path / "new")
+
+
+def test_a_real_tensorflow_checkpoint_is_refused_with_the_way_on(shared_data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="TensorFlow's checkpoint format"):
+        import_legacy(shared_data / "fixtures_ckpt/keras_bert_tf_ckpt", tmp_path / "new")
+
+
+def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
+    make_legacy_folder(tmp_path / "old")
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    with pytest.raises(InputError, match="already exists"):
+        import_legacy(tmp_path / "old", tmp_path / "new")
+    assert (tmp_path / "new/pytorch_model.bin").exists()

