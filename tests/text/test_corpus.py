@@ -3,12 +3,7 @@
 import gzip
 import hashlib
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import CorpusError, InputError, RecipeError, ResourceError
-from bertsmith.text import corpus as corpus_module
 from bertsmith.text import shards
 from bertsmith.text.corpus import Corpus, CorpusSettings, Document, build_corpus
 
@@ -255,67 +249,3 @@ def test_what_is_no_corpus_is_refused(tmp_path: Path, manifest: object, complain
 def test_an_unknown_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="train and heldout, not 'test'"):
         list(small_corpus(tmp_path).documents("test"))  # type: ignore[arg-type]
-
-
-SLOW_BUILD = """
-import sys, time
-from pathlib import Path
-from bertsmith.text import preparing
-from bertsmith.text.corpus import build_corpus
-
-def progress(done, total, unit):
-    print("reading", flush=True)
-
-if __name__ == "__main__":
-    build_corpus([sys.argv[1]], Path(sys.argv[2]), workers=2, progress=progress)
-"""
-
-
-def start_slow_build(tmp_path: Path) -> subprocess.Popen[str]:
-    """A build of 12 MB over two workers, seen to be under way."""
-    write(tmp_path, random_documents(1) * 30_000)
-    (tmp_path / "build.py").write_text(SLOW_BUILD)
-    command = [sys.executable, "build.py", "texts.txt", "corpus"]
-    build = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert build.stdout is not None and build.stdout.readline() == "reading\n"
-    return build
-
-
-def children_of(process: int) -> list[int]:
-    import psutil
-
-    return [child.pid for child in psutil.Process(process).children(recursive=True)]
-
-
-def wait_until_gone(processes: list[int]) -> None:
-    import psutil
-
-    deadline = time.monotonic() + 20
-    while any(psutil.pid_exists(process) for process in processes):
-        assert time.monotonic() < deadline, "worker processes outlive the build"
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_build_leaves_no_corpus_and_no_process(tmp_path: Path, stop: signal.Signals) -> None:
-    with start_slow_build(tmp_path) as build:
-        workers = children_of(build.pid)
-        build.send_signal(stop)
-        _, complaint = build.communicate(timeout=30)
-    wait_until_gone(workers)
-    assert build.returncode != 0 and workers
-    left = sorted(path.name for path in tmp_path.iterdir() if path.name not in ("build.py", "texts.txt"))
-    if stop == signal.SIGINT:
-        assert left == []
-        assert complaint.count("Traceback") <= 1  # its own, none of the workers
-    else:
-        assert left == [f".corpus.partial-{build.pid}"]
-        build_corpus([str(tmp_path / "build.py")], tmp_path / "corpus")
-        assert not (tmp_path / left[0]).exists()
-
-
-def test_remains_of_a_build_that_still_runs_are_left_alone(tmp_path: Path) -> None:
-    partial = tmp_path / f".corpus.partial-{os.getppid()}"
-    partial.mkdir()
-    corpus_module._remove_remains(tmp_path / "corpus")
-    assert partial.exists()

@@ -45,8 +45,8 @@ def ordered(
                 yield waiting.popleft().result()
         except BrokenProcessPool as error:
             raise ResourceError(
-                "A worker process was ended from outside, most often because memory ran out. "
-                "Try fewer workers (--workers 1)."
+                "A worker process ended before its time, most often because memory ran out: try fewer workers "
+                "(--workers 1). In a script of your own, call this below `if __name__ == '__main__':`."
             ) from error
         finally:
             for future in waiting:
