@@ -74,7 +74,7 @@ class Masker:
         counts = self.wanted(sequences)
         slots = ragged_range(np.cumsum(sequences.lengths) - sequences.lengths, counts)
         keys = to_device(np.repeat(sequences.keys.view(np.int64), sequences.lengths), device)
-        draws = _mix(keys + (batch.position_ids + 1) * _GOLDEN)  # (N,)
+        draws = _draws(keys, batch.position_ids)
         order, fits = self._shuffle_within_sequences(batch, draws, sequences, counts)
         chosen = to_device(slots, device)
         positions = order[chosen]  # (K,)
@@ -130,6 +130,11 @@ _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _SECOND = _signed(0xD1B54A32D192ED03)
 _THIRD = _signed(0x8CB92BA72F3D8DD7)
 _LOW_40 = 2**40 - 1
+
+
+def _draws(keys: Tensor, position_ids: Tensor) -> Tensor:
+    """(N,) 64 random bits a token: output number `position` of the SplitMix64 seeded by its key."""
+    return _mix(keys + (position_ids + 1) * _GOLDEN)
 
 
 def _mix(x: Tensor) -> Tensor:
