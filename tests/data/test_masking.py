@@ -1,0 +1,227 @@
+"""Masks: how many, where, by what they are replaced; a function of (key, place) and of nothing else."""
+
+import random
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from stores import FIRST_ID, random_sequences, words
+
+from bertsmith.data.batch import PackedBatch, Sequences, concatenate
+from bertsmith.data.masking import IGNORED, Masker, MaskingRates
+
+P_VALUE = 1e-3  # of a chi-square test; seeds are fixed
+TOKENIZER = words(59)  # 64 pieces with the special ones
+SPLIT_WORDS = words(40, continuing=19)
+lengths_of_batches = st.lists(st.integers(1, 40), min_size=1, max_size=8)
+seeds = st.integers(0, 2**32)
+examples = settings(max_examples=60, deadline=None)
+
+
+class Masked(NamedTuple):
+    """Of the whole batch: labels (N,), IGNORED where nothing is predicted; token_ids (N,) after masking."""
+
+    labels: npt.NDArray[np.int64]
+    token_ids: npt.NDArray[np.int64]
+
+
+def drawn(masker: Masker, sequences: Sequences) -> Masked:
+    masked = masker.draw(sequences, PackedBatch.of(sequences))
+    positions = masked.positions.numpy()
+    assert len(set(positions.tolist())) == len(positions) == len(masked.labels)
+    labels = np.full(len(sequences.token_ids), IGNORED)
+    labels[positions] = masked.labels.numpy()
+    return Masked(labels, masked.token_ids.numpy())
+
+
+def by_sequence(masked: Masked, sequences: Sequences) -> list[tuple[list[int], list[int]]]:
+    ends = np.cumsum(sequences.lengths)[:-1]
+    columns = (np.split(values, ends) for values in masked)
+    return [(labels.tolist(), ids.tolist()) for labels, ids in zip(*columns, strict=True)]
+
+
+@examples
+@given(lengths=lengths_of_batches, chosen=st.sampled_from([0.01, 0.15, 0.5, 0.99]), seed=seeds)
+def test_each_sequence_has_the_rounded_share_masked_and_never_a_special_token(
+    lengths: list[int], chosen: float, seed: int
+) -> None:
+    """At least one where there is one; [UNK] and [PAD] within the text are special too."""
+    sequences = random_sequences(lengths, TOKENIZER, seed)
+    holes = np.random.default_rng(seed).random(sum(lengths))
+    sequences.token_ids[holes < 0.2] = TOKENIZER.unk_id
+    sequences.token_ids[holes > 0.9] = TOKENIZER.pad_id
+    masker = Masker(TOKENIZER, MaskingRates(chosen=chosen))
+    masked = drawn(masker, sequences)
+    chosen_places = masked.labels != IGNORED
+    assert (sequences.token_ids[chosen_places] >= FIRST_ID).all()
+    np.testing.assert_array_equal(masked.labels[chosen_places], sequences.token_ids[chosen_places])
+    np.testing.assert_array_equal(masked.token_ids[~chosen_places], sequences.token_ids[~chosen_places])
+    ends = np.cumsum(sequences.lengths)[:-1]
+    found = [int(places.sum()) for places in np.split(chosen_places, ends)]
+    words_each = [int((ids >= FIRST_ID).sum()) for ids in np.split(sequences.token_ids, ends)]
+    assert found == [min(max(round(chosen * count), 1), count) for count in words_each]
+    assert masker.count(sequences) == sum(found)
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        MaskingRates(),
+        MaskingRates(chosen=0.4, masked=0.5, random=0.5),
+        MaskingRates(masked=1.0, random=0.0),
+        MaskingRates(masked=0.0, random=1.0),
+        MaskingRates(masked=0.0, random=0.0),
+        MaskingRates(chosen=0.99, masked=0.2, random=0.3),
+        MaskingRates(whole_words=True),
+    ],
+    ids=str,
+)
+def test_what_is_chosen_becomes_mask_random_or_stays_by_the_rates(rates: MaskingRates) -> None:
+    """A random id may happen to be [MASK], or what stood there: each with chance 1/V."""
+    sequences = random_sequences([42] * 3000, TOKENIZER, 1)
+    masked = drawn(Masker(TOKENIZER, rates), sequences)
+    chosen = masked.labels != IGNORED
+    ids, labels = masked.token_ids[chosen], masked.labels[chosen]
+    is_mask, is_same = ids == TOKENIZER.mask_id, ids == labels
+    found = np.array([is_mask.sum(), is_same.sum(), (~is_mask & ~is_same).sum()])
+    each = rates.random / TOKENIZER.vocab_size
+    expected = np.array(
+        [rates.masked + each, 1 - rates.masked - rates.random + each, rates.random - 2 * each]
+    )
+    possible = expected > 1e-12
+    assert found[~possible].sum() == 0
+    if possible.sum() > 1:
+        assert stats.chisquare(found[possible], expected[possible] * len(ids)).pvalue > P_VALUE
+
+
+def test_random_tokens_are_uniform_over_the_whole_vocabulary() -> None:
+    sequences = random_sequences([102] * 1000, TOKENIZER, 2)
+    masked = drawn(Masker(TOKENIZER, MaskingRates(chosen=0.9, masked=0.0, random=1.0)), sequences)
+    found = np.bincount(masked.token_ids[masked.labels != IGNORED], minlength=TOKENIZER.vocab_size)
+    assert found.sum() == 90_000 and len(found) == TOKENIZER.vocab_size
+    assert stats.chisquare(found).pvalue > P_VALUE
+
+
+@pytest.mark.parametrize("rates", [MaskingRates(), MaskingRates(whole_words=True)], ids=["pieces", "words"])
+def test_every_place_is_chosen_equally_often(rates: MaskingRates) -> None:
+    """Six of 40, the first and the last word included; without replacement the spread is 34/39 as wide."""
+    sequences = random_sequences([42] * 8000, TOKENIZER, 3)
+    chosen = (drawn(Masker(TOKENIZER, rates), sequences).labels != IGNORED).reshape(8000, 42)
+    assert chosen[:, [0, 41]].sum() == 0
+    found = chosen[:, 1:41].sum(0)
+    assert found.sum() == 6 * 8000
+    statistic = float(((found - 1200) ** 2 / (1200 * 34 / 39)).sum())
+    assert P_VALUE < stats.chi2.sf(statistic, 39) < 1 - P_VALUE  # nor suspiciously even
+
+
+def test_pairs_of_neighbouring_places_are_chosen_as_often_as_chance_says() -> None:
+    """6/40 · 5/39 of any two places: a hash with correlated neighbours would clump or spread the masks."""
+    sequences = random_sequences([42] * 8000, TOKENIZER, 4)
+    chosen = (drawn(Masker(TOKENIZER, MaskingRates()), sequences).labels != IGNORED).reshape(8000, 42)
+    for distance in (1, 2, 3, 8):
+        together = int((chosen[:, 1 : 41 - distance] & chosen[:, 1 + distance : 41]).sum())
+        places = 8000 * (40 - distance)
+        assert abs(together / places - 6 / 40 * 5 / 39) < 4 * np.sqrt(0.0192 / places)
+
+
+@examples
+@given(
+    lengths=lengths_of_batches,
+    whole_words=st.booleans(),
+    order=st.randoms(use_true_random=False),
+    seed=seeds,
+)
+def test_masks_depend_on_key_and_place_only(
+    lengths: list[int], whole_words: bool, order: random.Random, seed: int
+) -> None:
+    """One sequence alone, in a micro-batch or among others in another order: the same masks."""
+    sequences = random_sequences(lengths, SPLIT_WORDS, seed)
+    masker = Masker(SPLIT_WORDS, MaskingRates(chosen=0.3, whole_words=whole_words))
+    whole = by_sequence(drawn(masker, sequences), sequences)
+    rows = list(range(len(lengths)))
+    order.shuffle(rows)
+    other = sequences.take(np.array(rows))
+    assert by_sequence(drawn(masker, other), other) == [whole[row] for row in rows]
+    parts = [sequences.take(np.array([row])) for row in range(len(lengths))]
+    assert [by_sequence(drawn(masker, part), part)[0] for part in parts] == whole
+    assert sum(masker.count(part) for part in parts) == masker.count(sequences)
+
+
+@pytest.mark.parametrize("near", [0, 2**63 - 20, 2**64 - 50], ids=["0", "2^63", "2^64"])
+def test_neighbouring_keys_give_different_masks_without_overflow(near: int) -> None:
+    """Keys are unsigned and torch's integers signed: nothing may break where the sign turns."""
+    one = random_sequences([82], TOKENIZER, 5)
+    sequences = replace(concatenate([one] * 40), keys=np.arange(40, dtype=np.uint64) + np.uint64(near))
+    masks = by_sequence(drawn(Masker(TOKENIZER, MaskingRates()), sequences), sequences)
+    assert len({tuple(labels) for labels, _ in masks}) == 40
+    assert {sum(label != IGNORED for label in labels) for labels, _ in masks} == {12}
+    places = np.array([[label != IGNORED for label in labels] for labels, _ in masks])
+    shared = (places.astype(int) @ places.T)[np.triu_indices(40, 1)]  # hypergeometric, mean 12 · 12/80
+    assert shared.mean() == pytest.approx(1.8, abs=0.2) and shared.max() <= 9
+
+
+def test_the_same_key_gives_the_same_masks_again() -> None:
+    sequences = random_sequences([30, 20], TOKENIZER, 6)
+    masker = Masker(TOKENIZER, MaskingRates())
+    first, second = drawn(masker, sequences), drawn(Masker(TOKENIZER, MaskingRates()), sequences)
+    assert np.array_equal(first.labels, second.labels) and np.array_equal(first.token_ids, second.token_ids)
+
+
+def words_of(sequences: Sequences) -> npt.NDArray[np.int64]:
+    """(N,) number of each token's word, plainly: a piece continues what is left of it, if that is text."""
+    ids, numbers, number = sequences.token_ids.tolist(), [], -1
+    starts = set((np.cumsum(sequences.lengths) - sequences.lengths).tolist())
+    for place, token in enumerate(ids):
+        continues = SPLIT_WORDS.continues_word[token] and place not in starts and ids[place - 1] >= FIRST_ID
+        number += not continues
+        numbers.append(number)
+    return np.array(numbers)
+
+
+@examples
+@given(lengths=lengths_of_batches, chosen=st.sampled_from([0.15, 0.5]), seed=seeds)
+def test_words_are_masked_whole_or_not_at_all_and_within_the_share(
+    lengths: list[int], chosen: float, seed: int
+) -> None:
+    sequences = random_sequences(lengths, SPLIT_WORDS, seed)
+    masker = Masker(SPLIT_WORDS, MaskingRates(chosen=chosen, whole_words=True))
+    masked = drawn(masker, sequences)
+    places = masked.labels != IGNORED
+    assert (sequences.token_ids[places] >= FIRST_ID).all()
+    np.testing.assert_array_equal(masked.labels[places], sequences.token_ids[places])
+    np.testing.assert_array_equal(masked.token_ids[~places], sequences.token_ids[~places])
+    for word in np.unique(number := words_of(sequences)):
+        assert len(set(places[number == word].tolist())) == 1
+    found = np.add.reduceat(places, np.cumsum(sequences.lengths) - sequences.lengths, dtype=np.int64)
+    assert (found <= masker.wanted(sequences)).all()
+    assert masker.count(sequences) == found.sum()
+
+
+def test_whole_words_fall_short_of_the_share_by_less_than_a_word() -> None:
+    """A word that would go beyond the share is left out: here, with words of 1.5 pieces, 4 % are missing."""
+    sequences = random_sequences([130] * 2000, SPLIT_WORDS, 7)
+    masker = Masker(SPLIT_WORDS, MaskingRates(whole_words=True))
+    share = masker.count(sequences) / masker.wanted(sequences).sum()
+    assert 0.95 < share < 1.0
+
+
+def test_without_continuing_pieces_whole_words_are_plain_masking() -> None:
+    sequences = random_sequences([50, 1, 7, 33] * 20, TOKENIZER, 8)
+    plain = drawn(Masker(TOKENIZER, MaskingRates()), sequences)
+    whole = drawn(Masker(TOKENIZER, MaskingRates(whole_words=True)), sequences)
+    assert np.array_equal(plain.labels, whole.labels) and np.array_equal(plain.token_ids, whole.token_ids)
+
+
+def test_a_sequence_without_text_has_nothing_masked() -> None:
+    ids = np.array([TOKENIZER.cls_id, TOKENIZER.unk_id, TOKENIZER.sep_id, TOKENIZER.cls_id, FIRST_ID])
+    one = np.ones(2, np.int64)
+    sequences = Sequences(ids, np.zeros(5, np.int64), np.array([3, 2]), one.astype(np.uint64), one)
+    for whole_words in (False, True):
+        masker = Masker(TOKENIZER, MaskingRates(whole_words=whole_words))
+        assert drawn(masker, sequences).labels.tolist() == [IGNORED] * 4 + [FIRST_ID]
+        assert masker.count(sequences) == 1
