@@ -22,7 +22,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from bertsmith.errors import TokenizerError
 from bertsmith.files import atomic_write, write_json
-from bertsmith.text.tokenizer_files import read_backend
+from bertsmith.text.tokenizer_files import find_special_tokens, read_backend
 from bertsmith.text.wordpiece import wordpiece_backend
 
 Family = Literal["wordpiece", "byte-level"]
@@ -78,8 +78,11 @@ class Tokenizer:
 
     @classmethod
     def from_pieces(cls, pieces: Sequence[str], *, lowercase: bool) -> "Tokenizer":
-        """BERT's tokenizer over `pieces`, BERT's special tokens among them; a piece's index is its id."""
-        special = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+        """BERT's tokenizer over `pieces`, [CLS] and the like among them; a piece's index is its id.
+
+        Raises TokenizerError for a piece that stands twice and for missing special tokens.
+        """
+        special = find_special_tokens(set(pieces), {}, "The vocabulary")
         return cls(wordpiece_backend(list(pieces), special, lowercase=lowercase), special)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -43,7 +43,7 @@ def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str,
     return _read_json(source, config, lowercase)
 
 
-def find_special_tokens(vocabulary: set[str], config: dict[str, Any], source: Path) -> dict[str, str]:
+def find_special_tokens(vocabulary: set[str], config: dict[str, Any], source: Path | str) -> dict[str, str]:
     """Role → token: as the settings name it, else BERT's name, else RoBERTa's.
 
     Raises TokenizerError naming every role for which the vocabulary has nothing.
@@ -59,6 +59,9 @@ def find_special_tokens(vocabulary: set[str], config: dict[str, Any], source: Pa
     missing = [
         f"{role} ({' or '.join(SPECIAL_TOKENS[role])})" for role in SPECIAL_TOKENS if role not in found
     ]
+    odd = next((token for token in found.values() if re.search(r"[\s:$]", token)), None)
+    if odd is not None:
+        raise TokenizerError(f"{source}: {odd!r} can't be a special token: it holds a blank, a colon or a $.")
     if missing:
         raise TokenizerError(
             f"{source} lacks special tokens: {', '.join(missing)}. "
@@ -145,6 +148,8 @@ def _read_json(path: Path, config: dict[str, Any], lowercase: bool | None) -> tu
         backend = Backend.from_str(json.dumps(content))
     except Exception as error:  # the library raises nothing narrower
         raise TokenizerError(f"{path} is not a usable tokenizer: {error}.") from error
+    listed = {token["content"] for token in content["added_tokens"]}
+    backend.add_special_tokens(sorted(set(special.values()) - listed, key=vocabulary.__getitem__))
     return backend, special
 
 

@@ -1,5 +1,6 @@
 """WordPiece as BERT has it: the vocabulary file, and the rules in front of it."""
 
+from collections import Counter
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
@@ -40,6 +41,9 @@ def wordpiece_backend(
 ) -> Backend:
     """BERT's tokenizer over `pieces`: clean, separate CJK, lower-case and strip accents, split, WordPiece."""
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    if len(vocabulary) < len(pieces):
+        repeated = Counter(pieces).most_common(1)[0][0]
+        raise TokenizerError(f"The piece {repeated!r} stands twice in the vocabulary. Each may stand once.")
     backend = Backend(models.WordPiece(vocabulary, unk_token=special["unk"], max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True,

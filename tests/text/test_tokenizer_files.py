@@ -1,0 +1,173 @@
+"""Tokenizers from files that are broken, hostile or merely unusual: one sentence each."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizer_samples import (
+    SPECIAL,
+    WORDS,
+    added,
+    byte_level_files,
+    tokenizer_json,
+    vocab_txt,
+    wordpiece_model,
+)
+
+from bertsmith.errors import TokenizerError
+from bertsmith.text import tokenizer_json as rules
+from bertsmith.text.tokenizer import Tokenizer
+
+
+def refusal(path: Path, **options: Any) -> str:
+    """The sentence with which `path` is refused; it names the place."""
+    with pytest.raises(TokenizerError) as caught:
+        Tokenizer.load(path, **options)
+    return str(caught.value)
+
+
+def test_a_piece_twice_names_it_and_both_lines(tmp_path: Path) -> None:
+    sentence = refusal(vocab_txt(tmp_path / "vocab.txt", [*SPECIAL, "a", "b", "a"]))
+    assert "vocab.txt holds the piece 'a' twice, in lines 6 and 8." in sentence
+
+
+def test_missing_special_tokens_are_all_named(tmp_path: Path) -> None:
+    sentence = refusal(vocab_txt(tmp_path / "vocab.txt", ["[PAD]", "[UNK]", "[CLS]", "a"]))
+    assert "lacks special tokens: sep ([SEP] or </s>), mask ([MASK] or <mask>)." in sentence
+
+
+def test_a_special_token_that_later_files_could_not_hold(tmp_path: Path) -> None:
+    vocab_txt(tmp_path / "vocab.txt", [*SPECIAL, "$A:0"])
+    (tmp_path / "tokenizer_config.json").write_text('{"cls_token": {"content": "$A:0"}}')
+    assert "'$A:0' can't be a special token" in refusal(tmp_path)
+
+
+def test_special_tokens_need_not_be_listed_as_added(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(tokenizer_json(tmp_path / "tokenizer.json", added_tokens=[]))
+    assert tokenizer.encode("a [MASK]", read_special_tokens=True).tokens == ["a", "[MASK]"]
+    assert tokenizer.sha256 == Tokenizer.load(tokenizer_json(tmp_path / "listed.json")).sha256
+
+
+def test_a_line_in_the_middle_must_not_be_empty(tmp_path: Path) -> None:
+    assert "line 6 is empty" in refusal(vocab_txt(tmp_path / "vocab.txt", [*SPECIAL, "", "a"]))
+
+
+def test_line_ends_of_windows_a_mark_at_the_start_and_blank_lines_at_the_end_do_no_harm(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*SPECIAL, "a", "\u2028"]).encode() + b"\r\n\r\n")
+    tokenizer = Tokenizer.load(path)
+    assert tokenizer.pieces == (*SPECIAL, "a", "\u2028")
+
+
+def test_an_empty_file_and_one_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").touch()
+    assert "vocab.txt is empty: expected a vocabulary" in refusal(tmp_path)
+    assert "nowhere does not exist" in refusal(tmp_path / "nowhere")
+    (tmp_path / "vocab.txt").unlink()
+    assert "holds no tokenizer: expected tokenizer.json, vocab.txt" in refusal(tmp_path)
+
+
+def test_another_encoding_names_the_byte(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_bytes("[PAD]\ncafé\n".encode("latin-1"))
+    assert "vocab.txt is not UTF-8: byte 9 is 0xe9" in refusal(tmp_path)
+
+
+def test_a_file_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    for name in ("vocab.txt", "tokenizer.json"):
+        path = tmp_path / name
+        with path.open("wb") as file:
+            file.truncate(rules.MAX_BYTES + 1)
+        assert "has 33,554,433 bytes" in refusal(path)
+
+
+def test_a_cut_or_wrong_json(tmp_path: Path) -> None:
+    path = tokenizer_json(tmp_path / "tokenizer.json")
+    whole = path.read_text()
+    path.write_text(whole[:-10])
+    assert "is not valid JSON" in refusal(path)
+    path.write_text("[" * 100_000)
+    assert "is not valid JSON" in refusal(path)
+    path.write_text("[]")
+    assert "holds a list: expected a tokenizer.json, a JSON object" in refusal(path)
+    path.write_text(whole.replace('"un": 5', '"un": 5, "un": 6'))
+    assert "holds the key 'un' twice in one object" in refusal(path)
+
+
+SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"pre_tokenizer": SPLIT}, "pre_tokenizer"),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPLIT]}}, "pretokenizers.0"),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": "a"}, "content": ""}}, "normalizer"),
+        (
+            {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Precompiled"}]}},
+            "normalizers.0",
+        ),
+        ({"decoder": {"type": "Replace", "pattern": {"Regex": "a"}, "content": ""}}, "decoder"),
+        ({"post_processor": {"type": "Mystery"}}, "post_processor"),
+        ({"model": {"type": "Unigram", "vocab": []}}, "model"),
+        ({"model": {"type": "WordLevel", "vocab": {}, "unk_token": "[UNK]"}}, "model"),
+        ({"model": wordpiece_model({"a": 0}, code="x")}, "model.WordPiece.code"),
+        ({"model": wordpiece_model({"a": "0"})}, "model.WordPiece.vocab.a"),
+        ({"model": wordpiece_model({"a": 0}, max_input_chars_per_word=10**9)}, "max_input_chars_per_word"),
+        ({"auto_map": {"AutoTokenizer": "evil.py"}}, "auto_map"),
+        ({"added_tokens": [{"id": 1, "content": "a", "regex": "a"}]}, "added_tokens.0"),
+    ],
+)
+def test_what_is_not_on_the_list_is_refused_and_named(
+    tmp_path: Path, changes: dict[str, Any], place: str
+) -> None:
+    sentence = refusal(tokenizer_json(tmp_path / "tokenizer.json", **changes))
+    assert re.search(rf"`[\w.\[\]]*{re.escape(place)}[\w.\[\]]*` is not allowed", sentence)
+
+
+def test_byte_pair_dropout_would_make_ids_random(tmp_path: Path) -> None:
+    Tokenizer.load(byte_level_files(tmp_path)).save(tmp_path / "saved")
+    path = tmp_path / "saved" / "tokenizer.json"
+    path.write_text(path.read_text().replace('"dropout": null', '"dropout": 0.1'))
+    assert "`model.BPE.dropout` is not allowed" in refusal(path)
+
+
+def test_ids_with_holes_and_ids_twice(tmp_path: Path) -> None:
+    vocab = {piece: number for number, piece in enumerate(SPECIAL)}
+    path = tokenizer_json(tmp_path / "tokenizer.json", model=wordpiece_model(vocab | {"a": 9}))
+    assert "no piece has the id 5, though there are 6 pieces" in refusal(path)
+    path = tokenizer_json(tmp_path / "tokenizer.json", model=wordpiece_model(vocab | {"a": 4}))
+    assert "'[MASK]' and 'a' share the id 4" in refusal(path)
+
+
+def test_added_tokens_that_are_plain_are_kept(tmp_path: Path) -> None:
+    count = len(SPECIAL) + len(WORDS)
+    tokens = [added(token, number) for number, token in enumerate(SPECIAL)]
+    path = tokenizer_json(
+        tmp_path / "tokenizer.json", added_tokens=[*tokens, added("hello a", count, special=False)]
+    )
+    tokenizer = Tokenizer.load(path)
+    assert tokenizer.vocab_size == count + 1
+    assert tokenizer.encode("b Hello a b").ids == [10, count, 10]
+    assert not tokenizer.splits_at_blanks  # the added token reaches over a blank
+
+
+def test_byte_level_files_that_do_not_fit(tmp_path: Path) -> None:
+    (byte_level_files(tmp_path / "a") / "merges.txt").write_text("#version: 0.2\nx y z\n")
+    assert "merges.txt, line 2: expected two symbols" in refusal(tmp_path / "a")
+    (byte_level_files(tmp_path / "b") / "merges.txt").write_text("b l\n")
+    assert "vocab.json and merges.txt do not fit each other" in refusal(tmp_path / "b")
+    (byte_level_files(tmp_path / "c") / "merges.txt").unlink()
+    assert "merges.txt does not exist" in refusal(tmp_path / "c")
+    vocab = byte_level_files(tmp_path / "d") / "vocab.json"
+    pieces = json.loads(vocab.read_text())
+    pieces["zz"] = pieces.pop("!")
+    vocab.write_text(json.dumps(pieces))
+    assert "1 of the 256 byte symbols are missing, '!' among them" in refusal(tmp_path / "d")
+
+
+def test_cased_or_uncased_cannot_be_chosen_for_byte_level(tmp_path: Path) -> None:
+    assert "can be chosen only for" in refusal(byte_level_files(tmp_path), lowercase=True)
