@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM end a run between two steps, with a checkpoint; a second Ctrl-C ends it at once."""
+"""Ctrl-C and SIGTERM end a run between two steps, with a checkpoint; a second Ctrl-C ends it at once.
+
+Schedulers and launchers often send SIGTERM more than once, or after a Ctrl-C: it never ends the run early.
+"""
 
 import signal
 import threading
@@ -28,7 +31,8 @@ class Interruption:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
-        self._give_back()
+        if number == signal.SIGINT:
+            signal.signal(number, self._previous.pop(signal.SIGINT))
 
     def _give_back(self) -> None:
         for number, handler in self._previous.items():
