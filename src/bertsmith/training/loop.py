@@ -24,7 +24,7 @@ from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.errors import TrainingStopped
 from bertsmith.tasks.task import Task
 from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
-from bertsmith.training.distributed import Ranks, add_over_ranks, from_first
+from bertsmith.training.distributed import Ranks, add_over_ranks, from_first, wait
 from bertsmith.training.guard import Guard
 from bertsmith.training.interruption import Interruption
 from bertsmith.training.optimizer import load_optimizer_tensors, optimizer_tensors, set_learning_rate
@@ -90,6 +90,7 @@ class Loop:
             self._parallel = DistributedDataParallel(self._losses, gradient_as_bucket_view=True)
         self._interruption = Interruption()
         self._stop_agreed = False
+        self._saved_step: int | None = None
         self._restart_clock()
 
     def resume(self) -> list[str]:
@@ -107,13 +108,13 @@ class Loop:
             while self._share_done() < 1:
                 with closing(self._open_stream()) as batches:
                     for batch in batches:
-                        if not self._advance(batch):
+                        if not self.advance(batch):
                             break
                         if self._stop_agreed:
                             self.save()
+                            wait()  # launchers kill all ranks when one ends: not before the checkpoint stands
                             raise KeyboardInterrupt
-        if not (self.folder / "checkpoints" / f"step-{self.progress.step:08d}").exists():
-            self.save()
+        self.save()
 
     def evaluate(self) -> dict[str, float]:
         """Held-out metrics of the whole held-out sample, reported to the observer."""
@@ -125,17 +126,16 @@ class Loop:
         return metrics
 
     def save(self) -> None:
-        """Writes a checkpoint; only the first rank does."""
-        if not self.machine.ranks.is_first:
+        """Writes a checkpoint, unless this step's stands already; only the first rank does."""
+        if not self.machine.ranks.is_first or self._saved_step == self.progress.step:
             return
         weights = self.task.model.state_dict()
         state = TrainingState(self.progress, weights, optimizer_tensors(self.task.model, self.optimizer))
         save_training_state(self.folder / "checkpoints", state, self.recipe.checkpoint.keep)
+        self._saved_step = self.progress.step
         self._record("checkpoint")
 
-    # -- one step ------------------------------------------------------------------------------------------
-
-    def _advance(self, batch: GlobalBatch) -> bool:
+    def advance(self, batch: GlobalBatch) -> bool:
         """One batch. False when the stream must be opened anew: the run is over, a phase ended, or went
         back.
         """
@@ -167,6 +167,8 @@ class Loop:
             self._record_step(batch, result, learning_rate, tokens / seconds, seconds)
         self._after_step(before)
         return self._share_done() < 1 and self._phase() == self.progress.cursor.phase
+
+    # -- one step ------------------------------------------------------------------------------------------
 
     def _forward_backward(self, sequences: Sequences) -> StepResult:
         """Gradients of the whole global batch's loss, clipped."""
@@ -223,10 +225,11 @@ class Loop:
                 "optimizer.learning_rate, or go on past the batch with --resume guard.action=skip."
             )
         state, _ = load_training_state(self.folder / "checkpoints")
-        if state is None:
-            raise TrainingStopped(f"Step {step}: {verdict}, and there is no checkpoint to go back to.")
-        self._restore(replace(state, progress=replace(state.progress, skipped=skipped)))
-        self._restart_clock()
+        if state is not None:  # before the first checkpoint the weights stay: the batch has not touched them
+            self._restore(state)
+            self._restart_clock()
+        self.progress = replace(self.progress, skipped=skipped)
+        self.optimizer.zero_grad(set_to_none=False)
         self.observer.rewind(self.progress.step)
         self._record(
             "warning", message=f"step {step}: {verdict}; back to step {self.progress.step}, batch skipped"
@@ -235,8 +238,8 @@ class Loop:
     def _restore(self, state: TrainingState) -> None:
         self.task.model.load_state_dict(state.weights)
         load_optimizer_tensors(self.task.model, self.optimizer, state.optimizer)
-        self.optimizer.zero_grad(set_to_none=False)
         self.progress = state.progress
+        self._saved_step = state.progress.step
 
     # -- where the run stands ------------------------------------------------------------------------------
 
