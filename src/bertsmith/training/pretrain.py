@@ -16,8 +16,8 @@ from rich.console import Console
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore, tokenize_corpus
 from bertsmith.data.stream import PretrainingStream, require_documents
-from bertsmith.errors import CorpusError, RecipeError
-from bertsmith.files import atomic_write, write_json
+from bertsmith.errors import CorpusError, RecipeError, StoreError
+from bertsmith.files import sha256, write_json
 from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
 from bertsmith.tasks.fill_mask import Candidate, fill_mask, masked_examples
@@ -33,10 +33,11 @@ from bertsmith.training.observer import RunObserver
 from bertsmith.training.optimizer import make_optimizer
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.resources import require_resources
+from bertsmith.training.run_folder import open_run, write_recipe
 from bertsmith.training.summary import write_summary
 
 _EXAMPLES = 8
-_CPU_MICRO_BATCH, _CUDA_MICRO_BATCH = 2048, 32_768  # a CPU's should stay in cache, a GPU's should fill it
+CPU_MICRO_BATCH, CUDA_MICRO_BATCH = 2048, 32_768  # a CPU's should stay in cache, a GPU's should fill it
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def pretrain(
         raise RecipeError(
             "Overrides go with a recipe's name or file; change the settings themselves instead."
         )
-    out = _open_run(recipe, resume)
+    out = open_run(recipe, resume)
     hardware = Hardware.detect()
     device = _device(recipe, hardware)
     ranks = join(device.type)
@@ -90,8 +91,7 @@ def _run(
 ) -> PretrainingResult:
     keep_memory()
     first = machine.ranks.is_first
-    inputs = _open_inputs(recipe, out, machine, console if first else None)
-    require_resources(inputs.model, recipe, machine, hardware, out)
+    inputs = _open_inputs(recipe, out, machine, hardware, console if first else None)
     if first:
         write_recipe(recipe, out)
     inputs.model.to(machine.device)
@@ -116,7 +116,7 @@ def _run(
     after = [fill_mask(inputs.model, inputs.tokenizer, text) for text, _ in examples]
     if first:
         provenance = _provenance(recipe, inputs, loop.progress.step, metrics)
-        save_pretraining_model(out / "model", inputs.model, inputs.tokenizer, provenance)
+        save_pretraining_model(out / "model", inputs.model, inputs.tokenizer, provenance, replace=True)
         fills = [_fill(*each) for each in zip(examples, before, after, strict=True)]
         write_json(out / "fills.json", fills)
         write_summary(out, recipe, inputs.model, hardware)
@@ -135,42 +135,6 @@ def _baseline_warnings(metrics: dict[str, float]) -> list[str]:
     ]
 
 
-def _open_run(recipe: Recipe, resume: bool) -> Path:
-    """The run's folder. Raises RecipeError when it holds another run."""
-    if recipe.out is None:
-        raise RecipeError("The run needs a folder: out=runs/NAME.")
-    out = Path(recipe.out)
-    stored = out / "recipe.toml"
-    if not stored.exists():
-        return out
-    if not resume:
-        raise RecipeError(f"{out} already holds a run. Go on with it by --resume, or choose another out=.")
-    differing = _differing_keys(read_recipe(str(stored), []), recipe)
-    if differing:
-        raise RecipeError(
-            f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones "
-            f"(bertsmith pretrain {stored} --resume), or choose another out=."
-        )
-    return out
-
-
-_MAY_CHANGE = ("guard", "hardware", "checkpoint", "log_every")  # do not touch the numbers of a run
-
-
-def _differing_keys(stored: Recipe, given: Recipe) -> list[str]:
-    old, new = stored.model_dump(exclude=set(_MAY_CHANGE)), given.model_dump(exclude=set(_MAY_CHANGE))
-    return [key for key in old if old[key] != new[key]]
-
-
-def write_recipe(recipe: Recipe, out: Path) -> None:
-    """The resolved recipe, every setting written out, as a file that runs again."""
-    import tomli_w
-
-    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
-    out.mkdir(parents=True, exist_ok=True)
-    atomic_write(out / "recipe.toml", "# The resolved recipe of this run.\n" + text)
-
-
 def _device(recipe: Recipe, hardware: Hardware) -> torch.device:
     if recipe.hardware.device == "auto":
         return hardware.device
@@ -186,26 +150,37 @@ def _machine(recipe: Recipe, hardware: Hardware, device: torch.device, ranks: Ra
     torch.set_num_threads(recipe.hardware.threads or max(1, hardware.threads // ranks.count))
     named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}[recipe.hardware.precision]
     precision = named or (hardware.precision if device.type == hardware.device.type else torch.float32)
-    default = _CUDA_MICRO_BATCH if device.type == "cuda" else _CPU_MICRO_BATCH
+    default = CUDA_MICRO_BATCH if device.type == "cuda" else CPU_MICRO_BATCH
     peak = matmul_flops(precision, device=device)
     return Machine(device, precision, peak, ranks, recipe.data.micro_batch_tokens or default)
 
 
-def _open_inputs(recipe: Recipe, out: Path, machine: Machine, console: Console | None) -> Inputs:
+def _open_inputs(
+    recipe: Recipe, out: Path, machine: Machine, hardware: Hardware, console: Console | None
+) -> Inputs:
+    """What can be refused is refused before the first file is written: the token store comes last."""
     init = locate_model(recipe.init).folder if recipe.init else None
     tokenizer = _tokenizer(recipe, init)
+    model, notes = _model(recipe, tokenizer, init)
+    _check_fit(recipe, tokenizer, model.config, machine.ranks)
+    require_resources(model, recipe, machine, hardware, out)
     train, heldout = _stores(recipe, tokenizer, out, machine.ranks, console)
+    _check_text(recipe, train)
+    return Inputs(tokenizer, train, heldout, model, notes)
+
+
+def _model(
+    recipe: Recipe, tokenizer: Tokenizer, init: Path | None
+) -> tuple[PretrainingModel, tuple[str, ...]]:
+    """A new model, or the one to go on from with sentences on what was added to it or left out."""
     torch.manual_seed(recipe.seed)
     if init is None:
         config = recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
-        model = PretrainingModel(config, _next_sentence(recipe, config))
-        notes: tuple[str, ...] = ()
-    else:
-        wanted = recipe.data.next_sentence
-        model, notes = load_pretraining_model(init, next_sentence=wanted, allow_new_heads=True)
-        apply_dropout(model, recipe.model.dropouts(model.config))
-    _check_fit(recipe, tokenizer, model.config, train)
-    return Inputs(tokenizer, train, heldout, model, notes)
+        return PretrainingModel(config, _next_sentence(recipe, config)), ()
+    wanted = recipe.data.next_sentence
+    model, notes = load_pretraining_model(init, next_sentence=wanted, allow_new_heads=True)
+    apply_dropout(model, recipe.model.dropouts(model.config))
+    return model, notes
 
 
 def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
@@ -228,17 +203,26 @@ def _stores(
             f"{path} is not a folder. bertsmith corpus build SOURCE --out {path} makes a corpus."
         )
     if not (path / "train" / "tokens.bin").exists():
-        store = out / "tokens"
-        if ranks.is_first and not store.exists():
-            if console is not None:
-                console.print(f"Tokenising {path} …")
-            tokenize_corpus(Corpus.open(path), tokenizer, store)
-        wait()
-        path = store
+        path = _tokenised(path, tokenizer, out / "tokens", ranks, console)
     train = TokenStore.open(path / "train", tokenizer)
     train.verify()
     heldout = TokenStore.open(path / "heldout", tokenizer) if (path / "heldout").exists() else None
     return train, heldout
+
+
+def _tokenised(path: Path, tokenizer: Tokenizer, store: Path, ranks: Ranks, console: Console | None) -> Path:
+    """The run's own store, made by the first rank. Raises StoreError when it was made of another corpus."""
+    corpus = Corpus.open(path)
+    if ranks.is_first and not store.exists():
+        if console is not None:
+            console.print(f"Tokenising {path} …")
+        tokenize_corpus(corpus, tokenizer, store)
+    wait()
+    if TokenStore.open(store / "train").corpus_sha256 != sha256(path / "manifest.json"):
+        raise StoreError(
+            f"{store} was made of another corpus than {path} now is. Remove it, or choose another out=."
+        )
+    return store
 
 
 def _next_sentence(recipe: Recipe, config: BertConfig) -> bool:
@@ -247,8 +231,8 @@ def _next_sentence(recipe: Recipe, config: BertConfig) -> bool:
     return recipe.data.next_sentence
 
 
-def _check_fit(recipe: Recipe, tokenizer: Tokenizer, config: BertConfig, train: TokenStore) -> None:
-    """Raises when recipe, tokenizer, model and corpus don't belong together."""
+def _check_fit(recipe: Recipe, tokenizer: Tokenizer, config: BertConfig, ranks: Ranks) -> None:
+    """Raises RecipeError when recipe, tokenizer, model and ranks don't belong together."""
     if tokenizer.vocab_size != config.vocab_size:
         raise RecipeError(
             f"init has a vocabulary of {config.vocab_size:,} pieces, the tokenizer {tokenizer.vocab_size:,}. "
@@ -260,6 +244,17 @@ def _check_fit(recipe: Recipe, tokenizer: Tokenizer, config: BertConfig, train: 
             f"data.sequence_lengths has {longest}, but the model has positions for {config.max_length} "
             "tokens. Shorten it, or raise model.max_position_embeddings."
         )
+    if recipe.data.batch_size < ranks.count:
+        raise RecipeError(
+            f"data.batch_size = {recipe.data.batch_size} leaves some of the {ranks.count} ranks without a "
+            "sequence. Raise it, or start fewer ranks."
+        )
+
+
+def _check_text(recipe: Recipe, train: TokenStore) -> None:
+    """Raises when the corpus has nothing to train on."""
+    if len(train) == 0:
+        raise CorpusError(f"{train.path} holds no document. Build the corpus with a smaller held-out share.")
     if recipe.data.next_sentence:
         require_documents(train)
 

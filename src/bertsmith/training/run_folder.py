@@ -1,0 +1,55 @@
+"""The folder of a run is opened once, or again with the same settings."""
+
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import RecipeError
+from bertsmith.files import atomic_write
+from bertsmith.training.recipe import Recipe, read_recipe
+
+# What may change between the parts of a run: none of it changes the text, the model or the schedule. Other
+# hardware computes the same steps, but to rounding only.
+_MAY_CHANGE = {"out", "guard", "hardware", "checkpoint", "log_every"}
+
+
+def open_run(recipe: Recipe, resume: bool) -> Path:
+    """The run's folder, which is not made yet. Raises RecipeError when it holds another run."""
+    if recipe.out is None:
+        raise RecipeError("The run needs a folder: out=runs/NAME.")
+    out = Path(recipe.out)
+    stored = out / "recipe.toml"
+    if not stored.exists():
+        return out
+    if not resume:
+        raise RecipeError(f"{out} already holds a run. Go on with it by --resume, or choose another out=.")
+    differing = _differing_keys(_settings(read_recipe(str(stored), [])), _settings(recipe))
+    if differing:
+        raise RecipeError(
+            f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones "
+            f"(bertsmith pretrain {stored} --resume), or choose another out=."
+        )
+    return out
+
+
+def write_recipe(recipe: Recipe, out: Path) -> None:
+    """The resolved recipe, every setting written out, as a file that runs again."""
+    import tomli_w
+
+    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
+    out.mkdir(parents=True, exist_ok=True)
+    atomic_write(out / "recipe.toml", "# The resolved recipe of this run.\n" + text)
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    return recipe.model_dump(exclude=_MAY_CHANGE)
+
+
+def _differing_keys(old: dict[str, Any], new: dict[str, Any], section: str = "") -> list[str]:
+    """Dotted names, in the recipe's order."""
+    keys: list[str] = []
+    for name, value in old.items():
+        if isinstance(value, dict):
+            keys += _differing_keys(value, new[name], f"{section}{name}.")
+        elif value != new[name]:
+            keys.append(section + name)
+    return keys
