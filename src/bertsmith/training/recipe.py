@@ -19,7 +19,7 @@ from bertsmith.model.config import Activation, BertConfig, Family, make_config, 
 class Settings(BaseModel):
     """Unknown keys are errors; values don't change once checked."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelSettings(Settings):
@@ -274,11 +274,13 @@ def _explain(error: ValidationError, where: str) -> str:
 
 
 def _keys(settings: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every dotted name, sections among them."""
     names: list[str] = []
     for name, field in settings.model_fields.items():
+        names.append(prefix + name)
         kind = field.annotation
-        section = isinstance(kind, type) and issubclass(kind, Settings)
-        names += _keys(kind, f"{prefix}{name}.") if section else [prefix + name]  # type: ignore[arg-type]
+        if isinstance(kind, type) and issubclass(kind, Settings):
+            names += _keys(kind, f"{prefix}{name}.")
     return names
 
 
