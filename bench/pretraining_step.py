@@ -1,0 +1,209 @@
+"""Pre-training steps beside transformers' BertForPreTraining: real tokens per second, and share of the peak.
+
+    python bench/pretraining_step.py --store STORE [--rounds 5] [--sizes tiny mini small]
+
+STORE is a token store of real text (bertsmith corpus tokenize). Two kinds of batch, 32 pairs each: `full`, every pair
+128 tokens long; `natural`, pairs of the store as the loader makes them, up to 128 tokens. Both sides get the same
+sequences and the same masks' rate, train in float32 with dropout 0.1 everywhere, clip gradients at 1 and step AdamW:
+transformers with its default attention (sdpa), padding to the longest of the batch, and torch's default AdamW.
+"""
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import Worker, interleave, ratio, report, serve
+
+_PAIRS, _LENGTH, _VOCABULARY = 32, 128, 30_522
+
+
+def main() -> None:
+    """Parses, and is either the parent or a worker."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--sizes", nargs="+", default=["tiny", "mini", "small"])
+    parser.add_argument("--worker", choices=("ours", "transformers"))
+    options = parser.parse_args()
+    if options.worker:
+        serve({"ours": _Ours, "transformers": _Transformers}[options.worker](options))
+        return
+    files = ("--store", options.store, "--tokenizer", options.tokenizer)
+    sides = {name: Worker(__file__, name, *files) for name in ("ours", "transformers")}
+    rows = [_compare(sides, size, kind, options) for size in options.sizes for kind in ("full", "natural")]
+    command = "python bench/pretraining_step.py --store STORE --tokenizer TOKENIZER"
+    report("pretraining-step", "Pre-training steps", command, rows, [__doc__.partition("\n\n")[2].split("\n\n")[1]])
+
+
+def _compare(sides: dict[str, Worker], size: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
+    answers = interleave(sides, options.rounds, size=size, kind=kind, steps=options.steps)
+    speed = {name: [answer["tokens"] / answer["seconds"] for answer in given] for name, given in answers.items()}
+    share = [answer["operations"] / answer["seconds"] / answer["peak"] for answer in answers["ours"]]
+    faster = ratio(speed["ours"], speed["transformers"])
+    return {
+        "model": f"BERT-{size}",
+        "pairs": kind,
+        "ours, tokens/s": f"{statistics.median(speed['ours']):,.0f}",
+        "transformers, tokens/s": f"{statistics.median(speed['transformers']):,.0f}",
+        "ratio": f"{faster['median']:.2f} ({faster['lowest']:.2f} – {faster['highest']:.2f})",
+        "ours, share of matrix-product speed": f"{statistics.median(share):.0%}",
+    }
+
+
+def _batches(options: argparse.Namespace, kind: str) -> Any:
+    """Endless global batches of 32 pairs, the same on both sides."""
+    from bertsmith.data.batch import Sequences
+    from bertsmith.data.store import TokenStore
+    from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
+    from bertsmith.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(Path(options.tokenizer))
+    store = TokenStore.open(Path(options.store) / "train", tokenizer)
+    stream = PretrainingStream(store, tokenizer, 0, True, _LENGTH, 200 * _LENGTH)
+    for number, large in enumerate(itertools.chain.from_iterable([stream.batches(Cursor())])):
+        rows = np.arange(len(large.sequences))
+        if kind == "full":
+            rows = rows[large.sequences.lengths == _LENGTH]
+        for start in range(0, len(rows) - _PAIRS + 1, _PAIRS):
+            sequences: Sequences = large.sequences.take(rows[start : start + _PAIRS])
+            yield GlobalBatch(sequences, Cursor(offset=number), Cursor(offset=number + 1))
+
+
+class _Ours:
+    """The real loop, one `advance` a step."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        import torch
+
+        from bertsmith.training.allocator import keep_memory
+
+        keep_memory()
+        torch.set_num_threads(2)
+        self.options, self.loops, self.batches = options, {}, {}
+
+    def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+        import torch
+
+        from bertsmith.training.hardware import matmul_flops
+
+        size, kind = request["size"], request["kind"]
+        loop = self.loops.get(size) or self.loops.setdefault(size, self._loop(size))
+        batches = self.batches.get(kind) or self.batches.setdefault(kind, _batches(self.options, kind))
+        chosen = list(itertools.islice(batches, request["steps"]))
+        peak = matmul_flops(torch.float32, seconds=0.3)
+        started = time.perf_counter()
+        for batch in chosen:
+            loop.advance(batch)
+        return {
+            "seconds": time.perf_counter() - started,
+            "tokens": int(sum(batch.sequences.lengths.sum() for batch in chosen)),
+            "operations": sum(loop.task.operations(batch.sequences) for batch in chosen),
+            "peak": peak,
+        }
+
+    def _loop(self, size: str) -> Any:
+        import torch
+
+        from bertsmith.data.masking import Masker, MaskingRates
+        from bertsmith.data.store import TokenStore
+        from bertsmith.data.stream import PretrainingStream
+        from bertsmith.model.config import preset
+        from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
+        from bertsmith.text.tokenizer import Tokenizer
+        from bertsmith.training.distributed import Ranks
+        from bertsmith.training.loop import Loop, Machine
+        from bertsmith.training.optimizer import make_optimizer
+        from bertsmith.training.pretrain import CPU_MICRO_BATCH
+        from bertsmith.training.recipe import check_recipe
+
+        tokenizer = Tokenizer.load(Path(self.options.tokenizer))
+        store = TokenStore.open(Path(self.options.store) / "train", tokenizer)
+        stream = PretrainingStream(store, tokenizer, 0, True, _LENGTH, _PAIRS * _LENGTH)
+        model = PretrainingModel(preset(size, vocab_size=tokenizer.vocab_size))
+        model.train()
+        task = PretrainingTask(model, [stream], Masker(tokenizer, MaskingRates()), None, 0, torch.device("cpu"))
+        never = {"every": 1_000_000}
+        recipe = check_recipe({"steps": 1_000_000, "evaluation": never, "checkpoint": never}, "bench")
+        machine = Machine(torch.device("cpu"), torch.float32, 1.0, Ranks(), CPU_MICRO_BATCH)
+        optimizer = make_optimizer(model, 0.01, (0.9, 0.999), 1e-6)
+        return Loop(task, optimizer, recipe, machine, Path(tempfile.mkdtemp()), _Silent())
+
+
+class _Silent:
+    def record(self, kind: str, step: int, **values: Any) -> None:
+        """Nothing."""
+
+    def rewind(self, step: int) -> None:
+        """Nothing."""
+
+
+class _Transformers:
+    """The plain loop that its users write."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        import torch
+
+        torch.set_num_threads(2)
+        self.options, self.models, self.batches = options, {}, {}
+
+    def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+        import torch
+
+        size, kind = request["size"], request["kind"]
+        model, optimizer = self.models.get(size) or self.models.setdefault(size, self._model(size))
+        batches = self.batches.get(kind) or self.batches.setdefault(kind, _batches(self.options, kind))
+        chosen = [self._padded(batch.sequences) for batch in itertools.islice(batches, request["steps"])]
+        started = time.perf_counter()
+        for batch in chosen:
+            optimizer.zero_grad()
+            model(**batch).loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        tokens = sum(int(batch["attention_mask"].sum()) for batch in chosen)
+        return {"seconds": time.perf_counter() - started, "tokens": tokens}
+
+    def _model(self, size: str) -> Any:
+        import torch
+        from transformers import BertConfig, BertForPreTraining
+
+        from bertsmith.model.config import PRESETS
+
+        layers, width = PRESETS[size]
+        config = BertConfig(
+            vocab_size=_VOCABULARY,
+            num_hidden_layers=layers,
+            hidden_size=width,
+            num_attention_heads=width // 64,
+            intermediate_size=4 * width,
+        )
+        model = BertForPreTraining(config).train()
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
+
+    def _padded(self, sequences: Any) -> dict[str, Any]:
+        """15 % masked, padded to the longest."""
+        import torch
+
+        longest = int(sequences.lengths.max())
+        ids = np.zeros((len(sequences), longest), np.int64)
+        segments, mask = np.zeros_like(ids), np.zeros_like(ids)
+        ends = np.cumsum(sequences.lengths)
+        for row, (end, length) in enumerate(zip(ends, sequences.lengths, strict=True)):
+            ids[row, :length] = sequences.token_ids[end - length : end]
+            segments[row, :length] = sequences.segment_ids[end - length : end]
+            mask[row, :length] = 1
+        chosen = (np.random.default_rng(0).random(ids.shape) < 0.15) & (mask == 1)
+        labels = np.where(chosen, ids, -100)
+        batch = {"input_ids": np.where(chosen, 103, ids), "token_type_ids": segments, "attention_mask": mask}
+        batch |= {"labels": labels, "next_sentence_label": sequences.labels}
+        return {name: torch.from_numpy(value) for name, value in batch.items()}
+
+
+if __name__ == "__main__":
+    main()
