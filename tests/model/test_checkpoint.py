@@ -114,6 +114,16 @@ def test_next_sentence_prediction_can_be_left_out(model_folder: Path) -> None:
     assert "next-sentence head, pooler" in notes[0]
 
 
+def test_a_family_without_next_sentence_prediction_gets_no_such_head(tmp_path: Path) -> None:
+    """It could be trained for days and then not be saved."""
+    config = tiny_config(model_type="roberta", type_vocab_size=1)
+    save_pretraining_model(tmp_path / "model", PretrainingModel(config), None, {})
+    with pytest.raises(ModelError, match=r"A roberta model has no next-sentence prediction"):
+        load_pretraining_model(tmp_path / "model", next_sentence=True, allow_new_heads=True)
+    model, notes = load_pretraining_model(tmp_path / "model", allow_new_heads=True)
+    assert (model.next_sentence, notes) == (None, ())
+
+
 def test_an_encoder_without_a_pooler_has_none(foreign_folder: Path) -> None:
     rewrite_tensors(foreign_folder, lambda t: [t.pop(name) for name in list(t) if "pooler" in name])
     assert load_encoder(foreign_folder).pooler is None

@@ -33,7 +33,8 @@ def load_pretraining_model(
     `next_sentence` says whether to have that head; None takes what the folder has, and with
     `allow_new_heads` what its family was trained with. `allow_new_heads` gives parts that the folder lacks
     random weights from torch's generator: to go on training from an encoder alone. Raises ModelError when
-    a part is missing and may not be new, and as `read_checkpoint` and `load_into` do.
+    a part is missing and may not be new, when the family has no such head, and as `read_checkpoint` and
+    `load_into` do.
     """
     checkpoint = read_checkpoint(folder)
     wanted = _wants_next_sentence(checkpoint, next_sentence, allow_new_heads)
@@ -78,6 +79,11 @@ def save_pretraining_model(
 
 
 def _wants_next_sentence(checkpoint: Checkpoint, asked: bool | None, allow_new_heads: bool) -> bool:
+    if asked and not checkpoint.config.has_next_sentence:
+        raise ModelError(
+            f"A {checkpoint.config.model_type} model has no next-sentence prediction: "
+            "set data.next_sentence=false."
+        )
     if asked is not None:
         return asked
     if allow_new_heads:
