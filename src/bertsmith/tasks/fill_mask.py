@@ -29,8 +29,10 @@ def fill_mask(
     """The `top` candidates for each mask of `text`, in order; every mask is filled given the others stay
     masked.
 
-    Raises InputError when the text has no mask, or is longer than the model reads.
+    Raises InputError when the text has no mask, or is longer than the model reads, or `top` is below 1.
     """
+    if top < 1:
+        raise InputError(f"Ask for at least one candidate for a mask, not top = {top}.")
     inside = tokenizer.encode(text, read_special_tokens=True).ids
     if tokenizer.mask_id not in inside:
         mask = tokenizer.id_to_token(tokenizer.mask_id)
