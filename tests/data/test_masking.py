@@ -203,7 +203,7 @@ def test_words_are_masked_whole_or_not_at_all_and_within_the_share(
 
 
 def test_whole_words_fall_short_of_the_share_by_less_than_a_word() -> None:
-    """A word that would go beyond the share is left out: here, with words of 1.5 pieces, 4 % are missing."""
+    """A word that would go beyond the share is left out: with words of 1.5 pieces, 2.7 % are missing here."""
     sequences = random_sequences([130] * 2000, SPLIT_WORDS, 7)
     masker = Masker(SPLIT_WORDS, MaskingRates(whole_words=True))
     share = masker.count(sequences) / masker.wanted(sequences).sum()

@@ -1,0 +1,219 @@
+"""The pre-training task against plain torch: losses, counts, metrics, shares of ranks, operations."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from small_pretraining import small_config, small_task
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from bertsmith.data.batch import PackedBatch, Sequences
+from bertsmith.data.masking import IGNORED
+from bertsmith.data.split import split
+from bertsmith.data.store import TokenStore
+from bertsmith.data.stream import Cursor
+from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
+from bertsmith.text.tokenizer import Tokenizer
+
+families = pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+each_masking = pytest.mark.parametrize("whole_words", [False, True], ids=["pieces", "words"])
+
+
+def first_sequences(task: PretrainingTask) -> Sequences:
+    return next(iter(task.batches(Cursor()))).sequences
+
+
+def logits_and_labels(task: PretrainingTask, sequences: Sequences) -> dict[str, tuple[Tensor, Tensor]]:
+    """Plainly: the vocabulary's logits of every row, labels with -100 where nothing is predicted."""
+    batch = PackedBatch.of(sequences)
+    masked = task.masker.draw(sequences, batch)
+    labels = torch.full_like(batch.token_ids, IGNORED)
+    labels[masked.positions] = masked.labels
+    model = task.model
+    hidden_states = model.encoder(replace(batch, token_ids=masked.token_ids))
+    head = model.masked_language
+    transformed = head.norm(head.activation(head.dense(hidden_states)))
+    found = {"mlm": (transformed @ model.encoder.embeddings.token.weight.T + head.bias, labels)}
+    if model.next_sentence is not None:
+        pooler = model.encoder.pooler
+        pooled = torch.stack([rows[0] for rows in hidden_states.split(batch.lengths)])
+        found["nsp"] = (
+            model.next_sentence(torch.tanh(pooled @ pooler.weight.T + pooler.bias)),
+            torch.from_numpy(sequences.labels),
+        )
+    return found
+
+
+@families
+@each_masking
+def test_the_loss_is_torchs_cross_entropy_and_its_gradient(
+    store: TokenStore, tokenizer: Tokenizer, family: str, whole_words: bool
+) -> None:
+    task = small_task(store, tokenizer, family=family, whole_words=whole_words)
+    task.model.eval()  # no dropout: both sides see the same network
+    sequences = first_sequences(task)
+    losses, parameters = task.loss(sequences), list(task.model.parameters())
+    plain = {
+        name: F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORED)
+        for name, (logits, labels) in logits_and_labels(task, sequences).items()
+    }
+    assert losses.keys() == plain.keys() == task.counts(sequences).keys()
+    assert ("nsp" in losses) == (family == "bert")
+    for name, loss in losses.items():
+        assert loss.item() == pytest.approx(plain[name].item(), rel=1e-5)
+        for found, expected in zip(
+            torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True),
+            torch.autograd.grad(plain[name], parameters, retain_graph=True, allow_unused=True),
+            strict=True,
+        ):
+            assert (found is None) == (expected is None)
+            if found is not None:
+                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@each_masking
+def test_counts_are_the_labels_and_the_sequences(
+    store: TokenStore, tokenizer: Tokenizer, whole_words: bool
+) -> None:
+    task = small_task(store, tokenizer, whole_words=whole_words)
+    for batch in islice(task.batches(Cursor()), 10):
+        labels = logits_and_labels(task, batch.sequences)["mlm"][1]
+        expected = {"mlm": int((labels != IGNORED).sum()), "nsp": len(batch.sequences)}
+        assert task.counts(batch.sequences) == expected
+
+
+@each_masking
+def test_micro_batches_add_up_to_the_global_batch(
+    store: TokenStore, tokenizer: Tokenizer, whole_words: bool
+) -> None:
+    task = small_task(store, tokenizer, whole_words=whole_words)
+    task.model.eval()
+    sequences = first_sequences(task)
+    parts = [part for share in split(sequences, 2, 100) for part in share]
+    assert len(parts) > 4
+    whole, counts = task.loss(sequences), task.counts(sequences)
+    losses = [task.loss(part) for part in parts]
+    for name, loss in whole.items():
+        assert sum(task.counts(part)[name] for part in parts) == counts[name]
+        assert sum(part[name].item() for part in losses) == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_metrics_are_plain_means_over_the_heldout_sample(store: TokenStore, tokenizer: Tokenizer) -> None:
+    task = small_task(store, tokenizer)
+    task.model.eval()
+    logits: dict[str, list[Tensor]] = {"mlm": [], "nsp": []}
+    truth: dict[str, list[Tensor]] = {"mlm": [], "nsp": []}
+    tokens = 0
+    for batch in task.batches(Cursor()):
+        if tokens >= task.heldout_tokens:
+            break
+        tokens += len(batch.sequences.token_ids)
+        for name, (scores, labels) in logits_and_labels(task, batch.sequences).items():
+            logits[name].append(scores[labels != IGNORED])
+            truth[name].append(labels[labels != IGNORED])
+    expected = {}
+    for name in logits:
+        scores, labels = torch.cat(logits[name]), torch.cat(truth[name])
+        expected[f"{name}_loss"] = float(F.cross_entropy(scores, labels))
+        expected[f"{name}_accuracy"] = float((scores.argmax(1) == labels).double().mean())
+    expected["mlm_perplexity"] = math.exp(expected["mlm_loss"])
+    ((piece, _),) = Counter(store.tokens.tolist()).most_common(1)
+    expected["mlm_majority"] = float((torch.cat(truth["mlm"]) == piece).double().mean())
+    random_ones = float(torch.cat(truth["nsp"]).double().mean())
+    expected["nsp_majority"] = max(random_ones, 1 - random_ones)
+    assert task.metrics(task.sums(0, 1)) == pytest.approx(expected, rel=1e-5)
+
+
+@families
+def test_evaluation_repeats_exactly_and_leaves_training_alone(
+    store: TokenStore, tokenizer: Tokenizer, family: str
+) -> None:
+    """With dropout on before and after, and none in between."""
+    task = small_task(store, tokenizer, family=family)
+    task.model.train()
+    state = torch.get_rng_state()
+    first, second = task.sums(0, 1), task.sums(0, 1)
+    assert first == second
+    assert task.model.training and all(module.training for module in task.model.modules())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in task.model.parameters())
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 50])
+def test_the_ranks_shares_of_the_evaluation_add_up(
+    store: TokenStore, tokenizer: Tokenizer, ranks: int
+) -> None:
+    """Also with more ranks than batches: those have nothing to add."""
+    task = small_task(store, tokenizer)
+    alone = task.sums(0, 1)
+    shares = [task.sums(rank, ranks) for rank in range(ranks)]
+    assert {tuple(share) for share in shares} == {tuple(alone)}
+    for name, value in alone.items():
+        assert sum(share[name] for share in shares) == pytest.approx(value, rel=1e-9)
+
+
+def test_without_heldout_text_there_is_nothing_to_say(store: TokenStore, tokenizer: Tokenizer) -> None:
+    task = replace(small_task(store, tokenizer), heldout=None)
+    assert task.metrics(task.sums(0, 1)) == {}
+
+
+def test_the_heldout_sample_is_the_first_tokens_of_one_pass(store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Batches of at most 480 tokens until the sample is reached, or the text ends."""
+    task = small_task(store, tokenizer)
+    some = task.sums(0, 1)
+    everything = replace(task, heldout_tokens=10**9).sums(0, 1)
+    assert 0.15 * 0.9 * 4000 < some["mlm_count"] < 0.15 * 1.1 * (4000 + 480)
+    assert everything["mlm_count"] < 0.15 * 1.1 * len(store.tokens) * 1.5  # pairs read some text twice
+    assert everything["mlm_count"] > 0.15 * 0.8 * len(store.tokens)
+
+
+@families
+def test_operations_are_those_that_torch_counts(store: TokenStore, tokenizer: Tokenizer, family: str) -> None:
+    """A step's matrix products, forward and backward, counted by torch as they run.
+
+    Left out on purpose: the pooler and the next-sentence head, one row a sequence.
+    """
+    task = small_task(store, tokenizer, family=family)
+    sequences, hidden = first_sequences(task), task.model.config.hidden_size
+    task.model.train()  # with dropout on, attention is plain products, which the counter sees
+    with FlopCounterMode(display=False) as counter:
+        torch.stack(list(task.loss(sequences).values())).sum().backward()
+    pooled = 3 * 2 * len(sequences) * hidden * (hidden + 2) if family == "bert" else 0
+    assert task.operations(sequences) == counter.get_total_flops() - pooled
+
+
+def test_operations_by_hand(store: TokenStore, tokenizer: Tokenizer) -> None:
+    """H 16, 4 H² + 2 · 16 · 32 weights a layer; lengths 5 and 9; one masked token each."""
+    task = small_task(store, tokenizer)
+    ids = np.full(14, tokenizer.token_to_id("."), np.int64)
+    sequences = Sequences(
+        ids, np.zeros_like(ids), np.array([5, 9]), np.array([1, 2], np.uint64), np.zeros(2, np.int64)
+    )
+    layer = 14 * 2 * (4 * 16 * 16 + 2 * 16 * 32) + (25 + 81) * 2 * 2 * 16
+    head = 2 * 2 * 16 * (16 + tokenizer.vocab_size)
+    assert task.operations(sequences) == 3 * (2 * layer + head)
+
+
+def test_the_model_has_what_its_tasks_train_and_no_more(tokenizer: Tokenizer) -> None:
+    for family, next_sentence in (("bert", True), ("roberta", False), ("distilbert", False)):
+        model = PretrainingModel(small_config(tokenizer, family))
+        assert (model.next_sentence is not None) == (model.encoder.pooler is not None) == next_sentence
+    bare = PretrainingModel(small_config(tokenizer), next_sentence=False)
+    assert bare.next_sentence is None and bare.encoder.pooler is None
+    with pytest.raises(ValueError, match="no next-sentence head"):
+        bare.next_sentence_logits(torch.zeros(2, 16), PackedBatch.pack(*[np.ones(1, np.int64)] * 3))
+
+
+def test_an_untrained_model_guesses_evenly(store: TokenStore, tokenizer: Tokenizer) -> None:
+    """The loss begins at ln V and ln 2: the published initialisation, and a sum that is divided rightly."""
+    torch.manual_seed(0)
+    task = replace(small_task(store, tokenizer), model=PretrainingModel(small_config(tokenizer)))
+    metrics = task.metrics(task.sums(0, 1))
+    assert metrics["mlm_loss"] == pytest.approx(math.log(tokenizer.vocab_size), abs=0.05)
+    assert metrics["nsp_loss"] == pytest.approx(math.log(2), abs=0.02)
