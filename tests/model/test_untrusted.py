@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bertsmith.errors import ModelError
 from bertsmith.model.checkpoint import load_encoder, read_checkpoint
+from bertsmith.model.untrusted import plain_file
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
 
 
@@ -146,6 +147,14 @@ def test_a_link_is_not_followed(foreign_folder: Path, tmp_path: Path, name: str)
     (foreign_folder / name).symlink_to(tmp_path / name)
     with pytest.raises(ModelError, match=rf"{name} is a symbolic link"):
         read_checkpoint(foreign_folder)
+
+
+def test_a_linked_folder_inside_is_not_followed(foreign_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "config.json").write_text("{}")
+    (foreign_folder / "1_Pooling").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ModelError, match="symbolic link"):
+        plain_file(foreign_folder, "1_Pooling/config.json")
 
 
 def test_links_of_the_hub_s_cache_are_followed_to_its_blobs_only(

@@ -31,7 +31,8 @@ def plain_file(folder: Path, name: str) -> Path:
         raise ModelError(f"{folder} has no {name}: it is not a model folder, or not a whole one.") from None
     except OSError as error:
         raise ModelError(f"{path} can't be read: {error.strerror}.") from error
-    if stat.S_ISLNK(mode) and not _is_hub_link(path):
+    linked = stat.S_ISLNK(mode) or not path.resolve().is_relative_to(folder.resolve())
+    if linked and not _is_hub_link(path):
         raise ModelError(
             f"{path} is a symbolic link, which a model folder must not hold. Copy the file itself."
         )

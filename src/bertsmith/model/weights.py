@@ -111,6 +111,7 @@ FAMILIES: dict[str, Names] = {
 }
 
 # Heads of transformers that have no part of ours: carried under their own names, so that nothing is lost.
+# A head that gets a row of its own leaves this set.
 CARRIED_HEADS = frozenset({"classifier", "pre_classifier", "qa_outputs"})
 
 # Tables of indices that old versions saved with the weights; LayerNorm's leaves as TensorFlow spells them.
