@@ -104,6 +104,7 @@ def test_micro_batches_add_up_to_the_global_batch(
         assert sum(part[name].item() for part in losses) == pytest.approx(loss.item(), rel=1e-5)
 
 
+@torch.no_grad()
 def test_metrics_are_plain_means_over_the_heldout_sample(store: TokenStore, tokenizer: Tokenizer) -> None:
     task = small_task(store, tokenizer)
     task.model.eval()
