@@ -8,7 +8,6 @@ round for text in which "[MASK]" is meant, as in fill-mask.
 """
 
 import hashlib
-import os
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -224,25 +223,3 @@ def _from_json(content: str, special: dict[str, str]) -> Tokenizer:
 def without_surrogates(text: str) -> str:
     """Half of a UTF-16 pair is no character; U+FFFD keeps the offsets, and BERT's cleaning drops it."""
     return LONE_SURROGATE.sub("\ufffd", text)
-
-
-def _serial_after_fork() -> None:
-    """The tokenizers library warns on stderr when a process forks after it ran in parallel.
-
-    Its way out is a variable that the child must find set at the moment of the fork; so it is set for
-    that moment only, and children encode serially.
-    """
-    setting = "TOKENIZERS_PARALLELISM"
-    if setting not in os.environ:
-        os.environ[setting] = "false"
-        _unset_after_fork.append(setting)
-
-
-def _parallel_in_parent() -> None:
-    while _unset_after_fork:
-        os.environ.pop(_unset_after_fork.pop(), None)
-
-
-_unset_after_fork: list[str] = []
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_serial_after_fork, after_in_parent=_parallel_in_parent)

@@ -1,0 +1,221 @@
+"""Learning a vocabulary: the published algorithm, one result however often, bounded memory, a true report."""
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizer_samples import SPECIAL, byte_level_files
+from tokenizers import BertWordPieceTokenizer
+from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer
+
+from bertsmith.errors import InputError, TokenizerError
+from bertsmith.files import read_json
+from bertsmith.text import word_counts
+from bertsmith.text.corpus import Corpus, CorpusSettings, build_corpus
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.vocabulary import VocabularySettings, learn_pieces, train_tokenizer
+from bertsmith.text.vocabulary_report import vocabulary_report
+from bertsmith.text.word_counts import count_words
+
+SYLLABLES = [consonant + vowel for consonant in "bdgklmnprstvz" for vowel in ("a", "e", "o", "é")]
+
+
+def language(documents: int, seed: int = 0, distinct: int = 3_000) -> Iterator[str]:
+    """Made-up text: words of syllables, some of them frequent, most of them rare."""
+    random = np.random.default_rng(seed)
+    words = ["".join(random.choice(SYLLABLES, random.integers(1, 6))) for _ in range(distinct)]
+    for _ in range(documents):
+        ranks = np.minimum(random.zipf(1.3, 40), distinct) - 1
+        yield " ".join(words[rank].capitalize() if rank % 7 == 0 else words[rank] for rank in ranks) + "."
+
+
+def corpus_of(folder: Path, documents: Iterator[str], heldout: float = 0.1) -> Corpus:
+    folder.mkdir()
+    (folder / "text.txt").write_text("\n\n".join(documents))
+    settings = CorpusSettings(format="blank-lines", heldout=heldout, near_duplicates=False)
+    return build_corpus([str(folder / "text.txt")], folder / "corpus", settings=settings, workers=1)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return corpus_of(tmp_path_factory.mktemp("made") / "up", language(2_000))
+
+
+def test_merges_are_those_of_the_textbook() -> None:
+    # The example of the chapter on byte pairs in the Hugging Face course: ug, un, hug, in this order.
+    words = Counter({"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5})
+    pieces = learn_pieces(words, VocabularySettings(vocab_size=5 + 11 + 3))
+    plain, continuing = ["b", "g", "h", "n", "p", "s", "u"], ["##g", "##n", "##s", "##u"]
+    assert pieces == [*SPECIAL, *plain, *continuing, "##ug", "##un", "hug"]
+
+
+def test_the_pieces_are_those_of_the_library_s_own_training(corpus: Corpus) -> None:
+    theirs = BertWordPieceTokenizer(lowercase=True)
+    text = [sentence for document in corpus.documents("train") for sentence in document.sentences]
+    theirs.train_from_iterator(text, vocab_size=800, show_progress=False)
+    words = count_words(corpus, lowercase=True, sample_bytes=2**40)
+    ours = learn_pieces(words, VocabularySettings(vocab_size=800))
+    assert len(ours) == theirs.get_vocab_size() == 800
+    # Ties fall as they like there, so that the last few pieces may differ.
+    assert len(theirs.get_vocab().keys() & set(ours)) >= 790
+
+
+LEARN = """
+import sys
+from collections import Counter
+from bertsmith.text.vocabulary import VocabularySettings, learn_pieces
+words = Counter({f"{a}{b}{c}{d}": 3 for a in "abcd" for b in "efgh" for c in "ijkl" for d in "mnop"})
+print(" ".join(learn_pieces(words, VocabularySettings(vocab_size=150))))
+"""
+
+
+def test_ties_fall_the_same_way_in_every_process() -> None:
+    """Every pair is as frequent as every other here; the library alone gives other pieces each time."""
+    run = [sys.executable, "-c", LEARN]
+    printed = [subprocess.run(run, capture_output=True, text=True, check=True).stdout for _ in range(3)]
+    assert len(printed[0].split()) == 150
+    assert printed[0] == printed[1] == printed[2]
+
+
+def test_the_same_corpus_gives_the_same_files(tmp_path: Path, corpus: Corpus) -> None:
+    settings = VocabularySettings(vocab_size=500)
+    for name in ("a", "b"):
+        train_tokenizer(corpus, tmp_path / name, settings)
+    names = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert names == ["report.json", "tokenizer.json", "tokenizer_config.json", "training.json", "vocab.txt"]
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    tokenizer = Tokenizer.load(tmp_path / "a")
+    assert tokenizer.pieces[:5] == tuple(SPECIAL)
+    assert tokenizer.vocab_size == 500
+    assert tokenizer.lowercase
+
+
+def test_a_cased_vocabulary_keeps_capitals_and_accents(tmp_path: Path, corpus: Corpus) -> None:
+    cased = train_tokenizer(corpus, tmp_path / "t", VocabularySettings(vocab_size=500, lowercase=False))
+    assert not cased.lowercase
+    assert any(piece[0].isupper() for piece in cased.pieces)
+    assert any("é" in piece for piece in cased.pieces)
+    again = Tokenizer.load(tmp_path / "t" / "vocab.txt")
+    assert again.sha256 == cased.sha256
+
+
+def test_a_corpus_too_small_for_the_size_says_so(tmp_path: Path) -> None:
+    small = corpus_of(tmp_path / "small", iter(["one two three two three"] * 1), heldout=0)
+    tokenizer = train_tokenizer(small, tmp_path / "t", VocabularySettings(vocab_size=1_000))
+    report = read_json(tmp_path / "t" / "report.json")
+    assert report["asked_for"] == 1_000
+    assert report["vocab_size"] == tokenizer.vocab_size < 40
+    assert report["split"] == "train"
+
+
+def test_a_size_without_room_for_the_alphabet(tmp_path: Path, corpus: Corpus) -> None:
+    with pytest.raises(TokenizerError, match=r"of 20 pieces has no room for 5 special tokens and the \d+"):
+        train_tokenizer(corpus, tmp_path / "t", VocabularySettings(vocab_size=20))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_words_and_a_folder_that_exists(tmp_path: Path, corpus: Corpus) -> None:
+    with pytest.raises(TokenizerError, match="holds no words"):
+        learn_pieces(Counter(), VocabularySettings())
+    (tmp_path / "t").mkdir()
+    with pytest.raises(InputError, match="already exists"):
+        train_tokenizer(corpus, tmp_path / "t", VocabularySettings(vocab_size=200))
+    assert list((tmp_path / "t").iterdir()) == []
+
+
+def test_characters_beyond_the_limit_take_their_words_with_them() -> None:
+    words = Counter({"aaab": 50, "ab": 20, "a☃ab": 500, "☃": 1})
+    pieces = learn_pieces(words, VocabularySettings(vocab_size=40, limit_alphabet=2))
+    assert not any("☃" in piece for piece in pieces)
+    # From 70 words, not 570: "a☃ab" is [UNK] as a whole and teaches nothing about "ab".
+    assert "aaab" in pieces
+    assert Tokenizer.from_pieces(pieces, lowercase=True).encode("a☃ab ab").tokens == ["[UNK]", "ab"]
+
+
+def test_counts_are_those_of_the_slow_rules(tmp_path: Path) -> None:
+    texts = ["Don't panic, Café-goers! 漢字 is (very) old… naïve 50%.", "x_y a.b.c ÀÉÎ d’être «oui» don't"]
+    corpus = corpus_of(tmp_path / "c", iter(texts), heldout=0)
+    basic = BasicTokenizer(do_lower_case=True)
+    expected = Counter(word for text in texts for word in basic.tokenize(text))
+    assert count_words(corpus, lowercase=True, sample_bytes=2**40) == expected
+    assert count_words(corpus, lowercase=False, sample_bytes=2**40)["Don"] == 1
+
+
+def test_the_sample_is_as_large_as_asked_and_chosen_by_the_seed(corpus: Corpus) -> None:
+    size = corpus.manifest.splits["train"].counts
+    whole = count_words(corpus, lowercase=True, sample_bytes=size.bytes).total()
+    third, same, other = (
+        count_words(corpus, lowercase=True, sample_bytes=size.bytes // 3, seed=seed) for seed in (0, 0, 1)
+    )
+    assert third == same != other
+    for counts in (third, other):  # five standard deviations of a third of the sentences
+        assert abs(counts.total() / whole - 1 / 3) < 5 * (2 / 9 / size.sentences) ** 0.5
+
+
+def test_rare_words_are_forgotten_and_frequent_ones_counted(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = count_words(corpus, lowercase=True, sample_bytes=2**40)
+    monkeypatch.setattr(word_counts, "MAX_RUNS", 1_000)
+    bounded = count_words(corpus, lowercase=True, sample_bytes=2**40)
+    assert len(bounded) < 1_200 < len(exact)
+    assert bounded <= exact
+    for word, count in exact.most_common(30):  # what is missing stood before a full stop
+        assert bounded[word] >= 0.8 * count
+
+
+def test_the_report_counts_what_it_says(tmp_path: Path) -> None:
+    corpus = corpus_of(
+        tmp_path / "c", iter(["Hello un☃ hellothere, hello hello there hellohello."]), heldout=0
+    )
+    pieces = [*SPECIAL, "hello", "##hello", "##th", "##ere", "t", "##here", ",", "."]
+    report = vocabulary_report(Tokenizer.from_pieces(pieces, lowercase=True), corpus)
+    # words: Hello, un (unknown), hellothere, hello, hello, there, hellohello
+    assert report.words == 7
+    assert report.pieces_per_word == pytest.approx((1 + 1 + 3 + 1 + 1 + 2 + 2) / 7)
+    assert report.whole_words == pytest.approx(3 / 7)
+    assert report.unknown_words == pytest.approx(1 / 7)
+    assert (report.tokens, report.unknown_tokens) == (13, pytest.approx(1 / 13))
+    assert (report.sentences, report.tokens_per_sentence) == (1, 13)
+    assert report.sentences_within == {128: 1, 512: 1}
+    assert [(word.word, word.count) for word in report.unknown] == [("un", 1)]
+    assert report.most_broken[0].word == "hellothere"
+    assert report.most_broken[0].pieces == ("hello", "##th", "##ere")
+    assert [word.word for word in report.costliest] == ["hellothere", "hellohello", "there"]
+    assert report.alphabet == 3
+
+
+def test_byte_level_words_are_measured_with_the_space_before_them(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path / "c", iter(["he he"]), heldout=0)
+    report = vocabulary_report(Tokenizer.load(byte_level_files(tmp_path / "t")), corpus)
+    assert report.pieces_per_word == 1
+    assert report.unknown_tokens == 0
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+from bertsmith.text.corpus import Corpus
+from bertsmith.text.vocabulary import VocabularySettings, train_tokenizer
+
+train_tokenizer(Corpus.open(sys.argv[1]), sys.argv[2], VocabularySettings())
+print(1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from Linux's /proc")
+def test_five_million_distinct_words_fit_in_the_ceiling(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    rows = random.integers(0, len(SYLLABLES), (500_000, 10, 6))
+    table = np.array(SYLLABLES)
+    documents = (" ".join("".join(table[word]) for word in row) for row in rows)
+    corpus = corpus_of(tmp_path / "c", documents, heldout=0.001)
+    run = [sys.executable, "-c", MEASURE, str(corpus.path), str(tmp_path / "t")]
+    peak = int(subprocess.run(run, capture_output=True, text=True, check=True, timeout=250).stdout)
+    assert peak < 1.5e9
