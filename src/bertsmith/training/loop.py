@@ -103,6 +103,7 @@ class Loop:
     def run(self) -> None:
         """Trains to the end. Raises TrainingStopped, or KeyboardInterrupt after saving a checkpoint."""
         self.task.model.train()
+        self._settle_exchange()
         self._restart_clock()
         with self._interruption:
             while self._share_done() < 1:
@@ -198,6 +199,21 @@ class Loop:
             context: AbstractContextManager[None] = self._parallel.no_sync()
             return context
         return nullcontext()
+
+    def _settle_exchange(self) -> None:
+        """One backward pass for nothing, since DDP arranges its buckets anew after the first one.
+
+        The arrangement decides in what order three or more ranks' gradients are added up, and so their last
+        bit: a resumed run must start with the one that the uninterrupted run had by then.
+        """
+        if not isinstance(self._parallel, DistributedDataParallel):
+            return
+        ranks = self.machine.ranks
+        batch = next(self.task.batches(self.progress.cursor))
+        micro_batch = split(batch.sequences, ranks.count, self.machine.micro_batch_tokens)[ranks.rank][0]
+        with self._autocast():
+            torch.stack(list(self._parallel(micro_batch).values())).sum().backward()
+        self.optimizer.zero_grad(set_to_none=False)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         enabled = self.machine.precision != torch.float32
