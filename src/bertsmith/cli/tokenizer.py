@@ -131,7 +131,8 @@ def print_report(measured: "VocabularyReport") -> None:
     _print_words("Words that cost most tokens", measured.costliest)
     _print_words("Words broken into most pieces", measured.most_broken)
     _print_words("Unknown words", measured.unknown)
-    console.print("\n[bold]Examples[/bold]")
+    if measured.examples:
+        console.print("\n[bold]Examples[/bold]")
     for example in measured.examples:
         console.print("  " + " ".join(example), markup=False)
 

@@ -109,7 +109,7 @@ class Tally:
         self.unknown_tokens += sum(sentence.count(self.tokenizer.unk_id) for sentence in ids)
         for sentence in sentences:
             self.counts.update(WORD.findall(sentence))
-        fitting = [sentence for sentence in sentences if 40 <= len(sentence) <= 160]
+        fitting = [sentence for sentence in sentences if 20 <= len(sentence) <= 160]
         spread = fitting[:: max(1, len(fitting) // EXAMPLES)]
         for sentence in spread[: EXAMPLES - len(self.examples)]:
             self.examples.append(tuple(self.tokenizer.encode(sentence).tokens))

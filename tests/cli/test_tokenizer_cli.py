@@ -1,0 +1,72 @@
+"""`bertsmith tokenizer`: train, report and encode as a user runs them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bertsmith.cli.main import main
+from bertsmith.text.corpus import CorpusSettings, build_corpus
+from bertsmith.text.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    lines = [
+        f"The {animal} sees [bold] {number} old ships.\n" for animal in ("cat", "dog") for number in range(40)
+    ]
+    (tmp_path / "text.txt").write_text("\n".join(lines))
+    choice = CorpusSettings(format="blank-lines", heldout=0.2, near_duplicates=False)
+    build_corpus([str(tmp_path / "text.txt")], tmp_path / "corpus", settings=choice, workers=1)
+    return tmp_path / "corpus"
+
+
+def test_train_writes_a_tokenizer_and_prints_how_it_fits(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "tokenizer"
+    assert (
+        main(["tokenizer", "train", str(corpus), "--out", str(out), "--vocab-size", "100", "--no-lowercase"])
+        == 0
+    )
+    printed = capsys.readouterr().out
+    tokenizer = Tokenizer.load(out)
+    assert not tokenizer.lowercase
+    assert tokenizer.encode("The cat").tokens == ["The", "cat"]
+    assert f"{tokenizer.vocab_size} pieces" in printed
+    assert "100 were asked for, but the corpus has no more" in printed
+    assert "Vocabulary on the heldout split" in printed
+    assert "[ bold ]" in printed  # text of the corpus is printed as it is, never as markup
+
+
+def test_report_as_json(tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "tokenizer"
+    main(["tokenizer", "train", str(corpus), "--out", str(out), "--vocab-size", "80"])
+    capsys.readouterr()
+    assert main(["tokenizer", "report", str(out), str(corpus), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((out / "report.json").read_text()) | {"asked_for": printed["vocab_size"]}
+
+
+def test_encode_shows_pieces_ids_and_places(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "tokenizer"
+    main(["tokenizer", "train", str(corpus), "--out", str(out), "--vocab-size", "80"])
+    capsys.readouterr()
+    assert main(["tokenizer", "encode", str(out), "Cat [MASK]", "--read-special-tokens"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["cat", str(Tokenizer.load(out).token_to_id("cat")), "0–3", "Cat"] in rows
+    assert ["[MASK]", "4", "4–10", "[MASK]"] in rows
+
+
+def test_a_mistake_is_one_sentence_and_status_2(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "tokenizer"
+    assert main(["tokenizer", "train", str(corpus), "--out", str(out), "--vocab-size", "10"]) == 2
+    assert "has no room for 5 special tokens" in " ".join(capsys.readouterr().err.split())
+    assert main(["tokenizer", "train", str(corpus), "--out", str(out), "--vocab-size", "2"]) == 2
+    assert main(["tokenizer", "encode", str(tmp_path), "x"]) == 2
+    assert "holds no tokenizer" in capsys.readouterr().err
+    assert not out.exists()
