@@ -1,0 +1,88 @@
+"""A corpus, a tokenizer and a recipe so small that a whole run takes about a second."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from evidence import Evidence, evidence
+from nursery import Settings, finish, open_nursery
+
+from bertsmith.text.corpus import CorpusSettings, build_corpus
+from bertsmith.text.tokenizer import Tokenizer
+
+WORDS = [first + second for first in "bcdfghklmnprstvw" for second in ("al", "en", "ir", "om", "un", "ate")]
+STEPS = 36
+
+NewRun = Callable[..., Settings]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nursery() -> None:
+    open_nursery()
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fifty documents, some 1,500 words: each phase of a run passes over them several times."""
+    folder = tmp_path_factory.mktemp("text")
+    draw = random.Random(3)
+    for number in range(50):
+        sentences = (" ".join(draw.choices(WORDS, k=draw.randint(3, 9))).capitalize() + "." for _ in range(5))
+        (folder / f"{number}.txt").write_text("\n".join(sentences))
+    out = folder / "corpus"
+    build_corpus([str(folder)], out, settings=CorpusSettings(heldout=0.2), workers=1, progress=None)
+    return out
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS, *(f"##{end}" for end in "aeiou")]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    Tokenizer.load(folder / "vocab.txt").save(folder / "whole")
+    return folder / "whole"
+
+
+@pytest.fixture(scope="session")
+def new_run(
+    corpus: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Settings]:
+    """Settings of a run in a folder of its own: dropout, two lengths, several micro-batches and epochs."""
+
+    def settings(**changes: object) -> Settings:
+        model = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+        return {
+            "corpus": str(corpus),
+            "tokenizer": str(tokenizer),
+            "out": str(tmp_path_factory.mktemp("runs") / "run"),
+            "steps": STEPS,
+            "model": model,
+            "data": {
+                "batch_size": 16,
+                "micro_batch_tokens": 128,
+                "sequence_lengths": [16, 32],
+                "sequence_shares": [0.6, 0.4],
+            },
+            "optimizer": {"learning_rate": 1e-2, "warmup": 4},
+            "evaluation": {"every": 7},
+            "checkpoint": {"every": 4, "keep": 2},
+            "hardware": {"device": "cpu", "precision": "float32", "threads": 1},
+        } | changes
+
+    return settings
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(new_run: NewRun) -> Callable[[int], Evidence]:
+    """What a run of so many ranks comes to when nothing happens to it."""
+    known: dict[int, Evidence] = {}
+
+    def run(ranks: int) -> Evidence:
+        if ranks not in known:
+            settings = new_run()
+            finish(settings, ranks=ranks)
+            known[ranks] = evidence(Path(settings["out"]))
+        return known[ranks]
+
+    return run

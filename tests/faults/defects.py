@@ -1,0 +1,86 @@
+"""Changes to a run that are not deaths: slips of a resume, which the comparison must see, and a full disk."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from bertsmith.training import checkpoint, loop
+
+
+def _optimizer_forgotten() -> None:
+    loop.load_optimizer_tensors = lambda *_: None
+
+
+def _sequence_lost() -> None:
+    original = checkpoint._read
+
+    def read(path: Path) -> checkpoint.TrainingState:
+        state = original(path)
+        cursor = replace(state.progress.cursor, offset=state.progress.cursor.offset + 1)
+        return replace(state, progress=replace(state.progress, cursor=cursor))
+
+    checkpoint._read = read
+
+
+def _other_dropout() -> None:
+    original = loop._seed
+    loop._seed = lambda seed, step, rank: original(seed + 1, step, rank)
+
+
+def _one_bit_of_a_weight() -> None:
+    original = checkpoint._read
+
+    def read(path: Path) -> checkpoint.TrainingState:
+        state = original(path)
+        bits = state.weights["encoder.layers.0.attention.output.weight"].view(-1)[:1].view(torch.int32)
+        bits ^= 1
+        return state
+
+    checkpoint._read = read
+
+
+def _slow_saving() -> None:
+    original = loop.save_training_state
+
+    def save(*arguments: Any) -> Path:
+        time.sleep(1.0)
+        return original(*arguments)
+
+    loop.save_training_state = save
+
+
+def _disk_full() -> None:
+    """What safetensors raises on a full disk, from the fourth checkpoint's optimiser state on."""
+    original, calls = checkpoint.save_file, iter(range(1, 1000))
+
+    def save_file(tensors: Any, path: Path) -> None:
+        original(tensors, path)
+        if next(calls) >= 8:
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    checkpoint.save_file = save_file
+
+
+DEFECTS: dict[str, Callable[[], None]] = {
+    "the optimiser's moments are forgotten": _optimizer_forgotten,
+    "one sequence is lost": _sequence_lost,
+    "dropout is drawn anew": _other_dropout,
+    "the last bit of one weight": _one_bit_of_a_weight,
+    "saving takes a second": _slow_saving,
+    "the disk is full": _disk_full,
+}
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One of `DEFECTS`, by name."""
+
+    name: str
+
+    def install(self) -> None:
+        DEFECTS[self.name]()

@@ -1,0 +1,138 @@
+"""Places in a run where a process sends itself a signal.
+
+Everything here patches what the run is made of, in a process that is forked for one run and then gone.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL, Signals
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertsmith import files
+from bertsmith.tasks.pretraining import PretrainingTask
+from bertsmith.training import checkpoint, pretrain
+from bertsmith.training.log import RunLog
+from bertsmith.training.loop import Loop
+
+Strike = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A signal at the `time`-th arrival of a process at a place; names of places are the keys of `PLACES`."""
+
+    place: str
+    time: int = 1
+    signal: Signals = SIGKILL
+
+    def install(self) -> None:
+        left = self.time
+
+        def strike() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), self.signal)
+
+        PLACES[self.place](strike)
+
+
+def _before(owner: Any, name: str) -> Callable[[Strike], None]:
+    return lambda strike: _wrap(owner, name, strike, lambda: None)
+
+
+def _after(owner: Any, name: str) -> Callable[[Strike], None]:
+    return lambda strike: _wrap(owner, name, lambda: None, strike)
+
+
+def _wrap(owner: Any, name: str, before: Strike, after: Strike) -> None:
+    original = getattr(owner, name)
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        before()
+        result = original(*arguments, **named)
+        after()
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+def _half_a_tensor_file(strike: Strike) -> None:
+    """A file of tensors is cut where the process dies."""
+    original = checkpoint.save_file
+
+    def save_file(tensors: dict[str, Tensor], path: Path) -> None:
+        original(tensors, path)
+        os.truncate(path, path.stat().st_size // 2)
+        strike()
+        original(tensors, path)
+
+    checkpoint.save_file = save_file
+
+
+def _half_a_removal(strike: Strike) -> None:
+    """An old checkpoint loses a file before the process dies."""
+    original = shutil.rmtree
+
+    def rmtree(path: Path, *arguments: Any, **named: Any) -> None:
+        if Path(path).name.startswith("step-"):
+            (Path(path) / "weights.safetensors").unlink(missing_ok=True)
+            strike()
+        original(path, *arguments, **named)
+
+    shutil.rmtree = rmtree
+
+
+def _half_a_log_line(strike: Strike) -> None:
+    """The log ends in the middle of a line."""
+    original = RunLog.write
+
+    def write(log: RunLog, kind: str, step: int, **values: Any) -> Any:
+        end = log.path.stat().st_size
+        original(log, kind, step, **values)
+        whole = log.path.stat().st_size
+        os.truncate(log.path, (end + whole) // 2)
+        strike()
+        os.truncate(log.path, end)
+        return original(log, kind, step, **values)
+
+    RunLog.write = write
+
+
+def _phase_switch(strike: Strike) -> None:
+    """Between the last step of one sequence length and the first of the next."""
+    original = Loop._open_stream
+
+    def open_stream(loop: Loop) -> Any:
+        if loop._phase() != loop.progress.cursor.phase:
+            strike()
+        return original(loop)
+
+    Loop._open_stream = open_stream
+
+
+PLACES: dict[str, Callable[[Strike], None]] = {
+    "before a micro-batch": _before(PretrainingTask, "loss"),
+    "between forward and backward": _before(Tensor, "backward"),
+    "between two micro-batches": _after(Tensor, "backward"),
+    "before the weights change": _before(torch.optim.AdamW, "step"),
+    "after the weights changed": _after(torch.optim.AdamW, "step"),
+    "at the switch of the sequence length": _phase_switch,
+    "during evaluation": _before(PretrainingTask, "metrics"),
+    "in the middle of a log line": _half_a_log_line,
+    "before a checkpoint": _before(checkpoint, "atomic_folder"),
+    "in the middle of a tensor file": _half_a_tensor_file,
+    "before a folder gets its name": _before(Path, "rename"),
+    "after a folder got its name": _after(Path, "rename"),
+    "in the middle of removing a checkpoint": _half_a_removal,
+    "after the last step": _before(Loop, "evaluate"),
+    "before the model is saved": _before(pretrain, "save_pretraining_model"),
+    "after the model was saved": _after(pretrain, "save_pretraining_model"),
+    "while files are forced to disk": _before(files, "flush"),
+}

@@ -1,0 +1,126 @@
+"""A run killed with SIGKILL, wherever and whenever, and resumed until it ends: every bit is as without it."""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+from evidence import Evidence, evidence
+from nursery import Attempt, finish
+from places import PLACES, Fault
+
+from conftest import STEPS, NewRun
+
+Uninterrupted = Callable[[int], Evidence]
+
+# At which arrival at a place the first process of the run dies, and at which the second.
+DEATHS = {
+    "before a micro-batch": (18, 40),
+    "between forward and backward": (21, 33),
+    "between two micro-batches": (11, 51),
+    "before the weights change": (15, 19),
+    "after the weights changed": (2, 24),
+    "at the switch of the sequence length": (1, 1),
+    "during evaluation": (2, 3),
+    "in the middle of a log line": (13, 29),
+    "before a checkpoint": (1, 4),
+    "in the middle of a tensor file": (3, 8),
+    "before a folder gets its name": (1, 5),
+    "after a folder got its name": (1, 4),
+    "in the middle of removing a checkpoint": (1, 3),
+    "after the last step": (6, 1),
+    "before the model is saved": (1, 1),
+    "after the model was saved": (1, 1),
+    "while files are forced to disk": (7, 40),
+}
+
+# Which rank dies where; the rank that waits for it is killed too.
+DEATHS_OF_TWO = {
+    "rank 0 between two micro-batches": ([Fault("between two micro-batches", 21)], []),
+    "rank 1 before a micro-batch": ([], [Fault("before a micro-batch", 30)]),
+    "rank 0 in the middle of a checkpoint": ([Fault("in the middle of a tensor file", 6)], []),
+    "rank 1 while rank 0 goes on": ([], [Fault("after the weights changed", 8)]),
+    "both at the switch": 2 * ([Fault("at the switch of the sequence length")],),
+}
+
+
+def test_every_place_is_tried() -> None:
+    assert DEATHS.keys() == PLACES.keys()
+
+
+@pytest.mark.parametrize("place", DEATHS)
+def test_killed_at_a_place(place: str, new_run: NewRun, uninterrupted: Uninterrupted) -> None:
+    settings = new_run()
+    for arrival in DEATHS[place]:
+        assert Attempt(settings, [Fault(place, arrival)]).wait() == [-SIGKILL]
+    finish(settings)
+    assert_same(evidence(Path(settings["out"])), uninterrupted(1))
+
+
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(
+    seed: int, new_run: NewRun, uninterrupted: Uninterrupted, seconds: Callable[[int], float]
+) -> None:
+    settings, draw = new_run(), random.Random(seed)
+    for _ in range(4):
+        Attempt(settings).kill_after(draw.uniform(0, seconds(1) / 2))
+    finish(settings)
+    assert_same(evidence(Path(settings["out"])), uninterrupted(1))
+
+
+@pytest.mark.parametrize("deaths", DEATHS_OF_TWO)
+def test_one_of_two_ranks_or_both_killed(deaths: str, new_run: NewRun, uninterrupted: Uninterrupted) -> None:
+    settings, changes = new_run(), DEATHS_OF_TWO[deaths]
+    statuses = Attempt(settings, *changes, ranks=2).wait()
+    assert -SIGKILL in statuses and 0 not in statuses
+    finish(settings, ranks=2)
+    assert_same(evidence(Path(settings["out"])), uninterrupted(2))
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_two_ranks_killed_at_random_moments(
+    seed: int, new_run: NewRun, uninterrupted: Uninterrupted, seconds: Callable[[int], float]
+) -> None:
+    settings, draw = new_run(), random.Random(seed)
+    for _ in range(3):
+        Attempt(settings, ranks=2).kill_after(draw.uniform(0, seconds(2) / 2), rank=draw.randrange(2))
+    finish(settings, ranks=2)
+    assert_same(evidence(Path(settings["out"])), uninterrupted(2))
+
+
+@pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_more_ranks_whose_gradients_add_up_in_a_ring(
+    ranks: int, new_run: NewRun, uninterrupted: Uninterrupted
+) -> None:
+    settings = new_run()
+    Attempt(settings, [Fault("before the weights change", 11)], ranks=ranks).wait()
+    finish(settings, ranks=ranks)
+    assert_same(evidence(Path(settings["out"])), uninterrupted(ranks))
+
+
+def assert_same(found: Evidence, expected: Evidence) -> None:
+    """Step by step first, so that a failure names the step where the runs part."""
+    assert [step["step"] for step in found.steps] == list(range(1, STEPS + 1))
+    for step, wanted in zip(found.steps, expected.steps, strict=True):
+        assert step == wanted
+    assert found == expected
+
+
+@pytest.fixture(scope="module")
+def seconds(new_run: NewRun, uninterrupted: Uninterrupted) -> Callable[[int], float]:
+    """How long the training of so many ranks takes."""
+    known: dict[int, float] = {}
+
+    def measure(ranks: int) -> float:
+        if ranks not in known:
+            uninterrupted(ranks)  # the first of all is slower than the ones after it
+            attempt = Attempt(new_run(), ranks=ranks)
+            attempt.began.poll(60)
+            start = time.monotonic()
+            assert attempt.wait() == [0] * ranks
+            known[ranks] = time.monotonic() - start
+        return known[ranks]
+
+    return measure
