@@ -152,11 +152,11 @@ def spans(pair: Pair) -> tuple[int, int, int, int, int]:
 def test_half_of_the_pairs_that_have_a_choice_are_random(tmp_path: Path) -> None:
     """Sentences of 10 and a target of 40: every chunk has four, but the last ones of a document."""
     store = numbered_store(tmp_path / "store", [[10] * 401, [10] * 50])
-    pairs = next_sentence_pairs(store, np.zeros(50, np.int64), 40, 0.0, np.random.default_rng(8))
+    pairs = next_sentence_pairs(store, np.zeros(400, np.int64), 40, 0.0, np.random.default_rng(8))
     choice = pairs.first_start < 4000  # the last sentence may be alone
     count = int(choice.sum())
     chance = stats.binomtest(int(pairs.is_random[choice].sum()), count, 0.5).pvalue
-    assert count > 5000 and chance > P_VALUE
+    assert count > 40_000 and chance > P_VALUE
     inside = pairs.first_start <= 3970  # four sentences still follow
     cuts = np.bincount((pairs.first_end - pairs.first_start)[inside] // 10, minlength=5)
     assert cuts[0] == cuts[4:].sum() == 0

@@ -178,6 +178,19 @@ def test_documents_of_all_blocks_are_shuffled_each_epoch(store: TokenStore) -> N
     assert blocks[0] != blocks[1] != blocks[2] != blocks[0]
 
 
+@pytest.mark.parametrize(("documents", "blocks"), [(3, 8), (0, 23)])
+def test_blocks_of_long_documents_hold_fewer(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch, documents: int, blocks: int
+) -> None:
+    """What is made again on resuming, and held in memory, is bounded by tokens; each is still used once."""
+    total = len(store.tokens)
+    monkeypatch.setattr(module, "_BLOCK_TOKENS", documents * total // len(LENGTHS) + 1)
+    batches = first_batches(stream_of(store, next_sentence=False, batch_tokens=40), 150)
+    assert {batch.start.block for batch in batches} == set(range(blocks))
+    text = text_of(batches)
+    assert sorted(text[:total]) == list(range(total)) and len(text) > total
+
+
 def test_no_two_sequences_of_a_run_have_the_same_key(store: TokenStore) -> None:
     """Masks are drawn from it: a key used twice would mask the same places."""
     runs = [
