@@ -121,10 +121,12 @@ def _other_document(store: TokenStore, document: int, wanted: int, draw: Iterato
     """Sentences from a random place of any other document: at least one, until `wanted` tokens or its end."""
     other = int(next(draw) * (len(store) - 1))
     other += other >= document
-    starts = _sentence_starts(store, other)
-    first = int(next(draw) * (len(starts) - 1))
-    end = min(bisect_left(starts, starts[first] + wanted, first + 1), len(starts) - 1)
-    return starts[first], starts[end]
+    first, last = store.document_starts[other : other + 2].tolist()
+    first += int(next(draw) * (last - first))
+    # no sentence is empty, so `wanted` of them are enough: a book's thousands need not be read
+    starts: list[int] = store.sentence_starts[first : min(first + max(wanted, 1), last) + 1].tolist()
+    end = min(bisect_left(starts, starts[0] + wanted, 1), len(starts) - 1)
+    return starts[0], starts[end]
 
 
 def _sentence_starts(store: TokenStore, document: int) -> list[int]:
