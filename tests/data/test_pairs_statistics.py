@@ -111,13 +111,16 @@ def test_truncation_takes_from_both_ends_as_google_does(
         assert same_distribution(found.tolist(), expected) > P_VALUE
 
 
-def test_each_token_to_cut_comes_from_either_end_with_even_chance() -> None:
-    """30 + 9 down to 20: the first segment loses 19, so binomial(19, 1/2) at its front."""
+@pytest.mark.parametrize(("first", "second"), [(30, 9), (9, 30)], ids=["first", "second"])
+def test_each_token_to_cut_comes_from_either_end_with_even_chance(first: int, second: int) -> None:
+    """30 + 9 down to 20: the longer segment loses 19, so binomial(19, 1/2) at its front."""
     count = 20_000
-    spans = np.repeat(np.array([[100], [130], [500], [509], [0]]), count, axis=1)
+    spans = np.repeat(np.array([[100], [100 + first], [100], [100 + second], [0]]), count, axis=1)
     cut = truncate(Instances(*spans), 20, np.random.default_rng(5))
-    assert (cut.first_end - cut.first_start == 11).all() and (cut.second_end - cut.second_start == 9).all()
-    observed = np.bincount(cut.first_start - 100, minlength=20)
+    assert (cut.first_end - cut.first_start == min(first, 11)).all()
+    assert (cut.second_end - cut.second_start == min(second, 11)).all()
+    start = cut.first_start if first > second else cut.second_start
+    observed = np.bincount(start - 100, minlength=20)
     expected = stats.binom.pmf(np.arange(20), 19, 0.5) * count
     common = expected > 5
     grouped = [np.append(counts[common], counts[~common].sum()) for counts in (observed, expected)]

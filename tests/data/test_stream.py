@@ -178,6 +178,18 @@ def test_documents_of_all_blocks_are_shuffled_each_epoch(store: TokenStore) -> N
     assert blocks[0] != blocks[1] != blocks[2] != blocks[0]
 
 
+@with_and_without_pairs
+def test_neighbours_in_a_batch_are_seldom_neighbours_in_the_text(
+    store: TokenStore, next_sentence: bool
+) -> None:
+    """In a block of five documents one pair of neighbours in four or so shares its document by chance."""
+    document_of = np.repeat(np.arange(len(LENGTHS)), list(map(sum, LENGTHS)))
+    batches = first_batches(stream_of(store, next_sentence), 80)
+    documents = [int(document_of[ids[1] - FIRST_ID]) for ids, *_ in split_up(batches)]
+    shared = np.mean([before == after for before, after in pairwise(documents)])
+    assert 0.05 < shared < 0.4
+
+
 @pytest.mark.parametrize(("documents", "blocks"), [(3, 8), (0, 23)])
 def test_blocks_of_long_documents_hold_fewer(
     store: TokenStore, monkeypatch: pytest.MonkeyPatch, documents: int, blocks: int
