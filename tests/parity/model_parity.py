@@ -120,7 +120,7 @@ def our_loss(model: PretrainingModel, sample: Sample) -> Tensor:
     loss = model.masked_language_loss(hidden_states[masked], sample.labels[masked]) / masked.sum()
     if model.next_sentence is not None:
         loss = loss + F.cross_entropy(
-            model.next_sentence_logits(hidden_states, sample.packed), sample.pair_labels
+            model.next_sentence_logits(hidden_states[sample.packed.first_rows]), sample.pair_labels
         )
     return loss
 
@@ -147,8 +147,8 @@ def assert_parity(theirs: Any, ours: PretrainingModel, sample: Sample) -> None:
 
 def _assert_pooled(theirs: Any, ours: PretrainingModel, sample: Sample, expected: Any, last: Tensor) -> None:
     pooled = theirs.base_model.pooler(expected.hidden_states[-1])
-    assert_same(ours.encoder.pool(last, sample.packed), pooled, "pooler")
-    logits = ours.next_sentence_logits(last, sample.packed)
+    assert_same(ours.encoder.pool(last[sample.packed.first_rows]), pooled, "pooler")
+    logits = ours.next_sentence_logits(last[sample.packed.first_rows])
     assert_same(logits, expected.seq_relationship_logits, "NSP logits")
 
 

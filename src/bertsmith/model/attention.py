@@ -29,11 +29,16 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden_states: Tensor, batch: PackedBatch) -> Tensor:
-        """(N, H) -> (N, H)."""
+    def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
+        """(N, H) -> (N, H), or (R, H) for the given rows alone."""
         qkv = self.qkv(hidden_states).view(-1, 3, self.heads, self.head_size)  # (N, 3, A, D)
-        mixed: Tensor = self.output(attend(qkv, batch, self.dropout).flatten(1))
+        mixed: Tensor = self.output(take(attend(qkv, batch, self.dropout).flatten(1), rows))
         return mixed
+
+
+def take(states: Tensor, rows: Tensor | None) -> Tensor:
+    """The given rows of (N, H), or all of them."""
+    return states if rows is None else states.index_select(0, rows)
 
 
 def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from bertsmith.data.masking import IGNORED
 
@@ -50,6 +51,7 @@ class _VocabularyLoss(torch.autograd.Function):
         return losses.where(counted, 0.0).sum()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         hidden_states, weight, gradient, counted = ctx.saved_tensors
         scale = (counted * upstream).to(weight.dtype)  # (K,), zero for ignored rows

@@ -31,7 +31,7 @@ class MaskedLanguageHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = Activation(config.hidden_act)
+        self.activation = Activation(config.masked_language_act)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         initialise(self, config.initializer_range)
@@ -71,11 +71,11 @@ class PretrainingModel(nn.Module):
         weight = self.encoder.embeddings.token.weight
         return vocabulary_loss(self.masked_language(hidden_states), weight, self.masked_language.bias, labels)
 
-    def next_sentence_logits(self, hidden_states: Tensor, batch: PackedBatch) -> Tensor:
-        """(N, H) -> (B, 2): column 0: the second segment follows the first; column 1: it is random."""
+    def next_sentence_logits(self, first_tokens: Tensor) -> Tensor:
+        """(B, H) -> (B, 2): column 0: the second segment follows the first; column 1: it is random."""
         if self.next_sentence is None:
             raise ValueError("this model has no next-sentence head")
-        logits: Tensor = self.next_sentence(self.encoder.pool(hidden_states, batch))
+        logits: Tensor = self.next_sentence(self.encoder.pool(first_tokens))
         return logits
 
 
@@ -106,26 +106,29 @@ class PretrainingTask:
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         """Summed cross-entropies of one micro-batch."""
-        batch, masked, hidden_states = self._encode(sequences, self.masker)
-        rows = hidden_states.index_select(0, masked.positions)
-        losses = {"mlm": self.model.masked_language_loss(rows, masked.labels)}
+        masked, first_tokens, predicting = self._encode(sequences)
+        losses = {"mlm": self.model.masked_language_loss(predicting, masked.labels)}
         if self.model.next_sentence is not None:
-            logits = self.model.next_sentence_logits(hidden_states, batch)
+            logits = self.model.next_sentence_logits(first_tokens)
             labels = torch.from_numpy(sequences.labels).to(self.device)
             losses["nsp"] = F.cross_entropy(logits.float(), labels, reduction="sum")
         return losses
 
     def operations(self, sequences: Sequences) -> float:
-        """Matrix products only, backward counted as twice forward; the vocabulary for masked positions
-        alone.
+        """Matrix products alone, backward counted as twice forward: what this layout computes, which is less
+        than a padded one does. The vocabulary, and the last layer after its attention, see a few rows only.
         """
         config = self.model.config
         hidden, wide = config.hidden_size, config.intermediate_size
-        tokens, masked = float(sequences.lengths.sum()), self.host_masker.wanted(sequences).sum()
-        linear = tokens * (8 * hidden * hidden + 4 * hidden * wide)
+        tokens = float(sequences.lengths.sum())
+        masked = float(self.host_masker.wanted(sequences).sum())
+        read = masked + (len(sequences) if self.model.next_sentence is not None else 0)
         attention = 4 * hidden * float((sequences.lengths.astype(float) ** 2).sum())
-        vocabulary = 2 * float(masked) * hidden * (config.vocab_size + hidden)
-        return 3 * (config.num_hidden_layers * (linear + attention) + vocabulary)
+        before = tokens * 6 * hidden * hidden + attention  # of one layer: queries, keys, values, attention
+        after = 2 * hidden * hidden + 4 * hidden * wide  # of one layer and row: output, feed-forward
+        rows = (config.num_hidden_layers - 1) * tokens + read
+        vocabulary = 2 * masked * hidden * (config.vocab_size + hidden)
+        return 3 * (config.num_hidden_layers * before + rows * after + vocabulary)
 
     @torch.no_grad()
     def sums(self, rank: int, ranks: int) -> dict[str, float]:
@@ -174,21 +177,25 @@ class PretrainingTask:
             tokens += int(batch.sequences.lengths.sum())
             yield batch.sequences
 
-    def _encode(self, sequences: Sequences, masker: Masker) -> tuple[PackedBatch, MaskedTokens, Tensor]:
+    def _encode(self, sequences: Sequences) -> tuple[MaskedTokens, Tensor, Tensor]:
+        """Masks, and the hidden states that the heads read: first tokens (B, H), masked positions (K, H)."""
         batch = PackedBatch.of(sequences, self.device)
-        masked = masker.draw(sequences, batch)
+        masked = self.masker.draw(sequences, batch)
         batch = replace(batch, token_ids=masked.token_ids)
-        return batch, masked, self.model.encoder(batch)
+        first_rows = batch.first_rows if self.model.next_sentence is not None else batch.first_rows[:0]
+        states = self.model.encoder(batch, torch.cat([first_rows, masked.positions]))
+        first_tokens, predicting = states.split([len(first_rows), len(masked.positions)])
+        return masked, first_tokens, predicting
 
     def _sums_of(self, sequences: Sequences) -> dict[str, float]:
-        batch, masked, hidden_states = self._encode(sequences, self.masker)
+        masked, first_tokens, predicting = self._encode(sequences)
         kept = masked.labels != IGNORED
         labels = masked.labels[kept]
-        logits = self.model.vocabulary_logits(hidden_states[masked.positions[kept]]).float()
+        logits = self.model.vocabulary_logits(predicting[kept]).float()
         sums = {"mlm": (logits, labels)}
         if self.model.next_sentence is not None:
             answers = torch.from_numpy(sequences.labels).to(self.device)
-            sums["nsp"] = (self.model.next_sentence_logits(hidden_states, batch).float(), answers)
+            sums["nsp"] = (self.model.next_sentence_logits(first_tokens).float(), answers)
         totals = {"mlm_majority_right": float((labels == self.most_frequent).sum())}
         if "nsp" in sums:
             totals["nsp_random"] = float(sequences.labels.sum())
