@@ -202,6 +202,15 @@ def test_words_are_masked_whole_or_not_at_all_and_within_the_share(
     assert masker.count(sequences) == found.sum()
 
 
+@pytest.mark.parametrize("before", ["[CLS]", "[UNK]", "[SEP]"])
+def test_a_piece_that_continues_nothing_is_a_word_of_its_own(before: str) -> None:
+    """As where a text was cut within a word, or what it continues is unknown."""
+    ids = np.array([SPLIT_WORDS.token_to_id(token) for token in (before, "##c0", "##c1", "w1")])
+    sequences = Sequences(ids, ids * 0, np.array([4]), np.array([5], np.uint64), np.array([0]))
+    masker = Masker(SPLIT_WORDS, MaskingRates(chosen=0.99, whole_words=True))
+    assert drawn(masker, sequences).labels.tolist() == [IGNORED, *ids[1:]]
+
+
 def test_whole_words_fall_short_of_the_share_by_less_than_a_word() -> None:
     """A word that would go beyond the share is left out: with words of 1.5 pieces, 2.7 % are missing here."""
     sequences = random_sequences([130] * 2000, SPLIT_WORDS, 7)
