@@ -1,20 +1,15 @@
 """A corpus, a tokenizer and a recipe so small that a whole run takes about a second."""
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from evidence import Evidence, evidence
 from nursery import Settings, finish, open_nursery
+from tiny_run import STEPS, WORDS, NewRun, Uninterrupted
 
 from bertsmith.text.corpus import CorpusSettings, build_corpus
 from bertsmith.text.tokenizer import Tokenizer
-
-WORDS = [first + second for first in "bcdfghklmnprstvw" for second in ("al", "en", "ir", "om", "un", "ate")]
-STEPS = 36
-
-NewRun = Callable[..., Settings]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -45,9 +40,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def new_run(
-    corpus: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Settings]:
+def new_run(corpus: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> NewRun:
     """Settings of a run in a folder of its own: dropout, two lengths, several micro-batches and epochs."""
 
     def settings(**changes: object) -> Settings:
@@ -74,7 +67,7 @@ def new_run(
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(new_run: NewRun) -> Callable[[int], Evidence]:
+def uninterrupted(new_run: NewRun) -> Uninterrupted:
     """What a run of so many ranks comes to when nothing happens to it."""
     known: dict[int, Evidence] = {}
 

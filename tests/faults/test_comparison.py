@@ -7,9 +7,7 @@ from defects import Defect
 from evidence import evidence
 from nursery import Attempt, finish
 from places import Fault
-from test_killed import Uninterrupted
-
-from conftest import NewRun
+from tiny_run import NewRun, Uninterrupted
 
 SLIPS = [
     "the optimiser's moments are forgotten",

@@ -9,10 +9,9 @@ from defects import Defect
 from evidence import evidence
 from nursery import Attempt, Settings, finish
 from places import Fault
-from test_killed import Uninterrupted
+from tiny_run import NewRun, Uninterrupted
 
 from bertsmith.training.log import RunLog
-from conftest import NewRun
 
 
 def cut(path: Path) -> None:

@@ -8,9 +8,7 @@ from defects import Defect
 from evidence import evidence
 from nursery import Attempt, finish
 from places import Fault
-from test_killed import Uninterrupted
-
-from conftest import NewRun
+from tiny_run import NewRun, Uninterrupted
 
 # The third micro-batch of phase 0 belongs to step 2, and step 2 to no regular checkpoint.
 ARRIVAL, STEP = 3, 2

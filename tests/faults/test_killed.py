@@ -10,10 +10,7 @@ import pytest
 from evidence import Evidence, evidence
 from nursery import Attempt, finish
 from places import PLACES, Fault
-
-from conftest import STEPS, NewRun
-
-Uninterrupted = Callable[[int], Evidence]
+from tiny_run import STEPS, NewRun, Uninterrupted
 
 # At which arrival at a place the first process of the run dies, and at which the second.
 DEATHS = {

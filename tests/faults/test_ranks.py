@@ -8,9 +8,9 @@ import torch
 from nursery import finish
 from recording import Recording, Step
 from safetensors.torch import load_file
+from tiny_run import NewRun
 
 from bertsmith.training.log import RunLog
-from conftest import NewRun
 
 COUNTS = [1, 2, 4]
 Recorded = Callable[[int], tuple[Path, list[Recording]]]
