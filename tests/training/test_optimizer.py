@@ -1,0 +1,113 @@
+"""BERT's parameter groups, and AdamW's state by name."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from bertsmith.model.config import Family, make_config
+from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.training.optimizer import (
+    decays,
+    load_optimizer_tensors,
+    make_optimizer,
+    optimizer_tensors,
+    set_learning_rate,
+)
+
+SHAPE = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+def new_model(family: Family = "bert") -> PretrainingModel:
+    torch.manual_seed(0)
+    config = {"model_type": family, "vocab_size": 20, "max_position_embeddings": 16, "pad_token_id": 0}
+    own = {"roberta": {"type_vocab_size": 1}, "distilbert": {"type_vocab_size": 0}}.get(family, {})
+    return PretrainingModel(make_config(config | SHAPE | own, "the test"))
+
+
+def new_optimizer(model: nn.Module) -> torch.optim.AdamW:
+    return make_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999), epsilon=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_what_is_decayed_is_told_by_the_kind_of_module(family: Family) -> None:
+    """The rule goes by names; here it is held against the modules themselves."""
+    model = new_model(family)
+    matrices = [m.weight for m in model.modules() if isinstance(m, nn.Linear | nn.Embedding)]
+    decayed, spared = (group["params"] for group in new_optimizer(model).param_groups)
+    assert {id(p) for p in decayed} == {id(p) for p in matrices}
+    assert {id(p) for p in decayed}.isdisjoint(id(p) for p in spared)
+    assert len(decayed) + len(spared) == len(list(model.parameters()))
+    assert {p.ndim for p in spared} == {1}
+
+
+def test_the_groups_decays() -> None:
+    optimizer = new_optimizer(new_model())
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0]
+    set_learning_rate(optimizer, 0.25)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("name", "decayed"),
+    [
+        ("encoder.embeddings.token.weight", True),
+        ("encoder.layers.0.attention.qkv.weight", True),
+        ("encoder.layers.0.attention.qkv.bias", False),
+        ("encoder.layers.0.attention_norm.weight", False),
+        ("masked_language.norm.bias", False),
+        ("masked_language.bias", False),
+    ],
+)
+def test_names(name: str, decayed: bool) -> None:
+    assert decays(name) is decayed
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    model = new_model()
+    model.encoder.embeddings.requires_grad_(False)
+    frozen = sum(1 for _ in model.encoder.embeddings.parameters())
+    trained = [p for group in new_optimizer(model).param_groups for p in group["params"]]
+    assert len(trained) == len(list(model.parameters())) - frozen
+
+
+def test_one_step_by_hand() -> None:
+    """AdamW's first step: the moments' corrections cancel, and decay is not part of the gradient."""
+    model = nn.Sequential(nn.Linear(1, 1))
+    weight, bias = model[0].weight, model[0].bias
+    before = weight.item(), bias.item()
+    optimizer = new_optimizer(model)
+    set_learning_rate(optimizer, 0.1)
+    weight.grad, bias.grad = torch.full_like(weight, 2.0), torch.full_like(bias, -3.0)
+    optimizer.step()
+    assert weight.item() == pytest.approx(before[0] * (1 - 0.1 * 0.01) - 0.1 * 2 / (2 + 1e-6), rel=1e-5)
+    assert bias.item() == pytest.approx(before[1] - 0.1 * -3 / (3 + 1e-6), rel=1e-5)
+
+
+def test_state_goes_over_to_another_optimizer_to_the_bit() -> None:
+    model = new_model()
+    optimizer = new_optimizer(model)
+    for _ in range(3):
+        take_step(model, optimizer)
+    twin = deepcopy(model)
+    resumed = new_optimizer(twin)
+    saved = {name: tensor.clone() for name, tensor in optimizer_tensors(model, optimizer).items()}
+    load_optimizer_tensors(twin, resumed, saved)
+    assert len(saved) == 3 * len(list(model.parameters()))
+    take_step(model, optimizer)
+    take_step(twin, resumed)
+    for name, parameter in twin.named_parameters():
+        assert torch.equal(parameter, model.get_parameter(name)), name
+
+
+def take_step(model: PretrainingModel, optimizer: torch.optim.Optimizer) -> None:
+    set_learning_rate(optimizer, 0.01)
+    model.zero_grad()
+    rows = model.encoder.embeddings.token.weight[:4]
+    F.cross_entropy(model.vocabulary_logits(rows), torch.arange(4)).backward()
+    for parameter in model.parameters():
+        if parameter.grad is None:
+            parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
