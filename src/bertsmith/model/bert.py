@@ -63,7 +63,7 @@ class Layer(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
-        """(N, H) -> (N, H), or (R, H) for the given rows alone: they attend to all, the others cost nothing."""
+        """(N, H) -> (N, H), or (R, H) for the given rows alone: which attend to all."""
         attended = self.dropout(self.attention(hidden_states, batch, rows))
         hidden_states = self.attention_norm(take(hidden_states, rows) + attended)
         widened = self.dropout(self.feed_forward(hidden_states))
@@ -145,7 +145,9 @@ def initialise(module: nn.Module, standard_deviation: float) -> None:
 
 @torch.no_grad()
 def truncated_normal_(weight: Tensor, standard_deviation: float) -> None:
-    """Draws again what lies beyond two deviations; fifteen times as fast as torch's inverse of the error function."""
+    """Draws again what lies beyond two deviations; fifteen times as fast as torch's inverse of the error
+    function.
+    """
     if weight.is_meta:  # a blueprint has no values
         return
     weight.normal_(0, standard_deviation)

@@ -1,10 +1,11 @@
 """The vocabulary loss without the vocabulary's memory traffic.
 
-K masked positions, H hidden size, V vocabulary.
+K masked positions, H hidden size, V vocabulary, T vocabulary rows of a tile.
 
-The product with the vocabulary is the largest tensor of a step (K x V). Taken apart into product, log-softmax
-and their gradients it is written and read about eight times; here one buffer holds logits, then
-probabilities, then the gradient, in blocks of rows that stay in cache.
+The product with the vocabulary is the largest tensor of a step. Taken apart into product, log-softmax and
+their gradients it is written and read about eight times. Here it is made tile by tile, in cache:
+exponentials against a running maximum (as in flash attention, Dao et al. 2022, algorithm 1), and at once
+their share of the gradient. It is written once and read once, in the backward pass.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from bertsmith.data.masking import IGNORED
 
-_BLOCK_ROWS = 128  # 128 x 30,522 float32 = 16 MB stay in cache; fewer rows read the vocabulary too often
+_TILE = 1024  # x 300 positions x 4 bytes = 1.2 MB stay in cache; on a GPU the vocabulary is one tile
 
 
 def vocabulary_loss(hidden_states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
@@ -38,40 +39,53 @@ class _VocabularyLoss(torch.autograd.Function):
             dtype = torch.get_autocast_dtype(device)
             hidden_states, weight, bias = hidden_states.to(dtype), weight.to(dtype), bias.to(dtype)
         counted = labels != IGNORED
-        targets = labels.where(counted, 0).unsqueeze(1)  # (K, 1)
-        gradient = hidden_states.new_empty(len(labels), len(weight))  # (K, V)
-        losses = hidden_states.new_empty(len(labels), dtype=torch.float32)
-        rows = _BLOCK_ROWS if device == "cpu" else len(labels)
-        for start in range(0, len(labels), max(rows, 1)):
-            block = slice(start, start + rows)
-            losses[block] = _loss_and_gradient(
-                hidden_states[block], weight, bias, targets[block], gradient[block]
-            )
-        ctx.save_for_backward(hidden_states, weight, gradient, counted)
-        return losses.where(counted, 0.0).sum()
+        targets = labels.where(counted, 0)
+        tiles = weight.split(_TILE if device == "cpu" else len(weight))
+        exponentials = weight.new_empty(len(weight), len(labels))  # (V, K)
+        largest = torch.full_like(labels, -torch.inf, dtype=torch.float32)  # (K,) so far
+        total = torch.zeros_like(largest)  # (K,) sum of exponentials so far
+        expected = torch.zeros_like(hidden_states)  # (K, H) sum of exponentials times vocabulary rows
+        maxima = []  # of `largest` when each tile was made
+        for tile, tile_bias, out in zip(tiles, _like(bias, tiles), _like(exponentials, tiles), strict=True):
+            torch.addmm(tile_bias.unsqueeze(1), tile, hidden_states.t(), out=out)
+            scores = out.float()  # (T, K): in float32 the same memory
+            before, largest = largest, torch.maximum(largest, scores.amax(0))
+            shrink = (before - largest).exp()
+            scores.sub_(largest).exp_()
+            if scores is not out:
+                out.copy_(scores)
+            total = total * shrink + scores.sum(0)
+            expected = torch.addmm(expected * shrink.unsqueeze(1).to(tile.dtype), out.t(), tile)
+            maxima.append(largest)
+        of_target = (hidden_states * weight[targets]).sum(1, dtype=torch.float32) + bias[targets]
+        shrinks = [(maximum - largest).exp() / total for maximum in maxima]
+        ctx.save_for_backward(
+            hidden_states, weight, targets, counted, total, expected, exponentials, *shrinks
+        )
+        return (total.log() + largest - of_target).where(counted, 0.0).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        hidden_states, weight, gradient, counted = ctx.saved_tensors
-        scale = (counted * upstream).to(weight.dtype)  # (K,), zero for ignored rows
-        to_hidden_states = (gradient @ weight).mul_(scale.unsqueeze(1))
-        to_weight = gradient.t() @ (hidden_states * scale.unsqueeze(1))
-        return to_hidden_states, to_weight, gradient.t() @ scale, None
+        hidden_states, weight, targets, counted, total, expected, exponentials, *shrinks = ctx.saved_tensors
+        scale = counted * upstream  # (K,), zero for ignored positions
+        dtype = weight.dtype
+        mean = expected / total.unsqueeze(1).to(dtype)  # (K, H) the vocabulary row expected by the softmax
+        to_hidden_states = (mean - weight[targets]) * scale.unsqueeze(1).to(dtype)
+        to_weight, to_bias = torch.empty_like(weight), torch.empty_like(weight[:, 0])
+        parts = exponentials.split(len(weight) if len(shrinks) == 1 else _TILE)
+        tiles = zip(parts, _like(to_weight, parts), _like(to_bias, parts), shrinks, strict=True)
+        for part, tile, tile_bias, shrink in tiles:
+            factor = (shrink * scale).to(dtype)
+            torch.mm(part, hidden_states * factor.unsqueeze(1), out=tile)
+            torch.mv(part, factor, out=tile_bias)
+        of_targets = scale.to(dtype)
+        to_weight.index_add_(0, targets, hidden_states * -of_targets.unsqueeze(1))
+        to_bias.index_add_(0, targets, -of_targets)
+        return to_hidden_states, to_weight, to_bias, None
 
 
-def _loss_and_gradient(
-    hidden_states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, out: Tensor
-) -> Tensor:
-    """Losses (K,) of one block of rows; leaves softmax - onehot(targets) in `out` (K, V)."""
-    torch.addmm(bias, hidden_states, weight.t(), out=out)
-    logits = out.float()  # the same memory in float32
-    of_target = logits.gather(1, targets)
-    largest = logits.amax(1, keepdim=True)
-    logits.sub_(largest).exp_()
-    total = logits.sum(1, keepdim=True)
-    logits.mul_(total.reciprocal())
-    logits.scatter_add_(1, targets, logits.new_full((1, 1), -1.0).expand_as(targets))
-    if logits is not out:
-        out.copy_(logits)
-    return (total.log() + largest - of_target).squeeze(1)
+def _like(tensor: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Divided along the vocabulary as `parts` are."""
+    pieces: tuple[Tensor, ...] = tensor.split([len(part) for part in parts])
+    return pieces

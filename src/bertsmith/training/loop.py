@@ -152,7 +152,7 @@ class Loop:
             self._refuse(batch, verdict)
             return False
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=False)
+        self.optimizer.zero_grad()
         tokens = int(batch.sequences.lengths.sum())
         self.progress = replace(
             self.progress,
@@ -213,7 +213,7 @@ class Loop:
         micro_batch = split(batch.sequences, ranks.count, self.machine.micro_batch_tokens)[ranks.rank][0]
         with self._autocast():
             torch.stack(list(self._parallel(micro_batch).values())).sum().backward()
-        self.optimizer.zero_grad(set_to_none=False)
+        self.optimizer.zero_grad()
 
     def _autocast(self) -> AbstractContextManager[Any]:
         enabled = self.machine.precision != torch.float32
@@ -245,7 +245,7 @@ class Loop:
             self._restore(state)
             self._restart_clock()
         self.progress = replace(self.progress, skipped=skipped)
-        self.optimizer.zero_grad(set_to_none=False)
+        self.optimizer.zero_grad()
         self.observer.rewind(self.progress.step)
         self._record(
             "warning", message=f"step {step}: {verdict}; back to step {self.progress.step}, batch skipped"
