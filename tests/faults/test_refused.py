@@ -1,0 +1,151 @@
+"""What can't work is refused with one sentence, before anything is written."""
+
+import shutil
+from collections import namedtuple
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nursery import Settings, finish
+from tiny_run import NewRun
+
+from bertsmith.errors import BertsmithError, CorpusError, RecipeError, ResourceError, StoreError
+from bertsmith.text.corpus import CorpusSettings, build_corpus
+from bertsmith.training import pretrain as pretraining
+from bertsmith.training.distributed import Ranks
+from bertsmith.training.hardware import Hardware
+from bertsmith.training.recipe import check_recipe
+
+TWO_PHASES = {"sequence_shares": [0.6, 0.4]}
+TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+
+IMPOSSIBLE: list[tuple[dict[str, Any], type[BertsmithError], str]] = [
+    ({"out": None}, RecipeError, "The run needs a folder: out="),
+    ({"corpus": None}, RecipeError, "The run needs a corpus: corpus="),
+    ({"tokenizer": None}, RecipeError, "The run needs a tokenizer: tokenizer="),
+    ({"corpus": "nowhere"}, CorpusError, "nowhere is not a folder"),
+    ({"tokenizer": "nowhere"}, BertsmithError, "nowhere"),
+    ({"model": TINY | {"num_attention_heads": 5}}, BertsmithError, "must divide hidden_size = 32"),
+    (
+        {"data": TWO_PHASES | {"sequence_lengths": [16, 513]}},
+        RecipeError,
+        "has 513, but the model has positions",
+    ),
+    ({"model": TINY | {"model_type": "distilbert"}}, RecipeError, "has no next-sentence prediction"),
+    ({"hardware": {"device": "cuda"}}, RecipeError, "no CUDA device"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a GPU whose speed needs no measuring."""
+    monkeypatch.setattr(pretraining, "matmul_flops", lambda *_, **__: 1e11)
+    seen = replace(Hardware.detect(), gpus=())
+    monkeypatch.setattr(Hardware, "detect", classmethod(lambda _: seen))
+
+
+def start(settings: Settings, resume: bool = False) -> None:
+    pretraining.pretrain(check_recipe(settings, "the test"), resume=resume)
+
+
+def everything_in(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
+
+
+@pytest.mark.parametrize(("changes", "kind", "sentence"), IMPOSSIBLE)
+def test_impossible_settings(
+    changes: dict[str, Any], kind: type[BertsmithError], sentence: str, new_run: NewRun
+) -> None:
+    settings = new_run()
+    folder = Path(settings["out"]).parent
+    with pytest.raises(kind) as error:
+        start(settings | changes)
+    assert sentence in str(error.value)
+    assert everything_in(folder) == []
+
+
+def test_more_ranks_than_sequences_in_a_batch(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretraining, "join", lambda _: Ranks(rank=0, count=17))
+    settings = new_run()
+    with pytest.raises(RecipeError, match=r"data.batch_size = 16 leaves some of the 17 ranks without"):
+        start(settings)
+    assert everything_in(Path(settings["out"]).parent) == []
+
+
+def test_too_little_memory(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(Hardware.detect(), memory_available=300_000)
+    monkeypatch.setattr(Hardware, "detect", classmethod(lambda _: small))
+    settings = new_run()
+    with pytest.raises(ResourceError, match=r"needs about .* GB of memory .*Choose a smaller model.size"):
+        start(settings)
+    assert everything_in(Path(settings["out"]).parent) == []
+
+
+def test_too_little_disk(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**12, 10**12 - 1000, 1000))
+    settings = new_run()
+    with pytest.raises(ResourceError, match=r"checkpoints and model needs about .*Free some space"):
+        start(settings)
+    assert everything_in(Path(settings["out"]).parent) == []
+
+
+# -- a folder that holds a run ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def begun(new_run: NewRun) -> Settings:
+    """A run of two steps that is over."""
+    settings = new_run(steps=2, optimizer={"warmup": 1})
+    finish(settings)
+    return settings
+
+
+def test_an_existing_run_is_not_begun_again(begun: Settings) -> None:
+    before = snapshot(begun)
+    with pytest.raises(RecipeError, match=r"already holds a run. Go on with it by --resume"):
+        start(begun)
+    assert snapshot(begun) == before
+
+
+def test_a_resume_with_other_settings_names_them(begun: Settings) -> None:
+    before = snapshot(begun)
+    other = begun | {
+        "seed": 5,
+        "optimizer": {"warmup": 1, "clip": 0.5},
+        "data": begun["data"] | {"batch_size": 8},
+    }
+    with pytest.raises(RecipeError) as error:
+        start(other, resume=True)
+    assert "begun with other settings: seed, data.batch_size, optimizer.clip. Resume" in str(error.value)
+    assert snapshot(begun) == before
+
+
+def test_what_does_not_change_the_steps_may_change(begun: Settings) -> None:
+    changes = {"guard": {"action": "skip"}, "checkpoint": {"every": 1, "keep": 5}, "log_every": 2}
+    finish(begun | changes)
+
+
+def test_a_run_that_was_moved_is_found_where_it_is(begun: Settings, tmp_path: Path) -> None:
+    shutil.copytree(begun["out"], tmp_path / "moved")
+    finish(begun | {"out": str(tmp_path / "moved")})
+
+
+def test_a_store_of_another_corpus_is_not_used(begun: Settings, tmp_path: Path) -> None:
+    """As when the corpus was built again between the parts of a run."""
+    (tmp_path / "text").mkdir()
+    for number in range(8):
+        text = "\n".join(f"Balen cirom dum {part} fal {number}." for part in range(6))
+        (tmp_path / "text" / f"{number}.txt").write_text(text)
+    shutil.copytree(begun["out"], tmp_path / "run")
+    (tmp_path / "run" / "recipe.toml").unlink()  # killed before it was written
+    corpus = tmp_path / "corpus"
+    settings = CorpusSettings(heldout=0.2)
+    build_corpus([str(tmp_path / "text")], corpus, settings=settings, workers=1, progress=None)
+    with pytest.raises(StoreError, match=r"tokens was made of another corpus than .*corpus now is"):
+        start(begun | {"corpus": str(corpus), "out": str(tmp_path / "run")})
+
+
+def snapshot(settings: Settings) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in everything_in(Path(settings["out"])) if path.is_file()}

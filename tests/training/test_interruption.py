@@ -1,0 +1,91 @@
+"""Signals are remembered while a run trains, and are what they were before it and after it."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from bertsmith.training.interruption import Interruption
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Terminated(BaseException):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def _own_handlers() -> Iterator[None]:
+    """What the command line has: Ctrl-C and SIGTERM unwind the stack."""
+
+    def terminate(*_: object) -> None:
+        raise Terminated
+
+    before = [
+        signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.signal(signal.SIGTERM, terminate),
+    ]
+    yield
+    for number, handler in zip(SIGNALS, before, strict=True):
+        signal.signal(number, handler)
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_remembered(number: signal.Signals) -> None:
+    with Interruption() as interruption:
+        assert not interruption.asked
+        send(number)
+        assert interruption.asked
+
+
+def test_a_second_ctrl_c_ends_at_once() -> None:
+    with pytest.raises(KeyboardInterrupt), Interruption():
+        send(signal.SIGINT)
+        send(signal.SIGINT)
+        pytest.fail("still running")
+
+
+@pytest.mark.parametrize("first", SIGNALS)
+def test_sigterm_never_ends_it_early(first: signal.Signals) -> None:
+    with Interruption() as interruption:
+        send(first)
+        send(signal.SIGTERM)
+        send(signal.SIGTERM)
+        assert interruption.asked
+
+
+def test_handlers_are_given_back() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with Interruption():
+        assert [signal.getsignal(number) for number in SIGNALS] != before
+        send(signal.SIGINT)
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    with pytest.raises(Terminated):
+        send(signal.SIGTERM)
+
+
+def test_handlers_are_given_back_after_an_error() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with pytest.raises(ValueError, match="trouble"), Interruption():
+        raise ValueError("trouble")
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_elsewhere_than_in_the_main_thread_signals_are_left_alone() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    seen: list[object] = []
+
+    def work() -> None:
+        with Interruption() as interruption:
+            seen.extend([interruption.asked, *(signal.getsignal(number) for number in SIGNALS)])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [False, *before]

@@ -1,0 +1,188 @@
+"""Recipes: what is misspelt is answered with the nearest name, what is impossible with one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.errors import BertsmithError, RecipeError
+from bertsmith.training.recipe import Recipe, check_recipe, find_recipe, read_recipe, recipe_names
+
+MISSPELT = [
+    ("stepz=3", "steps"),
+    ("optimizer.learningrate=1e-4", "optimizer.learning_rate"),
+    ("learning_rate=1e-4", "optimizer.learning_rate"),
+    ("optimiser.learning_rate=1e-4", "optimizer"),
+    ("data.batchsize=3", "data.batch_size"),
+    ("checkpoints.every=3", "checkpoint"),
+    ("model.hidden_layers=3", "model.num_hidden_layers"),
+]
+
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
+    ({"hours": 1.0}, "both steps and hours"),
+    ({"steps": None}, "exactly one of steps and hours"),
+    ({"steps": 0}, "steps: input should be greater than or equal to 1, found 0"),
+    ({"optimizer": {"warmup": 100}}, "optimizer.warmup = 100 steps is not shorter than the run of 100 steps"),
+    ({"steps": None, "hours": 1.0}, "a run of given hours needs optimizer.warmup below 1"),
+    ({"data": {"sequence_shares": [0.5, 0.4]}}, "sequence_shares must be positive and sum to 1, not 0.9"),
+    ({"data": {"sequence_shares": [1.5, -0.5]}}, "sequence_shares must be positive and sum to 1"),
+    ({"data": {"sequence_lengths": [128]}}, "the same number of entries"),
+    ({"data": {"sequence_lengths": [4, 512]}}, "a sequence length below 8 leaves no room"),
+    ({"data": {"batch_size": 0}}, "data.batch_size: input should be greater than or equal to 1, found 0"),
+    ({"data": {"batch_size": "many"}}, "data.batch_size: input should be a valid integer"),
+    ({"masking": {"masked": 0.95}}, "masked + random must be at most 1, not 1.05"),
+    ({"masking": {"chosen": 0.0}}, "masking.chosen: input should be greater than 0, found 0.0"),
+    ({"model": {"size": "huge"}}, "model.size: input should be 'tiny', 'mini', 'small'"),
+    ({"optimizer": {"learning_rate": float("nan")}}, "optimizer.learning_rate: input should be"),
+    ({"optimizer": {"learning_rate": float("inf")}}, "optimizer.learning_rate: input should be"),
+    ({"guard": {"action": "panic"}}, "guard.action: input should be 'stop' or 'skip', found 'panic'"),
+    ({"hardware": {"threads": 0}}, "hardware.threads"),
+    ({"checkpoint": {"keep": 0}}, "checkpoint.keep"),
+    ({"corpus": 3}, "corpus: input should be a valid string, found 3"),
+]
+
+# Values as TOML has them, and words without quotation marks.
+OVERRIDES = [
+    ("steps=7", "steps", 7),
+    ("steps=1_000_000", "steps", 1_000_000),
+    ("optimizer.learning_rate=3e-4", "optimizer.learning_rate", 3e-4),
+    ("optimizer.clip=2", "optimizer.clip", 2.0),
+    ("data.next_sentence=false", "data.next_sentence", False),
+    ("corpus=corpora/law", "corpus", "corpora/law"),
+    ("corpus='with = and spaces'", "corpus", "with = and spaces"),
+    ('guard.action="skip"', "guard.action", "skip"),
+    ("guard.action=skip", "guard.action", "skip"),
+    ("data.sequence_lengths=[64, 256]", "data.sequence_lengths", (64, 256)),
+    ("checkpoint={every = 5, keep = 3}", "checkpoint.keep", 3),
+    ("out=runs/a=b", "out", "runs/a=b"),
+]
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text("steps = 100\n\n[optimizer]\nwarmup = 10\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(("override", "nearest"), MISSPELT)
+def test_a_misspelt_key_is_answered_with_the_nearest(override: str, nearest: str, recipe_file: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        read_recipe(recipe_file, [override])
+    key = override.partition("=")[0]
+    assert str(error.value).startswith(f"{recipe_file}: unknown key '{key.split('.')[0]}")
+    assert str(error.value).endswith(f"Did you mean {nearest!r}?")
+
+
+@pytest.mark.parametrize(("settings", "sentence"), IMPOSSIBLE)
+def test_an_impossible_setting_is_one_sentence(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        check_recipe(
+            {"steps": 100, "optimizer": {"warmup": 10_000 if "hours" in settings else 10}} | settings, "mine"
+        )
+    message = str(error.value)
+    assert sentence in message
+    assert message.startswith("mine") and message.endswith(".") and "\n" not in message
+
+
+@pytest.mark.parametrize(("override", "key", "expected"), OVERRIDES)
+def test_overrides_have_the_types_of_toml(
+    override: str, key: str, expected: object, recipe_file: str
+) -> None:
+    value: Any = read_recipe(recipe_file, [override, "optimizer.warmup=1"] if key == "steps" else [override])
+    for part in key.split("."):
+        value = getattr(value, part)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+def test_an_override_leaves_the_rest_of_its_section(recipe_file: str) -> None:
+    assert read_recipe(recipe_file, ["optimizer.clip=0.5"]).optimizer.warmup == 10
+
+
+def test_the_last_override_wins(recipe_file: str) -> None:
+    assert read_recipe(recipe_file, ["seed=1", "seed=2"]).seed == 2
+
+
+def test_a_length_on_the_command_line_replaces_the_recipes(recipe_file: str) -> None:
+    recipe = read_recipe(recipe_file, ["hours=0.5", "optimizer.warmup=0.1"])
+    assert (recipe.steps, recipe.hours) == (None, 0.5)
+
+
+@pytest.mark.parametrize("override", ["steps", "=3", ""])
+def test_an_override_without_key_or_value(override: str, recipe_file: str) -> None:
+    with pytest.raises(RecipeError, match=r"Expected dotted.key=value, found "):
+        read_recipe(recipe_file, [override])
+
+
+def test_a_value_has_no_keys_below_it(recipe_file: str) -> None:
+    with pytest.raises(RecipeError, match=r"steps\.x: steps is a value, not a section"):
+        read_recipe(recipe_file, ["steps.x=1"])
+
+
+def test_a_file_that_is_not_toml(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b"steps = = 3")
+    with pytest.raises(RecipeError, match=r"mine.toml is not a TOML file: .*line 1"):
+        read_recipe(str(path), [])
+    path.write_bytes("steps = 3 # \xe4".encode("latin-1"))
+    with pytest.raises(RecipeError, match=r"mine.toml is not a TOML file"):
+        read_recipe(str(path), [])
+
+
+def test_no_recipe_of_that_name() -> None:
+    with pytest.raises(RecipeError, match=r"bert-large.*Did you mean 'bert-base'\?"):
+        find_recipe("bert-bsae")
+
+
+# -- our own recipes -----------------------------------------------------------------------------------------
+
+
+def test_the_recipes_there_are() -> None:
+    assert {"bert-base", "bert-large", "budget", "quickstart", "roberta-base"} <= set(recipe_names())
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_is_valid_and_its_shape_possible(name: str) -> None:
+    recipe = read_recipe(name, [])
+    config = recipe.model.config(30_522, 1 if recipe.model.model_type == "roberta" else 0)
+    assert config.max_length >= max(recipe.data.sequence_lengths)
+    assert not recipe.data.next_sentence or config.has_next_sentence
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_begins_with_what_it_is_for(name: str) -> None:
+    assert find_recipe(name).read_text().startswith("# ")
+
+
+@pytest.mark.parametrize(("name", "layers", "width"), [("bert-base", 12, 768), ("bert-large", 24, 1024)])
+def test_the_published_recipes(name: str, layers: int, width: int) -> None:
+    """Devlin et al. 2019, appendix A.2."""
+    recipe = read_recipe(name, [])
+    config = recipe.model.config(30_522, 0)
+    assert (config.num_hidden_layers, config.hidden_size) == (layers, width)
+    assert (recipe.steps, recipe.data.batch_size) == (1_000_000, 256)
+    assert recipe.data.sequence_lengths == (128, 512) and recipe.data.sequence_shares == (0.9, 0.1)
+    settings = recipe.optimizer
+    assert (settings.learning_rate, settings.warmup, settings.weight_decay) == (1e-4, 10_000, 0.01)
+    assert (settings.beta1, settings.beta2, settings.epsilon) == (0.9, 0.999, 1e-6)
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
+    assert (recipe.masking.chosen, recipe.masking.masked, recipe.masking.random) == (0.15, 0.8, 0.1)
+
+
+# -- phases ----------------------------------------------------------------------------------------------
+
+
+def test_phases_follow_their_shares() -> None:
+    data = {"sequence_lengths": [64, 128, 512], "sequence_shares": [0.5, 0.4, 0.1]}
+    recipe = check_recipe({"steps": 10, "optimizer": {"warmup": 1}, "data": data}, "mine")
+    assert [recipe.data.phase(step / 10) for step in range(10)] == [0] * 5 + [1] * 4 + [2]
+    assert recipe.data.phase(1.0) == 2
+
+
+def test_heads_must_divide_the_width() -> None:
+    recipe = Recipe.model_validate(
+        {"steps": 10, "optimizer": {"warmup": 1}, "model": {"hidden_size": 100, "num_attention_heads": 3}}
+    )
+    with pytest.raises(BertsmithError, match="num_attention_heads = 3 must divide hidden_size = 100"):
+        recipe.model.config(100, 0)

@@ -1,0 +1,85 @@
+"""The memory and disk a run is said to need, against sums by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertsmith.errors import ResourceError
+from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.training.distributed import Ranks
+from bertsmith.training.hardware import Gpu, Hardware
+from bertsmith.training.loop import Machine
+from bertsmith.training.recipe import Recipe, check_recipe
+from bertsmith.training.resources import require_resources, step_bytes
+
+DATA = {"batch_size": 16, "sequence_lengths": [32], "sequence_shares": [1.0]}
+MACHINE = Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(), micro_batch_tokens=256)
+
+
+def recipe_of(**data: Any) -> Recipe:
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    settings = {"steps": 10, "optimizer": {"warmup": 1}, "model": shape, "data": DATA | data}
+    return check_recipe(settings, "the test")
+
+
+@pytest.fixture(scope="module")
+def model() -> PretrainingModel:
+    return PretrainingModel(recipe_of().model.config(1000, 0))
+
+
+def hardware_with(memory: int) -> Hardware:
+    return replace(Hardware.detect(), memory_available=memory, gpus=())
+
+
+def needed(model: PretrainingModel) -> int:
+    """Weight, gradient and two moments of four bytes each, and what a micro-batch keeps."""
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    return 16 * weights + step_bytes(model, recipe_of(), MACHINE)
+
+
+def test_a_steps_memory_grows_with_the_micro_batch_up_to_the_batch(model: PretrainingModel) -> None:
+    def bytes_of(tokens: int) -> int:
+        return step_bytes(model, recipe_of(), replace(MACHINE, micro_batch_tokens=tokens))
+
+    layers = 256 * 2 * 24 * 32
+    assert bytes_of(256) == int(4 * (layers + 256 * 0.15 * 1000))
+    assert bytes_of(512) == 2 * bytes_of(256)
+    assert bytes_of(100_000) == bytes_of(512)  # there are no more tokens in a batch
+    assert bytes_of(8) == bytes_of(32)  # a sequence is not divided
+
+
+def test_just_enough_memory_is_enough(model: PretrainingModel, tmp_path: Path) -> None:
+    enough = needed(model)
+    require_resources(model, recipe_of(), MACHINE, hardware_with(enough), tmp_path)
+    with pytest.raises(ResourceError, match="this machine has free"):
+        require_resources(model, recipe_of(), MACHINE, hardware_with(enough - 1), tmp_path)
+
+
+def test_ranks_of_one_machine_share_its_memory(model: PretrainingModel, tmp_path: Path) -> None:
+    machine = replace(MACHINE, ranks=Ranks(0, 2))
+    require_resources(model, recipe_of(), machine, hardware_with(2 * needed(model)), tmp_path)
+    with pytest.raises(ResourceError):
+        require_resources(model, recipe_of(), machine, hardware_with(2 * needed(model) - 2), tmp_path)
+
+
+def test_on_a_gpu_its_own_memory_counts(model: PretrainingModel, tmp_path: Path) -> None:
+    machine = replace(MACHINE, device=torch.device("cuda"))
+    small = replace(hardware_with(10**12), gpus=(Gpu("small", 1000, (8, 0)), Gpu("large", 10**12, (8, 0))))
+    with pytest.raises(ResourceError, match="the GPU has"):
+        require_resources(model, recipe_of(), machine, small, tmp_path)
+
+
+def test_the_disk_must_hold_one_checkpoint_more_than_are_kept(
+    model: PretrainingModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(
+        "bertsmith.training.resources.require_free_space",
+        lambda _, bytes_needed, __: asked.append(bytes_needed),
+    )
+    require_resources(model, recipe_of(), MACHINE, hardware_with(10**12), tmp_path)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    assert asked == [3 * 12 * weights + 4 * weights]  # weights and two moments, and the model
