@@ -1,0 +1,83 @@
+"""A global batch divided over ranks and micro-batches: every sequence once, in the same places every time."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertsmith.data.batch import Sequences
+from bertsmith.data.split import split
+
+LENGTHS = st.lists(st.integers(1, 130), min_size=8, max_size=80)
+RANKS = st.sampled_from([1, 2, 3, 4, 8])
+TOKENS = st.integers(8, 3000)
+
+
+def batch_of(lengths: list[int]) -> Sequences:
+    """The sequence in row r has the key r, and the tokens r, r, …"""
+    rows = np.arange(len(lengths))
+    token_ids = np.repeat(rows, lengths)
+    return Sequences(token_ids, token_ids % 2, np.array(lengths), rows.astype(np.uint64), rows % 2)
+
+
+def rows_of(part: Sequences) -> list[int]:
+    rows: list[int] = part.keys.astype(int).tolist()
+    return rows
+
+
+@given(lengths=LENGTHS, ranks=RANKS, tokens=TOKENS)
+def test_every_sequence_is_in_one_part_and_whole(lengths: list[int], ranks: int, tokens: int) -> None:
+    parts = [part for share in split(batch_of(lengths), ranks, tokens) for part in share]
+    assert sorted(row for part in parts for row in rows_of(part)) == list(range(len(lengths)))
+    for part in parts:
+        rows = part.keys.astype(np.int64)
+        assert part.lengths.tolist() == [lengths[row] for row in rows]
+        assert part.token_ids.tolist() == np.repeat(rows, part.lengths).tolist()
+        assert part.segment_ids.tolist() == (part.token_ids % 2).tolist()
+        assert part.labels.tolist() == (rows % 2).tolist()
+
+
+@given(lengths=LENGTHS, ranks=RANKS, tokens=TOKENS)
+def test_parts_keep_to_their_size(lengths: list[int], ranks: int, tokens: int) -> None:
+    for share in split(batch_of(lengths), ranks, tokens):
+        assert all(part.lengths.sum() < tokens + max(lengths) for part in share)
+        total = sum(int(part.lengths.sum()) for part in share)
+        assert len(share) <= -(-total // tokens)
+
+
+@given(lengths=LENGTHS, ranks=RANKS)
+def test_ranks_have_about_equal_work(lengths: list[int], ranks: int) -> None:
+    """The longest goes first to whoever has least: no two ranks differ by more than one sequence."""
+    loads = [sum(int(part.lengths.sum()) for part in share) for share in split(batch_of(lengths), ranks, 256)]
+    assert len(loads) == ranks
+    assert min(loads) > 0
+    assert max(loads) - min(loads) <= max(lengths)
+
+
+@given(lengths=LENGTHS, ranks=RANKS, tokens=TOKENS)
+def test_neighbours_are_equally_long(lengths: list[int], ranks: int, tokens: int) -> None:
+    """Within a rank the longest come first, so that attention runs on few, large groups."""
+    for share in split(batch_of(lengths), ranks, tokens):
+        in_order = [length for part in share for length in part.lengths.tolist()]
+        assert in_order == sorted(in_order, reverse=True)
+
+
+@given(lengths=LENGTHS, ranks=RANKS, tokens=TOKENS)
+def test_the_division_is_the_same_on_every_rank(lengths: list[int], ranks: int, tokens: int) -> None:
+    """Each computes it for itself."""
+    first, second = (
+        [[rows_of(part) for part in share] for share in split(batch_of(lengths), ranks, tokens)]
+        for _ in range(2)
+    )
+    assert first == second
+
+
+def test_equal_lengths_are_cut_evenly() -> None:
+    shares = split(batch_of([16] * 32), 1, 8 * 16)
+    assert [rows_of(part) for part in shares[0]] == [list(range(n, n + 8)) for n in (0, 8, 16, 24)]
+
+
+def test_fewer_sequences_than_ranks_are_an_error() -> None:
+    with pytest.raises(ValueError, match="a batch of 3 sequences can't be divided over 4 ranks"):
+        split(batch_of([5, 6, 7]), 4, 100)
+    assert [len(share) for share in split(batch_of([5, 6, 7, 8]), 4, 100)] == [1, 1, 1, 1]

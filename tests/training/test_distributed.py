@@ -1,0 +1,35 @@
+"""Alone, every function is the plain thing. What several ranks do together is in tests/faults."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from bertsmith.training.distributed import Ranks, add_over_ranks, from_first, join, leave, wait
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("environment", [{}, {"RANK": "0", "WORLD_SIZE": "1"}])
+def test_one_process_joins_nothing(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert join("cpu") == Ranks(rank=0, count=1, local=0)
+    assert not dist.is_initialized()
+
+
+def test_alone_values_are_what_they_are() -> None:
+    values = {"loss": 0.1 + 0.2, "stop": 0.0}
+    assert add_over_ranks(values, CPU) == values
+    assert from_first(1 / 3, CPU) == 1 / 3
+
+
+def test_alone_there_is_nobody_to_wait_for_or_leave() -> None:
+    wait()
+    leave()
+
+
+def test_the_first_rank_of_all_is_the_first() -> None:
+    """Not the first on each machine: one process writes a run's files."""
+    assert [Ranks(rank, 4, rank % 2).is_first for rank in range(4)] == [True, False, False, False]
