@@ -88,6 +88,22 @@ def place(cursor: Cursor) -> tuple[int, int]:
 
 
 @with_and_without_pairs
+@pytest.mark.parametrize("batch_tokens", [160, 10_000], ids=["many", "one"])
+def test_up_to_an_epochs_end_is_that_epoch_and_nothing_of_the_next(
+    store: TokenStore, next_sentence: bool, batch_tokens: int
+) -> None:
+    """The last batch is cut there, also when the whole epoch is smaller than one batch."""
+    stream = stream_of(store, next_sentence, batch_tokens=batch_tokens)
+    finite = list(stream.batches(Cursor(), last_epoch=0))
+    assert finite[-1].end == Cursor(epoch=1)
+    first_epoch = list(split_up(finite))
+    endless = list(split_up(first_batches(stream, len(finite) + 1)))
+    second_epoch = split_up(first_batches(stream, len(finite) + 1, Cursor(epoch=1)))
+    assert len(first_epoch) < len(endless)
+    assert endless == [*first_epoch, *islice(second_epoch, len(endless) - len(first_epoch))]
+
+
+@with_and_without_pairs
 def test_each_batch_begins_where_the_one_before_ended(store: TokenStore, next_sentence: bool) -> None:
     batches = first_batches(stream_of(store, next_sentence), 60)
     assert batches[0].start == Cursor()

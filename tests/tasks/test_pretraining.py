@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.masking import IGNORED
 from bertsmith.data.split import split
-from bertsmith.data.store import TokenStore
+from bertsmith.data.store import TokenStore, tokenize_corpus
 from bertsmith.data.stream import Cursor
-from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
+from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask, most_frequent_piece
+from bertsmith.text.corpus import build_corpus
+from bertsmith.text.manifest import CorpusSettings
 from bertsmith.text.tokenizer import Tokenizer
 
 families = pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
@@ -162,6 +165,32 @@ def test_the_ranks_shares_of_the_evaluation_add_up(
 def test_without_heldout_text_there_is_nothing_to_say(store: TokenStore, tokenizer: Tokenizer) -> None:
     task = replace(small_task(store, tokenizer), heldout=None)
     assert task.metrics(task.sums(0, 1)) == {}
+
+
+def test_a_heldout_text_smaller_than_a_batch_is_read_once(store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Its figures would otherwise count each sequence several times, and as one of other masks."""
+    task = small_task(store, tokenizer)
+    wide = replace(task.streams[0], batch_tokens=10**6)
+    once = sum(len(batch.sequences) for batch in task.streams[0].batches(Cursor(), last_epoch=0))
+    assert replace(task, heldout=wide, heldout_tokens=10**9).sums(0, 1)["nsp_count"] == once
+
+
+def test_the_most_frequent_piece_is_one_that_can_be_a_label(tmp_path: Path) -> None:
+    """In a text of unknown words [UNK] is the most frequent, but it is never masked."""
+    tokenizer = Tokenizer.from_pieces(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "known", "."], lowercase=True
+    )
+    (tmp_path / "text").mkdir()
+    for number in range(20):
+        (tmp_path / "text" / f"{number}.txt").write_text(
+            f"Known strange{number} odd{number} rare. Known new. "
+        )
+    settings = CorpusSettings(heldout=0.1, near_duplicates=False)
+    corpus = build_corpus([str(tmp_path / "text")], tmp_path / "corpus", settings=settings, workers=1)
+    tokenize_corpus(corpus, tokenizer, tmp_path / "store")
+    store = TokenStore.open(tmp_path / "store" / "train", tokenizer)
+    assert np.bincount(store.tokens).argmax() == tokenizer.unk_id
+    assert most_frequent_piece(store, tokenizer) == tokenizer.token_to_id("known")
 
 
 def test_the_heldout_sample_is_the_first_tokens_of_one_pass(store: TokenStore, tokenizer: Tokenizer) -> None:

@@ -83,8 +83,11 @@ class PretrainingStream:
         mean_tokens = max(len(self.store.tokens) // len(self.store), 1)
         return min(_BLOCK_DOCUMENTS, max(_BLOCK_TOKENS // mean_tokens, 1))
 
-    def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
-        """Endless, from `cursor` on. A batch may span blocks and epochs."""
+    def batches(self, cursor: Cursor, last_epoch: int | None = None) -> Iterator[GlobalBatch]:
+        """From `cursor` on: endless, or to the end of `last_epoch` with what is left as its last batch.
+
+        A batch may span blocks and epochs.
+        """
         place, held, tokens = cursor, [], 0
         start = cursor
         while True:
@@ -100,6 +103,10 @@ class PretrainingStream:
                 tokens += lengths[row]
             held.append(self._sequences(instances[first:], keys[first:]))
             place = self._next_block(place)
+            if last_epoch is not None and place.epoch > last_epoch:
+                if tokens:
+                    yield GlobalBatch(concatenate(held), start, place)
+                return
 
     def _next_block(self, place: Cursor) -> Cursor:
         blocks = -(-len(self.store) // self._block_documents)

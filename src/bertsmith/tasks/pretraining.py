@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch, Sequences
-from bertsmith.data.masking import IGNORED, MaskedTokens, Masker
+from bertsmith.data.masking import IGNORED, MaskedTokens, Masker, MaskingRates
 from bertsmith.data.split import split
+from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
 from bertsmith.model.bert import Activation, Bert, initialise
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_entropy import vocabulary_loss
+from bertsmith.text.tokenizer import Tokenizer
 
 _COUNTED_TOKENS = 1_000_000  # enough to know the most frequent piece, the baseline of every evaluation
 
@@ -91,9 +93,11 @@ class PretrainingTask:
     device: torch.device
 
     def __post_init__(self) -> None:
-        self.host_masker = Masker(self.streams[0].tokenizer, self.masker.rates)
-        seen = self.streams[0].store.tokens[:_COUNTED_TOKENS]
-        self.most_frequent = int(np.bincount(seen, minlength=1).argmax())
+        stream = self.streams[0]
+        self.host_masker = Masker(stream.tokenizer, self.masker.rates)
+        # whatever is trained with, figures are of the published masks, and so can be compared
+        self.evaluation_masker = Masker(stream.tokenizer, MaskingRates(), self.device)
+        self.most_frequent = most_frequent_piece(stream.store, stream.tokenizer)
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """Endless; the phase's stream from `cursor` on."""
@@ -106,7 +110,7 @@ class PretrainingTask:
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         """Summed cross-entropies of one micro-batch."""
-        masked, first_tokens, predicting = self._encode(sequences)
+        masked, first_tokens, predicting = self._encode(sequences, self.masker)
         losses = {"mlm": self.model.masked_language_loss(predicting, masked.labels)}
         if self.model.next_sentence is not None:
             logits = self.model.next_sentence_logits(first_tokens)
@@ -171,16 +175,16 @@ class PretrainingTask:
         if self.heldout is None:
             return
         tokens = 0
-        for batch in self.heldout.batches(Cursor()):
-            if batch.start.epoch > 0 or tokens >= self.heldout_tokens:
+        for batch in self.heldout.batches(Cursor(), last_epoch=0):
+            if tokens >= self.heldout_tokens:
                 return
             tokens += int(batch.sequences.lengths.sum())
             yield batch.sequences
 
-    def _encode(self, sequences: Sequences) -> tuple[MaskedTokens, Tensor, Tensor]:
+    def _encode(self, sequences: Sequences, masker: Masker) -> tuple[MaskedTokens, Tensor, Tensor]:
         """Masks, and the hidden states that the heads read: first tokens (B, H), masked positions (K, H)."""
         batch = PackedBatch.of(sequences, self.device)
-        masked = self.masker.draw(sequences, batch)
+        masked = masker.draw(sequences, batch)
         batch = replace(batch, token_ids=masked.token_ids)
         first_rows = batch.first_rows if self.model.next_sentence is not None else batch.first_rows[:0]
         states = self.model.encoder(batch, torch.cat([first_rows, masked.positions]))
@@ -188,7 +192,7 @@ class PretrainingTask:
         return masked, first_tokens, predicting
 
     def _sums_of(self, sequences: Sequences) -> dict[str, float]:
-        masked, first_tokens, predicting = self._encode(sequences)
+        masked, first_tokens, predicting = self._encode(sequences, self.evaluation_masker)
         kept = masked.labels != IGNORED
         labels = masked.labels[kept]
         logits = self.model.vocabulary_logits(predicting[kept]).float()
@@ -204,3 +208,10 @@ class PretrainingTask:
             totals[f"{name}_right"] = float((scores.argmax(1) == truth).sum())
             totals[f"{name}_count"] = float(len(truth))
         return totals
+
+
+def most_frequent_piece(store: TokenStore, tokenizer: Tokenizer) -> int:
+    """Its id, in the first million tokens. A special token such as [UNK] is never a label, so none counts."""
+    counts = np.bincount(store.tokens[:_COUNTED_TOKENS], minlength=tokenizer.vocab_size)
+    counts[list(tokenizer.special_ids)] = 0
+    return int(counts.argmax())
