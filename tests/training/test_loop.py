@@ -161,11 +161,14 @@ def test_time_spent_before_a_resume_counts(tmp_path: Path, new_loop: NewLoop) ->
 
 def test_the_last_step_is_saved_once(tmp_path: Path, new_loop: NewLoop) -> None:
     new_loop(ToyTask(), tmp_path, steps=10).run()
+    saved = [record["step"] for record in RunLog.read(tmp_path) if record["kind"] == "checkpoint"]
+    assert saved == [8, 10]
+    folder = tmp_path / "checkpoints" / "step-00000010"
+    before = folder.stat().st_ino
     again = new_loop(ToyTask(), tmp_path, steps=10)
     again.resume()
     again.run()
-    saved = [record["step"] for record in RunLog.read(tmp_path) if record["kind"] == "checkpoint"]
-    assert saved == [8, 10]
+    assert folder.stat().st_ino == before
 
 
 def test_a_damaged_last_checkpoint_is_written_again(tmp_path: Path, new_loop: NewLoop) -> None:
