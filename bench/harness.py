@@ -1,7 +1,7 @@
 """Fair timings: both sides in worker processes of one run, asked in turn, medians and their spread reported.
 
-A script calls `workers` to start its sides, `interleave` to time them, and `report` to write the result as JSON and
-as a Markdown table under bench/results/.
+A script makes a `Worker` a side, calls `interleave` to time them, and `report` to write the result as JSON
+and as a Markdown table under bench/results/.
 """
 
 import json
@@ -87,7 +87,9 @@ def hardware_name() -> str:
     return f"cpu-{len(os.sched_getaffinity(0))}-cores"
 
 
-def report(name: str, title: str, command: str, rows: Iterable[Mapping[str, Any]], notes: Sequence[str] = ()) -> None:
+def report(
+    name: str, title: str, command: str, rows: Iterable[Mapping[str, Any]], notes: Sequence[str] = ()
+) -> None:
     """Prints a Markdown table and writes it, and its JSON, under bench/results/."""
     rows = list(rows)
     columns = list(rows[0])
@@ -102,7 +104,9 @@ def report(name: str, title: str, command: str, rows: Iterable[Mapping[str, Any]
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}_{hardware_name()}_{time.strftime('%Y-%m')}"
     path.with_suffix(".md").write_text(text)
-    path.with_suffix(".json").write_text(json.dumps({"environment": facts, "rows": rows, "notes": notes}, indent=1) + "\n")
+    path.with_suffix(".json").write_text(
+        json.dumps({"environment": facts, "rows": rows, "notes": notes}, indent=1) + "\n"
+    )
 
 
 def _processor() -> str:

@@ -2,10 +2,11 @@
 
     python bench/pretraining_step.py --store STORE [--rounds 5] [--sizes tiny mini small]
 
-STORE is a token store of real text (bertsmith corpus tokenize). Two kinds of batch, 32 pairs each: `full`, every pair
-128 tokens long; `natural`, pairs of the store as the loader makes them, up to 128 tokens. Both sides get the same
-sequences and the same masks' rate, train in float32 with dropout 0.1 everywhere, clip gradients at 1 and step AdamW:
-transformers with its default attention (sdpa), padding to the longest of the batch, and torch's default AdamW.
+STORE is a token store of real text (bertsmith corpus tokenize). Two kinds of batch, 32 pairs each: `full`,
+every pair 128 tokens long; `natural`, pairs of the store as the loader makes them, up to 128 tokens. Both
+sides get the same sequences and the same masks' rate, train in float32 with dropout 0.1 everywhere, clip
+gradients at 1 and step AdamW: transformers with its default attention (sdpa), padding to the longest of the
+batch, and torch's default AdamW.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from harness import Worker, interleave, ratio, report, serve
 
 _PAIRS, _LENGTH, _VOCABULARY = 32, 128, 30_522
@@ -39,12 +41,20 @@ def main() -> None:
     sides = {name: Worker(__file__, name, *files) for name in ("ours", "transformers")}
     rows = [_compare(sides, size, kind, options) for size in options.sizes for kind in ("full", "natural")]
     command = "python bench/pretraining_step.py --store STORE --tokenizer TOKENIZER"
-    report("pretraining-step", "Pre-training steps", command, rows, [__doc__.partition("\n\n")[2].split("\n\n")[1]])
+    report(
+        "pretraining-step",
+        "Pre-training steps",
+        command,
+        rows,
+        [__doc__.partition("\n\n")[2].split("\n\n")[1]],
+    )
 
 
 def _compare(sides: dict[str, Worker], size: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
     answers = interleave(sides, options.rounds, size=size, kind=kind, steps=options.steps)
-    speed = {name: [answer["tokens"] / answer["seconds"] for answer in given] for name, given in answers.items()}
+    speed = {
+        name: [answer["tokens"] / answer["seconds"] for answer in given] for name, given in answers.items()
+    }
     share = [answer["operations"] / answer["seconds"] / answer["peak"] for answer in answers["ours"]]
     faster = ratio(speed["ours"], speed["transformers"])
     return {
@@ -128,7 +138,9 @@ class _Ours:
         stream = PretrainingStream(store, tokenizer, 0, True, _LENGTH, _PAIRS * _LENGTH)
         model = PretrainingModel(preset(size, vocab_size=tokenizer.vocab_size))
         model.train()
-        task = PretrainingTask(model, [stream], Masker(tokenizer, MaskingRates()), None, 0, torch.device("cpu"))
+        task = PretrainingTask(
+            model, [stream], Masker(tokenizer, MaskingRates()), None, 0, torch.device("cpu")
+        )
         never = {"every": 1_000_000}
         recipe = check_recipe({"steps": 1_000_000, "evaluation": never, "checkpoint": never}, "bench")
         machine = Machine(torch.device("cpu"), torch.float32, 1.0, Ranks(), CPU_MICRO_BATCH)
