@@ -37,7 +37,7 @@ from bertsmith.training.run_folder import open_run, write_recipe
 from bertsmith.training.summary import write_summary
 
 _EXAMPLES = 8
-CPU_MICRO_BATCH, CUDA_MICRO_BATCH = 2048, 32_768  # a CPU's should stay in cache, a GPU's should fill it
+CPU_MICRO_BATCH, CUDA_MICRO_BATCH = 4096, 32_768  # tokens: a CPU's should stay in cache, a GPU's fill it
 
 
 @dataclass(frozen=True)
