@@ -1,8 +1,8 @@
 """The loader beside the model that it feeds: tokens per second, and how many times what a step consumes.
 
-    python bench/loader.py --store STORE --tokenizer TOKENIZER [--rounds 5] [--sizes tiny mini] [--json]
+    python bench/loader.py [--rounds 5] [--sizes tiny mini] [--json]
 
-STORE is a token store of real text (bertsmith corpus tokenize). The loader shuffles, makes pairs (or full
+The text is --store with its --tokenizer, or what material.py finds. The loader shuffles, makes pairs (or full
 segments, for a model without next-sentence prediction), truncates them and packs batches of 32 x 128
 tokens. The model trains on such batches: masks, forward, backward, clipping, AdamW. Both work in one thread
 and are timed by their processor time, so that other programs on the machine don't count; the model is taken
@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import material
 from harness import Worker, environment, interleave, ratio, report, serve
 
 PAIRS, LENGTH = 32, 128
@@ -27,8 +28,7 @@ KINDS = {"pairs": True, "full segments": False}  # with next-sentence prediction
 def main() -> None:
     """Parses, and is either the parent or a worker."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--store", required=True)
-    parser.add_argument("--tokenizer", required=True)
+    material.add_options(parser)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="processor time of each side in a round")
     parser.add_argument("--sizes", nargs="+", default=["tiny", "mini"])
@@ -38,7 +38,8 @@ def main() -> None:
     if options.worker:
         serve({"loader": Loader, "model": Model}[options.worker](options))
         return
-    files = ("--store", options.store, "--tokenizer", options.tokenizer)
+    store, tokenizer = material.find(options)
+    files = ("--store", store, "--tokenizer", tokenizer)
     sides = {name: Worker(__file__, name, *files) for name in ("loader", "model")}
     rows = [compare(sides, size, kind, options) for size, kind in itertools.product(options.sizes, KINDS)]
     for worker in sides.values():
@@ -46,7 +47,7 @@ def main() -> None:
     if options.json:
         print(json.dumps({"environment": environment(), "rows": rows}, indent=1))
         return
-    command = "python bench/loader.py --store STORE --tokenizer TOKENIZER"
+    command = "python bench/loader.py"
     report(
         "loader", "The loader beside the model", command, rows, [" ".join(__doc__.split("\n\n")[2].split())]
     )

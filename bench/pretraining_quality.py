@@ -1,15 +1,16 @@
 """Held-out accuracy for equal time, beside a plain transformers loop.
 
-    python bench/pretraining_quality.py --store STORE --tokenizer TOKENIZER [--minutes 10] [--rows ours ...]
+    python bench/pretraining_quality.py [--minutes 10] [--rows ours ...]
 
-STORE is a token store of real text (bertsmith corpus tokenize), TOKENIZER what made it. Every row trains for
+The text is --store with its --tokenizer, or what material.py finds. Every row trains for
 the same time on the same pairs, from the same vocabulary, one after the other, and is measured by the same
 held-out sequences and masks:
 
     ours                 bertsmith pretrain budget
-    transformers         BertForPreTraining of the same shape and the usual loop: pairs in random order padded to
-                         the longest of a batch of 32, 15 % masked anew for each batch, dropout 0.1, AdamW at
-                         1e-4 with decay 0.01, warm-up over a tenth of the time and linear decay, clipping at 1
+    transformers         BertForPreTraining of the same shape and the usual loop: pairs in random order,
+                         padded to the longest of a batch of 32, 15 % masked anew for each batch, dropout
+                         0.1, AdamW at 1e-4 with decay 0.01, warm-up over a tenth of the time and linear
+                         decay, gradients clipped at 1
     transformers-tuned   the same at our learning rate, initialisation and beta2, without dropout
     minilm               bertsmith pretrain budget init=minilm: the encoder goes on, the heads are new
 """
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import material
 from harness import report
 
 _PAIRS, _LENGTH = 32, 128
@@ -30,12 +32,12 @@ _ROWS = ["ours", "transformers", "minilm", "transformers-tuned"]
 def main() -> None:
     """Parses and runs the rows in turn."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--store", required=True)
-    parser.add_argument("--tokenizer", required=True)
+    material.add_options(parser)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--rows", nargs="+", default=_ROWS)
     options = parser.parse_args()
-    command = "python bench/pretraining_quality.py --store STORE --tokenizer TOKENIZER"
+    options.store, options.tokenizer = material.find(options)
+    command = "python bench/pretraining_quality.py"
     command += f" --minutes {options.minutes:g}"
     rows = []
     for name in options.rows:

@@ -1,10 +1,9 @@
 """Pre-training steps beside transformers' BertForPreTraining: real tokens per second, and share of the peak.
 
-    python bench/pretraining_step.py --store STORE [--rounds 5] [--sizes tiny mini small]
+    python bench/pretraining_step.py [--rounds 5] [--sizes tiny mini small]
 
-STORE is a token store of real text (bertsmith corpus tokenize). Two kinds of batch, 32 pairs each: `full`,
-every pair 128 tokens long; `natural`, pairs of the store as the loader makes them, up to 128 tokens. Both
-sides get the same sequences and the same masks' rate, train in float32 with dropout 0.1 everywhere, clip
+The text is --store with its --tokenizer, or what material.py finds. Two kinds of batch, 32 pairs each:
+`full`, every pair 128 tokens long; `natural`, pairs as the loader makes them, up to 128 tokens. Both sides get the same sequences and the same masks' rate, train in float32 with dropout 0.1 everywhere, clip
 gradients at 1 and step AdamW: transformers with its default attention (sdpa), padding to the longest of the
 batch, and torch's default AdamW.
 """
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+import material
 from harness import Worker, interleave, ratio, report, serve
 
 _PAIRS, _LENGTH, _VOCABULARY = 32, 128, 30_522
@@ -27,8 +27,7 @@ _PAIRS, _LENGTH, _VOCABULARY = 32, 128, 30_522
 def main() -> None:
     """Parses, and is either the parent or a worker."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--store", required=True)
-    parser.add_argument("--tokenizer", required=True)
+    material.add_options(parser)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--sizes", nargs="+", default=["tiny", "mini", "small"])
@@ -37,10 +36,11 @@ def main() -> None:
     if options.worker:
         serve({"ours": _Ours, "transformers": _Transformers}[options.worker](options))
         return
-    files = ("--store", options.store, "--tokenizer", options.tokenizer)
+    store, tokenizer = material.find(options)
+    files = ("--store", store, "--tokenizer", tokenizer)
     sides = {name: Worker(__file__, name, *files) for name in ("ours", "transformers")}
     rows = [_compare(sides, size, kind, options) for size in options.sizes for kind in ("full", "natural")]
-    command = "python bench/pretraining_step.py --store STORE --tokenizer TOKENIZER"
+    command = "python bench/pretraining_step.py"
     report(
         "pretraining-step",
         "Pre-training steps",

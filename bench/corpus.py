@@ -1,0 +1,80 @@
+"""Raw text to token store: seconds and peak memory of each step, process trees counted whole.
+
+    python bench/corpus.py [SOURCE]
+
+SOURCE is anything `bertsmith corpus build` reads; without it, ../shared/data/wikipedia_2014 (101 MB), or the
+documentation of this machine's Python packages. Memory is the largest sum of the resident sets of a command
+and its workers, looked at every 50 ms: pages they share are counted more than once, so the truth is below.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness import report
+
+_WIKIPEDIA = Path(__file__).parents[2] / "shared" / "data" / "wikipedia_2014"
+
+
+def main() -> None:
+    """Parses and runs the three commands."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("source", nargs="?", default=str(_WIKIPEDIA) if _WIKIPEDIA.is_dir() else "pydocs:")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        corpus, tokenizer, store = (f"{folder}/{name}" for name in ("corpus", "tokenizer", "store"))
+        rows = [
+            _measure("corpus build", options.source, "--out", corpus),
+            _measure("tokenizer train", corpus, "--out", tokenizer),
+            _measure("corpus tokenize", corpus, "--tokenizer", tokenizer, "--out", store),
+        ]
+    seconds = sum(float(row["seconds"]) for row in rows)
+    memory = max(int(row["peak MB"]) for row in rows)
+    rows.append({"command": "all", "seconds": f"{seconds:.1f}", "peak MB": memory})
+    report(
+        "corpus",
+        "Raw text to token store",
+        "python bench/corpus.py",
+        rows,
+        [f"source: {_name(options.source)}"],
+    )
+
+
+def _measure(command: str, *arguments: str) -> dict[str, Any]:
+    started = time.monotonic()
+    process = psutil.Popen(
+        [sys.executable, "-m", "bertsmith", *command.split(), *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, _resident(process))
+        time.sleep(0.05)
+    if process.returncode:
+        raise SystemExit(f"bertsmith {command} failed with status {process.returncode}")
+    return {"command": command, "seconds": f"{time.monotonic() - started:.1f}", "peak MB": peak // 10**6}
+
+
+def _resident(process: psutil.Process) -> int:
+    total = 0
+    try:
+        for member in (process, *process.children(recursive=True)):
+            total += member.memory_info().rss
+    except psutil.NoSuchProcess:  # one has just ended
+        pass
+    return total
+
+
+def _name(source: str) -> str:
+    return Path(source).name if Path(source).exists() else source
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""The text that benchmarks run on: given, or Wikipedia of ../shared/data, or this machine's documentation."""
+
+import argparse
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[1]
+_WIKIPEDIA = _ROOT.parent / "shared" / "data" / "wikipedia_2014"
+_MADE = _ROOT / "runs" / "bench"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """--store and --tokenizer; without them both are made once, under runs/bench/."""
+    parser.add_argument("--store", help="a token store (bertsmith corpus tokenize)")
+    parser.add_argument("--tokenizer", help="the tokenizer that made it")
+
+
+def find(options: argparse.Namespace) -> tuple[str, str]:
+    """The paths of store and tokenizer. A vocabulary made here has 30,522 pieces, as BERT's."""
+    if options.store and options.tokenizer:
+        return options.store, options.tokenizer
+    from bertsmith.data.store import tokenize_corpus
+    from bertsmith.text.corpus import Corpus, CorpusSettings, build_corpus
+    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.vocabulary import train_tokenizer
+
+    source = str(_WIKIPEDIA) if _WIKIPEDIA.is_dir() else "pydocs:"
+    folder = _MADE / ("wikipedia" if _WIKIPEDIA.is_dir() else "pydocs")
+    corpus, tokenizer, store = folder / "corpus", folder / "tokenizer", folder / "store"
+    if not corpus.exists():
+        build_corpus([source], corpus, settings=CorpusSettings())
+    if not tokenizer.exists():
+        train_tokenizer(Corpus.open(corpus), tokenizer)
+    if not store.exists():
+        tokenize_corpus(Corpus.open(corpus), Tokenizer.load(tokenizer), store)
+    return str(store), str(tokenizer)
