@@ -3,9 +3,10 @@
     python bench/pretraining_step.py [--rounds 5] [--sizes tiny mini small]
 
 The text is --store with its --tokenizer, or what material.py finds. Two kinds of batch, 32 pairs each:
-`full`, every pair 128 tokens long; `natural`, pairs as the loader makes them, up to 128 tokens. Both sides get the same sequences and the same masks' rate, train in float32 with dropout 0.1 everywhere, clip
-gradients at 1 and step AdamW: transformers with its default attention (sdpa), padding to the longest of the
-batch, and torch's default AdamW.
+`full`, every pair 128 tokens long; `natural`, pairs as the loader makes them, up to 128 tokens. Both sides
+get the same sequences and the same masks' rate, train in float32 with dropout 0.1 everywhere, clip gradients
+at 1 and step AdamW: transformers with its default attention (sdpa), padding to the longest of the batch, and
+torch's default AdamW.
 """
 
 import argparse
