@@ -1,25 +1,134 @@
 """Bertsmith: the whole life of a BERT, from raw text to a checkpoint that other tools open.
 
-The names below are the public surface; each is imported when it is first used, so that
-`import bertsmith` costs no torch.
+The names below are the public surface, in the order of the flow; docs/python.md shows them at work. Each is
+imported when it is first used, so that `import bertsmith` costs no torch.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertsmith.data.store import TokenStore, tokenize_corpus
+    from bertsmith.errors import (
+        BertsmithError,
+        CorpusError,
+        InputError,
+        MissingExtra,
+        ModelError,
+        RecipeError,
+        ResourceError,
+        StoreError,
+        TokenizerError,
+        TrainingStopped,
+    )
+    from bertsmith.inference.masked_language import MaskedLanguageModel
+    from bertsmith.model.bert import Bert
+    from bertsmith.model.checkpoint import load_encoder
+    from bertsmith.model.config import BertConfig, preset
+    from bertsmith.model.legacy import import_legacy
+    from bertsmith.model.locate import locate_model
+    from bertsmith.tasks.pretraining import PretrainingModel
+    from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
+    from bertsmith.text.corpus import Corpus, CorpusSettings, build_corpus
+    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.vocabulary import VocabularySettings, train_tokenizer
+    from bertsmith.training.hardware import Hardware
+    from bertsmith.training.pretrain import pretrain
+    from bertsmith.training.recipe import Recipe, read_recipe
 
 __version__ = "0.1.0"
 
-_HOME_OF = {
-    "BertsmithError": "bertsmith.errors",
+# text → corpus → vocabulary → tokens
+_TEXT = {
+    "build_corpus": "bertsmith.text.corpus",
+    "CorpusSettings": "bertsmith.text.corpus",
+    "Corpus": "bertsmith.text.corpus",
+    "train_tokenizer": "bertsmith.text.vocabulary",
+    "VocabularySettings": "bertsmith.text.vocabulary",
+    "Tokenizer": "bertsmith.text.tokenizer",
+    "tokenize_corpus": "bertsmith.data.store",
+    "TokenStore": "bertsmith.data.store",
 }
+# shape → weights, in and out
+_MODEL = {
+    "BertConfig": "bertsmith.model.config",
+    "preset": "bertsmith.model.config",
+    "Bert": "bertsmith.model.bert",
+    "load_encoder": "bertsmith.model.checkpoint",
+    "PretrainingModel": "bertsmith.tasks.pretraining",
+    "load_pretraining_model": "bertsmith.tasks.pretraining_checkpoint",
+    "save_pretraining_model": "bertsmith.tasks.pretraining_checkpoint",
+    "import_legacy": "bertsmith.model.legacy",
+    "locate_model": "bertsmith.model.locate",
+}
+# recipe → run → predictions
+_RUN = {
+    "Recipe": "bertsmith.training.recipe",
+    "read_recipe": "bertsmith.training.recipe",
+    "pretrain": "bertsmith.training.pretrain",
+    "Hardware": "bertsmith.training.hardware",
+    "MaskedLanguageModel": "bertsmith.inference.masked_language",
+}
+_ERRORS = dict.fromkeys(
+    (
+        "BertsmithError",
+        "InputError",
+        "CorpusError",
+        "TokenizerError",
+        "StoreError",
+        "RecipeError",
+        "ModelError",
+        "ResourceError",
+        "MissingExtra",
+        "TrainingStopped",
+    ),
+    "bertsmith.errors",
+)
+_HOME_OF = _TEXT | _MODEL | _RUN | _ERRORS
 
-__all__ = ["BertsmithError"]
+# Written out once more, since type checkers and editors read it without running it.
+__all__ = [
+    "Bert",
+    "BertConfig",
+    "BertsmithError",
+    "Corpus",
+    "CorpusError",
+    "CorpusSettings",
+    "Hardware",
+    "InputError",
+    "MaskedLanguageModel",
+    "MissingExtra",
+    "ModelError",
+    "PretrainingModel",
+    "Recipe",
+    "RecipeError",
+    "ResourceError",
+    "StoreError",
+    "TokenStore",
+    "Tokenizer",
+    "TokenizerError",
+    "TrainingStopped",
+    "VocabularySettings",
+    "build_corpus",
+    "import_legacy",
+    "load_encoder",
+    "load_pretraining_model",
+    "locate_model",
+    "preset",
+    "pretrain",
+    "read_recipe",
+    "save_pretraining_model",
+    "tokenize_corpus",
+    "train_tokenizer",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'bertsmith' has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value  # the next look-up doesn't come here
+    return value
 
 
 def __dir__() -> list[str]:
