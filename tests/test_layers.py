@@ -91,7 +91,9 @@ def test_a_planted_oracle_name_folder_and_machine_path_are_found(tmp_path: Path)
         "extras/thing.py has no layer",
         "text/utils.py says nothing by its name",
     ]
-    assert machine_paths(house.rglob("*.py")) == ["thing.py: /home/somebody"]
+    (house / "extras/__pycache__").mkdir()
+    (house / "extras/__pycache__/thing.cpython-311.pyc").write_bytes(b"\xe3/home/somebody/extras/thing.py")
+    assert machine_paths(house.rglob("*.*")) == ["thing.py: /home/somebody"]
 
 
 def model_house(folder: Path) -> Path:
@@ -151,7 +153,9 @@ def misplaced_files(root: Path) -> list[str]:
 
 
 def machine_paths(paths: Iterator[Path] | list[Path]) -> list[str]:
-    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in paths if path.is_file()}
+    """Compiled files hold the path they were compiled at, and are nobody's work."""
+    written = [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
+    texts = {path: path.read_text(encoding="utf-8", errors="replace") for path in written}
     return [f"{path.name}: {found}" for path, text in texts.items() for found in MACHINE_PATH.findall(text)]
 
 
