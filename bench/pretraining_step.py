@@ -129,9 +129,9 @@ class _Ours:
         from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
         from bertsmith.text.tokenizer import Tokenizer
         from bertsmith.training.distributed import Ranks
-        from bertsmith.training.loop import Loop, Machine
+        from bertsmith.training.loop import Loop
+        from bertsmith.training.machine import CPU_MICRO_BATCH, Machine
         from bertsmith.training.optimizer import make_optimizer
-        from bertsmith.training.pretrain import CPU_MICRO_BATCH
         from bertsmith.training.recipe import check_recipe
 
         tokenizer = Tokenizer.load(Path(self.options.tokenizer))

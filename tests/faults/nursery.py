@@ -91,13 +91,13 @@ def train_in_child(
     settings: Settings, rank: int, ranks: int, port: int, changes: Sequence[Change], began: Any
 ) -> None:
     """What a forked process does."""
-    from bertsmith.training import pretrain
+    from bertsmith.training import machine, pretrain
     from bertsmith.training.loop import Loop
     from bertsmith.training.recipe import check_recipe
 
     _be_quiet()
     _be_rank(rank, ranks, port)
-    pretrain.matmul_flops = lambda *_, **__: 1e11  # measuring the machine takes a second
+    machine.matmul_flops = lambda *_, **__: 1e11  # measuring the machine takes a second
     pretrain.write_summary = lambda *_: None  # and drawing curves two
     run = Loop.run
 

@@ -12,6 +12,7 @@ from tiny_run import NewRun
 
 from bertsmith.errors import BertsmithError, CorpusError, RecipeError, ResourceError, StoreError
 from bertsmith.text.corpus import CorpusSettings, build_corpus
+from bertsmith.training import machine
 from bertsmith.training import pretrain as pretraining
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.hardware import Hardware
@@ -40,7 +41,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], type[BertsmithError], str]] = [
 @pytest.fixture(autouse=True)
 def _known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without a GPU whose speed needs no measuring."""
-    monkeypatch.setattr(pretraining, "matmul_flops", lambda *_, **__: 1e11)
+    monkeypatch.setattr(machine, "matmul_flops", lambda *_, **__: 1e11)
     seen = replace(Hardware.detect(), gpus=())
     monkeypatch.setattr(Hardware, "detect", classmethod(lambda _: seen))
 
@@ -66,7 +67,7 @@ def test_impossible_settings(
 
 
 def test_more_ranks_than_sequences_in_a_batch(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretraining, "join", lambda _: Ranks(rank=0, count=17))
+    monkeypatch.setattr(machine, "join", lambda _: Ranks(rank=0, count=17))
     settings = new_run()
     with pytest.raises(RecipeError, match=r"data.batch_size = 16 leaves some of the 17 ranks without"):
         start(settings)

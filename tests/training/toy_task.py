@@ -14,7 +14,8 @@ from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.tasks.task import Task
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.log import RunLog
-from bertsmith.training.loop import Loop, Machine
+from bertsmith.training.loop import Loop
+from bertsmith.training.machine import Machine
 from bertsmith.training.optimizer import make_optimizer
 from bertsmith.training.recipe import check_recipe
 

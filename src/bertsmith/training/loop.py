@@ -24,9 +24,10 @@ from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.errors import TrainingStopped
 from bertsmith.tasks.task import Task
 from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
-from bertsmith.training.distributed import Ranks, add_over_ranks, from_first, wait
+from bertsmith.training.distributed import add_over_ranks, from_first, wait
 from bertsmith.training.guard import Guard
 from bertsmith.training.interruption import Interruption
+from bertsmith.training.machine import Machine
 from bertsmith.training.optimizer import load_optimizer_tensors, optimizer_tensors, set_learning_rate
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.schedule import Schedule
@@ -42,17 +43,6 @@ class Observer(Protocol):
     def rewind(self, step: int) -> None:
         """Steps after this one are taken back."""
         ...
-
-
-@dataclass
-class Machine:
-    """Where the loop runs: device, precision of products, measured matrix-product speed in FLOP/s, ranks."""
-
-    device: torch.device
-    precision: torch.dtype
-    peak: float
-    ranks: Ranks
-    micro_batch_tokens: int
 
 
 @dataclass

@@ -12,7 +12,7 @@ from bertsmith import __version__
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.live import LiveView
 from bertsmith.training.log import RunLog
-from bertsmith.training.loop import Machine
+from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
 
 

@@ -6,7 +6,7 @@ from bertsmith.errors import ResourceError
 from bertsmith.files import require_free_space
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.hardware import Hardware
-from bertsmith.training.loop import Machine
+from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
 
 _BYTES_A_WEIGHT = 16  # float32 weight, gradient and AdamW's two moments

@@ -1,0 +1,146 @@
+"""What a recipe names, found, opened and checked against each other before anything is trained."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from bertsmith.data.store import TokenStore, tokenize_corpus
+from bertsmith.data.stream import require_documents
+from bertsmith.errors import CorpusError, RecipeError, StoreError
+from bertsmith.files import sha256
+from bertsmith.model.config import BertConfig
+from bertsmith.model.locate import locate_model
+from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
+from bertsmith.text.corpus import Corpus
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.distributed import Ranks, wait
+from bertsmith.training.hardware import Hardware
+from bertsmith.training.machine import Machine
+from bertsmith.training.recipe import Recipe
+from bertsmith.training.resources import require_resources
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a recipe names, found and opened."""
+
+    tokenizer: Tokenizer
+    train: TokenStore
+    heldout: TokenStore | None
+    model: PretrainingModel
+    notes: tuple[str, ...]
+
+
+def open_inputs(
+    recipe: Recipe, out: Path, machine: Machine, hardware: Hardware, console: Console | None
+) -> Inputs:
+    """What can be refused is refused before the first file is written: the token store comes last."""
+    init = locate_model(recipe.init).folder if recipe.init else None
+    tokenizer = _tokenizer(recipe, init)
+    model, notes = _model(recipe, tokenizer, init)
+    _check_fit(recipe, tokenizer, model.config, machine.ranks)
+    require_resources(model, recipe, machine, hardware, out)
+    train, heldout = _stores(recipe, tokenizer, out, machine.ranks, console)
+    _check_text(recipe, train)
+    return Inputs(tokenizer, train, heldout, model, notes)
+
+
+def _model(
+    recipe: Recipe, tokenizer: Tokenizer, init: Path | None
+) -> tuple[PretrainingModel, tuple[str, ...]]:
+    """A new model, or the one to go on from with sentences on what was added to it or left out."""
+    torch.manual_seed(recipe.seed)
+    if init is None:
+        config = recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
+        return PretrainingModel(config, _next_sentence(recipe, config)), ()
+    wanted = recipe.data.next_sentence
+    model, notes = load_pretraining_model(init, next_sentence=wanted, allow_new_heads=True)
+    apply_dropout(model, recipe.model.dropouts(model.config))
+    return model, notes
+
+
+def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
+    if recipe.tokenizer is not None:
+        return Tokenizer.load(Path(recipe.tokenizer))
+    if init is not None:
+        return Tokenizer.load(init)
+    raise RecipeError("The run needs a tokenizer: tokenizer=FOLDER (bertsmith tokenizer train makes one).")
+
+
+def _stores(
+    recipe: Recipe, tokenizer: Tokenizer, out: Path, ranks: Ranks, console: Console | None
+) -> tuple[TokenStore, TokenStore | None]:
+    """The corpus's token store: as given, or made in the run's folder from a corpus of text."""
+    if recipe.corpus is None:
+        raise RecipeError("The run needs a corpus: corpus=FOLDER (bertsmith corpus build makes one).")
+    path = Path(recipe.corpus)
+    if not path.is_dir():
+        raise CorpusError(
+            f"{path} is not a folder. bertsmith corpus build SOURCE --out {path} makes a corpus."
+        )
+    if not (path / "train" / "tokens.bin").exists():
+        path = _tokenised(path, tokenizer, out / "tokens", ranks, console)
+    train = TokenStore.open(path / "train", tokenizer)
+    train.verify()
+    heldout = TokenStore.open(path / "heldout", tokenizer) if (path / "heldout").exists() else None
+    return train, heldout
+
+
+def _tokenised(path: Path, tokenizer: Tokenizer, store: Path, ranks: Ranks, console: Console | None) -> Path:
+    """The run's own store, made by the first rank. Raises StoreError when it was made of another corpus."""
+    corpus = Corpus.open(path)
+    if ranks.is_first and not store.exists():
+        if console is not None:
+            console.print(f"Tokenising {path} …")
+        tokenize_corpus(corpus, tokenizer, store)
+    wait()
+    if TokenStore.open(store / "train").corpus_sha256 != sha256(path / "manifest.json"):
+        raise StoreError(
+            f"{store} was made of another corpus than {path} now is. Remove it, or choose another out=."
+        )
+    return store
+
+
+def _next_sentence(recipe: Recipe, config: BertConfig) -> bool:
+    if recipe.data.next_sentence and not config.has_next_sentence:
+        raise RecipeError(f"{config.model_type} has no next-sentence prediction: data.next_sentence=false.")
+    return recipe.data.next_sentence
+
+
+def _check_fit(recipe: Recipe, tokenizer: Tokenizer, config: BertConfig, ranks: Ranks) -> None:
+    """Raises RecipeError when recipe, tokenizer, model and ranks don't belong together."""
+    if tokenizer.vocab_size != config.vocab_size:
+        raise RecipeError(
+            f"init has a vocabulary of {config.vocab_size:,} pieces, the tokenizer {tokenizer.vocab_size:,}. "
+            "Leave tokenizer= out to use init's own."
+        )
+    longest = max(recipe.data.sequence_lengths)
+    if longest > config.max_length:
+        raise RecipeError(
+            f"data.sequence_lengths has {longest}, but the model has positions for {config.max_length} "
+            "tokens. Shorten it, or raise model.max_position_embeddings."
+        )
+    if recipe.data.batch_size < ranks.count:
+        raise RecipeError(
+            f"data.batch_size = {recipe.data.batch_size} leaves some of the {ranks.count} ranks without a "
+            "sequence. Raise it, or start fewer ranks."
+        )
+
+
+def _check_text(recipe: Recipe, train: TokenStore) -> None:
+    """Raises when the corpus has nothing to train on."""
+    if len(train) == 0:
+        raise CorpusError(f"{train.path} holds no document. Build the corpus with a smaller held-out share.")
+    if recipe.data.next_sentence:
+        require_documents(train)
+
+
+def apply_dropout(model: PretrainingModel, config: BertConfig) -> None:
+    """Sets a loaded model's dropout rates to the recipe's."""
+    model.encoder.embeddings.dropout.probability = config.hidden_dropout_prob
+    for layer in model.encoder.layers:
+        layer.dropout.probability = config.hidden_dropout_prob  # type: ignore[union-attr]
+        layer.attention.dropout.probability = config.attention_probs_dropout_prob  # type: ignore[union-attr]
