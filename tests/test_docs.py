@@ -1,22 +1,106 @@
-"""The pages of the repository hold together."""
+"""The pages of the repository hold together, and say what the code says."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
+
+from bertsmith.training.recipe import Recipe
 
 REPOSITORY = Path(__file__).parent.parent
+SOURCE = REPOSITORY / "src" / "bertsmith"
+README = REPOSITORY / "README.md"
 PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted(REPOSITORY.glob("docs/**/*.md"))]
-LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@each_page
 def test_every_link_leads_to_a_file(page: Path) -> None:
-    links = LINK.findall(page.read_text(encoding="utf-8"))
+    links = [link for link, _ in LINK.findall(read(page))]
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+@each_page
+def test_every_link_into_a_page_leads_to_a_heading(page: Path) -> None:
+    for link, heading in LINK.findall(read(page)):
+        target = page.parent / link if link else page
+        if heading:
+            assert heading in anchors(read(target)), f"{page.name} links to {target.name}#{heading}"
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub makes them of headings: letters, digits and hyphens."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_the_index_lists_every_page_of_the_documentation() -> None:
-    index = (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
-    listed = {REPOSITORY / "docs" / link for link in LINK.findall(index)}
+    index = read(REPOSITORY / "docs" / "index.md")
+    listed = {REPOSITORY / "docs" / link for link, _ in LINK.findall(index)}
     assert {page for page in PAGES if page.parent.name == "docs" and page.stem != "index"} <= listed
+
+
+def test_the_map_names_every_file_of_the_source_once_with_a_line_on_it() -> None:
+    mapped = list(mapped_files(read(README)))
+    there = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if path.stem != "__init__"}
+    assert len(mapped) == len(set(mapped)), "a file stands twice"
+    assert set(mapped) == there
+
+
+def mapped_files(readme: str) -> Iterator[str]:
+    """The files of the map, which is indented as the folders are: folder/file.py."""
+    (tree,) = re.findall(r"```\nsrc/bertsmith/\n(.+?)```", readme, re.DOTALL)
+    folder = ""
+    for line in tree.splitlines():
+        found = re.fullmatch(r"(    |        )(\S+)  +\S.*", line)
+        assert found, f"not a line of the map: {line!r}"
+        indent, name = found.groups()
+        if name.endswith("/"):
+            folder = name
+        elif name.endswith(".py"):
+            yield name if len(indent) == 4 else folder + name
+
+
+def test_the_map_is_in_the_order_of_the_layers() -> None:
+    """Imports run down the list only."""
+    from test_layers import LAYERS
+
+    folders = list(
+        dict.fromkeys(file.partition("/")[0] for file in mapped_files(read(README)) if "/" in file)
+    )
+    assert folders == [layer for layer in LAYERS if layer in folders]
+
+
+def test_the_table_of_settings_has_each_with_its_default() -> None:
+    rows = re.findall(
+        r"^\| `([\w.]+)` \| (.+?) \| .+ \|$", read(REPOSITORY / "docs" / "pretraining.md"), re.MULTILINE
+    )
+    assert dict(rows) == dict(settings(Recipe))
+    assert len(rows) == len(dict(rows)), "a setting stands twice"
+
+
+def settings(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted name, default as the table writes it) of every setting."""
+    for name, field in section.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from settings(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name, as_written(field.default)
+
+
+def as_written(default: object) -> str:
+    if default is None:
+        return "–"
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, tuple):
+        return str(list(default))
+    return f"`{default}`" if isinstance(default, str) else f"{default:g}"

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bertsmith.data.batch import PackedBatch
     from bertsmith.data.store import TokenStore, tokenize_corpus
     from bertsmith.errors import (
         BertsmithError,
@@ -54,6 +55,7 @@ _MODEL = {
     "BertConfig": "bertsmith.model.config",
     "preset": "bertsmith.model.config",
     "Bert": "bertsmith.model.bert",
+    "PackedBatch": "bertsmith.data.batch",
     "load_encoder": "bertsmith.model.checkpoint",
     "PretrainingModel": "bertsmith.tasks.pretraining",
     "load_pretraining_model": "bertsmith.tasks.pretraining_checkpoint",
@@ -99,6 +101,7 @@ __all__ = [
     "MaskedLanguageModel",
     "MissingExtra",
     "ModelError",
+    "PackedBatch",
     "PretrainingModel",
     "Recipe",
     "RecipeError",

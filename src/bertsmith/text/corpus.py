@@ -91,7 +91,7 @@ class Corpus:
 
 def build_corpus(
     sources: Sequence[str],
-    out: Path,
+    out: Path | str,
     *,
     settings: CorpusSettings | None = None,
     workers: int | None = None,
