@@ -1,0 +1,133 @@
+"""Every command in the documentation is one that there is, with options and settings that it takes."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cyclopts import CycloptsError
+
+from bertsmith.cli.main import COMMANDS, build_app
+from bertsmith.training.recipe import Recipe, read_recipe, recipe_names
+from test_docs import settings
+
+REPOSITORY = Path(__file__).parent.parent
+PAGES = [
+    *sorted(REPOSITORY.glob("*.md")),
+    *sorted(REPOSITORY.glob("docs/**/*.md")),
+    *sorted(REPOSITORY.glob("src/bertsmith/recipes/*.toml")),
+]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+NAMES = {command.name for command in COMMANDS}
+GROUPS = ("corpus", "tokenizer")  # of commands
+SETTINGS = dict(settings(Recipe))
+SECTIONS = {name.partition(".")[0] for name in SETTINGS if "." in name}
+
+# What stands for something else in a synopsis.
+PLACEHOLDERS = {"[dotted.key=value": "", "...]": "", "[--resume]": "--resume", "COMMAND": ""}
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@each_page
+def test_commands_parse(page: Path) -> None:
+    for words in commands(read(page)):
+        parse(words)
+
+
+@each_page
+def test_settings_of_pretrain_are_ones_that_there_are(page: Path) -> None:
+    for words in commands(read(page)):
+        if words[0] == "pretrain" and len(words) > 2 and "RECIPE" not in words:
+            recipe = words[1] if words[1] in recipe_names() else "budget"
+            read_recipe(recipe, [word for word in words[2:] if "=" in word])
+
+
+@each_page
+def test_settings_named_in_the_text_are_ones_that_there_are(page: Path) -> None:
+    for span in inline_code(read(page)):
+        found = re.fullmatch(r"((\w+)\.\w+)(?:=\S*)?", span)
+        if found and found[2] in SECTIONS and not span.endswith((".json", ".safetensors")):
+            assert found[1] in SETTINGS, f"{page.name} names the setting {span}"
+
+
+@each_page
+def test_targets_of_make_are_in_the_makefile(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", read(REPOSITORY / "Makefile"), re.MULTILINE))
+    named = re.findall(r"(?:^|`)make ([a-z][a-z -]*)", read(page), re.MULTILINE)
+    assert {target for words in named for target in words.split("  ")[0].split()} <= targets
+
+
+def test_the_readme_shows_every_command_in_the_order_of_the_help() -> None:
+    table = re.findall(
+        r"^\| `([\w -]+)` \| .* \| `bertsmith (.+)` \|$", read(REPOSITORY / "README.md"), re.MULTILINE
+    )
+    assert all(example.startswith(name) for name, example in table)
+    shown = list(dict.fromkeys(name.split()[0] for name, _ in table))
+    assert shown == [command.name for command in COMMANDS]
+    for group in GROUPS:
+        there = {name for name in build_app(group)[group] if not name.startswith("-")}
+        assert {name.split()[1] for name, _ in table if name.startswith(group)} == there
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```\nbertsmith corpus build articles/ --outt corpora/law\n```",
+        "```\nbertsmith corpus biuld articles/ --out corpora/law\n```",
+        "Then run `bertsmith evalute runs/law/model`.",
+        "| x | `bertsmith fill-mask runs/law/model` |",
+    ],
+)
+def test_a_planted_slip_is_found(text: str) -> None:
+    with pytest.raises((AssertionError, CycloptsError)):
+        for words in commands(text):
+            parse(words)
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words after `bertsmith`, in blocks, recipes' headers, tables and running text."""
+    for line in [*block_lines(text), *header_lines(text), *inline_code(text)]:
+        found = re.match(r"(?:torchrun .* -m )?bertsmith +(.+)", line)
+        if found:
+            words = [PLACEHOLDERS.get(word, word) for word in shlex.split(found[1])]
+            yield [word for word in words if word]
+
+
+def block_lines(text: str) -> Iterator[str]:
+    """Lines of code blocks: continued ones joined, remarks two blanks away cut off."""
+    for block in re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in re.sub(r" *\\\n *", " ", block).splitlines():
+            yield re.split(r"\s{2,}", line.strip())[0]
+
+
+def header_lines(text: str) -> list[str]:
+    """The commands of recipes."""
+    return re.findall(r"^# Command: +(.+)$", text, re.MULTILINE)
+
+
+def inline_code(text: str) -> list[str]:
+    """What stands between backticks outside of blocks, also over the end of a line."""
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", outside)]
+
+
+def parse(words: list[str]) -> None:
+    """Raises when there is no such command, or it doesn't take these arguments."""
+    if not words or words[0].startswith("-"):
+        return
+    assert words[0] in NAMES, f"there is no command {words[0]!r}"
+    app = build_app(words[0])
+    if is_just_a_name(words):
+        assert words[1:] == [] or words[1] in list(app[words[0]])
+    else:
+        app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+def is_just_a_name(words: list[str]) -> bool:
+    """`bertsmith corpus build` in running text."""
+    return len(words) <= 1 + (words[0] in GROUPS)
