@@ -1,5 +1,6 @@
 """`bertsmith quickstart`: the whole flow on text that every machine has."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ _QUESTIONS = (
     "The default value is [MASK].",
     "This method is called [MASK] the object is created.",
 )
+_PIECES_SHOWN = 20
 
 
 def quickstart(
@@ -49,8 +51,9 @@ def quickstart(
     corpus = _corpus(source, out / "corpus")
     _tokenizer(corpus, out / "tokenizer", vocab_size)
     _train(out, minutes)
-    _show(MaskedLanguageModel.load(out / "run" / "model"), corpus)
-    _say_what_next(out)
+    questions = _questions(source, out / "run")
+    _show(MaskedLanguageModel.load(out / "run" / "model"), corpus, questions)
+    _say_what_next(out, questions[0])
 
 
 def _corpus(source: str, path: Path) -> "Corpus":
@@ -64,10 +67,11 @@ def _corpus(source: str, path: Path) -> "Corpus":
     corpus = Corpus.open(path)
     kept, dropped = corpus.manifest.kept, corpus.manifest.dropped
     copies = dropped["exact_duplicates"] + dropped["near_duplicates"]
+    heldout = corpus.manifest.splits["heldout"].counts.documents
     _tell(
-        f"{kept.documents:,} documents, {kept.sentences:,} sentences, {kept.words:,} words "
-        f"from {len(corpus.manifest.sources):,} sources; {copies:,} copies dropped; "
-        f"{corpus.manifest.splits['heldout'].counts.documents:,} documents held out"
+        f"{_counted(kept.documents, 'document')} of {_counted(len(corpus.manifest.sources), 'source')}, "
+        f"{_counted(kept.sentences, 'sentence')}, {kept.words:,} words; {copies:,} dropped as copies, "
+        f"{heldout:,} held out"
     )
     return corpus
 
@@ -86,6 +90,8 @@ def _tokenizer(corpus: "Corpus", path: Path, vocab_size: int) -> None:
         f"{report['vocab_size']:,} pieces; {report['pieces_per_word']:.2f} pieces a word on held-out text, "
         f"{report['whole_words']:.1%} of words whole, {report['unknown_words']:.2%} unknown"
     )
+    if report["examples"]:
+        _tell("for example: " + " ".join(report["examples"][0][:_PIECES_SHOWN]))
 
 
 def _train(out: Path, minutes: float) -> None:
@@ -101,7 +107,16 @@ def _train(out: Path, minutes: float) -> None:
     pretrain("quickstart", *overrides, resume=True, console=console)
 
 
-def _show(model: "MaskedLanguageModel", corpus: "Corpus") -> None:
+def _questions(source: str, run: Path) -> list[str]:
+    """Sentences with a mask: ours for Python's documentation, held-out ones of the run for other text."""
+    from bertsmith.files import read_json
+
+    if source.startswith("pydocs"):
+        return list(_QUESTIONS)
+    return [fill["text"] for fill in read_json(run / "fills.json")[: len(_QUESTIONS)]] or list(_QUESTIONS)
+
+
+def _show(model: "MaskedLanguageModel", corpus: "Corpus", questions: list[str]) -> None:
     _step(4, "What it has learned")
     figures = model.evaluate(corpus.path, max_tokens=100_000)
     _tell(
@@ -114,17 +129,18 @@ def _show(model: "MaskedLanguageModel", corpus: "Corpus") -> None:
             f"does the second text follow the first? {figures['nsp_accuracy']:.1%} right "
             f"({figures['nsp_majority']:.1%} by always giving the same answer)"
         )
-    for text in _QUESTIONS:
+    for text in questions:
         guesses = model.fill_mask(text, top=4)[0]
-        _tell(f"\n  {text}")
-        _tell("    " + "   ".join(f"{guess.token} {guess.probability:.0%}" for guess in guesses))
+        _tell("")
+        _tell(text)
+        _tell("  " + "   ".join(f"{guess.token} {guess.probability:.0%}" for guess in guesses))
 
 
-def _say_what_next(out: Path) -> None:
+def _say_what_next(out: Path, question: str) -> None:
     model = out / "run" / "model"
     _step(5, "What next")
     _tell(f"look      {out / 'run' / 'report.html'}")
-    _tell(f'ask       bertsmith fill-mask {model} "This method [MASK] a string."')
+    _tell(f"ask       bertsmith fill-mask {model} {_quoted(question)}")
     _tell(f"measure   bertsmith evaluate {model} {out / 'corpus'}")
     _tell("yours     bertsmith quickstart --source YOUR_TEXT/ --minutes 30 --out runs/yours")
 
@@ -141,4 +157,13 @@ def _step(number: int, title: str, made: Path | None = None) -> None:
 def _tell(text: str) -> None:
     from bertsmith.cli.screen import console
 
-    console.print(text if text.startswith("\n") else f"   {text}", markup=False, soft_wrap=True)
+    console.print(f"   {text}".rstrip(), markup=False, soft_wrap=True)
+
+
+def _quoted(text: str) -> str:
+    """For a shell; in double quotes where those do: apostrophes are common, and read badly in single ones."""
+    return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

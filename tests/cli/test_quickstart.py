@@ -1,0 +1,54 @@
+"""The whole flow in one command: five stages in turn, and the second time nothing is made again."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bertsmith.cli.main import main
+
+SUBJECTS = ("court", "judge", "witness", "clerk", "lawyer", "jury", "tenant", "bank")
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "articles").mkdir()
+    for number in range(150):
+        sentences = (
+            f"The {subject} of case {number} kept part {number * place % 13} and filed the rest of it again."
+            for place, subject in enumerate(SUBJECTS)
+        )
+        (tmp_path / "articles" / f"{number}.txt").write_text("\n".join(sentences))
+    return "articles"
+
+
+def test_from_text_to_filled_masks_and_again(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"quickstart --source {source} --minutes 0.02 --vocab-size 120 --out made".split()
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert re.findall(r"^(\d)  ", first, re.MULTILINE) == ["1", "2", "3", "4", "5"]
+    assert "used again" not in first
+    assert first.count("[MASK]") >= 4, "sentences of one's own text, and how to ask on"
+    made = {path: path.stat().st_mtime_ns for path in Path("made").rglob("*") if path.is_file()}
+    assert Path("made/run/report.html") in made
+
+    assert main(command) == 0
+    second = capsys.readouterr().out
+    assert second.count("made earlier, used again") == 3
+    assert {path: path.stat().st_mtime_ns for path in Path("made").rglob("*") if path.is_file()} == made
+    assert figures(second) == figures(first)
+
+
+def figures(screen: str) -> str:
+    """What was measured: the same model on the same masks."""
+    return screen.partition("\n4  ")[2]
+
+
+def test_an_empty_source_is_a_sentence_and_leaves_nothing(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert main(["quickstart", "--source", "empty", "--out", "made"]) == 2
+    assert "empty" in capsys.readouterr().err
+    assert not list(Path().glob("made/*"))
