@@ -7,8 +7,8 @@ import pytest
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
-# A shell starts a background job with Ctrl-C ignored, and its children inherit that: commands under test would
-# not hear the signals that tests send them.
+# A shell starts a background job with Ctrl-C ignored, and its children inherit that: commands under test
+# would not hear the signals that tests send them.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
