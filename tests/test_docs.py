@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from bertsmith.training.recipe import Recipe
+from test_layers import own_imports
 
 REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "bertsmith"
@@ -33,6 +34,12 @@ def test_every_link_into_a_page_leads_to_a_heading(page: Path) -> None:
         target = page.parent / link if link else page
         if heading:
             assert heading in anchors(read(target)), f"{page.name} links to {target.name}#{heading}"
+
+
+@each_page
+def test_every_file_named_in_the_text_is_there(page: Path) -> None:
+    named = re.findall(r"`((?:tests|bench|docs|src)/[\w./-]+)`", read(page))
+    assert [name for name in named if not (REPOSITORY / name).exists()] == []
 
 
 def anchors(text: str) -> set[str]:
@@ -68,14 +75,17 @@ def mapped_files(readme: str) -> Iterator[str]:
             yield name if len(indent) == 4 else folder + name
 
 
-def test_the_map_is_in_the_order_of_the_layers() -> None:
-    """Imports run down the list only."""
-    from test_layers import LAYERS
-
-    folders = list(
-        dict.fromkeys(file.partition("/")[0] for file in mapped_files(read(README)) if "/" in file)
-    )
-    assert folders == [layer for layer in LAYERS if layer in folders]
+def test_each_file_of_the_map_imports_only_from_those_above_it() -> None:
+    modules = [
+        "bertsmith." + file.removesuffix(".py").replace("/", ".") for file in mapped_files(read(README))
+    ]
+    place = {module: number for number, module in enumerate(modules)}
+    upside_down = [
+        str(found)
+        for found in own_imports(SOURCE)
+        if place.get(found.importer, len(place)) < place.get(found.imported, -1)
+    ]
+    assert upside_down == []
 
 
 def test_the_table_of_settings_has_each_with_its_default() -> None:
