@@ -47,7 +47,7 @@ def main() -> None:
         "Pre-training steps",
         command,
         rows,
-        [__doc__.partition("\n\n")[2].split("\n\n")[1]],
+        [" ".join(__doc__.split("\n\n")[2].split())],
     )
 
 
