@@ -126,11 +126,13 @@ def test_a_resume_with_other_settings_names_them(begun: Settings) -> None:
 def test_what_does_not_change_the_steps_may_change(begun: Settings) -> None:
     changes = {"guard": {"action": "skip"}, "checkpoint": {"every": 1, "keep": 5}, "log_every": 2}
     finish(begun | changes)
+    assert (Path(begun["out"]) / "model" / "model.safetensors").is_file()
 
 
 def test_a_run_that_was_moved_is_found_where_it_is(begun: Settings, tmp_path: Path) -> None:
     shutil.copytree(begun["out"], tmp_path / "moved")
     finish(begun | {"out": str(tmp_path / "moved")})
+    assert (tmp_path / "moved" / "model" / "model.safetensors").is_file()
 
 
 def test_a_store_of_another_corpus_is_not_used(begun: Settings, tmp_path: Path) -> None:

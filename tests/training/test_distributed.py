@@ -28,6 +28,7 @@ def test_alone_values_are_what_they_are() -> None:
 def test_alone_there_is_nobody_to_wait_for_or_leave() -> None:
     wait()
     leave()
+    assert not torch.distributed.is_initialized()
 
 
 def test_the_first_rank_of_all_is_the_first() -> None:
