@@ -4,10 +4,13 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from bertsmith.errors import InputError, ResourceError
 
@@ -58,6 +61,21 @@ def atomic_write(path: Path, content: bytes | str) -> None:
         raise _as_resource_error(error, path) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def tensors_written_to(path: Path) -> Iterator[None]:
+    """Around safetensors' save_file, which gives the system's error in words only: raises it as an OSError.
+
+    Inside `atomic_folder` a full disk is then known as one.
+    """
+    try:
+        yield
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), str(error), str(path)) from error
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from model_folders import QUERY, SPECIAL, WORDS, rewrite_config, rewrite_tensors, tiny_config
-from safetensors.torch import load_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertsmith.errors import InputError, ModelError
+from bertsmith.errors import InputError, ModelError, ResourceError
+from bertsmith.files import tensors_written_to
 from bertsmith.model.checkpoint import load_encoder, read_checkpoint, save_checkpoint
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
@@ -195,3 +197,24 @@ def test_provenance_comes_back(model_folder: Path) -> None:
     assert manifest is not None
     assert (manifest.provenance, manifest.task) == ({"steps": 3}, "pretraining")
     assert set(manifest.files) == {path.name for path in model_folder.iterdir()} - {"bertsmith.json"}
+
+
+def test_a_full_disk_leaves_the_model_that_was_there(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half_written(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+        path.write_bytes(b"half")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    before = {path.name: path.read_bytes() for path in model_folder.iterdir()}
+    monkeypatch.setattr("bertsmith.model.checkpoint.save_file", half_written)
+    with pytest.raises(ResourceError, match=r"The disk is full: .*model was not written"):
+        save_pretraining_model(model_folder, PretrainingModel(tiny_config()), None, {}, replace=True)
+    assert {path.name: path.read_bytes() for path in model_folder.iterdir()} == before
+    assert list(model_folder.parent.glob(".*")) == []
+
+
+def test_what_stopped_safetensors_is_known_by_its_number(tmp_path: Path) -> None:
+    """The system's own words, as this version of safetensors passes them on."""
+    with pytest.raises(IsADirectoryError), tensors_written_to(tmp_path):
+        save_file({"weight": torch.ones(2)}, tmp_path)

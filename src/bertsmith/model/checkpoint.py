@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertsmith.errors import ModelError
-from bertsmith.files import atomic_folder, require_free_space, write_json
+from bertsmith.files import atomic_folder, require_free_space, tensors_written_to, write_json
 from bertsmith.model.architectures import choose_architecture, find_architecture
 from bertsmith.model.bert import Bert
 from bertsmith.model.blueprint import blueprint
@@ -181,7 +181,8 @@ def save_checkpoint(
         architecture=architecture, task=task, settings=dict(settings or {}), provenance=dict(provenance or {})
     )
     with atomic_folder(Path(folder), replace=replace) as partial:
-        save_file(ready, partial / WEIGHTS, metadata={"format": "pt"})
+        with tensors_written_to(partial / WEIGHTS):
+            save_file(ready, partial / WEIGHTS, metadata={"format": "pt"})
         write_json(partial / CONFIG, config_to_hugging_face(config, architecture) | dict(labels or {}))
         if tokenizer is not None:
             tokenizer.save(partial)

@@ -10,19 +10,17 @@ There is no random state to keep: dropout is seeded by (seed, step, rank), masks
 
 import hashlib
 import json
-import re
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, ModelError
-from bertsmith.files import atomic_folder, read_json, sha256, write_json
+from bertsmith.files import atomic_folder, read_json, sha256, tensors_written_to, write_json
 
 _FORMAT = 1
 _FILES = ("weights.safetensors", "optimizer.safetensors")
@@ -114,14 +112,8 @@ def _digest(values: dict[str, Any]) -> str:
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    """safetensors names the system's error in words only; a full disk must be known as one."""
-    try:
+    with tensors_written_to(path):
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), str(error), str(path)) from error
 
 
 def _load(path: Path) -> dict[str, Tensor]:
