@@ -1,0 +1,95 @@
+"""Entities marked in running text by character offsets ↔ words and their tags.
+
+Offsets count characters as Python does (Unicode code points), half open: text[start:end] is the entity.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tokenizers import Regex, pre_tokenizers
+
+from bertsmith.errors import InputError
+from bertsmith.tasks.entities import Span, spans_of_tags, tags_of_spans
+from bertsmith.text.tokenizer import without_surrogates
+
+# Between blanks; each punctuation mark and each Chinese character alone. BERT's tokenizer splits at all of
+# these too, so that none of its tokens lies in two words.
+_WORDS = pre_tokenizers.Sequence(
+    [pre_tokenizers.Split(Regex(r"\p{Han}"), "isolated"), pre_tokenizers.BertPreTokenizer()]
+)
+
+
+class TaggedText(NamedTuple):
+    """The words of a text, where each stands in it, their IOB2 tags, and the spans that had to be widened."""
+
+    words: list[str]
+    offsets: list[tuple[int, int]]
+    tags: list[str]
+    widened: list[Span]
+
+
+def word_offsets(text: str) -> list[tuple[int, int]]:
+    """Where each word of a text starts, and one past where it ends, in characters."""
+    return [offsets for _, offsets in _WORDS.pre_tokenize_str(without_surrogates(text))]
+
+
+def tag_text(text: str, spans: Iterable[Span]) -> TaggedText:
+    """Words and IOB2 tags of a text whose entities are given as character spans.
+
+    A span that begins or ends amid a word is widened to the whole word, and listed in `widened`: an entity of
+    a tagger is made of words, refusing would lose the row for a slip of the annotator's mouse, and doing it
+    in silence would hide that the gold has changed. Blanks at a span's ends don't count.
+    Raises InputError for a span that leaves the text, holds no word, overlaps another, or would share a word
+    with another.
+    """
+    offsets = word_offsets(text)
+    in_words: list[Span] = []
+    widened: list[Span] = []
+    before: Span | None = None
+    for span in sorted(spans, key=lambda span: (span.start, span.end)):
+        _refuse_outside(text, span)
+        if before is not None and span.start < before.end:
+            raise InputError(f"{_told(text, before)} and {_told(text, span)} overlap. {_ONE_TAG}")
+        covered = _words_of_span(text, offsets, span)
+        if in_words and covered.start < in_words[-1].end and before is not None:
+            raise InputError(f"{_told(text, before)} and {_told(text, span)} lie in one word. {_ONE_TAG}")
+        if offsets[covered.start][0] < span.start or offsets[covered.end - 1][1] > span.end:
+            widened.append(span)
+        in_words.append(covered)
+        before = span
+    words = [text[start:end] for start, end in offsets]
+    return TaggedText(words, offsets, tags_of_spans(in_words, len(words)), widened)
+
+
+_ONE_TAG = "A word has one tag: keep one of the two."
+
+
+def _words_of_span(text: str, offsets: Sequence[tuple[int, int]], span: Span) -> Span:
+    """The words that share a character with the span."""
+    touched = [place for place, (start, end) in enumerate(offsets) if start < span.end and end > span.start]
+    if not touched:
+        raise InputError(f"expected an entity of at least one word; {_told(text, span)} has none")
+    return Span(span.label, touched[0], touched[-1] + 1)
+
+
+def _refuse_outside(text: str, span: Span) -> None:
+    if not 0 <= span.start < span.end <= len(text):
+        raise InputError(
+            f"expected a span of at least one character within the text of {len(text)} characters, "
+            f"found {span.label} from {span.start} to {span.end}. Offsets count Unicode characters from 0: "
+            "not bytes, nor UTF-16 units, as JavaScript counts."
+        )
+
+
+def _told(text: str, span: Span) -> str:
+    return f"the span {span.label} from {span.start} to {span.end} ({text[span.start : span.end]!r})"
+
+
+def character_spans(tags: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[Span]:
+    """Entities as character spans, from the tags of words and where these words stand in the text.
+
+    Raises ValueError when there is not one tag for each word.
+    """
+    if len(tags) != len(offsets):
+        raise ValueError(f"{len(tags)} tags for {len(offsets)} words")
+    return [Span(label, offsets[start][0], offsets[end - 1][1]) for label, start, end in spans_of_tags(tags)]

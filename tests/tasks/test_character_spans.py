@@ -1,0 +1,72 @@
+"""Entities by character offsets → words and tags → the same offsets."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertsmith.errors import InputError
+from bertsmith.tasks.character_spans import character_spans, tag_text, word_offsets
+from bertsmith.tasks.entities import Span
+
+WORD = st.sampled_from(["Zoë", "e\u0301a", "x", "7", "!", "東", "京", "😀", "हिन्दी", "\u200b", "\ud800", "É"])
+GAP = st.sampled_from(["", " ", "  ", "\t", "\n", "\u3000", "\u00a0"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(WORD, GAP), max_size=12), st.data())
+def test_spans_on_word_borders_come_back_to_the_character(
+    pieces: list[tuple[str, str]], data: st.DataObject
+) -> None:
+    text = "".join(word + gap for word, gap in pieces)
+    offsets = word_offsets(text)
+    spans, place = [], 0
+    while place < len(offsets):
+        words = data.draw(st.integers(1, len(offsets) - place))
+        if data.draw(st.booleans()):
+            label = data.draw(st.sampled_from(["PER", "a-b"]))
+            spans.append(Span(label, offsets[place][0], offsets[place + words - 1][1]))
+        place += words
+    tagged = tag_text(text, reversed(spans))
+    assert character_spans(tagged.tags, tagged.offsets) == spans
+    assert tagged.widened == []
+    assert tagged.words == [text[start:end] for start, end in tagged.offsets]
+    left = "".join(text[a:b] for a, b in zip([0] + [e for _, e in offsets], [s for s, _ in offsets] + [None]))
+    assert left.strip() == "", "only blanks lie between words"
+
+
+def test_words_are_split_at_blanks_and_punctuation_and_chinese_characters_stand_alone() -> None:
+    text = "Don't  pay\t3.5€ in 東京, Zoe\u0308!"
+    words = [text[start:end] for start, end in word_offsets(text)]
+    assert words == ["Don", "'", "t", "pay", "3", ".", "5€", "in", "東", "京", ",", "Zoe\u0308", "!"]
+
+
+def test_a_span_amid_a_word_is_widened_and_listed_and_blanks_at_its_ends_do_not_count() -> None:
+    text = "Parisian lofts of  Marie Curie ."
+    spans = [Span("LOC", 0, 5), Span("PER", 18, 31)]
+    tagged = tag_text(text, spans)
+    assert tagged.tags == ["B-LOC", "O", "O", "B-PER", "I-PER", "O"]
+    assert tagged.widened == [Span("LOC", 0, 5)]
+    assert character_spans(tagged.tags, tagged.offsets) == [Span("LOC", 0, 8), Span("PER", 19, 30)]
+
+
+@pytest.mark.parametrize(
+    ("spans", "message"),
+    [
+        ([(0, 5), (4, 8)], r"A from 0 to 5 \('Marie'\) and the span B from 4 to 8 .* overlap"),
+        ([(0, 11), (6, 11)], "overlap"),
+        ([(6, 8), (8, 11)], r"\('Cu'\) and .* \('rie'\) lie in one word"),
+        ([(5, 6)], "at least one word; .* has none"),
+        ([(3, 3)], "at least one character .* found A from 3 to 3"),
+        ([(6, 12)], "within the text of 11 characters, found A from 6 to 12"),
+        ([(-3, 2)], "found A from -3 to 2"),
+        ([(4, 2)], "found A from 4 to 2"),
+    ],
+)
+def test_spans_that_cannot_be_tags_are_refused(spans: list[tuple[int, int]], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tag_text("Marie Curie", [Span(label, *span) for label, span in zip("AB", spans)])
+
+
+def test_a_tag_is_needed_for_each_word() -> None:
+    with pytest.raises(ValueError, match="1 tags for 2 words"):
+        character_spans(["O"], word_offsets("Marie Curie"))
