@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from toy_task import loop_of
 
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.objective import Objective
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
 
@@ -18,7 +18,7 @@ def new_loop() -> Iterator[Callable[..., Loop]]:
     """Makes a loop from a task, a folder and settings of a recipe."""
     with ExitStack() as logs:
 
-        def make(task: Task, folder: Path, **settings: Any) -> Loop:
+        def make(task: Objective, folder: Path, **settings: Any) -> Loop:
             return loop_of(task, logs.enter_context(RunLog(folder, append=True)), settings)
 
         yield make

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import Sequences
 from bertsmith.data.stream import Cursor, GlobalBatch
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.objective import Add, Objective
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
@@ -45,7 +45,7 @@ class ToyTask:
                 end = Cursor(cursor.phase, 0, 0, number + 1)
                 yield GlobalBatch(sequences_of(number), Cursor(cursor.phase, 0, 0, number), end)
 
-    def counts(self, sequences: Sequences) -> dict[str, int]:
+    def counts(self, sequences: Sequences) -> dict[str, float]:
         return {"toy": len(sequences.token_ids)}
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
@@ -56,10 +56,7 @@ class ToyTask:
     def operations(self, sequences: Sequences) -> float:
         return float(len(sequences.token_ids))
 
-    def sums(self, rank: int, ranks: int) -> dict[str, float]:
-        return {}
-
-    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+    def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
         return {}
 
 
@@ -90,7 +87,7 @@ class LogOnly:
         self.log.rewind(step)
 
 
-def loop_of(task: Task, log: RunLog, settings: Settings) -> Loop:
+def loop_of(task: Objective, log: RunLog, settings: Settings) -> Loop:
     """64 steps with a checkpoint every eight unless `settings` say otherwise, in the folder of the log."""
     optimizer = {"learning_rate": 0.1, "warmup": 0}
     one_phase = {"sequence_lengths": [128], "sequence_shares": [1.0]}

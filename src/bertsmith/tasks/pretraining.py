@@ -22,6 +22,7 @@ from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
 from bertsmith.model.bert import Activation, Bert, initialise
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_entropy import vocabulary_loss
+from bertsmith.tasks.objective import Add
 from bertsmith.text.tokenizer import Tokenizer
 
 _COUNTED_TOKENS = 1_000_000  # enough to know the most frequent piece, the baseline of every evaluation
@@ -83,7 +84,7 @@ class PretrainingModel(nn.Module):
 
 @dataclass
 class PretrainingTask:
-    """Fulfils `Task`: `streams` holds one stream a phase, `heldout` evaluation's own or None."""
+    """Fulfils `Objective`: `streams` holds one stream a phase, `heldout` evaluation's own or None."""
 
     model: PretrainingModel
     streams: list[PretrainingStream]
@@ -103,10 +104,12 @@ class PretrainingTask:
         """Endless; the phase's stream from `cursor` on."""
         return self.streams[cursor.phase].batches(cursor)
 
-    def counts(self, sequences: Sequences) -> dict[str, int]:
+    def counts(self, sequences: Sequences) -> dict[str, float]:
         """Masked tokens, and sequences."""
-        counts = {"mlm": self.host_masker.count(sequences)}
-        return counts | ({"nsp": len(sequences)} if self.model.next_sentence is not None else {})
+        counts: dict[str, float] = {"mlm": self.host_masker.count(sequences)}
+        if self.model.next_sentence is not None:
+            counts["nsp"] = len(sequences)
+        return counts
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         """Summed cross-entropies of one micro-batch."""
@@ -133,6 +136,10 @@ class PretrainingTask:
         rows = (config.num_hidden_layers - 1) * tokens + read
         vocabulary = 2 * masked * hidden * (config.vocab_size + hidden)
         return 3 * (config.num_hidden_layers * before + rows * after + vocabulary)
+
+    def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
+        """Each rank measures its share of the held-out sequences; see `metrics`."""
+        return self.metrics(add(self.sums(rank, ranks)))
 
     @torch.no_grad()
     def sums(self, rank: int, ranks: int) -> dict[str, float]:

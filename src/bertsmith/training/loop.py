@@ -22,14 +22,14 @@ from bertsmith.data.prefetch import prefetch
 from bertsmith.data.split import split
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.errors import TrainingStopped
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.objective import Objective
 from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
 from bertsmith.training.distributed import add_over_ranks, from_first, wait
 from bertsmith.training.guard import Guard
 from bertsmith.training.interruption import Interruption
 from bertsmith.training.machine import Machine
 from bertsmith.training.optimizer import load_optimizer_tensors, optimizer_tensors, set_learning_rate
-from bertsmith.training.recipe import Recipe
+from bertsmith.training.settings import RunSettings
 from bertsmith.training.schedule import Schedule
 
 
@@ -62,9 +62,9 @@ class Loop:
 
     def __init__(
         self,
-        task: Task,
+        task: Objective,
         optimizer: torch.optim.Optimizer,
-        recipe: Recipe,
+        recipe: RunSettings,
         machine: Machine,
         folder: Path,
         observer: Observer,
@@ -110,8 +110,11 @@ class Loop:
     def evaluate(self) -> dict[str, float]:
         """Held-out metrics of the whole held-out sample, reported to the observer."""
         with self._autocast():
-            sums = self.task.sums(self.machine.ranks.rank, self.machine.ranks.count)
-        metrics = self.task.metrics(add_over_ranks(sums, self.machine.device))
+            metrics = self.task.evaluate(
+                self.machine.ranks.rank,
+                self.machine.ranks.count,
+                lambda sums: add_over_ranks(sums, self.machine.device),
+            )
         if metrics:
             self._record("evaluation", elapsed=self.progress.elapsed, tokens=self.progress.tokens, **metrics)
         return metrics
@@ -257,7 +260,7 @@ class Loop:
         return min(self.progress.elapsed / (self.recipe.hours * 3600), 1.0)
 
     def _phase(self) -> int:
-        return self.recipe.data.phase(self._share_done())
+        return self.recipe.phase(self._share_done())
 
     def _open_stream(self) -> Generator[GlobalBatch, None, None]:
         """Batches from where the run stands; a new phase begins its own stream."""
@@ -265,7 +268,7 @@ class Loop:
         if phase != self.progress.cursor.phase or self.progress.step == 0:
             if phase != self.progress.cursor.phase:
                 self.progress = replace(self.progress, cursor=Cursor(phase))
-            self._record("phase", sequence_length=self.recipe.data.sequence_lengths[phase])
+            self._record("phase", **self.recipe.phase_facts(phase))
         return prefetch(self.task.batches(self.progress.cursor))
 
     def _restart_clock(self) -> None:
@@ -306,7 +309,7 @@ class Loop:
 class _LossModule(nn.Module):
     """The task's loss as a module, which is what DistributedDataParallel wraps."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Objective) -> None:
         super().__init__()
         self.model = task.model
         self._loss: Callable[[Sequences], dict[str, Tensor]] = task.loss

@@ -1,23 +1,53 @@
 """AdamW with BERT's parameter groups: no decay on biases and LayerNorm (google-research/bert,
-optimization.py).
+optimization.py), and with learning rates that fall towards the embeddings where asked for.
 """
 
+import re
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+_EMBEDDINGS = re.compile(r"(?:^|\.)embeddings\.")
+
 
 def make_optimizer(
-    model: nn.Module, weight_decay: float, betas: tuple[float, float], epsilon: float
+    model: nn.Module,
+    weight_decay: float,
+    betas: tuple[float, float],
+    epsilon: float,
+    layer_decay: float = 1.0,
 ) -> torch.optim.AdamW:
-    """Fused: on a CPU 7 ms a step for 11 M weights, where the plain one takes 51."""
-    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for name, p in trained if decays(name)], "weight_decay": weight_decay},
-        {"params": [p for name, p in trained if not decays(name)], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=epsilon, fused=True)
+    """Fused: on a CPU 7 ms a step for 11 M weights, where the plain one takes 51.
+
+    `layer_decay` multiplies the learning rate once for each layer below the head (Howard and Ruder 2018,
+    section 3.2; Zhang et al. 2021): with 0.9 and 12 layers the top one learns at 0.9 of the rate, the
+    embeddings at 0.9 ** 13 = 0.25 of it.
+    """
+    depths = layer_depths(model)
+    groups: dict[tuple[float, bool], dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            factor, decayed = layer_decay ** depths[name], decays(name)
+            group = {"params": [], "weight_decay": weight_decay if decayed else 0.0, "factor": factor}
+            groups.setdefault((factor, decayed), group)["params"].append(parameter)
+    # the decayed ones first, from the head down
+    ordered = [groups[key] for key in sorted(groups, key=lambda key: (-key[0], not key[1]))]
+    return torch.optim.AdamW(ordered, lr=0.0, betas=betas, eps=epsilon, fused=True)
+
+
+def layer_depths(model: nn.Module) -> dict[str, int]:
+    """How far below the head each parameter lies: heads and pooler 0, the top layer 1, embeddings last.
+
+    Counted by names (`layers.0.`, `embeddings.`), frozen layers included.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    numbers = {name: int(found[1]) for name in names if (found := _LAYER.search(name))}
+    count = max(numbers.values(), default=-1) + 1
+    below = {name: count + 1 if _EMBEDDINGS.search(name) else 0 for name in names}
+    return below | {name: count - number for name, number in numbers.items()}
 
 
 def decays(name: str) -> bool:
@@ -27,9 +57,9 @@ def decays(name: str) -> bool:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """The same rate for every group."""
+    """The same rate for every group, times the group's own factor where `make_optimizer` gave it one."""
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+        group["lr"] = learning_rate * group.get("factor", 1.0)
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -4,22 +4,15 @@ A recipe is a TOML file, or the name of one of ours in `bertsmith/recipes/`. On 
 dotted names follow it: `optimizer.learning_rate=3e-4`.
 """
 
-import difflib
-import tomllib
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from bertsmith.errors import RecipeError
 from bertsmith.model.config import Activation, BertConfig, Family, make_config, preset
-
-
-class Settings(BaseModel):
-    """Unknown keys are errors; values don't change once checked."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+from bertsmith.training.settings import RunSettings, Settings, check, nearest, override, read_toml
 
 
 class ModelSettings(Settings):
@@ -110,67 +103,16 @@ class MaskingSettings(Settings):
         return self
 
 
-class OptimizerSettings(Settings):
-    """AdamW. `warmup` is a number of steps, or below 1 a share of the run."""
-
-    learning_rate: float = Field(1e-4, gt=0)
-    warmup: float = Field(10_000, ge=0)
-    weight_decay: float = Field(0.01, ge=0)
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.999, ge=0, lt=1)
-    epsilon: float = Field(1e-6, gt=0)
-    clip: float = Field(1.0, gt=0)
-
-
-class EvaluationSettings(Settings):
-    """`every` is a number of steps, or below 1 a share of the run; `tokens` is how much held-out text."""
-
-    every: float = Field(0.05, gt=0)
-    tokens: int = Field(500_000, ge=1)
-
-
-class CheckpointSettings(Settings):
-    """`every` is a number of steps, or below 1 a share of the run; the newest `keep` are kept."""
-
-    every: float = Field(0.02, gt=0)
-    keep: int = Field(2, ge=1)
-
-
-class GuardSettings(Settings):
-    """A loss that is not finite or jumps: stop with the batch saved, or go back and skip the batch."""
-
-    action: Literal["stop", "skip"] = "stop"
-    spike_factor: float = Field(3.0, gt=1)
-    skips: int = Field(10, ge=0)
-
-
-class HardwareSettings(Settings):
-    """`auto` takes what the machine has; `bertsmith doctor` says what that is and why."""
-
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    threads: int | None = Field(None, ge=1)
-
-
-class Recipe(Settings):
+class Recipe(RunSettings):
     """One run. Exactly one of `steps` and `hours` is given."""
 
     corpus: str | None = None
     tokenizer: str | None = None
     init: str | None = None
     out: str | None = None
-    steps: int | None = Field(None, ge=1)
-    hours: float | None = Field(None, gt=0)
-    seed: int = Field(0, ge=0)
-    log_every: int = Field(1, ge=1)
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
     masking: MaskingSettings = MaskingSettings()
-    optimizer: OptimizerSettings = OptimizerSettings()
-    evaluation: EvaluationSettings = EvaluationSettings()
-    checkpoint: CheckpointSettings = CheckpointSettings()
-    guard: GuardSettings = GuardSettings()
-    hardware: HardwareSettings = HardwareSettings()
 
     @model_validator(mode="after")
     def _one_length_of_run(self) -> Self:
@@ -183,24 +125,20 @@ class Recipe(Settings):
             )
         return self
 
-    @property
-    def warmup_share(self) -> float:
-        """Warm-up as a share of the run."""
-        warmup = self.optimizer.warmup
-        if warmup < 1:
-            return warmup
-        if self.steps is None:
-            raise ValueError(
-                "a run of given hours needs optimizer.warmup below 1: a share of the run, not steps"
-            )
-        return warmup / self.steps
+    def phase(self, share_done: float) -> int:
+        """By `data.sequence_shares`."""
+        return self.data.phase(share_done)
+
+    def phase_facts(self, phase: int) -> dict[str, int]:
+        """The phase's sequence length."""
+        return {"sequence_length": self.data.sequence_lengths[phase]}
 
 
 def read_recipe(name: str, overrides: list[str]) -> Recipe:
     """A recipe with `dotted.key=value` changes applied. Raises RecipeError naming the key that is wrong."""
-    values = _read_toml(find_recipe(name), name)
-    for override in overrides:
-        _override(values, override)
+    values = read_toml(find_recipe(name), name)
+    for change in overrides:
+        override(values, change)
     return check_recipe(values, name)
 
 
@@ -209,10 +147,7 @@ def check_recipe(values: dict[str, Any], where: str) -> Recipe:
     length = {"steps", "hours"} & {key for key in values if values[key] is not None}
     if len(length) == 2:
         raise RecipeError(f"{where} has both steps and hours; a run's length is one of them.")
-    try:
-        return Recipe.model_validate(values)
-    except ValidationError as error:
-        raise RecipeError(_explain(error, where)) from error
+    return check(Recipe, values, where)
 
 
 def recipe_names() -> list[str]:
@@ -229,62 +164,7 @@ def find_recipe(name: str) -> Path:
         return Path(name)
     if name in recipe_names():
         return Path(str(resources.files("bertsmith").joinpath("recipes", f"{name}.toml")))
-    near = _nearest(name, recipe_names())
+    near = nearest(name, recipe_names())
     raise RecipeError(
         f"No recipe {name!r}: neither a file nor one of ours ({', '.join(recipe_names())}).{near}"
     )
-
-
-def _read_toml(path: Path, name: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{name} is not a TOML file: {error}.") from error
-
-
-def _override(values: dict[str, Any], override: str) -> None:
-    """Applies one `dotted.key=value`; the value is TOML, or else a plain string."""
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise RecipeError(f"Expected dotted.key=value, found {override!r}.")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    *parents, last = key.split(".")
-    table = values
-    for parent in parents:
-        table = table.setdefault(parent, {})
-        if not isinstance(table, dict):
-            raise RecipeError(f"{key}: {parent} is a value, not a section.")
-    table[last] = value
-    other = {"steps": "hours", "hours": "steps"}.get(key)
-    if other is not None:  # the run's length on the command line replaces the recipe's
-        values.pop(other, None)
-
-
-def _explain(error: ValidationError, where: str) -> str:
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key {key!r}.{_nearest(key, _keys(Recipe))}"
-    message = first["msg"].removeprefix("Value error, ")
-    found = "" if isinstance(first["input"], dict | BaseModel) else f", found {first['input']!r}"
-    return f"{where}: {key + ': ' if key else ''}{message[0].lower() + message[1:]}{found}."
-
-
-def _keys(settings: type[BaseModel], prefix: str = "") -> list[str]:
-    """Every dotted name, sections among them."""
-    names: list[str] = []
-    for name, field in settings.model_fields.items():
-        names.append(prefix + name)
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Settings):
-            names += _keys(kind, f"{prefix}{name}.")
-    return names
-
-
-def _nearest(name: str, choices: list[str]) -> str:
-    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
-    near = near or [choice for choice in choices if choice.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]][:1]
-    return f" Did you mean {near[0]!r}?" if near else ""

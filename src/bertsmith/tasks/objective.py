@@ -1,6 +1,6 @@
-"""What the training loop asks of a task: pre-training here, a head per task beside it."""
+"""What the training loop asks of whatever it trains: pre-training, or the fine-tuning of a task."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from bertsmith.data.batch import Sequences
 from bertsmith.data.stream import Cursor, GlobalBatch
 
+Add = Callable[[dict[str, float]], dict[str, float]]
 
-class Task(Protocol):
+
+class Objective(Protocol):
     """Batches in a replayable order, a loss that is one number, and the field's metrics.
 
     The loop divides each summed loss by its count over the whole global batch, so that neither accumulation
@@ -25,7 +27,7 @@ class Task(Protocol):
         """Global batches from `cursor` on; `cursor.phase` says which phase of the run."""
         ...
 
-    def counts(self, sequences: Sequences) -> dict[str, int]:
+    def counts(self, sequences: Sequences) -> dict[str, float]:
         """The denominator of each loss, for a global batch."""
         ...
 
@@ -39,10 +41,6 @@ class Task(Protocol):
         """
         ...
 
-    def sums(self, rank: int, ranks: int) -> dict[str, float]:
-        """This rank's share of the held-out evaluation, as sums that add up over ranks."""
-        ...
-
-    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """The sums of all ranks as the metrics people know."""
+    def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
+        """Metrics on held-out data, the same on every rank; `add` sums dictionaries over the ranks."""
         ...

@@ -1,0 +1,161 @@
+"""What the settings of every run have in common, and how they are read, changed and refused.
+
+On the command line, settings have dotted names: `optimizer.learning_rate=3e-4`.
+"""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bertsmith.errors import RecipeError
+
+
+class Settings(BaseModel):
+    """Unknown keys are errors; values don't change once checked."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class OptimizerSettings(Settings):
+    """AdamW. `warmup` is a number of steps, or below 1 a share of the run."""
+
+    learning_rate: float = Field(1e-4, gt=0)
+    warmup: float = Field(10_000, ge=0)
+    weight_decay: float = Field(0.01, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    epsilon: float = Field(1e-6, gt=0)
+    clip: float = Field(1.0, gt=0)
+
+
+class EvaluationSettings(Settings):
+    """`every` is a number of steps, or below 1 a share of the run; `tokens` is how much held-out text."""
+
+    every: float = Field(0.05, gt=0)
+    tokens: int = Field(500_000, ge=1)
+
+
+class CheckpointSettings(Settings):
+    """`every` is a number of steps, or below 1 a share of the run; the newest `keep` are kept."""
+
+    every: float = Field(0.02, gt=0)
+    keep: int = Field(2, ge=1)
+
+
+class GuardSettings(Settings):
+    """A loss that is not finite or jumps: stop with the batch saved, or go back and skip the batch."""
+
+    action: Literal["stop", "skip"] = "stop"
+    spike_factor: float = Field(3.0, gt=1)
+    skips: int = Field(10, ge=0)
+
+
+class HardwareSettings(Settings):
+    """`auto` takes what the machine has; `bertsmith doctor` says what that is and why."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    threads: int | None = Field(None, ge=1)
+
+
+class RunSettings(Settings):
+    """What every run of the loop has; its length is given by `steps` or by `hours`."""
+
+    steps: int | None = Field(None, ge=1)
+    hours: float | None = Field(None, gt=0)
+    seed: int = Field(0, ge=0)
+    log_every: int = Field(1, ge=1)
+    optimizer: OptimizerSettings = OptimizerSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    guard: GuardSettings = GuardSettings()
+    hardware: HardwareSettings = HardwareSettings()
+
+    @property
+    def warmup_share(self) -> float:
+        """Warm-up as a share of the run."""
+        warmup = self.optimizer.warmup
+        if warmup < 1:
+            return warmup
+        if self.steps is None:
+            raise ValueError(
+                "a run of given hours needs optimizer.warmup below 1: a share of the run, not steps"
+            )
+        return warmup / self.steps
+
+    def phase(self, share_done: float) -> int:
+        """Which phase a run is in at `share_done` in [0, 1]; most have one."""
+        return 0
+
+    def phase_facts(self, phase: int) -> dict[str, int]:
+        """What the log says of a phase when it begins."""
+        return {}
+
+
+Kind = TypeVar("Kind", bound=Settings)
+
+
+def check(kind: type[Kind], values: dict[str, Any], where: str) -> Kind:
+    """Values as checked settings. Raises RecipeError naming the wrong key and the nearest right one."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(_explain(error, where, kind)) from error
+
+
+def read_toml(path: Path, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{name} is not a TOML file: {error}.") from error
+
+
+def override(values: dict[str, Any], change: str) -> None:
+    """Applies one `dotted.key=value`; the value is TOML, or else a plain string."""
+    key, equals, text = change.partition("=")
+    if not equals or not key:
+        raise RecipeError(f"Expected dotted.key=value, found {change!r}.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *parents, last = key.split(".")
+    table = values
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise RecipeError(f"{key}: {parent} is a value, not a section.")
+    table[last] = value
+    other = {"steps": "hours", "hours": "steps"}.get(key)
+    if other is not None:  # the run's length on the command line replaces the recipe's
+        values.pop(other, None)
+
+
+def _explain(error: ValidationError, where: str, kind: type[Settings]) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"{where}: unknown key {key!r}.{nearest(key, _keys(kind))}"
+    message = first["msg"].removeprefix("Value error, ")
+    found = "" if isinstance(first["input"], dict | BaseModel) else f", found {first['input']!r}"
+    return f"{where}: {key + ': ' if key else ''}{message[0].lower() + message[1:]}{found}."
+
+
+def _keys(settings: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every dotted name, sections among them."""
+    names: list[str] = []
+    for name, field in settings.model_fields.items():
+        names.append(prefix + name)
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Settings):
+            names += _keys(kind, f"{prefix}{name}.")
+    return names
+
+
+def nearest(name: str, choices: list[str]) -> str:
+    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    near = near or [choice for choice in choices if choice.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]][:1]
+    return f" Did you mean {near[0]!r}?" if near else ""
