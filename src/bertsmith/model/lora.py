@@ -1,0 +1,194 @@
+"""LoRA: a finished encoder with small trained products beside its frozen weights (Hu et al. 2021).
+
+N rows, I and O the width of a linear module's input and output, r the rank.
+
+W x becomes W x + alpha / r · B A x, with A (r, I) and B (O, r); B starts at zero, so the edited model begins
+as the finished one. Query, key and value are one stacked product here: the low-rank part of a stack is one
+product as well, whose B is block-diagonal, with no columns in the blocks that are not adapted. The factors
+stay apart in training: a gradient for W + B A would cost the full product of (O, N) and (N, I) which LoRA is
+there to avoid.
+"""
+
+import difflib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertsmith.errors import ModelError
+from bertsmith.model.bert import Bert
+from bertsmith.model.dropout import Dropout
+
+# A layer's linear modules, and what each can be adapted for: a stack for each of its blocks.
+_LAYER = {
+    "attention.qkv": ("query", "key", "value"),
+    "attention.output": ("attention_output",),
+    "feed_forward.up": ("feed_forward_up",),
+    "feed_forward.down": ("feed_forward_down",),
+}
+TARGETS = (*(target for targets in _LAYER.values() for target in targets), "pooler")
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """Raises ModelError for impossible values: a rank below 1, alpha not above 0, unknown targets."""
+
+    rank: int
+    alpha: float
+    dropout: float
+    targets: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or not 0 < self.alpha < math.inf or not 0 <= self.dropout < 1:
+            raise ModelError(
+                "LoRA needs a rank of at least 1, an alpha above 0 and a dropout from 0 to below 1; found "
+                f"rank {self.rank}, alpha {self.alpha}, dropout {self.dropout}."
+            )
+        if not self.targets:
+            raise ModelError(f"LoRA needs at least one target. There are: {', '.join(TARGETS)}.")
+        for target in self.targets:
+            if target not in TARGETS:
+                nearest = difflib.get_close_matches(str(target), TARGETS, n=1)
+                hint = f"did you mean {nearest[0]!r}?" if nearest else f"There are: {', '.join(TARGETS)}."
+                raise ModelError(f"LoRA has no target {target!r}; {hint}")
+
+    @property
+    def scaling(self) -> float:
+        return self.alpha / self.rank
+
+
+class LoraLinear(nn.Linear):
+    """A linear module with its weights frozen, under their old names, and a low-rank part added.
+
+    `blocks` names the target in each block of the output, None for one that stays as it is. Dropout falls on
+    the input of the low-rank part, once for all blocks. A and B are zero until they are drawn or loaded.
+    """
+
+    def __init__(self, linear: nn.Linear, blocks: Sequence[str | None], settings: LoraSettings) -> None:
+        nn.Module.__init__(self)  # not Linear's, which would draw weights: these are taken over
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self.blocks = tuple(blocks)
+        self.settings = settings
+        self.rows = linear.out_features // len(self.blocks)  # of one block
+        self.dropout = Dropout(settings.dropout)
+        adapted = [block for block in self.blocks if block]
+        zeros = linear.weight.new_zeros
+        self.lora_A = nn.ParameterDict({name: zeros(settings.rank, self.in_features) for name in adapted})
+        self.lora_B = nn.ParameterDict({name: zeros(self.rows, settings.rank) for name in adapted})
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, I) -> (N, O)."""
+        low = F.linear(self.dropout(x), self.stacked_a())
+        return torch.addmm(super().forward(x), low, self.stacked_b().T, alpha=self.settings.scaling)
+
+    def stacked_a(self) -> Tensor:
+        """The A of all adapted blocks, P of them, by rows: (P r, I)."""
+        return torch.cat([self.lora_A[block] for block in self.blocks if block])
+
+    def stacked_b(self) -> Tensor:
+        """Each block's B where its outputs are: (O, P r)."""
+        nothing = self.weight.new_zeros(self.rows, 0)
+        return torch.block_diag(*(self.lora_B[block] if block else nothing for block in self.blocks))
+
+    @torch.no_grad()
+    def draw(self) -> None:
+        """A as Hu et al.'s code and PEFT draw it: Kaiming's uniform, within ±1 / sqrt(I). B zero."""
+        bound = 1 / math.sqrt(self.in_features)
+        for a in self.lora_A.values():
+            a.uniform_(-bound, bound)
+        for b in self.lora_B.values():
+            b.zero_()
+
+    @torch.no_grad()
+    def merged(self) -> nn.Linear:
+        """A plain linear module that computes the same."""
+        linear = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        added = self.settings.scaling * self.stacked_b() @ self.stacked_a()
+        linear.weight = nn.Parameter(self.weight + added)
+        if self.bias is not None:
+            linear.bias = nn.Parameter(self.bias.clone())
+        return linear
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, rank={self.settings.rank}, blocks={self.blocks}"
+
+
+def add_lora(
+    model: Bert,
+    rank: int = 8,
+    alpha: float = 16.0,
+    dropout: float = 0.0,
+    targets: Sequence[str] = ("query", "value"),
+) -> None:
+    """Freezes the whole encoder and adds low-rank parts to `targets` (see TARGETS) in every layer.
+
+    The outputs stay what they were until training moves B. Draws A from torch's generator. Heads are outside
+    the encoder and go on being trained in full. Raises ModelError for impossible settings, a target that
+    the model lacks, and a model that has LoRA already.
+    """
+    insert_lora(model, LoraSettings(rank, alpha, dropout, tuple(targets)))
+    for _, linear in adapted_modules(model):
+        linear.draw()
+
+
+def insert_lora(model: Bert, settings: LoraSettings) -> None:
+    """As `add_lora`, with A and B zero and no random number drawn: for weights that come from a file."""
+    if lora_settings(model) is not None:
+        raise ModelError("This model has LoRA already. Merge it first (merge_lora).")
+    if "pooler" in settings.targets and model.pooler is None:
+        raise ModelError(
+            f"This {model.config.model_type} model has no pooler to adapt: leave out the target 'pooler'."
+        )
+    model.requires_grad_(False)
+    for path, targets in adaptable(model).items():
+        blocks = [target if target in settings.targets else None for target in targets]
+        if any(blocks):
+            linear = model.get_submodule(path)
+            assert isinstance(linear, nn.Linear)
+            model.set_submodule(path, LoraLinear(linear, blocks, settings).train(model.training))
+
+
+def merge_lora(model: Bert) -> None:
+    """Puts the low-rank parts into the weights: a plain encoder with the same outputs, all of it trainable.
+
+    Merge a copy to go on training with LoRA afterwards. A model without LoRA stays as it is.
+    """
+    adapted = list(adapted_modules(model))
+    for path, linear in adapted:
+        model.set_submodule(path, linear.merged().train(model.training))
+    if adapted:
+        model.requires_grad_(True)
+
+
+def lora_tensors(model: Bert) -> dict[str, Tensor]:
+    """The added weights alone: `layers.0.attention.qkv.lora_A.query` (r, I), `…lora_B.query` (O, r)."""
+    return {
+        f"{path}.{name}": tensor
+        for path, linear in adapted_modules(model)
+        for name, tensor in linear.state_dict().items()
+        if name.startswith("lora_")
+    }
+
+
+def lora_settings(model: Bert) -> LoraSettings | None:
+    """What LoRA was added with; None for a plain model."""
+    return next((linear.settings for _, linear in adapted_modules(model)), None)
+
+
+def adapted_modules(model: Bert) -> Iterator[tuple[str, LoraLinear]]:
+    """Each module with a low-rank part, and its name in the model."""
+    return ((path, part) for path, part in model.named_modules() if isinstance(part, LoraLinear))
+
+
+def adaptable(model: Bert) -> dict[str, tuple[str, ...]]:
+    """Each linear module that can be adapted -> the targets of its blocks."""
+    places = {
+        f"layers.{number}.{module}": targets
+        for number in range(len(model.layers))
+        for module, targets in _LAYER.items()
+    }
+    return places | ({"pooler": ("pooler",)} if model.pooler is not None else {})
