@@ -140,7 +140,8 @@ def test_more_than_65536_pieces_take_four_bytes_a_token(tmp_path: Path, corpus: 
 def test_nothing_can_be_written_through_the_arrays(folder: Path) -> None:
     store = TokenStore.open(folder / "train")
     for array in (store.tokens, store.sentence_starts, store.document_starts):
-        assert isinstance(array, np.memmap)
+        assert type(array) is np.ndarray  # of a memmap's class each slice is slow
+        assert isinstance(array.base, np.memmap)
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
 

@@ -135,4 +135,5 @@ def _mapped(path: Path, dtype: str, length: int) -> npt.NDArray[Any]:
         raise StoreError(f"{path} does not hold the {length:,} values of its manifest. {REMAKE}")
     if length == 0:  # nothing can be mapped; an empty split has no tokens
         return np.empty(0, dtype)
-    return np.memmap(path, dtype, mode="r", shape=(length,))
+    mapped = np.memmap(path, dtype, mode="r", shape=(length,))
+    return mapped.view(np.ndarray)  # slices of a memmap are slow: pairs took 1.7 times as long
