@@ -1,0 +1,118 @@
+"""From scores to probabilities that hold: temperature scaling, and how far confidence and truth differ
+(Guo et al. 2017, "On calibration of modern neural networks").
+
+E examples, C classes or labels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+# Beyond these the dev set says nothing useful: every answer certain, or every answer alike.
+COLDEST, HOTTEST = 0.01, 100.0
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """The `count` answers with a confidence in (low, high]: their mean confidence, and the share right."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float
+    accuracy: float
+
+
+def probabilities(logits: npt.ArrayLike, temperature: float = 1.0, *, several: bool = False) -> Floats:
+    """(E, C) logits -> (E, C) probabilities: the classes' softmax, or with `several` each label's sigmoid."""
+    scaled = np.asarray(logits, np.float64) / temperature
+    if several:
+        # As tanh the sigmoid overflows at neither end.
+        return np.asarray(0.5 + 0.5 * np.tanh(0.5 * scaled))
+    weights = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+
+def fit_temperature(logits: npt.ArrayLike, gold: npt.ArrayLike) -> float:
+    """The temperature T under which softmax(logits / T), or each label's sigmoid, has the smallest negative
+    log-likelihood on dev; it lies in 0.01 … 100.
+
+    `gold` holds class numbers (E,), or truth values (E, C) where an example may have several labels. The
+    likelihood is concave in 1 / T, so its slope has one zero, found by bisection. Where every answer is
+    right, the likelihood grows for ever with sharper answers and dev says nothing of how sure they may be: T
+    stays 1. Raises ValueError when shapes don't fit or a logit is not finite.
+    """
+    scores, gold = np.asarray(logits, np.float64), np.asarray(gold)
+    several = gold.ndim == 2
+    if scores.ndim != 2 or len(scores) != len(gold) or (several and gold.shape != scores.shape):
+        raise ValueError(f"expected logits (E, C), gold (E,) or (E, C), found {scores.shape}, {gold.shape}")
+    if not len(scores) or not np.isfinite(scores).all():
+        raise ValueError("expected at least one example and finite logits")
+    right = ((scores > 0) == gold) if several else (scores.argmax(axis=1) == gold)
+    if right.all():
+        return 1.0
+    reached = scores[gold.astype(bool)].sum() if several else scores[np.arange(len(gold)), gold].sum()
+
+    def slope(sharpness: float) -> float:
+        """Of the negative log-likelihood by 1 / T: the mean logit under the model, less that of the truth."""
+        return float((probabilities(scores, 1 / sharpness, several=several) * scores).sum() - reached)
+
+    return 1 / _root(slope, 1 / HOTTEST, 1 / COLDEST)
+
+
+def reliability(
+    confidence: npt.ArrayLike, correct: npt.ArrayLike, bins: int = 15
+) -> tuple[ReliabilityBin, ...]:
+    """The bars of a reliability diagram: (E,) confidences in [0, 1] in `bins` of equal width, each closed
+    above; empty bins are left out.
+
+    `correct` (E,) tells whether the answer was right; for labels of their own, give their probabilities and
+    whether they hold. Raises ValueError for confidences outside [0, 1] and shapes that differ.
+    """
+    confidence, correct = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
+    if confidence.shape != correct.shape or confidence.ndim != 1:
+        raise ValueError(f"expected (E,) confidences and answers, found {confidence.shape}, {correct.shape}")
+    if not ((confidence >= 0) & (confidence <= 1)).all():
+        raise ValueError("expected confidences from 0 to 1")
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    places = np.searchsorted(edges[1:-1], confidence, side="left")
+    counts = np.bincount(places, minlength=bins)
+    sums = (np.bincount(places, weights=values, minlength=bins) for values in (confidence, correct))
+    means = [total / np.maximum(counts, 1) for total in sums]
+    return tuple(
+        ReliabilityBin(float(low), float(high), int(count), float(mean), float(accuracy))
+        for low, high, count, mean, accuracy in zip(edges[:-1], edges[1:], counts, *means, strict=True)
+        if count
+    )
+
+
+def expected_calibration_error(confidence: npt.ArrayLike, correct: npt.ArrayLike, bins: int = 15) -> float:
+    """Mean distance between a bin's confidence and the share of it that is right, weighted by its count.
+
+    0.03 means: answers given with 80 % are typically right in 77 or 83 of 100. Raises ValueError as
+    `reliability` does, and for no answers at all.
+    """
+    bars = reliability(confidence, correct, bins)
+    if not bars:
+        raise ValueError("expected at least one answer")
+    distance = sum(bar.count * abs(bar.confidence - bar.accuracy) for bar in bars)
+    return distance / sum(bar.count for bar in bars)
+
+
+def _root(slope: Callable[[float], float], low: float, high: float) -> float:
+    """Where a rising function crosses zero, or the end nearer to it.
+
+    Halving the ratio: 1 / T spans four powers of ten, and 40 halvings leave one part in 10^11.
+    """
+    if slope(low) >= 0:
+        return low
+    if slope(high) <= 0:
+        return high
+    for _ in range(40):
+        middle = float(np.sqrt(low * high))
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return float(np.sqrt(low * high))

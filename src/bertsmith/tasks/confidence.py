@@ -1,0 +1,153 @@
+"""What a checkpoint keeps about confidence, and how it is found on dev: temperature first, then thresholds.
+
+E examples, C classes or labels.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bertsmith.errors import ModelError, RecipeError
+from bertsmith.tasks.calibration import (
+    COLDEST,
+    HOTTEST,
+    expected_calibration_error,
+    fit_temperature,
+    probabilities,
+)
+from bertsmith.tasks.thresholds import (
+    NEVER,
+    at_threshold,
+    chow_threshold,
+    threshold_for_coverage,
+    thresholds_per_label,
+)
+
+Floats = npt.NDArray[np.float64]
+
+
+class Confidence(BaseModel):
+    """Logits are divided by `temperature`; a text is answered where its confidence >= `threshold`.
+
+    `coverage` and `risk` are the share of dev that is answered so and the share of those answers that are
+    wrong, `ece_before` and `ece_after` the expected calibration error without and with the temperature, all
+    on the same `examples` of dev that the temperature was fitted on: a little better than on new text.
+    `label_thresholds` has one probability a label where a text may have several, and is None elsewhere.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    temperature: float = Field(ge=COLDEST, le=HOTTEST)
+    ece_before: float = Field(ge=0, le=1)
+    ece_after: float = Field(ge=0, le=1)
+    threshold: float = Field(ge=0, le=NEVER)
+    coverage: float = Field(ge=0, le=1)
+    risk: float = Field(ge=0, le=1)
+    examples: int = Field(ge=1)
+    label_thresholds: tuple[float, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values, for bertsmith.json."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_json(cls, settings: Any, where: str = "bertsmith.json") -> "Confidence":
+        """The inverse; raises ModelError naming `where` and a key missing, unknown or impossible."""
+        try:
+            return cls.model_validate_json(json.dumps(settings))
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(["confidence", *map(str, first["loc"])])
+            raise ModelError(
+                f"{where}: {key}: {first['msg']}. The file was altered: take it from a copy, or train again."
+            ) from error
+
+
+@dataclass(frozen=True)
+class Abstention:
+    """When not to answer: by the share of texts to answer, or by what an error and an abstention cost.
+
+    With neither, every text is answered.
+    """
+
+    coverage: float | None = None
+    error_cost: float | None = None
+    abstain_cost: float | None = None
+
+    def threshold(self, confidence: npt.ArrayLike) -> float:
+        """The lowest confidence to answer with, given dev's (E,); raises RecipeError for a rule that is none.
+
+        Costs go through Chow's rule: after temperature scaling confidence may be taken at its word.
+        """
+        costs = (self.error_cost, self.abstain_cost)
+        if self.coverage is not None and costs == (None, None):
+            return threshold_for_coverage(confidence, self.coverage)
+        if self.error_cost is not None and self.abstain_cost is not None and self.coverage is None:
+            return chow_threshold(self.error_cost, self.abstain_cost)
+        if self.coverage is None and costs == (None, None):
+            return 0.0
+        raise RecipeError(
+            f"Expected coverage, or error_cost and abstain_cost together, found coverage = {self.coverage}, "
+            f"error_cost = {self.error_cost}, abstain_cost = {self.abstain_cost}."
+        )
+
+
+def fit_confidence(
+    logits: npt.ArrayLike,
+    gold: npt.ArrayLike,
+    abstention: Abstention | None = None,
+    fewest_positives: int = 1,
+) -> Confidence:
+    """What dev's logits (E, C) say about confidence, given gold classes (E,) or labels (E, C).
+
+    With several labels, the calibration error compares each label's probability with how often it holds, and
+    the thresholds per label are those of the best F1, 0.5 for labels with fewer than `fewest_positives`.
+    Raises ValueError when shapes don't fit, RecipeError when `abstention` is none of its rules.
+    """
+    gold = np.asarray(gold)
+    several = gold.ndim == 2
+    temperature = fit_temperature(logits, gold)
+    before, after = (probabilities(logits, t, several=several) for t in (1.0, temperature))
+    thresholds = thresholds_per_label(after, gold, fewest_positives) if several else None
+    confidence, correct = _answered(after, gold, thresholds)
+    chosen = at_threshold(confidence, correct, (abstention or Abstention()).threshold(confidence))
+    return Confidence(
+        temperature=temperature,
+        ece_before=_calibration_error(before, gold),
+        ece_after=_calibration_error(after, gold),
+        threshold=chosen.threshold,
+        coverage=chosen.coverage,
+        risk=chosen.risk,
+        examples=len(gold),
+        label_thresholds=None if thresholds is None else tuple(thresholds.tolist()),
+    )
+
+
+def confidence_of(chances: Floats, label_thresholds: npt.ArrayLike | None = None) -> Floats:
+    """(E,) confidence of the answers that probabilities (E, C) give: that of the best class or, with
+    `label_thresholds` (C,), that of the whole set, as if labels were independent.
+    """
+    if label_thresholds is None:
+        return np.asarray(chances.max(axis=1))
+    holds = chances >= np.asarray(label_thresholds)
+    return np.asarray(np.where(holds, chances, 1 - chances).prod(axis=1))
+
+
+def _answered(
+    chances: Floats, gold: npt.NDArray[Any], thresholds: Floats | None
+) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """(E,) confidences, and whether the answers are right: the class, or the whole set of labels."""
+    if thresholds is None:
+        return confidence_of(chances), chances.argmax(axis=1) == gold
+    right = ((chances >= thresholds) == gold.astype(bool)).all(axis=1)
+    return confidence_of(chances, thresholds), right
+
+
+def _calibration_error(chances: Floats, gold: npt.NDArray[Any]) -> float:
+    if gold.ndim == 2:
+        return expected_calibration_error(chances.ravel(), gold.ravel())
+    return expected_calibration_error(chances.max(axis=1), chances.argmax(axis=1) == gold)

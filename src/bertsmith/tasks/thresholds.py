@@ -1,0 +1,142 @@
+"""Thresholds chosen on dev: below which confidence not to answer, and from which probability a label holds.
+
+An answer is given, and a label holds, where confidence or probability >= threshold. E examples, C labels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bertsmith.errors import RecipeError
+
+Floats = npt.NDArray[np.float64]
+
+# No confidence reaches it: nothing is answered.
+NEVER = 2.0
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Answering from `threshold` on answers `coverage` of the texts; `risk` of those answers are wrong."""
+
+    threshold: float
+    coverage: float
+    risk: float
+
+
+def at_threshold(confidence: npt.ArrayLike, correct: npt.ArrayLike, threshold: float) -> Coverage:
+    """Coverage and risk of (E,) answers under a threshold; the risk of no answers is 0."""
+    confidence, correct = _answers(confidence, correct)
+    answered = confidence >= threshold
+    risk = float(1 - correct[answered].mean()) if answered.any() else 0.0
+    return Coverage(float(threshold), float(answered.mean()), risk)
+
+
+def risk_coverage(
+    confidence: npt.ArrayLike,
+    correct: npt.ArrayLike,
+    coverages: Sequence[float] = (1.0, 0.95, 0.9, 0.8, 0.7, 0.5),
+) -> tuple[Coverage, ...]:
+    """What answering only the surest texts gains: coverage and risk for each wanted coverage
+    (El-Yaniv and Wiener 2010). Raises RecipeError for a coverage outside (0, 1].
+    """
+    confidence, correct = _answers(confidence, correct)
+    return tuple(
+        at_threshold(confidence, correct, threshold_for_coverage(confidence, wanted)) for wanted in coverages
+    )
+
+
+def threshold_for_coverage(confidence: npt.ArrayLike, coverage: float) -> float:
+    """The highest threshold that still answers at least this share of the texts; 0.0 for all of them.
+
+    Texts of equal confidence are answered together, so that more may be answered than asked for. Raises
+    RecipeError when the coverage isn't in (0, 1].
+    """
+    confidence = np.asarray(confidence, np.float64)
+    if not 0 < coverage <= 1:
+        raise RecipeError(f"Expected coverage above 0 and at most 1 (0.9 answers 90 %), found {coverage}.")
+    if coverage == 1:
+        return 0.0
+    # Rounding makes 0.7 * 10 a little more than 7.
+    answered = max(1, int(np.ceil(coverage * len(confidence) - 1e-9)))
+    return float(np.sort(confidence)[-answered])
+
+
+def chow_threshold(error_cost: float, abstain_cost: float) -> float:
+    """Chow's rule (1970): answer where an error's expected cost, (1 - confidence) * error_cost, is not above
+    the cost of leaving the text to someone else.
+
+    Right as far as confidence is calibrated. Costs may have any unit; their ratio counts. Raises RecipeError
+    unless error_cost > 0 and abstain_cost >= 0.
+    """
+    if not (np.isfinite([error_cost, abstain_cost]).all() and error_cost > 0 and abstain_cost >= 0):
+        raise RecipeError(
+            f"Expected an error's cost above 0 and a cost of abstaining of at least 0, "
+            f"found {error_cost} and {abstain_cost}."
+        )
+    return max(0.0, 1 - abstain_cost / error_cost)
+
+
+def threshold_for_costs(
+    confidence: npt.ArrayLike, correct: npt.ArrayLike, error_cost: float, abstain_cost: float
+) -> float:
+    """The threshold that would have cost least on dev, whether confidence is calibrated or not.
+
+    Of equally cheap thresholds the lowest, which answers most; NEVER where answering never pays. Needs a few
+    hundred texts to be steadier than `chow_threshold`. Raises RecipeError as that does.
+    """
+    chow_threshold(error_cost, abstain_cost)
+    confidence, correct = _answers(confidence, correct)
+    order = np.argsort(-confidence, kind="stable")
+    ranked = confidence[order]
+    answered = np.arange(len(ranked) + 1)
+    errors = np.concatenate([[0.0], np.cumsum(1 - correct[order])])
+    costs = errors * error_cost + (len(ranked) - answered) * abstain_cost
+    # Equal confidences can't be told apart: only the last of them may end the answers.
+    possible = np.concatenate([[True], ranked[1:] < ranked[:-1], [True]])
+    costs[~possible] = np.inf
+    best = int(np.flatnonzero(costs <= costs.min() * (1 + 1e-12))[-1])
+    if best in (0, len(ranked)):
+        return 0.0 if best else NEVER
+    return float(_between(ranked[best], ranked[best - 1]))
+
+
+def thresholds_per_label(
+    probabilities: npt.ArrayLike, gold: npt.ArrayLike, fewest_positives: int = 1
+) -> Floats:
+    """(C,) for each label the threshold with the best F1 on dev; all cut points at once.
+
+    A cut lies half-way between two neighbouring probabilities; of equally good cuts the one nearest 0.5. A
+    label with fewer than `fewest_positives` examples on dev, or none at all, gets 0.5: a cut fitted to a
+    handful of texts fits only them. Raises ValueError unless both are (E, C).
+    """
+    chances, gold = np.asarray(probabilities, np.float64), np.asarray(gold, np.bool_)
+    if chances.ndim != 2 or chances.shape != gold.shape or not len(gold):
+        raise ValueError(f"expected probabilities and gold (E, C), found {chances.shape}, {gold.shape}")
+    order = np.argsort(-chances, axis=0, kind="stable")
+    ranked = np.take_along_axis(chances, order, axis=0)
+    below = np.concatenate([ranked[1:], np.zeros((1, ranked.shape[1]))])
+    hits = np.cumsum(np.take_along_axis(gold, order, axis=0), axis=0)
+    f1 = 2 * hits / (np.arange(1, len(gold) + 1)[:, None] + gold.sum(axis=0))
+    f1[:-1][ranked[:-1] == ranked[1:]] = -1.0
+    cuts = _between(below, ranked)
+    # F1 is a quotient of whole numbers, hence equal values are equal to the last bit.
+    distances = np.where(f1 == f1.max(axis=0), np.abs(cuts - 0.5), np.inf)
+    best = np.take_along_axis(cuts, distances.argmin(axis=0)[None], axis=0)[0]
+    return np.where(gold.sum(axis=0) >= max(1, fewest_positives), best, 0.5)
+
+
+def _between(below: npt.ArrayLike, above: npt.ArrayLike) -> Floats:
+    """Half-way, and `above` itself where no float lies between: `below` must stay below."""
+    below, above = np.asarray(below, np.float64), np.asarray(above, np.float64)
+    middle = (below + above) / 2
+    return np.where(middle > below, middle, above)
+
+
+def _answers(confidence: npt.ArrayLike, correct: npt.ArrayLike) -> tuple[Floats, Floats]:
+    confidence, correct = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
+    if confidence.ndim != 1 or confidence.shape != correct.shape or not len(correct):
+        raise ValueError(f"expected (E,) confidences and answers, found {confidence.shape}, {correct.shape}")
+    return confidence, correct
