@@ -109,6 +109,14 @@ class SourceStream:
         if rest:
             yield rest
 
+    def text(self) -> str:
+        """All of it at once, for formats that cannot be read by lines; errors as of `lines`."""
+        return "".join(self._decoded())
+
+    def content(self) -> bytes:
+        """The decompressed bytes at once, for formats that are read by jumping about."""
+        return b"".join([self.head, *iter(self._read, b"")])
+
     def _decoded(self) -> Iterator[str]:
         encoding = self._marked_encoding() or self._settings.encoding
         try:

@@ -3,9 +3,10 @@
 Every reader yields (row number from 0, text); a null is an empty document.
 """
 
+import contextlib
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,28 +22,33 @@ csv.field_size_limit(LONGEST_LINE)
 
 def json_lines(lines: Iterable[str], name: str, column: str) -> Iterator[Text]:
     """One JSON object a line, its text under the key `column`."""
-    row = 0
+    advice = "If the file holds plain text, say so with --format file."
+    for row, (number, record) in enumerate(json_records(lines, name, advice)):
+        if column not in record:
+            raise _missing_column(f"{name}, line {number}", column, record)
+        yield str(row), _text(record[column], f"{name}, line {number}", column)
+
+
+def json_records(lines: Iterable[str], name: str, advice: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number from 1, object) of every line that isn't blank."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # too many digits or brackets are errors of their own
             raise InputError(
                 f"{name}, line {number}: expected one JSON object, but it is not valid JSON ({error}). "
-                "If the file holds plain text, say so with --format file."
+                f"{advice}"
             ) from error
         if not isinstance(record, dict):
             raise InputError(f"{name}, line {number}: expected a JSON object, found {type(record).__name__}.")
-        if column not in record:
-            raise _missing_column(f"{name}, line {number}", column, record)
-        yield str(row), _text(record[column], f"{name}, line {number}", column)
-        row += 1
+        yield number, record
 
 
 def separated(lines: Iterable[str], name: str, column: str, dialect: str) -> Iterator[Text]:
     """CSV with quotes as in RFC 4180, or TSV, where a quote is a letter like any other; a header first."""
-    rows = _rows(lines, name, dialect)
+    rows = (row for _, row in separated_rows(lines, name, dialect))
     header = next(rows, None)
     if header is None:
         return
@@ -60,17 +66,18 @@ def separated(lines: Iterable[str], name: str, column: str, dialect: str) -> Ite
         yield str(number), row[at]
 
 
-def _rows(lines: Iterable[str], name: str, dialect: str) -> Iterator[list[str]]:
+def separated_rows(lines: Iterable[str], name: str, dialect: str) -> Iterator[tuple[int, list[str]]]:
+    """(number of the line it begins on, fields) of every row of CSV or TSV; a blank line has no fields."""
     reader = csv.reader((line + "\n" for line in lines), **_DIALECTS[dialect])
     while True:
+        begins = reader.line_num + 1
         try:
-            yield next(reader)
+            yield begins, next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            raise InputError(
-                f"{name}, line {reader.line_num}: not valid {dialect.upper()} ({error})."
-            ) from error
+            # With a quote that is never closed the reader stands at the end of the file by now.
+            raise InputError(f"{name}, line {begins}: not valid {dialect.upper()} ({error}).") from error
 
 
 _DIALECTS: dict[str, dict[str, Any]] = {
@@ -81,15 +88,39 @@ _DIALECTS: dict[str, dict[str, Any]] = {
 
 def parquet(file: Any, name: str, column: str) -> Iterator[Text]:
     """A string column of a Parquet file, a few hundred rows at a time."""
-    try:
+
+    def the_column(schema: pa.Schema) -> list[str]:
+        _check_column(schema, name, column)
+        return [column]
+
+    row = 0
+    for batch in record_batches(file, name, the_column):
+        for text in batch.column(0).to_pylist():
+            yield str(row), text or ""
+            row += 1
+
+
+def record_batches(
+    file: Any, name: str, choose: Callable[[pa.Schema], Sequence[str]]
+) -> Iterator[pa.RecordBatch]:
+    """A Parquet file's rows, some hundreds at a time, of the columns that `choose` takes from its schema."""
+    with _whole_parquet(name):
         # Without pre-buffering a row group is streamed page by page instead of loaded whole.
         table = pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
-        _check_column(table.schema_arrow, name, column)
-        row = 0
-        for batch in table.iter_batches(batch_size=ROWS_AT_A_TIME, columns=[column], use_threads=False):
-            for text in batch.column(0).to_pylist():
-                yield str(row), text or ""
-                row += 1
+        columns = list(choose(table.schema_arrow))
+        yield from table.iter_batches(batch_size=ROWS_AT_A_TIME, columns=columns, use_threads=False)
+
+
+def parquet_columns(file: Any, name: str) -> list[str]:
+    """The names of a Parquet file's columns; no row is read."""
+    with _whole_parquet(name):
+        return list(pq.read_schema(file).names)
+
+
+@contextlib.contextmanager
+def _whole_parquet(name: str) -> Iterator[None]:
+    try:
+        yield
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{name}: not a whole Parquet file ({error}). Fetch or write it again.") from error
 

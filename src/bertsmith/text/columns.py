@@ -1,0 +1,139 @@
+"""Which columns of a table hold the text, its partner and the label: by name, by number, or by a guess.
+
+Numbers count from 1, as those of `cut` and of a spreadsheet do. A name wins over a number: `2` means the
+column called "2" where there is one. When nothing is said, names decide, whatever their case; spaces, dashes
+and underscores are one:
+
+| wanted | names that say so |
+| --- | --- |
+| a pair | text + text_pair, text1 + text2, text_a + text_b, sentence1 + sentence2, sentence_a + sentence_b, |
+|        | question1 + question2, question + sentence, question + answer, query + passage, query + document, |
+|        | premise + hypothesis, #1 string + #2 string |
+| one text | text, sentence, content, review, comment, utterance, document, question, query |
+| the label | label, labels, class, category, topic, topics, intent, sentiment, target, score, rating, |
+|           | similarity, similarity_score, gold_label, quality |
+
+Two candidates for one place are an error, never a choice.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from bertsmith.errors import InputError
+
+PAIRS = (
+    ("text", "text_pair"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+    ("sentence1", "sentence2"),
+    ("sentence_a", "sentence_b"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("question", "answer"),
+    ("query", "passage"),
+    ("query", "document"),
+    ("premise", "hypothesis"),
+    ("#1_string", "#2_string"),
+)
+TEXTS = ("text", "sentence", "content", "review", "comment", "utterance", "document", "question", "query")
+LABELS = (
+    *("label", "labels", "class", "category", "topic", "topics", "intent", "sentiment", "target"),
+    *("score", "rating", "similarity", "similarity_score", "gold_label", "quality"),
+)
+
+
+class Columns(NamedTuple):
+    """A table's columns, by name or number; None where there is none or none was said."""
+
+    text: str | int
+    text_pair: str | int | None
+    label: str | int | None
+
+
+def guess_columns(
+    names: Sequence[str],
+    where: str,
+    *,
+    text: str | int | None = None,
+    text_pair: str | int | None = None,
+    label: str | int | None = None,
+) -> Columns:
+    """What was said, completed by what the table above finds among `names`; no label found is None.
+
+    A pair is only looked for when `text` was not said either. `where`: the file, for messages.
+    Raises InputError, naming the columns and the option, when no column or more than one could be the text,
+    and when more than one could be the label.
+    """
+    known = {_plain(name): name for name in names}
+    if text is None:
+        text, *pair = _text_columns(known, where)
+        text_pair = text_pair or next(iter(pair), None)
+    return Columns(text, text_pair, _label_column(known, where) if label is None else label)
+
+
+def _text_columns(known: Mapping[str, str], where: str) -> tuple[str, ...]:
+    pairs = [pair for pair in PAIRS if known.keys() >= set(pair)]
+    in_pairs = {name for pair in pairs for name in pair}
+    texts = [(name,) for name in TEXTS if name in known.keys() - in_pairs]
+    readings = [tuple(known[name] for name in reading) for reading in [*pairs, *texts]]
+    if len(readings) == 1:
+        return readings[0]
+    found = " or ".join(" with ".join(reading) for reading in readings)
+    problem = f"the text could be {found}" if found else "no column has a name that says it holds the text"
+    raise InputError(
+        f"{where}: {problem}. There are: {_listed(list(known.values()))}. "
+        "Name the text with --text and, for pairs, --text-pair."
+    )
+
+
+def _label_column(known: Mapping[str, str], where: str) -> str | None:
+    labels = [known[name] for name in LABELS if name in known]
+    if len(labels) > 1:
+        raise InputError(f"{where}: {_listed(labels)} could all be the label. Name one with --label.")
+    return labels[0] if labels else None
+
+
+def find_column(column: str | int, names: Sequence[str], where: str) -> int:
+    """The index (from 0) of a column given by its name or by its number from 1.
+
+    Raises InputError when there is no such column, or several of that name.
+    """
+    if column in names:
+        if names.count(str(column)) > 1:
+            numbers = _listed([str(number) for number, name in enumerate(names, 1) if name == column])
+            raise InputError(
+                f"{where}: columns {numbers} are all called {column!r}. Give the number of the one you mean."
+            )
+        return names.index(str(column))
+    number = column_number(column)
+    if number is None or number > len(names):
+        raise unknown_column(column, names, where)
+    return number - 1
+
+
+def column_number(column: str | int) -> int | None:
+    """The number that `column` is or spells; None when it is a name. InputError when it is below 1."""
+    if isinstance(column, str) and not re.fullmatch(r"-?[0-9]+", column):
+        return None
+    if int(column) < 1:
+        raise InputError(f"There is no column {column}: columns count from 1, as those of `cut` do.")
+    return int(column)
+
+
+def unknown_column(column: str | int, names: Sequence[str], where: str) -> InputError:
+    """Says which columns there are, the one that `column` may be a slip for first."""
+    nearest = get_close_matches(str(column), names, n=1, cutoff=0.5)
+    listed = _listed([*nearest, *(name for name in names if name not in nearest)])
+    meant = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return InputError(f"{where}: no column {column!r}. There are: {listed}.{meant}")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", "_", name.strip().lower())
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:20]) or "none"
+    return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -1,0 +1,238 @@
+"""Rows of labelled data out of any table: the columns asked for, and where each row stands.
+
+| format | by the ending | a row's values |
+| --- | --- | --- |
+| csv | .csv | strings; quotes as in RFC 4180 |
+| tsv | .tsv, .tab | strings; a quote is a letter like any other |
+| jsonl | .jsonl, .ndjson | as JSON has them: strings, numbers, lists, None |
+| json | .json | the same, from one list of objects (or from lines after all) |
+| parquet | .parquet | as Parquet has them |
+| lines | .txt | one column called `text`, a row a line |
+
+Each may be packed: a.csv.gz, a.jsonl.zst. A dash is standard input, JSON lines unless another format is
+given. Blank lines are passed over. A byte-order mark settles the encoding and is no part of a column's name.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from bertsmith.errors import InputError
+from bertsmith.text import tables
+from bertsmith.text.columns import column_number, find_column, unknown_column
+from bertsmith.text.table_file import TableFile, open_table
+
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".txt": "lines",
+}
+LINES_HAVE = ["text"]  # the one column of plain lines
+
+
+class Row(NamedTuple):
+    """Values in the order of the columns asked for, and their place for messages: 'train.tsv, line 12'."""
+
+    values: tuple[Any, ...]
+    where: str
+
+
+class Record(NamedTuple):
+    """One JSON object whole, and its place."""
+
+    fields: dict[str, Any]
+    where: str
+
+
+def read_rows(
+    path: str | Path,
+    columns: Sequence[str | int],
+    *,
+    format: str | None = None,
+    header: bool = True,
+    encoding: str = "utf-8",
+) -> list[Row]:
+    """Every row of a table, reduced to `columns`, each given by name or by its number from 1.
+
+    `header=False`: the first line of a CSV or TSV file is a row, and columns have numbers only. Rows may have
+    more columns than are asked for. `encoding`: of a file without a byte-order mark.
+    Raises InputError for a file that is missing, empty, broken or in another encoding, for a column that
+    isn't there, and for a row that is too short, with its line.
+    """
+    with _opened(path, format, encoding) as table:
+        rows = list(_READERS[table.format](table, columns, header))
+    if not rows:
+        raise InputError(f"{table.name} has no rows. Expected at least one, as {table.format}.")
+    return rows
+
+
+def read_column_names(
+    path: str | Path, *, format: str | None = None, header: bool = True, encoding: str = "utf-8"
+) -> list[str]:
+    """The names of a table's columns (of JSON: the first object's keys); without a header '1', '2', ...
+
+    Standard input is read once only: to know its columns, name them.
+    """
+    if str(path) == "-":
+        raise InputError("The columns of standard input cannot be looked up beforehand. Name them.")
+    with _opened(path, format, encoding) as table:
+        return _NAMES[table.format](table, header)
+
+
+def read_records(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> list[Record]:
+    """Every JSON object of a .jsonl or .json file, whole, for data that is more than columns."""
+    with _opened(path, format, encoding) as table:
+        if table.format not in ("jsonl", "json"):
+            raise InputError(f"{table.name}: expected JSON lines or a JSON list, found {table.format}.")
+        records = list(_records(table))
+    if not records:
+        raise InputError(f"{table.name} has no rows. Expected at least one JSON object.")
+    return records
+
+
+def _opened(path: str | Path, format: str | None, encoding: str) -> AbstractContextManager[TableFile]:
+    return open_table(path, format, encoding, FORMATS, otherwise="jsonl" if str(path) == "-" else None)
+
+
+def _separated(table: TableFile, columns: Sequence[str | int], header: bool) -> Iterator[Row]:
+    rows = _filled(table)
+    first = next(rows, None)
+    if first is None:
+        return
+    names = _header(first[1]) if header else None
+    picked = [_place(column, names, table.name) for column in columns]
+    needed = max(picked, default=-1) + 1
+    for line, row in rows if header else chain([first], rows):
+        where = f"{table.name}, line {line}"
+        if len(row) < needed:
+            raise _too_short(row, needed, where, table.format)
+        yield Row(tuple(row[index] for index in picked), where)
+
+
+def _filled(table: TableFile) -> Iterator[tuple[int, list[str]]]:
+    return (row for row in tables.separated_rows(table.lines(), table.name, table.format) if row[1])
+
+
+def _header(fields: Iterable[str]) -> list[str]:
+    return [field.strip() for field in fields]
+
+
+def _place(column: str | int, names: Sequence[str] | None, where: str) -> int:
+    if names is not None:
+        return find_column(column, names, where)
+    number = column_number(column)
+    if number is None:
+        raise InputError(
+            f"{where}: no column {column!r}, for without a header columns have numbers only, from 1."
+        )
+    return number - 1
+
+
+def _too_short(row: Sequence[str], needed: int, where: str, format: str) -> InputError:
+    hint = ""
+    if format == "csv" and "\t" in "".join(row):
+        hint = " It looks tab-separated: try --format tsv."
+    return InputError(
+        f"{where}: expected {needed} columns or more, found {len(row)}. Mend the row or remove it.{hint}"
+    )
+
+
+def _objects(table: TableFile, columns: Sequence[str | int], header: bool) -> Iterator[Row]:
+    for fields, where in _records(table):
+        for column in columns:
+            if column not in fields:
+                raise unknown_column(column, list(fields), where)
+        yield Row(tuple(fields[str(column)] for column in columns), where)
+
+
+def _records(table: TableFile) -> Iterator[Record]:
+    lines: Iterable[str] = table.lines()
+    if table.format == "json":
+        text = table.stream.text()
+        if text.lstrip().startswith("["):
+            yield from _listed_records(text, table.name)
+            return
+        lines = text.split("\n")
+    advice = "Mend the line, or name another format with --format."
+    for number, record in tables.json_records(lines, table.name, advice):
+        yield Record(record, f"{table.name}, line {number}")
+
+
+def _listed_records(text: str, name: str) -> Iterator[Record]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{name}: expected one JSON list of objects, but it is not valid JSON ({error})."
+        ) from error
+    for number, record in enumerate(found, start=1):
+        if not isinstance(record, dict):
+            raise InputError(f"{name}, item {number}: expected a JSON object, found {type(record).__name__}.")
+        yield Record(record, f"{name}, item {number}")
+
+
+def _parquet(table: TableFile, columns: Sequence[str | int], header: bool) -> Iterator[Row]:
+    chosen: list[str] = []
+
+    def choose(schema: pa.Schema) -> list[str]:
+        chosen.extend(schema.names[find_column(column, schema.names, table.name)] for column in columns)
+        return list(dict.fromkeys(chosen))
+
+    row = 0
+    with table.binary() as file:
+        for batch in tables.record_batches(file, table.name, choose):
+            for values in zip(*(batch.column(name).to_pylist() for name in chosen)):
+                row += 1
+                yield Row(values, f"{table.name}, row {row}")
+
+
+def _lines(table: TableFile, columns: Sequence[str | int], header: bool) -> Iterator[Row]:
+    for column in columns:
+        find_column(column, LINES_HAVE, table.name)
+    for number, line in enumerate(table.lines(), start=1):
+        if line.strip():
+            yield Row((line,) * len(columns), f"{table.name}, line {number}")
+
+
+_READERS: dict[str, Callable[[TableFile, Sequence[str | int], bool], Iterator[Row]]] = {
+    "csv": _separated,
+    "tsv": _separated,
+    "jsonl": _objects,
+    "json": _objects,
+    "parquet": _parquet,
+    "lines": _lines,
+}
+
+
+def _separated_names(table: TableFile, header: bool) -> list[str]:
+    _, first = next(_filled(table), (0, []))
+    return _header(first) if header else [str(number) for number in range(1, len(first) + 1)]
+
+
+def _object_names(table: TableFile, header: bool) -> list[str]:
+    return [name for record in islice(_records(table), 1) for name in record.fields]
+
+
+def _parquet_names(table: TableFile, header: bool) -> list[str]:
+    with table.binary() as file:
+        return tables.parquet_columns(file, table.name)
+
+
+_NAMES: dict[str, Callable[[TableFile, bool], list[str]]] = {
+    "csv": _separated_names,
+    "tsv": _separated_names,
+    "jsonl": _object_names,
+    "json": _object_names,
+    "parquet": _parquet_names,
+    "lines": lambda table, header: LINES_HAVE,
+}
