@@ -11,6 +11,7 @@ from bertsmith.model.config import Family, make_config
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.optimizer import (
     decays,
+    layer_depths,
     load_optimizer_tensors,
     make_optimizer,
     optimizer_tensors,
@@ -27,8 +28,8 @@ def new_model(family: Family = "bert") -> PretrainingModel:
     return PretrainingModel(make_config(config | SHAPE | own, "the test"))
 
 
-def new_optimizer(model: nn.Module) -> torch.optim.AdamW:
-    return make_optimizer(model, weight_decay=0.01, betas=(0.9, 0.999), epsilon=1e-6)
+def new_optimizer(model: nn.Module, layer_decay: float = 1.0) -> torch.optim.AdamW:
+    return make_optimizer(model, 0.01, betas=(0.9, 0.999), epsilon=1e-6, layer_decay=layer_decay)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
@@ -73,6 +74,52 @@ def test_frozen_parameters_are_left_out() -> None:
     assert len(trained) == len(list(model.parameters())) - frozen
 
 
+@pytest.mark.parametrize(
+    ("name", "depth"),
+    [
+        ("masked_language.dense.weight", 0),
+        ("next_sentence.bias", 0),
+        ("encoder.pooler.weight", 0),
+        ("encoder.layers.1.attention.qkv.weight", 1),
+        ("encoder.layers.1.feed_forward_norm.bias", 1),
+        ("encoder.layers.0.attention.output.bias", 2),
+        ("encoder.embeddings.norm.weight", 3),
+        ("encoder.embeddings.token.weight", 3),
+    ],
+)
+def test_rates_fall_by_one_factor_for_each_layer_below_the_head(name: str, depth: int) -> None:
+    model = new_model()
+    assert layer_depths(model)[name] == depth
+    optimizer = new_optimizer(model, layer_decay=0.5)
+    set_learning_rate(optimizer, 0.2)
+    (group,) = (g for g in optimizer.param_groups if any(p is model.get_parameter(name) for p in g["params"]))
+    assert group["lr"] == 0.2 * 0.5**depth
+    assert group["weight_decay"] == (0.01 if decays(name) else 0.0)
+
+
+def test_with_layer_decay_every_weight_is_in_one_group_and_frozen_layers_still_count() -> None:
+    model = new_model()
+    model.encoder.layers[1].requires_grad_(False)
+    groups = new_optimizer(model, layer_decay=0.9).param_groups
+    placed = [id(p) for group in groups for p in group["params"]]
+    assert sorted(placed) == sorted(id(p) for p in model.parameters() if p.requires_grad)
+    assert sorted({group["factor"] for group in groups}) == pytest.approx([0.9**3, 0.9**2, 1.0])
+
+
+def test_a_step_moves_each_layer_by_its_own_rate() -> None:
+    """AdamW's first step moves every weight by its rate, whatever the gradient's size."""
+    model = new_model()
+    before = deepcopy(model)
+    optimizer = make_optimizer(model, 0.0, betas=(0.9, 0.999), epsilon=0.0, layer_decay=0.5)
+    set_learning_rate(optimizer, 0.01)
+    for number, parameter in enumerate(model.parameters()):
+        parameter.grad = torch.full_like(parameter, float(number + 1))
+    optimizer.step()
+    for name, depth in layer_depths(model).items():
+        moved = before.get_parameter(name) - model.get_parameter(name)
+        assert torch.allclose(moved, torch.full_like(moved, 0.01 * 0.5**depth), rtol=1e-3), name
+
+
 def test_one_step_by_hand() -> None:
     """AdamW's first step: the moments' corrections cancel, and decay is not part of the gradient."""
     model = nn.Sequential(nn.Linear(1, 1))
@@ -86,13 +133,14 @@ def test_one_step_by_hand() -> None:
     assert bias.item() == pytest.approx(before[1] - 0.1 * -3 / (3 + 1e-6), rel=1e-5)
 
 
-def test_state_goes_over_to_another_optimizer_to_the_bit() -> None:
+@pytest.mark.parametrize("layer_decay", [1.0, 0.8])
+def test_state_goes_over_to_another_optimizer_to_the_bit(layer_decay: float) -> None:
     model = new_model()
-    optimizer = new_optimizer(model)
+    optimizer = new_optimizer(model, layer_decay)
     for _ in range(3):
         take_step(model, optimizer)
     twin = deepcopy(model)
-    resumed = new_optimizer(twin)
+    resumed = new_optimizer(twin, layer_decay)
     saved = {name: tensor.clone() for name, tensor in optimizer_tensors(model, optimizer).items()}
     load_optimizer_tensors(twin, resumed, saved)
     assert len(saved) == 3 * len(list(model.parameters()))
