@@ -1,0 +1,204 @@
+"""What a score must beat: the majority, and a model without any pre-training that trains in seconds.
+
+Each baseline learns from train and answers dev; the task's own metrics score its answers like the model's.
+All are deterministic and bounded: what exceeds the bounds below is sampled, and the name says so.
+
+E examples, C classes or labels, F features.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Text = str | tuple[str, str]  # a text, or a pair of them
+Answers = TypeVar("Answers")
+
+MOST_ROWS = 100_000
+MOST_CHARACTERS = 30_000_000
+MOST_DECISIONS = 5_000_000  # rows times labels, where each label has a model of its own
+MOST_FEATURES = 200_000
+MOST_WEIGHTS = 20_000_000  # features times classes: 160 MB
+
+# Words, and each other sign by itself: "?" tells much, and a text of emoji alone still has features.
+TOKEN = r"\w+|[^\w\s]"
+
+
+@dataclass(frozen=True)
+class Baseline(Generic[Answers]):
+    """`predictions` for dev, in its order; `name` as tables print it."""
+
+    name: str
+    predictions: Answers
+
+
+def majority_class(gold: npt.ArrayLike, rows: int) -> Baseline[Ints]:
+    """The most frequent class of train (E,) for each of dev's rows; of equally frequent ones the first."""
+    return Baseline("majority", np.full(rows, np.bincount(np.asarray(gold, np.int64)).argmax(), np.int64))
+
+
+def majority_labels(gold: npt.ArrayLike, rows: int) -> Baseline[Bools]:
+    """The most frequent set of labels of train (E, C) for each of dev's rows; it may be the empty set."""
+    sets, counts = np.unique(np.asarray(gold, np.bool_), axis=0, return_counts=True)
+    return Baseline("majority", np.tile(sets[counts.argmax()], (rows, 1)))
+
+
+def mean_number(gold: npt.ArrayLike, rows: int) -> Baseline[Floats]:
+    """The mean of train (E,) for each of dev's rows: no correlation, and the error to beat."""
+    return Baseline("mean", np.full(rows, np.mean(np.asarray(gold, np.float64))))
+
+
+def tfidf_classes(train: Sequence[Text], gold: npt.ArrayLike, dev: Sequence[Text]) -> Baseline[Ints]:
+    """Logistic regression over TF-IDF: class numbers (E,)."""
+    from sklearn.linear_model import LogisticRegression
+
+    gold = np.asarray(gold, np.int64)
+    name, rows = _within_bounds("TF-IDF + logistic regression", train)
+    if len(np.unique(gold[rows])) == 1:
+        return Baseline(name, np.full(len(dev), gold[rows[0]], np.int64))
+    learner = LogisticRegression(C=10.0, max_iter=200)
+    predictions = _fitted(learner, train, rows, gold, dev, most_features=MOST_WEIGHTS // len(np.unique(gold)))
+    return Baseline(name, predictions.astype(np.int64))
+
+
+def tfidf_labels(train: Sequence[Text], gold: npt.ArrayLike, dev: Sequence[Text]) -> Baseline[Bools]:
+    """One logistic regression a label (one against the rest) over TF-IDF: truth values (E, C).
+
+    A label that train never or always has is never or always given.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    gold = np.asarray(gold, np.bool_)
+    labels = gold.shape[1]
+    name, rows = _within_bounds("TF-IDF + one-vs-rest logistic regression", train, MOST_DECISIONS // labels)
+    varied = gold[rows].any(axis=0) & ~gold[rows].all(axis=0)
+    predictions = np.tile(gold[rows].all(axis=0), (len(dev), 1))
+    if varied.any():
+        # liblinear is the fastest for one label at a time, and draws nothing when it solves the primal.
+        learner = OneVsRestClassifier(LogisticRegression(C=10.0, solver="liblinear"))
+        found = _fitted(
+            learner, train, rows, gold[:, varied].astype(int), dev, most_features=MOST_WEIGHTS // labels
+        )
+        predictions[:, varied] = found.reshape(len(dev), -1).astype(bool)
+    return Baseline(name, predictions)
+
+
+def tfidf_numbers(train: Sequence[Text], gold: npt.ArrayLike, dev: Sequence[Text]) -> Baseline[Floats]:
+    """Ridge regression over TF-IDF: numbers (E,)."""
+    from sklearn.linear_model import Ridge
+
+    name, rows = _within_bounds("TF-IDF + ridge regression", train)
+    predictions = _fitted(Ridge(solver="sparse_cg"), train, rows, np.asarray(gold, np.float64), dev)
+    return Baseline(name, predictions.astype(np.float64))
+
+
+def tfidf_cosine(train: Sequence[Text], dev: Sequence[tuple[str, str]]) -> Baseline[Floats]:
+    """The cosine of the TF-IDF vectors of a pair's words (E,): nothing is learned from train but how rare
+    words are.
+    """
+    name, rows = _within_bounds("TF-IDF cosine", train)
+    weigh = _weigher(_sides(train, rows), words=(1, 1), most_features=MOST_FEATURES)
+    return Baseline(name, _cosines(weigh([first for first, _ in dev]), weigh([second for _, second in dev])))
+
+
+def frequent_tags(
+    words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]], dev: Sequence[Sequence[str]]
+) -> Baseline[list[list[str]]]:
+    """Each word's most frequent tag in train; for unknown words "O" or, in a scheme without it, the most
+    frequent tag of all. Of equally frequent tags the first by alphabet.
+    """
+    counts: dict[str, Counter[str]] = {}
+    overall: Counter[str] = Counter()
+    for sentence, its_tags in zip(words, tags, strict=True):
+        overall.update(its_tags)
+        for word, tag in zip(sentence, its_tags, strict=True):
+            counts.setdefault(word, Counter())[tag] += 1
+    best = {word: _most_frequent(found) for word, found in counts.items()}
+    unknown = "O" if "O" in overall or not overall else _most_frequent(overall)
+    return Baseline(
+        "most frequent tag of each word", [[best.get(word, unknown) for word in line] for line in dev]
+    )
+
+
+def _most_frequent(counts: Counter[str]) -> str:
+    return min(counts, key=lambda tag: (-counts[tag], tag))
+
+
+def _within_bounds(name: str, train: Sequence[Text], most_rows: int = MOST_ROWS) -> tuple[str, Ints]:
+    """The rows to learn from, and the name with their number where they are not all."""
+    characters = sum(len(row) if isinstance(row, str) else len(row[0]) + len(row[1]) for row in train)
+    by_length = len(train) * MOST_CHARACTERS // max(1, characters)
+    most = max(1, min(most_rows, MOST_ROWS, by_length))
+    if len(train) <= most:
+        return name, np.arange(len(train))
+    rows = np.sort(np.random.default_rng(0).choice(len(train), most, replace=False))
+    return f"{name} ({most:,} of {len(train):,} rows)", rows
+
+
+def _fitted(
+    learner: Any,
+    train: Sequence[Text],
+    rows: Ints,
+    gold: npt.NDArray[Any],
+    dev: Sequence[Text],
+    most_features: int = MOST_FEATURES,
+) -> npt.NDArray[Any]:
+    """What `learner` answers for dev after train's `rows`."""
+    if not dev:
+        return np.zeros((0, *gold.shape[1:]))
+    weigh = _weigher(_sides(train, rows), words=(1, 2), most_features=min(most_features, MOST_FEATURES))
+    with warnings.catch_warnings():
+        # A baseline that has not converged is a baseline still.
+        warnings.simplefilter("ignore")
+        learner.fit(_features([train[row] for row in rows], weigh), gold[rows])
+        return np.asarray(learner.predict(_features(dev, weigh)))
+
+
+def _sides(train: Sequence[Text], rows: Ints) -> list[str]:
+    """All texts of these rows, both of a pair."""
+    chosen = (train[row] for row in rows)
+    return [text for row in chosen for text in ((row,) if isinstance(row, str) else row)]
+
+
+def _weigher(
+    texts: Sequence[str], words: tuple[int, int], most_features: int
+) -> Callable[[Sequence[str]], Any]:
+    """Texts -> their TF-IDF rows, sparse (E, F) of length 1, under the words and rarities of `texts`."""
+    from scipy.sparse import csr_array
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    if not any(text.strip() for text in texts):
+        return lambda others: csr_array((len(others), 1))
+    vectoriser = TfidfVectorizer(
+        ngram_range=words,
+        token_pattern=TOKEN,
+        sublinear_tf=True,
+        max_features=most_features,
+        dtype=np.float32,
+    )
+    vectoriser.fit(texts)
+    return lambda others: csr_array(vectoriser.transform(others))
+
+
+def _features(rows: Sequence[Text], weigh: Callable[[Sequence[str]], Any]) -> Any:
+    """(E, F) of texts; of pairs (E, 3F + 1): both sides, their absolute difference, their cosine."""
+    from scipy.sparse import csr_array, hstack
+
+    if isinstance(rows[0], str):
+        return weigh([str(row) for row in rows])
+    first, second = (weigh([row[side] for row in rows]) for side in (0, 1))
+    cosine = csr_array(_cosines(first, second)[:, None].astype(np.float32))
+    return csr_array(hstack([first, second, abs(first - second), cosine]))
+
+
+def _cosines(first: Any, second: Any) -> Floats:
+    """(E,) of rows that have length 1, or 0 where a text has no known word."""
+    return np.asarray(first.multiply(second).sum(axis=1), np.float64).ravel()
