@@ -1,0 +1,126 @@
+"""Thresholds equal a search over every cut; ties are kept together; rules that are none are refused."""
+
+import numpy as np
+import pytest
+
+from bertsmith.errors import RecipeError
+from bertsmith.tasks import thresholds
+
+
+@pytest.fixture
+def generator() -> np.random.Generator:
+    return np.random.default_rng(23)
+
+
+def answers(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Up to 30 answers, many of equal confidence."""
+    size = int(generator.integers(1, 30))
+    confidence = generator.random(size).round(int(generator.integers(1, 3)))
+    return confidence, generator.random(size) < confidence
+
+
+def cost(confidence: np.ndarray, correct: np.ndarray, cut: float, error: float, abstain: float) -> float:
+    answered = confidence >= cut
+    return float((answered & ~correct).sum() * error + (~answered).sum() * abstain)
+
+
+def test_coverage_is_reached_with_the_highest_threshold_there_is(generator: np.random.Generator) -> None:
+    for _ in range(300):
+        confidence, _ = answers(generator)
+        wanted = float(generator.choice([0.1, 0.5, 0.7, 0.9, generator.uniform(0.01, 1)]))
+        chosen = thresholds.threshold_for_coverage(confidence, wanted)
+        assert (confidence >= chosen).mean() >= wanted - 1e-9
+        assert (confidence > chosen).mean() < wanted
+    assert thresholds.threshold_for_coverage([0.3, 0.9], 1.0) == 0.0
+
+
+def test_ten_texts_at_70_percent_are_seven() -> None:
+    confidence = np.arange(1, 11) / 10
+    assert (confidence >= thresholds.threshold_for_coverage(confidence, 0.7)).sum() == 7
+
+
+def test_no_threshold_costs_less_than_the_one_for_costs(generator: np.random.Generator) -> None:
+    for _ in range(300):
+        confidence, correct = answers(generator)
+        costs = (float(generator.uniform(0.1, 10)), float(generator.uniform(0, 5)))
+        chosen = thresholds.threshold_for_costs(confidence, correct, *costs)
+        found = cost(confidence, correct, chosen, *costs)
+        cuts = [0.0, *confidence, thresholds.NEVER]
+        assert found == pytest.approx(min(cost(confidence, correct, cut, *costs) for cut in cuts))
+        lower = [cut for cut in cuts if (confidence >= cut).sum() > (confidence >= chosen).sum()]
+        assert all(cost(confidence, correct, cut, *costs) > found - 1e-9 for cut in lower)
+
+
+def test_chows_rule_answers_where_an_error_is_expected_to_cost_less(generator: np.random.Generator) -> None:
+    assert thresholds.chow_threshold(10, 1) == pytest.approx(0.9)
+    assert thresholds.chow_threshold(1, 5) == 0.0
+    confidence = generator.random(200_000)
+    correct = generator.random(200_000) < confidence
+    assert thresholds.threshold_for_costs(confidence, correct, 4, 1) == pytest.approx(0.75, abs=0.03)
+
+
+def test_never_answering_and_always_answering_are_found() -> None:
+    assert thresholds.threshold_for_costs([0.9, 0.8], [False, False], 5, 1) == thresholds.NEVER
+    assert thresholds.threshold_for_costs([0.9, 0.8], [True, True], 5, 1) == 0.0
+
+
+def test_leaving_unsure_texts_lowers_the_risk() -> None:
+    confidence = np.array([0.9, 0.8, 0.7, 0.6])
+    correct = np.array([True, True, False, False])
+    table = thresholds.risk_coverage(confidence, correct, (1.0, 0.75, 0.5))
+    assert [(row.coverage, row.risk) for row in table] == [(1.0, 0.5), (0.75, pytest.approx(1 / 3)), (0.5, 0)]
+    assert thresholds.at_threshold(confidence, correct, thresholds.NEVER).coverage == 0.0
+
+
+def f1_at(cut: float, chances: np.ndarray, gold: np.ndarray) -> float:
+    predicted = chances >= cut
+    return 2 * (predicted & gold).sum() / max(1, predicted.sum() + gold.sum())
+
+
+def test_no_cut_has_a_better_f1(generator: np.random.Generator) -> None:
+    for _ in range(200):
+        shape = (int(generator.integers(1, 25)), int(generator.integers(1, 5)))
+        chances = generator.random(shape).round(int(generator.integers(1, 4)))
+        gold = generator.random(shape) < generator.random()
+        chosen = thresholds.thresholds_per_label(chances, gold)
+        for cut, column, truth in zip(chosen, chances.T, gold.T):
+            if not truth.any():
+                assert cut == 0.5
+                continue
+            best = max(f1_at(c, column, truth) for c in [*column, 2.0])
+            assert f1_at(cut, column, truth) == pytest.approx(best, abs=1e-12)
+
+
+def test_cuts_lie_half_way_and_near_one_half() -> None:
+    gold = np.array([[True], [True], [False], [False]])
+    assert thresholds.thresholds_per_label([[0.9], [0.8], [0.3], [0.2]], gold)[0] == pytest.approx(0.55)
+    # Two cuts with F1 2/3: above the first text, and above the last.
+    tied = thresholds.thresholds_per_label([[0.9], [0.2], [0.1], [0.05]], gold[[0, 2, 3, 1]])
+    assert tied[0] == pytest.approx(0.55)
+
+
+def test_neighbouring_floats_are_still_told_apart() -> None:
+    low = np.float64(0.5)
+    high = np.nextafter(low, 1)
+    (cut,) = thresholds.thresholds_per_label([[high], [low]], [[True], [False]])
+    assert low < cut <= high
+
+
+def test_a_label_with_a_handful_of_texts_keeps_one_half() -> None:
+    chances = np.array([[0.2, 0.2], [0.1, 0.15], [0.05, 0.1]])
+    gold = np.array([[True, True], [False, True], [False, False]])
+    assert thresholds.thresholds_per_label(chances, gold, fewest_positives=2).tolist() == [
+        0.5,
+        pytest.approx(0.125),
+    ]
+
+
+def test_rules_that_are_none_are_refused() -> None:
+    for coverage in (0.0, 1.5, float("nan")):
+        with pytest.raises(RecipeError, match="Expected coverage above 0"):
+            thresholds.threshold_for_coverage([0.5], coverage)
+    for costs in ((0.0, 1.0), (1.0, -1.0), (float("inf"), 1.0)):
+        with pytest.raises(RecipeError, match="Expected an error's cost"):
+            thresholds.chow_threshold(*costs)
+    with pytest.raises(ValueError, match="expected probabilities"):
+        thresholds.thresholds_per_label(np.zeros((2, 2)), np.zeros((2, 3)))
