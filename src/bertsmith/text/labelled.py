@@ -94,10 +94,10 @@ def read_records(path: str | Path, *, format: str | None = None, encoding: str =
     with _opened(path, format, encoding) as table:
         if table.format not in ("jsonl", "json"):
             raise InputError(f"{table.name}: expected JSON lines or a JSON list, found {table.format}.")
-        records = list(_records(table))
-    if not records:
+        found = list(records(table))
+    if not found:
         raise InputError(f"{table.name} has no rows. Expected at least one JSON object.")
-    return records
+    return found
 
 
 def _opened(path: str | Path, format: str | None, encoding: str) -> AbstractContextManager[TableFile]:
@@ -148,14 +148,15 @@ def _too_short(row: Sequence[str], needed: int, where: str, format: str) -> Inpu
 
 
 def _objects(table: TableFile, columns: Sequence[str | int], header: bool) -> Iterator[Row]:
-    for fields, where in _records(table):
+    for fields, where in records(table):
         for column in columns:
             if column not in fields:
                 raise unknown_column(column, list(fields), where)
         yield Row(tuple(fields[str(column)] for column in columns), where)
 
 
-def _records(table: TableFile) -> Iterator[Record]:
+def records(table: TableFile) -> Iterator[Record]:
+    """The objects of an opened .jsonl or .json file, one at a time."""
     lines: Iterable[str] = table.lines()
     if table.format == "json":
         text = table.stream.text()
@@ -220,7 +221,7 @@ def _separated_names(table: TableFile, header: bool) -> list[str]:
 
 
 def _object_names(table: TableFile, header: bool) -> list[str]:
-    return [name for record in islice(_records(table), 1) for name in record.fields]
+    return [name for record in islice(records(table), 1) for name in record.fields]
 
 
 def _parquet_names(table: TableFile, header: bool) -> list[str]:

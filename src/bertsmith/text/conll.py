@@ -1,0 +1,175 @@
+"""Sentences of tagged words: columns as in CoNLL-2003, CoNLL-U, or JSON lines of words and tags.
+
+| format | by the ending | a sentence |
+| --- | --- | --- |
+| conll | any other | a word a line, a blank line behind; -DOCSTART- lines begin documents |
+| conllu | .conllu | the same with # comments; word in column 2, tag in 4; `# newdoc` begins documents |
+| jsonl, json | .jsonl, .ndjson, .json | {"words": [...], "tags": [...]}, or tokens, labels, ner_tags |
+
+Columns are split at tabs where the first word's line has one, else at blanks. They count from 1. Tags are
+returned as they stand, whatever their scheme. Each JSON object counts as a document.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertsmith.errors import InputError
+from bertsmith.text.columns import column_number, unknown_column
+from bertsmith.text.labelled import Record, records
+from bertsmith.text.table_file import TableFile, open_table
+
+FORMATS = {".conllu": "conllu", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
+DOCUMENT_START = "-DOCSTART-"
+WORD_KEYS = ("words", "tokens")
+TAG_KEYS = ("tags", "labels", "ner_tags")
+# Of CoNLL-U: '1-2' is a contraction whose words follow, '8.1' a word that isn't in the text.
+_NO_WORD = re.compile(r"[0-9]+[-.][0-9]+")
+
+
+class Sentence(NamedTuple):
+    """Words with a tag each, the number of their document from 0, and the place of the first word."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    document: int
+    where: str
+
+
+def read_tagged(
+    path: str | Path,
+    *,
+    word_column: str | int | None = None,
+    tag_column: str | int | None = None,
+    format: str | None = None,
+    tagged: bool = True,
+    encoding: str = "utf-8",
+) -> list[Sentence]:
+    """Every sentence of a file ('-': standard input, as conll unless `format` says otherwise).
+
+    Columns are numbers from 1, by default the first for the word and the last for the tag; for JSON they are
+    keys. With the last as the tag, every line must have as many columns as the first. `tagged=False` reads
+    words only, and tags are empty.
+    Raises InputError naming file and line: a missing column, unequal lengths, a tag that is no string.
+    """
+    with open_table(path, format, encoding, FORMATS, otherwise="conll") as table:
+        if table.format in ("conll", "conllu"):
+            layout = _layout(table.format, word_column, tag_column, tagged)
+            sentences = list(_column_sentences(table, layout))
+        else:
+            sentences = list(_json_sentences(records(table), word_column, tag_column, tagged))
+    if not sentences:
+        raise InputError(f"{table.name} has no sentences. Expected at least one, as {table.format}.")
+    return sentences
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Which columns are read, as indices from 0; `tag` -1 is the last, None is no tag wanted."""
+
+    word: int
+    tag: int | None
+    comments: bool
+
+    @property
+    def needed(self) -> int:
+        """Columns that every line must have."""
+        return max(self.word, self.tag or 0) + 1 if self.tag != -1 else self.word + 2
+
+
+def _layout(format: str, word: str | int | None, tag: str | int | None, tagged: bool) -> _Layout:
+    default_word, default_tag = (2, 4) if format == "conllu" else (1, None)
+    tag = default_tag if tag is None else tag
+    tag_index = (-1 if tag is None else _index(tag)) if tagged else None
+    return _Layout(_index(default_word if word is None else word), tag_index, format == "conllu")
+
+
+def _index(column: str | int) -> int:
+    number = column_number(column)
+    if number is None:
+        raise InputError(f"No column {column!r}: CoNLL columns have numbers only, from 1.")
+    return number - 1
+
+
+def _column_sentences(table: TableFile, layout: _Layout) -> Iterator[Sentence]:
+    split: Callable[[str], list[str]] | None = None
+    width: int | None = None
+    for document, lines in _blocks(table.lines(), layout.comments):
+        split = split or (_at_tabs if "\t" in lines[0][1] else _at_blanks)
+        rows = [(number, split(line)) for number, line in lines]
+        if layout.comments:
+            rows = [(number, fields) for number, fields in rows if not _NO_WORD.fullmatch(fields[0])]
+        width = width or len(rows[0][1])
+        for number, fields in rows:
+            _check(fields, layout, width, f"{table.name}, line {number}")
+        words = tuple(fields[layout.word] for _, fields in rows)
+        tags = () if layout.tag is None else tuple(fields[layout.tag] for _, fields in rows)
+        yield Sentence(words, tags, document, f"{table.name}, line {rows[0][0]}")
+
+
+def _blocks(lines: Iterable[str], comments: bool) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+    """(document, its numbered lines) of each sentence. What stands before the first mark is document 0 too."""
+    opening = "# newdoc" if comments else DOCUMENT_START
+    marks, block = 0, list[tuple[int, str]]()
+    for number, line in enumerate(chain(lines, [""]), start=1):
+        is_mark = line.startswith(opening)
+        if is_mark or not line.strip(" \t"):
+            if block:
+                yield max(marks - 1, 0), block
+            marks, block = marks + is_mark, []
+        elif not (comments and line.startswith("#")):
+            block.append((number, line))
+
+
+def _at_tabs(line: str) -> list[str]:
+    return [field.strip(" ") for field in line.split("\t")]
+
+
+def _at_blanks(line: str) -> list[str]:
+    # Not str.split(): a no-break space can be a word of its own.
+    return re.split("[ \t]+", line.strip(" \t"))
+
+
+def _check(fields: Sequence[str], layout: _Layout, width: int, where: str) -> None:
+    needed = max(width, layout.needed) if layout.tag == -1 else layout.needed
+    if len(fields) < needed or (layout.tag == -1 and len(fields) != needed):
+        raise InputError(
+            f"{where}: expected {needed} columns, found {len(fields)}: {' '.join(fields)[:60]!r}. "
+            "Mend the line, or name the columns by number if their count may differ."
+        )
+    if not fields[layout.word] or (layout.tag is not None and not fields[layout.tag]):
+        raise InputError(f"{where}: expected a word and a tag, found an empty column. Mend the line.")
+
+
+def _json_sentences(
+    found: Iterable[Record], word_key: str | int | None, tag_key: str | int | None, tagged: bool
+) -> Iterator[Sentence]:
+    for document, (fields, where) in enumerate(found):
+        words = _strings(fields, WORD_KEYS if word_key is None else (str(word_key),), where)
+        if not words:
+            raise InputError(f"{where}: expected words, found an empty list. Mend or remove the row.")
+        tags = _strings(fields, TAG_KEYS if tag_key is None else (str(tag_key),), where) if tagged else ()
+        if tagged and len(words) != len(tags):
+            raise InputError(
+                f"{where}: expected a tag for each word, found {len(words)} words and {len(tags)} tags."
+            )
+        yield Sentence(words, tags, document, where)
+
+
+def _strings(fields: dict[str, Any], keys: Sequence[str], where: str) -> tuple[str, ...]:
+    key = next((key for key in keys if key in fields), None)
+    if key is None:
+        raise unknown_column(keys[0], list(fields), where)
+    value = fields[key]
+    if not isinstance(value, list):
+        raise InputError(f"{where}: expected a list of strings under {key!r}, found {type(value).__name__}.")
+    for place, item in enumerate(value, start=1):
+        if not isinstance(item, str) or not item.strip():
+            raise InputError(
+                f"{where}: expected strings under {key!r}, found {item!r} as number {place}. "
+                "Write the names of tags, not their numbers."
+            )
+    return tuple(value)

@@ -1,0 +1,53 @@
+"""Records as JSON lines, to a file that is whole or absent, or to standard output as they come."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from bertsmith.errors import InputError
+from bertsmith.files import flush
+
+
+def write_jsonl(records: Iterable[Mapping[str, Any]], path: str | Path) -> int:
+    """Writes one JSON object a line, taking records one at a time; '-' is standard output. Returns how many.
+
+    A file appears under its name only when the last record is written: an error in `records` leaves the old
+    file, or none. Standard output is flushed after each record, so that a pipe's reader has it at once.
+    NaN and infinity are a ValueError, for JSON has neither. Raises InputError when the file can't be made.
+    """
+    if str(path) == "-":
+        return _write(records, sys.stdout, at_once=True)
+    with _whole_or_absent(Path(path)) as file:
+        return _write(records, file, at_once=False)
+
+
+def _write(records: Iterable[Mapping[str, Any]], file: TextIO, at_once: bool) -> int:
+    count = 0
+    for record in records:
+        file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+        if at_once:
+            file.flush()
+        count += 1
+    return count
+
+
+@contextmanager
+def _whole_or_absent(path: Path) -> Iterator[TextIO]:
+    """As files.atomic_write, for content that is never in memory at once."""
+    partial = path.parent / f".{path.name}.partial-{os.getpid()}"
+    try:
+        file = partial.open("w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}. Choose another --out.") from error
+    try:
+        with file:
+            yield file
+        flush(partial)
+        partial.replace(path)
+        flush(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,78 @@
+"""What a table's cell means as a text, a number, a label or several labels; errors name file and line.
+
+`where` is the place a reader gave with the row: 'train.tsv, line 12'.
+"""
+
+import math
+from decimal import Decimal
+from typing import Any
+
+from bertsmith.errors import InputError
+
+
+def as_text(value: Any, where: str) -> str:
+    """A string as it is. A null is the empty text, which a model sees as its special tokens alone.
+
+    Raises InputError for numbers and lists: they come of naming the wrong column.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InputError(f"{where}: expected a text, found {_shown(value)}. Is it the right column?")
+    return value
+
+
+def as_number(value: Any, where: str) -> float:
+    """A finite number, or a string that spells one with a point: '4.25', '1e-3', blanks around allowed.
+
+    Raises InputError for anything else, NaN, infinity and an empty cell among it.
+    """
+    spelled = isinstance(value, str) and "_" not in value  # float() takes 1_000 for a thousand
+    if spelled or (isinstance(value, int | float | Decimal) and not isinstance(value, bool)):
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            number = math.nan
+        if math.isfinite(number):
+            return number
+    raise InputError(
+        f"{where}: expected a finite number such as 4.25, found {_shown(value)}. Mend or remove the row."
+    )
+
+
+def as_label(value: Any, where: str) -> str:
+    """A label's name: a string without the blanks around it; 1 and 1.0 are '1', True is 'True'.
+
+    Raises InputError for an empty cell, and for a number with a fraction, which is a score and no label.
+    """
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    if isinstance(value, int):  # True among them: str gives what a table written by pandas has
+        return str(value)
+    if isinstance(value, float) and value.is_integer():  # pandas makes these of integers beside a null
+        return str(int(value))
+    raise InputError(f"{where}: expected a label, found {_shown(value)}. Mend or remove the row.")
+
+
+def as_labels(value: Any, where: str, separator: str = ",") -> tuple[str, ...]:
+    """Any number of labels, in order and each once: a list of them, or a string cut at `separator`.
+
+    A null, an empty string and an empty list are no labels at all: a valid row where there may be several.
+    """
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        value = [part for part in value.split(separator) if part.strip()]
+    if not isinstance(value, list | tuple):
+        raise InputError(
+            f"{where}: expected a list of labels, or a string with {separator!r} between them, "
+            f"found {_shown(value)}."
+        )
+    return tuple(dict.fromkeys(as_label(label, where) for label in value))
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == "":
+        return "nothing"
+    shown = repr(value)
+    return (shown if len(shown) <= 60 else shown[:57] + "...") + f" ({type(value).__name__})"
