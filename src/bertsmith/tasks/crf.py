@@ -1,0 +1,276 @@
+"""A linear-chain conditional random field over packed sentences (Lafferty et al. 2001), and Viterbi decoding.
+
+W words of all sentences end to end, B sentences, C labels, A sentences that go on at a step (shrinking).
+
+Every recursion takes one step for all sentences at once: the longest stand first, so that the sentences which
+still have a word at a step are the first A rows of the last step. Nothing is padded.
+
+Transitions that IOB2 forbids have a score of minus infinity, in decoding and in training's sum over all
+paths: the model is then a distribution over the paths it may answer with, and need not learn the rule.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from bertsmith.errors import InputError, ModelError
+from bertsmith.tasks.entities import legal_transitions
+
+
+class TransitionScores(NamedTuple):
+    """start (C,) of a sentence's first label, pairs[before, after] (C, C), end (C,); -inf forbids."""
+
+    start: Tensor
+    pairs: Tensor
+    end: Tensor
+
+
+def legal_scores(labels: Sequence[str]) -> TransitionScores:
+    """0 for what may follow, -inf for what may not: hard constraints for a tagger without a CRF."""
+    start, pairs = (torch.from_numpy(legal) for legal in legal_transitions(labels))
+    zero = torch.zeros(len(labels))
+    return TransitionScores(zero.where(start, -torch.inf), zero.where(pairs, -torch.inf), zero)
+
+
+class ConditionalRandomField(nn.Module):
+    """Scores of labels' neighbourhoods, learned on top of each word's scores by an encoder.
+
+    They begin at zero: the tagger starts as a softmax over legal paths. At an encoder's learning rate they
+    would stay there (1,000 steps of AdamW at 3e-5 move a weight by 0.03 at most): give them a higher one.
+    """
+
+    legal_start: Tensor
+    legal_pairs: Tensor
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        super().__init__()
+        self.labels = tuple(labels)
+        self.start = nn.Parameter(torch.zeros(len(labels)))
+        self.transitions = nn.Parameter(torch.zeros(len(labels), len(labels)))
+        self.end = nn.Parameter(torch.zeros(len(labels)))
+        start, pairs = legal_transitions(labels)
+        # follow from the labels, which the checkpoint has
+        self.register_buffer("legal_start", torch.from_numpy(start), persistent=False)
+        self.register_buffer("legal_pairs", torch.from_numpy(pairs), persistent=False)
+
+    def scores(self, constrained: bool = True) -> TransitionScores:
+        """The learned scores; unconstrained, illegal ones are what they were at the start: 0."""
+        if not constrained:
+            return TransitionScores(self.start, self.transitions, self.end)
+        return TransitionScores(
+            self.start.where(self.legal_start, -torch.inf),
+            self.transitions.where(self.legal_pairs, -torch.inf),
+            self.end,
+        )
+
+    def loss(self, emissions: Tensor, tags: Tensor, lengths: tuple[int, ...]) -> Tensor:
+        """Summed negative log-likelihood of the sentences, differentiable once; divide by what you count.
+
+        emissions (W, C) and tags (W,) int64 of all words, sentences end to end; lengths in words, 0 allowed.
+        Raises InputError for tags that are no legal path: their probability is 0. `to_iob2` makes them legal,
+        also where a window cuts an entity in two.
+        """
+        _check_shapes(emissions, lengths, tags)
+        # What is added to all scores of a word changes no probability. Normalised, sums over long sentences
+        # stay near the loss in size, and float32 loses nothing when they are subtracted.
+        emissions = emissions.to(torch.promote_types(emissions.dtype, self.start.dtype)).log_softmax(-1)
+        steps = _Steps.of(lengths, emissions.device)
+        log_partition: Tensor = _LogPartition.apply(  # type: ignore[no-untyped-call]
+            emissions, *self.scores(), steps
+        )
+        return log_partition - self._score(emissions, tags, steps)
+
+    def _score(self, emissions: Tensor, tags: Tensor, steps: "_Steps") -> Tensor:
+        """Of the given paths, summed: what occurs, counted, times its score."""
+        count = len(self.labels)
+        starts = tags[steps.firsts].bincount(minlength=count)
+        ends = tags[steps.lasts].bincount(minlength=count)
+        pairs = tags[steps.followers - 1] * count + tags[steps.followers]
+        pairs = pairs.bincount(minlength=count * count).view(count, count)
+        self._refuse_illegal(starts, pairs)
+        of_words = emissions.gather(1, tags.unsqueeze(1)).sum()
+        of_borders = (starts * self.start).sum() + (ends * self.end).sum()
+        return of_words + of_borders + (pairs * self.transitions).sum()
+
+    def _refuse_illegal(self, starts: Tensor, pairs: Tensor) -> None:
+        illegal = torch.cat([(starts * ~self.legal_start).unsqueeze(0), pairs * ~self.legal_pairs]).nonzero()
+        if len(illegal):
+            before, after = illegal[0].tolist()
+            place = f"after {self.labels[before - 1]}" if before else "at the start of a sentence"
+            raise InputError(
+                f"expected tags in IOB2, where I- goes on with an entity of its label; found "
+                f"{self.labels[after]} {place}. bertsmith.tasks.entities.to_iob2 makes tags legal."
+            )
+
+    def decode(self, emissions: Tensor, lengths: tuple[int, ...], constrained: bool = True) -> Tensor:
+        """The best path of each sentence: (W,) int64 on the CPU, as `viterbi`."""
+        return viterbi(emissions, lengths, self.scores(constrained))
+
+    @torch.no_grad()
+    def marginals(self, emissions: Tensor, lengths: tuple[int, ...]) -> Tensor:
+        """Each word's probability of each label given its whole sentence: (W, C) float64 on the CPU.
+
+        Raises ModelError when an emission is not finite.
+        """
+        words = _on_the_host(emissions, lengths).log_softmax(-1)
+        scores = TransitionScores(*(score.double().cpu() for score in self.scores()))
+        forward, backward = _both_ways(words, scores, _Steps.of(lengths, words.device))
+        return (forward + backward - words).softmax(-1)
+
+
+@torch.no_grad()
+def viterbi(emissions: Tensor, lengths: tuple[int, ...], scores: TransitionScores) -> Tensor:
+    """The path of the highest sum of scores in each sentence; no path takes a transition scored -inf.
+
+    emissions (W, C), any scores or logits of words, sentences end to end; lengths in words, 0 allowed ->
+    labels (W,) int64 on the CPU. Of paths that are equally good it takes one. With `legal_scores` it decodes
+    a plain softmax tagger under the rules of IOB2. Raises ModelError when an emission is not finite.
+    """
+    words = _on_the_host(emissions, lengths)
+    start, pairs, end = (score.double().cpu() for score in scores)
+    steps = _Steps.of(lengths, words.device)
+    totals: list[Tensor] = []  # (A, C) of the best path to each label, by step
+    befores: list[Tensor] = []  # (A, C) the label before it on that path
+    for word in words[steps.forward].split(steps.counts):
+        if totals:
+            # (A, C after, C before)
+            best, before = (totals[-1][: len(word)].unsqueeze(1) + pairs.t()).max(-1)
+            befores.append(before)
+            totals.append(best + word)
+        else:
+            totals.append(start + word)
+    paths = torch.empty(len(words), dtype=torch.int64)
+    paths[steps.forward] = _traced_back(totals, befores, end)
+    return paths
+
+
+def _traced_back(totals: list[Tensor], befores: list[Tensor], end: Tensor) -> Tensor:
+    """Labels (W,) in the order of steps, found from the last step to the first."""
+    going_on = torch.empty(0, dtype=torch.int64)  # labels of the sentences that have a later word
+    paths = [going_on]
+    for step in reversed(range(len(totals))):
+        ending = (totals[step][len(going_on) :] + end).argmax(-1)
+        labels = torch.cat([going_on, ending])
+        paths.append(labels)
+        if step:
+            going_on = befores[step - 1].gather(1, labels.unsqueeze(1)).squeeze(1)
+    return torch.cat(paths[::-1])
+
+
+class _LogPartition(torch.autograd.Function):
+    """Log of the sum over all paths, summed over sentences.
+
+    Its gradient is known: the probability of each label and of each transition, from the same recursions.
+    Autograd's would run back through every step, a dozen small operations each.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, emissions: Tensor, start: Tensor, pairs: Tensor, end: Tensor, steps: "_Steps"
+    ) -> Tensor:
+        forward, backward = _both_ways(emissions, TransitionScores(start, pairs, end), steps)
+        ctx.save_for_backward(emissions, pairs, forward, backward)
+        ctx.steps = steps
+        return (forward[steps.lasts] + end).logsumexp(-1).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+        emissions, pairs, forward, backward = ctx.saved_tensors
+        steps: _Steps = ctx.steps
+        of_words = (forward + backward - emissions).softmax(-1) * upstream
+        # (W - B, C, C); normalised word by word, because rounding adds up along a sentence
+        joint = forward[steps.followers - 1].unsqueeze(2) + pairs + backward[steps.followers].unsqueeze(1)
+        of_pairs = joint.flatten(1).softmax(-1).sum(0).view_as(pairs) * upstream
+        return of_words, of_words[steps.firsts].sum(0), of_pairs, of_words[steps.lasts].sum(0), None
+
+
+def _both_ways(emissions: Tensor, scores: TransitionScores, steps: "_Steps") -> tuple[Tensor, Tensor]:
+    """Log-sums of all paths up to and from each word's label, both with the word itself: two of (W, C).
+
+    The backward recursion is the forward one on reversed sentences, so that one loop does both.
+    """
+    words = torch.stack([emissions[steps.forward], emissions[steps.backward]])  # (2, W, C)
+    pairs = torch.stack([scores.pairs.t(), scores.pairs]).unsqueeze(1)  # (2, 1, C to, C from)
+    sums = [torch.stack([scores.start, scores.end]).unsqueeze(1)]  # (2, A, C) by step
+    for word in words.split(steps.counts, dim=1):
+        if len(sums) == 1:
+            sums.append(sums[0] + word)
+        else:
+            # (2, A, C to, C from)
+            sums.append((sums[-1][:, : word.shape[1]].unsqueeze(2) + pairs).logsumexp(-1) + word)
+    ordered = torch.cat(sums[1:], dim=1) if steps.counts else words
+    forward, backward = torch.empty_like(emissions), torch.empty_like(emissions)
+    forward[steps.forward], backward[steps.backward] = ordered[0], ordered[1]
+    return forward, backward
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Where the words of packed sentences stand when all sentences go one word at a time.
+
+    counts: A of each step. forward, backward (W,): rows in the order of steps, from the first and from the
+    last word on, longest sentence first. firsts, lasts: rows that begin and end a sentence; followers: the
+    rest of the rows, which have a word before them.
+    """
+
+    counts: list[int]
+    forward: Tensor
+    backward: Tensor
+    firsts: Tensor
+    lasts: Tensor
+    followers: Tensor
+
+    @staticmethod
+    def of(lengths: tuple[int, ...], device: torch.device) -> "_Steps":
+        sizes = np.array([length for length in lengths if length], np.int64)
+        ends = np.cumsum(sizes)
+        firsts, lasts = ends - sizes, ends - 1
+        order = np.argsort(-sizes, kind="stable")
+        ranked = np.sort(sizes)
+        # of sentences sorted by length, those longer than the step
+        counts = len(sizes) - np.searchsorted(ranked, np.arange(ranked[-1] if len(ranked) else 0), "right")
+        step = np.repeat(np.arange(len(counts)), counts)
+        sentence = order[np.arange(len(step)) - np.repeat(np.cumsum(counts) - counts, counts)]
+        rows = np.arange(len(step))
+
+        def tensor(array: npt.NDArray[np.int64]) -> Tensor:
+            return torch.from_numpy(array).to(device)
+
+        return _Steps(
+            counts.tolist(),
+            tensor(firsts[sentence] + step),
+            tensor(lasts[sentence] - step),
+            tensor(firsts),
+            tensor(lasts),
+            tensor(np.delete(rows, firsts)),
+        )
+
+
+def _on_the_host(emissions: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """In float64 on the CPU, where no sum of finite float32 can overflow and small steps cost least."""
+    _check_shapes(emissions, lengths)
+    words = emissions.detach().cpu()
+    finite = words.float().isfinite().all(-1)
+    if not finite.all():
+        row = int((~finite).nonzero()[0])
+        raise ModelError(
+            f"expected finite scores for each word, found {words[row].tolist()} for word {row} of the batch: "
+            "the model's weights are damaged, or its training diverged"
+        )
+    return words.double()
+
+
+def _check_shapes(emissions: Tensor, lengths: tuple[int, ...], tags: Tensor | None = None) -> None:
+    words = sum(lengths)
+    if len(emissions) != words or (tags is not None and len(tags) != words):
+        raise ValueError(
+            f"lengths sum to {words} words, but there are emissions for {len(emissions)}"
+            + (f" and {len(tags)} tags" if tags is not None else "")
+        )
