@@ -52,7 +52,7 @@ def majority_labels(gold: npt.ArrayLike, rows: int) -> Baseline[Bools]:
 
 def mean_number(gold: npt.ArrayLike, rows: int) -> Baseline[Floats]:
     """The mean of train (E,) for each of dev's rows: no correlation, and the error to beat."""
-    return Baseline("mean", np.full(rows, np.mean(np.asarray(gold, np.float64))))
+    return Baseline("mean", np.full(rows, np.mean(np.asarray(gold, np.float64)), np.float64))
 
 
 def tfidf_classes(train: Sequence[Text], gold: npt.ArrayLike, dev: Sequence[Text]) -> Baseline[Ints]:
