@@ -34,6 +34,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 _ROOT = "base_model.model."  # before every name in PEFT's files
+_ENCODER = ("embeddings.", "encoder.", "transformer.")  # what an encoder's own names begin with
 _MAX_RANK = 65_536
 
 # Keys of adapter_config.json that say where an adapter came from, or belong to what `AdapterConfig` refuses.
@@ -121,7 +122,10 @@ def save_adapter(
         target_modules=[module.removeprefix(prefix) for module in adapted],
         modules_to_save=sorted({name.rpartition(".")[0] for name in heads or {}}),
     )
-    written = config.model_dump() | {"base_model_name_or_path": base_model, "inference_mode": True}
+    written = config.model_dump(exclude_defaults=True) | {
+        "base_model_name_or_path": base_model,
+        "inference_mode": True,
+    }
     with atomic_folder(Path(folder), replace=replace) as partial:
         save_file(ready, partial / ADAPTER_WEIGHTS, metadata={"format": "pt"})
         write_json(partial / ADAPTER_CONFIG, written)
@@ -191,6 +195,12 @@ def _is_target(module: str, config: AdapterConfig) -> bool:
     return any(f".{module}".endswith(f".{name}") for name in config.target_modules)
 
 
+def _is_head(module: str, prefix: str, config: AdapterConfig) -> bool:
+    """Saved whole, and not a piece of the encoder: which would be a changed base model."""
+    inside = module.removeprefix(prefix).startswith(_ENCODER)
+    return not inside and any(_within(module, saved) for saved in config.modules_to_save)
+
+
 def _within(name: str, module: str) -> bool:
     return f".{module}." in f".{name}."
 
@@ -227,7 +237,7 @@ def _sort_out(
             unexpected.append(name)
         elif module in expected and module not in found:
             found[module] = tensor
-        elif any(_within(short, saved) for saved in config.modules_to_save):
+        elif _is_head(module, prefix, config):
             heads[short] = tensor
         else:
             unexpected.append(name)
