@@ -111,7 +111,7 @@ def _column_sentences(table: TableFile, layout: _Layout) -> Iterator[Sentence]:
 
 
 def _blocks(lines: Iterable[str], comments: bool) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-    """(document, its numbered lines) of each sentence. What stands before the first mark is document 0 too."""
+    """(document, its numbered lines) of each sentence. What precedes the first mark is document 0 too."""
     opening = "# newdoc" if comments else DOCUMENT_START
     marks, block = 0, list[tuple[int, str]]()
     for number, line in enumerate(chain(lines, [""]), start=1):

@@ -1,0 +1,210 @@
+"""Labelled rows: every format gives the same ones, real files their published counts, errors name the line."""
+
+import csv
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertsmith.errors import InputError
+from bertsmith.text.columns import Columns, guess_columns
+from bertsmith.text.labelled import Row, read_column_names, read_records, read_rows
+
+EMPTY_TEXTS = {"reuters/test.jsonl": 276}  # headlines without an article
+RECORDS = [{"id": "1", "text": 'say "a, b"', "label": "x"}, {"id": "2", "text": "é 🎉", "label": "y"}]
+
+
+def written(folder: Path, format: str) -> Path:
+    """RECORDS in a format, written by other libraries than the ones under test."""
+    path = folder / f"a.{format}"
+    if format == "parquet":
+        pq.write_table(pa.Table.from_pylist(RECORDS), path)
+    elif format == "csv":
+        with path.open("w", newline="", encoding="utf-8-sig") as file:
+            writer = csv.DictWriter(file, ["id", "text", "label"])
+            writer.writeheader()
+            writer.writerows(RECORDS)
+    else:
+        lines = {
+            "tsv": ["id\ttext\tlabel", *("\t".join(record.values()) for record in RECORDS)],
+            "jsonl": ["", *map(json.dumps, RECORDS)],
+            "json": [json.dumps(RECORDS, indent=1)],
+        }[format]
+        path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("pack", [None, "gz", "zst"])
+@pytest.mark.parametrize(
+    ("format", "places"),
+    [
+        ("csv", ("line 2", "line 3")),
+        ("tsv", ("line 2", "line 3")),
+        ("jsonl", ("line 2", "line 3")),
+        ("json", ("item 1", "item 2")),
+        ("parquet", ("row 1", "row 2")),
+    ],
+)
+def test_every_format_gives_the_same_rows(
+    tmp_path: Path, format: str, places: tuple[str, str], pack: str | None
+) -> None:
+    path = written(tmp_path, format)
+    if pack:
+        compress = {"gz": gzip.compress, "zst": zstandard.compress}[pack]
+        packed = path.with_name(f"{path.name}.{pack}")
+        packed.write_bytes(compress(path.read_bytes()))
+        path = packed
+    expected = [
+        Row((record["label"], record["text"], record["label"]), f"{path.name}, {place}")
+        for record, place in zip(RECORDS, places)
+    ]
+    assert read_rows(path, ["label", "text", "label"]) == expected
+    assert read_column_names(path) == ["id", "text", "label"]
+    if "json" not in format:
+        assert read_rows(path, [3, "2", "label"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "columns", "options", "count"),
+    [
+        ("sst2/dev.tsv", ["sentence", "label"], {}, 872),
+        ("sst2/test-labeled.tsv", ["sentence", "label"], {}, 1821),
+        ("glue_mrpc/msr-para-val.tsv", ["Quality", "#1 String", "#2 String"], {}, 500),
+        ("glue_mrpc/msr-para-train.tsv", ["Quality", "#1 String", "#2 String"], {}, 3576),
+        ("glue_mrpc/msr-para-test.tsv", ["Quality", "#1 String", "#2 String"], {}, 1725),
+        ("glue_rte/train.tsv", ["sentence1", "sentence2", "label"], {}, 2127),
+        ("glue_rte/val.tsv", [2, 3, 4], {"header": False}, 2490 - 2127),  # RTE's published train set is 2,490
+        ("glue_rte/dev.tsv", ["sentence1", "sentence2", "label"], {}, 277),
+        ("stsb/sts-train.csv", [6, 7, 5], {"format": "tsv", "header": False}, 5749),
+        ("stsb/sts-dev.csv", [6, 7, 5], {"format": "tsv", "header": False}, 1500),
+        ("stsb/sts-test.csv", [6, 7, 5], {"format": "tsv", "header": False}, 1379),
+        ("wikiqa/dev.tsv", [1, 2, 3], {"header": False}, 2733),
+        ("banking77/test.csv", ["text", "category"], {}, 3080),
+        ("reuters/test.jsonl", ["text", "topics"], {}, 3285),
+    ],
+)
+def test_real_files_have_their_published_number_of_rows(
+    shared_data: Path, file: str, columns: list[str | int], options: dict[str, Any], count: int
+) -> None:
+    rows = read_rows(shared_data / file, columns, **options)
+    assert len(rows) == count
+    empty = [row.where for row in rows if row.values[0] == ""]
+    assert len(empty) == EMPTY_TEXTS.get(file, 0)
+
+
+def test_both_forms_of_sts_b_agree(shared_data: Path) -> None:
+    by_tab = read_rows(shared_data / "stsb/sts-dev.csv", [6, 7, 5], format="tsv", header=False)
+    by_comma = read_rows(shared_data / "stsb/stsb-en-dev.csv", [1, 2, 3], header=False)
+    assert len(by_tab) == len(by_comma)
+    assert [float(row.values[2]) for row in by_tab] == [float(row.values[2]) for row in by_comma]
+
+
+def test_standard_input_is_json_lines_unless_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, format in (('{"a": 1}\n', None), ("a\n1\n", "csv")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        ((values, where),) = read_rows("-", ["a"], format=format)
+        assert str(values[0]) == "1"
+        assert where.startswith("standard input, line")
+        assert not sys.stdin.buffer.closed
+
+
+def test_a_row_is_placed_at_the_line_it_begins_on(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('t\n"over\ntwo lines"\n\nlast\n')
+    assert read_rows(tmp_path / "a.csv", ["t"]) == [
+        Row(("over\ntwo lines",), "a.csv, line 2"),
+        Row(("last",), "a.csv, line 5"),
+    ]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.text(st.characters(exclude_characters="\r\0", codec="utf-8")), st.integers())))
+def test_any_text_survives_csv(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int]]) -> None:
+    path = tmp_path_factory.mktemp("rows") / "a.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("t", "n"), *rows, ("end", 0)])
+    assert [row.values for row in read_rows(path, ["t", "n"])] == [
+        (t, str(n)) for t, n in [*rows, ("end", 0)]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "complaint"),
+    [
+        ("a.csv", b"", ["t"], r"^a\.csv has no rows"),
+        ("a.csv", b"t,l\n", ["t"], r"^a\.csv has no rows"),
+        ("a.json", b"[]", ["t"], r"^a\.json has no rows"),
+        ("a.csv", b"text,l\n", ["tekst"], r"no column 'tekst'\. There are: text, l\. Did you mean 'text'\?"),
+        ("a.csv", b"t,t\na,b\n", ["t"], r"columns 1, 2 are all called 't'"),
+        ("a.csv", b"t,l\na,b\n", [3], r"no column 3\. There are: t, l"),
+        ("a.csv", b"t,l\na,b\n", [0], r"no column 0: columns count from 1"),
+        ("a.csv", b"t,l\na,b\n", ["-1"], r"no column -1: columns count from 1"),
+        ("a.tsv", b"t\tl\na\tb\nc\n", ["l"], r"a\.tsv, line 3: expected 2 columns or more, found 1"),
+        ("a.csv", b"t,l\na\tb\n", ["l"], r"line 2: .*looks tab-separated: try --format tsv"),
+        ("a.csv", b't\nb\n"c\n', ["t"], r"a\.csv, line 3: not valid CSV"),
+        ("a.csv", b"t\nb\xe9\n", ["t"], r"a\.csv: expected utf-8 text, found 0xe9 at byte 3"),
+        ("a.csv", b"t\0\n", ["t"], r"a\.csv: expected csv text, found binary data"),
+        ("a.jsonl", b'{"t": 1}\n{"t"\n', ["t"], r"a\.jsonl, line 2: expected one JSON object"),
+        ("a.jsonl", b'{"t": 1}\n{"u": 1}\n', ["t"], r"a\.jsonl, line 2: no column 't'\. There are: u"),
+        ("a.json", b'[{"t": 1}, 2]', ["t"], r"a\.json, item 2: expected a JSON object, found int"),
+        ("a.json", b"[" * 100_000, ["t"], r"a\.json: expected one JSON list"),
+        ("a.parquet", b"PAR1", ["t"], r"a\.parquet: not a whole Parquet file"),
+        ("a.xyz", b"t\n", ["t"], r"ending \.xyz tells no format\. Say which with --format: csv"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    tmp_path: Path, name: str, content: bytes, columns: list[str | int], complaint: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=complaint):
+        read_rows(tmp_path / name, columns)
+
+
+def test_a_missing_file_a_folder_and_an_unknown_format_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("t\na\n")
+    with pytest.raises(InputError, match="does not exist"):
+        read_rows(tmp_path / "b.csv", ["t"])
+    with pytest.raises(InputError, match="is a folder"):
+        read_rows(tmp_path, ["t"])
+    with pytest.raises(InputError, match="no format 'xls'"):
+        read_rows(tmp_path / "a.csv", ["t"], format="xls")
+    with pytest.raises(InputError, match="without a header columns have numbers only"):
+        read_rows(tmp_path / "a.csv", ["t"], header=False)
+    with pytest.raises(InputError, match="expected JSON lines or a JSON list, found csv"):
+        read_records(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["sentence", "label"], Columns("sentence", None, "label")),
+        (["index", "Sentence1", "Sentence2", "Label"], Columns("Sentence1", "Sentence2", "Label")),
+        (
+            ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"],
+            Columns("#1 String", "#2 String", "Quality"),
+        ),
+        (["title", "text", "topics"], Columns("text", None, "topics")),
+        (["question"], Columns("question", None, None)),
+    ],
+)
+def test_columns_are_guessed(names: list[str], expected: Columns) -> None:
+    assert guess_columns(names, "a.csv") == expected
+
+
+def test_a_guess_is_never_a_choice() -> None:
+    with pytest.raises(InputError, match=r"text could be text or review\. .* --text"):
+        guess_columns(["text", "review"], "a.csv")
+    with pytest.raises(InputError, match=r"no column has a name .* There are: a, b"):
+        guess_columns(["a", "b"], "a.csv")
+    with pytest.raises(InputError, match=r"label, score could all be the label\. Name one with --label"):
+        guess_columns(["text", "label", "score"], "a.csv")
+    names = ["text", "review", "label", "score"]
+    assert guess_columns(names, "a.csv", text=2, label="score") == Columns(2, None, "score")
