@@ -1,4 +1,4 @@
-"""Labelled rows: every format gives the same ones, real files their published counts, errors name the line."""
+"""Labelled rows: every format gives the same, real files their published counts, errors name the line."""
 
 import csv
 import gzip
