@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import BertsmithError, RecipeError
-from bertsmith.training.recipe import Recipe, check_recipe, find_recipe, read_recipe, recipe_names
+from bertsmith.training.recipe import (
+    ModelSettings,
+    Recipe,
+    check_recipe,
+    find_recipe,
+    read_recipe,
+    recipe_names,
+)
+from bertsmith.training.run_folder import write_recipe
 
 MISSPELT = [
     ("stepz=3", "steps"),
@@ -133,6 +141,38 @@ def test_a_file_that_is_not_toml(tmp_path: Path) -> None:
 def test_no_recipe_of_that_name() -> None:
     with pytest.raises(RecipeError, match=r"bert-large.*Did you mean 'bert-base'\?"):
         find_recipe("bert-bsae")
+
+
+# -- the shape beside init -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["model.size=base", "model.hidden_size=64", "model.layer_norm_eps=1e-12"])
+def test_a_shape_on_the_command_line_is_refused_beside_init(change: str, tmp_path: Path) -> None:
+    """Even one that says what the defaults say: it would be ignored."""
+    key = change.partition("=")[0]
+    with pytest.raises(RecipeError, match=rf"^budget: {key} can't be chosen together with init: .*leave out"):
+        read_recipe("budget", [change, "init=minilm"])
+    path = tmp_path / "mine.toml"
+    path.write_text('hours = 1\ninit = "minilm"\noptimizer.warmup = 0.1\n')
+    with pytest.raises(RecipeError, match=rf"mine.toml: {key} can't be chosen together with init"):
+        read_recipe(str(path), [change])
+
+
+def test_a_shape_beside_init_in_one_file_is_refused() -> None:
+    settings = {"hours": 1, "optimizer": {"warmup": 0.1}, "init": "minilm", "model": {"num_hidden_layers": 2}}
+    with pytest.raises(RecipeError, match=r"^mine: model.num_hidden_layers can't be chosen together with"):
+        check_recipe(settings, "mine")
+
+
+def test_a_recipes_own_shape_gives_way_to_init_and_its_dropout_stays() -> None:
+    recipe = read_recipe("budget", ["init=minilm", "model.hidden_dropout_prob=0.2"])
+    assert recipe.model == ModelSettings(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.0)
+
+
+def test_a_resolved_recipe_with_init_runs_again(tmp_path: Path) -> None:
+    recipe = read_recipe("budget", ["init=minilm"])
+    write_recipe(recipe, tmp_path)
+    assert read_recipe(str(tmp_path / "recipe.toml"), []) == recipe
 
 
 # -- our own recipes -----------------------------------------------------------------------------------------

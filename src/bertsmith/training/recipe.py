@@ -14,6 +14,8 @@ from bertsmith.errors import RecipeError
 from bertsmith.model.config import Activation, BertConfig, Family, make_config, preset
 from bertsmith.training.settings import RunSettings, Settings, check, nearest, override, read_toml
 
+_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
 
 class ModelSettings(Settings):
     """A published size, and what differs from it, in the names of config.json."""
@@ -50,8 +52,10 @@ class ModelSettings(Settings):
 
     def dropouts(self, config: BertConfig) -> BertConfig:
         """An existing shape with this recipe's dropout: all that may change when going on from `init`."""
-        names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-        return make_config(config.model_dump() | {name: getattr(self, name) for name in names}, "init")
+        return make_config(config.model_dump() | {name: getattr(self, name) for name in _DROPOUTS}, "init")
+
+
+_SHAPE = [f"model.{name}" for name in ModelSettings.model_fields if name not in _DROPOUTS]
 
 
 class DataSettings(Settings):
@@ -125,6 +129,14 @@ class Recipe(RunSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _shape_is_that_of_init(self) -> Self:
+        """Only what differs from the defaults can be told from a resolved recipe, which has every setting."""
+        for name, field in ModelSettings.model_fields.items():
+            if self.init and f"model.{name}" in _SHAPE and getattr(self.model, name) != field.default:
+                raise ValueError(_beside_init(f"model.{name}"))
+        return self
+
     def phase(self, share_done: float) -> int:
         """By `data.sequence_shares`."""
         return self.data.phase(share_done)
@@ -135,11 +147,29 @@ class Recipe(RunSettings):
 
 
 def read_recipe(name: str, overrides: list[str]) -> Recipe:
-    """A recipe with `dotted.key=value` changes applied. Raises RecipeError naming the key that is wrong."""
+    """A recipe with `dotted.key=value` changes applied. Raises RecipeError naming the key that is wrong.
+
+    The recipe's shape gives way to an `init` among the changes; a shape among the changes doesn't.
+    """
     values = read_toml(find_recipe(name), name)
+    keys = [change.partition("=")[0] for change in overrides]
+    if "init" in keys and isinstance(values.get("model"), dict):
+        values["model"] = {
+            key: value for key, value in values["model"].items() if f"model.{key}" not in _SHAPE
+        }
     for change in overrides:
         override(values, change)
+    chosen = [key for key in keys if key in _SHAPE]
+    if values.get("init") and chosen:
+        raise RecipeError(f"{name}: {_beside_init(chosen[0])}.")
     return check_recipe(values, name)
+
+
+def _beside_init(key: str) -> str:
+    return (
+        f"{key} can't be chosen together with init: the shape is that of the checkpoint to go on from, and "
+        f"of the section model only {' and '.join(_DROPOUTS)} may differ; leave out {key}, or init"
+    )
 
 
 def check_recipe(values: dict[str, Any], where: str) -> Recipe:
