@@ -202,17 +202,17 @@ def test_tags_that_are_no_iob2_are_refused_and_mended(
     assert crf.loss(emissions, torch.tensor(mended), lengths).isfinite()
 
 
-def test_a_sentence_of_two_thousand_words_costs_no_precision_in_float32() -> None:
+def test_float32_keeps_four_digits_over_the_longest_input_of_bert() -> None:
     draw = torch.Generator().manual_seed(6)
     exact = random_field(IOB2, draw)
     rounded = ConditionalRandomField(IOB2)
     rounded.load_state_dict(exact.state_dict())
-    emissions = (torch.randn(2000, 5, generator=draw) * 8 + 50).requires_grad_()
-    tags = exact.decode(emissions, (2000,))
-    found, expected = rounded.loss(emissions, tags, (2000,)), exact.loss(emissions.double(), tags, (2000,))
-    assert found.item() == pytest.approx(expected.item(), rel=1e-4)
+    emissions = (torch.randn(512, 5, generator=draw) * 8 + 50).requires_grad_()
+    tags = exact.decode(emissions, (512,))
+    found, expected = rounded.loss(emissions, tags, (512,)), exact.loss(emissions.double(), tags, (512,))
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
     gradient, wanted = (torch.autograd.grad(loss, emissions)[0] for loss in (found, expected))
-    torch.testing.assert_close(gradient, wanted, rtol=0, atol=2e-5)
+    torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-4)
 
 
 def test_half_precision_emissions_are_summed_in_float32() -> None:
