@@ -18,6 +18,7 @@ from bertsmith.data.batch import PackedBatch, Sequences, ragged_range, to_device
 from bertsmith.text.tokenizer import Tokenizer
 
 IGNORED = -100  # label of a position that counts nothing
+_PASSES = 4  # a number fixed beforehand: asking whether another is needed would wait for the device
 
 
 @dataclass(frozen=True)
@@ -75,14 +76,14 @@ class Masker:
         slots = ragged_range(np.cumsum(sequences.lengths) - sequences.lengths, counts)
         keys = to_device(np.repeat(sequences.keys.view(np.int64), sequences.lengths), device)
         draws = _draws(keys, batch.position_ids)
-        order, fits = self._shuffle_within_sequences(batch, draws, sequences, counts)
+        order, taken = self._shuffle_within_sequences(batch, draws, sequences, counts)
         chosen = to_device(slots, device)
         positions = order[chosen]  # (K,)
         labels = batch.token_ids[positions]
         replaced = self._replace(labels, draws[positions])
-        if fits is not None:
-            kept = fits[chosen]
-            labels, replaced = labels.where(kept, IGNORED), replaced.where(kept, labels)
+        if taken is not None:
+            filled = taken[chosen]
+            labels, replaced = labels.where(filled, IGNORED), replaced.where(filled, labels)
         return MaskedTokens(batch.token_ids.scatter(0, positions, replaced), positions, labels)
 
     def _shuffle_within_sequences(
@@ -90,8 +91,8 @@ class Masker:
     ) -> tuple[Tensor, Tensor | None]:
         """(N,) token rows, each sequence's in random order with special tokens last.
 
-        With whole words, a word's pieces stay together, and the second result (N,) says which rows of the
-        order belong to words that end within their sequence's count.
+        With whole words, those of the words that were taken come first, and the second result (N,) says
+        which rows of the order these are.
         """
         device = draws.device
         special = self._special[batch.token_ids]
@@ -108,11 +109,10 @@ class Masker:
         )
         word_scores = scores[first_row[word]]
         order = torch.argsort(sequence << 41 | special.long() << 40 | word_scores, stable=True)
-        rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=device))
-        first_of_sequence = batch.cumulative_lengths[:-1].long()[sequence]
-        end = rank[first_row[word]] + sizes[word] - first_of_sequence  # (N,) rank after the word's last piece
-        fits = (end <= to_device(counts, device)[sequence])[order]
-        return order, fits
+        room = to_device(counts, device)
+        taken = _take_words(word[order], sizes, sequence, batch.first_rows, ~special[order], room)
+        taken_first = torch.argsort(sequence << 1 | (~taken).long(), stable=True)
+        return order[taken_first], taken[taken_first]
 
     def _replace(self, labels: Tensor, draws: Tensor) -> Tensor:
         """[MASK], a random token or the token itself, by the rates."""
@@ -120,6 +120,29 @@ class Masker:
         random_ids = (_mix(draws ^ _THIRD) & _LOW_40) % self.vocab_size
         kept_or_random = torch.where(uniform < self.rates.masked + self.rates.random, random_ids, labels)
         return torch.where(uniform < self.rates.masked, self.mask_id, kept_or_random)
+
+
+def _take_words(
+    word: Tensor, sizes: Tensor, sequence: Tensor, starts: Tensor, candidates: Tensor, room: Tensor
+) -> Tensor:
+    """(N,) which rows belong to words that are taken: each in turn, if it fits (as in google-research/bert).
+
+    Rows are in shuffled order: number of its `word` (N,) and `sequence` (N,), and whether it is among the
+    `candidates` (N,). `sizes` (N,) by number of the word; `starts` (B,) first rows; `room` (B,) in tokens.
+    A pass takes words up to the first that doesn't fit, and then rules out all that never will. So many
+    passes are exact for words of as many pieces; of longer ones the last token or two may remain.
+    """
+    rows = torch.arange(len(word), device=word.device)
+    last = torch.zeros_like(word).scatter_reduce_(0, word, rows, "amax")  # by number of the word
+    taken = torch.zeros_like(candidates)
+    for _ in range(_PASSES):
+        through = candidates.long().cumsum(0)
+        before = through[starts] - candidates[starts].long()  # (B,) those of earlier sequences
+        fits = candidates & (through[last[word]] - before[sequence] <= room[sequence])
+        taken |= fits
+        room = room.scatter_add(0, sequence, -fits.long())
+        candidates = candidates & ~fits & (sizes[word] <= room[sequence])
+    return taken
 
 
 def _signed(value: int) -> int:
