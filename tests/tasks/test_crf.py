@@ -210,7 +210,7 @@ def test_float32_keeps_four_digits_over_the_longest_input_of_bert() -> None:
     emissions = (torch.randn(512, 5, generator=draw) * 8 + 50).requires_grad_()
     tags = exact.decode(emissions, (512,))
     found, expected = rounded.loss(emissions, tags, (512,)), exact.loss(emissions.double(), tags, (512,))
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-4)
     gradient, wanted = (torch.autograd.grad(loss, emissions)[0] for loss in (found, expected))
     torch.testing.assert_close(gradient, wanted, rtol=0, atol=1e-4)
 
