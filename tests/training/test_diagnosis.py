@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from machines import PLAIN
 
 from bertsmith.model.config import preset
 from bertsmith.training.diagnosis import (
@@ -12,18 +13,8 @@ from bertsmith.training.diagnosis import (
     pretraining_flops_per_token,
     warnings_for,
 )
-from bertsmith.training.hardware import Hardware
 
-HEALTHY = Hardware(
-    processor="test",
-    visible_cores=4,
-    cores=4,
-    cpu_limit=None,
-    instructions=("avx2",),
-    memory=16 * 10**9,
-    memory_available=8 * 10**9,
-    gpus=(),
-)
+HEALTHY = replace(PLAIN, visible_cores=4)
 PLENTY = 100 * 10**9
 
 

@@ -7,20 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from machines import PLAIN
 
 from bertsmith.training import hardware as module
 from bertsmith.training.hardware import Gpu, Hardware, matmul_flops
 
-PLAIN = Hardware(
-    processor="test",
-    visible_cores=8,
-    cores=4,
-    cpu_limit=None,
-    instructions=("avx2",),
-    memory=16 * 10**9,
-    memory_available=8 * 10**9,
-    gpus=(),
-)
 V100 = Gpu("V100", 16 * 10**9, (7, 0))
 A100 = Gpu("A100", 40 * 10**9, (8, 0))
 
