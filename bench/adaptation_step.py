@@ -20,6 +20,7 @@ from bertsmith.training.optimizer import make_optimizer, set_learning_rate
 from harness import report
 
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+VOCABULARY = 8192  # of the quickstart; ten models at once have to fit into memory
 LAYERS = MINILM["num_hidden_layers"]
 
 
@@ -62,12 +63,12 @@ class Step:
 
     def __init__(self, edit: Callable[[Bert], None], sequences: int, length: int) -> None:
         torch.manual_seed(0)
-        self.model = Bert(make_config({**MINILM, "vocab_size": 30522}, "the benchmark")).train()
+        self.model = Bert(make_config({**MINILM, "vocab_size": VOCABULARY}, "the benchmark")).train()
         edit(self.model)
         self.share = trained_share(self.model)
         self.optimizer = make_optimizer(self.model, 0.01, (0.9, 0.999), 1e-6)
         set_learning_rate(self.optimizer, 1e-5)
-        ids = np.random.default_rng(0).integers(0, 30522, sequences * length)
+        ids = np.random.default_rng(0).integers(0, VOCABULARY, sequences * length)
         self.batch = PackedBatch.pack(ids, np.zeros_like(ids), np.full(sequences, length))
 
     def __call__(self) -> None:
