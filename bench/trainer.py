@@ -1,0 +1,125 @@
+"""The usual way in transformers: its tokenizer, AutoModelFor…, padding to a batch's longest, its Trainer.
+
+Imported by the workers that measure it. Rows are what the Trainer takes: dicts of input_ids and labels.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
+
+from bertsmith.model.locate import locate_model
+from labelled import MODEL
+
+Row = dict[str, Any]
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
+
+
+def load_tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(str(locate_model(MODEL).folder))
+
+
+def load_model(kind: str, labels: Sequence[str], seed: int) -> Any:
+    """The encoder with the new head for a task of ours, drawn by the seed."""
+    set_seed(seed)
+    classes: dict[str, tuple[Any, dict[str, Any]]] = {
+        "classification": (AutoModelForSequenceClassification, {"num_labels": len(labels)}),
+        "regression": (AutoModelForSequenceClassification, {"num_labels": 1, "problem_type": "regression"}),
+        "tagging": (AutoModelForTokenClassification, {"num_labels": len(labels)}),
+        "question-answering": (AutoModelForQuestionAnswering, {}),
+    }
+    kind_of_model, options = classes[kind]
+    folder = str(locate_model(MODEL).folder)
+    return kind_of_model.from_pretrained(folder, dtype=torch.float32, **options)
+
+
+def fit(
+    model: Any,
+    collate: Any,
+    rows: Sequence[Row],
+    settings: dict[str, Any],
+    seed: int,
+    after_epoch: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
+    """Trains by settings under our names; returns the seconds, evaluations left out, and real tokens."""
+    watch = _Stopwatch(after_epoch)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            num_train_epochs=settings["epochs"],
+            learning_rate=settings["optimizer.learning_rate"],
+            weight_decay=settings["optimizer.weight_decay"],
+            warmup_steps=settings["optimizer.warmup"],  # below 1: a share of all steps
+            per_device_train_batch_size=settings["batch_size"],
+            bf16=torch.cuda.is_available(),
+            dataloader_pin_memory=torch.cuda.is_available(),
+            seed=seed,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        Trainer(
+            model=model, args=arguments, train_dataset=list(rows), data_collator=collate, callbacks=[watch]
+        ).train()
+    return {"seconds": watch.seconds, "tokens": sum(len(row["input_ids"]) for row in rows) * watch.epochs}
+
+
+class _Stopwatch(TrainerCallback):
+    """Runs from the first step to the last, and stands still while an epoch is judged."""
+
+    def __init__(self, after_epoch: Callable[[], None]) -> None:
+        self.seconds, self.epochs, self._after_epoch = 0.0, 0.0, after_epoch
+        self._started: float | None = None
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._started is None:
+            self._started = time.perf_counter()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._stop()
+        self.epochs = state.epoch
+        self._after_epoch()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._started is not None:
+            self.seconds += time.perf_counter() - self._started
+            self._started = None
+
+
+@torch.inference_mode()
+def outputs_of(model: Any, collate: Any, rows: Sequence[Row], names: Sequence[str]) -> list[list[Any]]:
+    """Per row, the outputs of these names, padded as they were computed; rows of like length together."""
+    was_training = model.training
+    model.eval()
+    found: list[list[Any]] = [[] for _ in rows]
+    for numbers in _by_length(rows):
+        batch = collate([{name: rows[number][name] for name in INPUTS} for number in numbers])
+        result = model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
+        arrays = [getattr(result, name).float().cpu().numpy() for name in names]
+        for place, number in enumerate(numbers):
+            found[number] = [array[place] for array in arrays]
+    model.train(was_training)
+    return found
+
+
+def _by_length(rows: Sequence[Row], batch: int = 64) -> Iterator[list[int]]:
+    order = np.argsort([-len(row["input_ids"]) for row in rows], kind="stable").tolist()
+    for start in range(0, len(order), batch):
+        yield order[start : start + batch]
