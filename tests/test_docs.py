@@ -96,14 +96,17 @@ def test_the_table_of_settings_has_each_with_its_default() -> None:
     assert len(rows) == len(dict(rows)), "a setting stands twice"
 
 
-def settings(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted name, default as the table writes it) of every setting."""
+def settings(
+    section: type[BaseModel], prefix: str = "", values: BaseModel | None = None
+) -> Iterator[tuple[str, str]]:
+    """(dotted name, default as the table writes it) of every setting; `values` are the section's defaults."""
     for name, field in section.model_fields.items():
         kind = field.annotation
+        default = field.get_default(call_default_factory=True) if values is None else getattr(values, name)
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from settings(kind, f"{prefix}{name}.")
+            yield from settings(kind, f"{prefix}{name}.", default)
         else:
-            yield prefix + name, as_written(field.default)
+            yield prefix + name, "–" if field.is_required() else as_written(default)
 
 
 def as_written(default: object) -> str:
@@ -113,4 +116,4 @@ def as_written(default: object) -> str:
         return str(default).lower()
     if isinstance(default, tuple):
         return str(list(default))
-    return f"`{default}`" if isinstance(default, str) else f"{default:g}"
+    return f"{default:g}" if isinstance(default, int | float) else f"`{default}`"

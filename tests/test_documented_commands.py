@@ -9,6 +9,7 @@ import pytest
 from cyclopts import CycloptsError
 
 from bertsmith.cli.main import COMMANDS, build_app
+from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.recipe import Recipe, read_recipe, recipe_names
 from test_docs import settings
 
@@ -22,11 +23,20 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 NAMES = {command.name for command in COMMANDS}
 GROUPS = ("corpus", "tokenizer")  # of commands
-SETTINGS = dict(settings(Recipe))
+SETTINGS = dict(settings(Recipe)) | dict(settings(FinetuneRecipe))
 SECTIONS = {name.partition(".")[0] for name in SETTINGS if "." in name}
 
 # What stands for something else in a synopsis.
-PLACEHOLDERS = {"[dotted.key=value": "", "...]": "", "[--resume]": "--resume", "COMMAND": ""}
+PLACEHOLDERS = {
+    "[dotted.key=value": "",
+    "[key=value": "",
+    "...]": "",
+    "[--resume]": "--resume",
+    "[--dev": "--dev",
+    "[--test": "--test",
+    "FILE]": "FILE",
+    "COMMAND": "",
+}
 
 
 def read(page: Path) -> str:
@@ -45,6 +55,15 @@ def test_settings_of_pretrain_are_ones_that_there_are(page: Path) -> None:
         if words[0] == "pretrain" and len(words) > 2 and "RECIPE" not in words:
             recipe = words[1] if words[1] in recipe_names() else "budget"
             read_recipe(recipe, [word for word in words[2:] if "=" in word])
+
+
+@each_page
+def test_settings_of_finetune_are_ones_that_there_are(page: Path) -> None:
+    """Those of a task that the page makes itself are held by the test that makes it."""
+    for words in commands(read(page)):
+        if words[0] == "finetune" and len(words) > 2 and words[1] != "TASK" and ":" not in words[1]:
+            given = {"task": words[1], "model": "m", "train": "t", "out": "o"}
+            make_finetune_recipe(given, [word for word in words[2:] if re.match(r"[\w.]+=", word)])
 
 
 @each_page
@@ -92,15 +111,16 @@ def test_a_planted_slip_is_found(text: str) -> None:
 def commands(text: str) -> Iterator[list[str]]:
     """The words after `bertsmith`, in blocks, recipes' headers, tables and running text."""
     for line in [*block_lines(text), *header_lines(text), *inline_code(text)]:
-        found = re.match(r"(?:torchrun .* -m )?bertsmith +(.+)", line)
+        found = re.match(r"(?:(?:torchrun .*|python) -m )?bertsmith +(.+)", line)
         if found:
             words = [PLACEHOLDERS.get(word, word) for word in shlex.split(found[1])]
             yield [word for word in words if word]
 
 
 def block_lines(text: str) -> Iterator[str]:
-    """Lines of code blocks: continued ones joined, remarks two blanks away cut off."""
-    for block in re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+    """Lines of code blocks without a language: continued ones joined, remarks two blanks away cut off."""
+    every = re.findall(r"^```(.*?)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    for block in [block for language, block in every if not language]:
         for line in re.sub(r" *\\\n *", " ", block).splitlines():
             yield re.split(r"\s{2,}", line.strip())[0]
 

@@ -26,7 +26,7 @@ def blocks(page: Path) -> list[str]:
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with what the page starts from: articles, and a legacy checkpoint."""
+    """A working folder with what the page starts from: articles, labelled rows, a legacy checkpoint."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "articles").mkdir()
     for number in range(100):
@@ -35,6 +35,11 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             for place, subject in enumerate(SUBJECTS)
         )
         (tmp_path / "articles" / f"{number}.txt").write_text("\n".join(sentences))
+    rows = [
+        f"The {SUBJECTS[n % 8]} {ACTIONS[n % 7]} paper {n}.,{'court' if n % 8 < 6 else 'party'}"
+        for n in range(60)
+    ]
+    (tmp_path / "clauses.csv").write_text("\n".join(["text,label", *rows]))
     write_legacy_checkpoint(tmp_path / "downloads" / "legal-bert")
     return tmp_path
 
@@ -57,6 +62,9 @@ def test_the_page_runs_from_top_to_bottom(desk: Path, capsys: pytest.CaptureFixt
     printed = capsys.readouterr().out
     assert "unknown key 'optimizer.learning_rat'. Did you mean 'optimizer.learning_rate'?" in printed
     assert "beside" in printed
+    assert len(names["run"].results.restarts) == 2
+    assert set(names["prediction"]["probabilities"]) == {"court", "party"}
+    assert names["side"].rows == 60
     assert names["hidden_states"].shape == (names["lengths"].sum(), 384)
     assert names["first_tokens"].shape == (2, 384)
     assert names["imported"].checkpoint.architecture == "BertForPreTraining"

@@ -1,0 +1,154 @@
+"""docs/finetuning.md says what the code does: its settings, its files, and what predictions look like."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.registry import TASKS, find_task
+from bertsmith.tasks.task import Outputs, Task, TaskSettings
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.finetune_recipe import FinetuneRecipe
+from test_docs import settings
+
+PAGE = Path(__file__).parent.parent / "docs" / "finetuning.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+# Of RunSettings, but not the user's to choose here: epochs and evaluations decide.
+DECIDED_OTHERWISE = {"steps", "hours", "settings"}
+DECIDED_SECTIONS = ("evaluation.", "checkpoint.")
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "oslo", "the", "court"]
+
+
+def section(heading: str) -> str:
+    found = re.search(rf"^##+ {heading}\n(.*?)(?=^##|\Z)", TEXT, re.DOTALL | re.MULTILINE)
+    assert found, f"no section {heading!r}"
+    return found[1]
+
+
+def files_of(task: str) -> dict[str, str]:
+    """The examples of data in a task's section, by file name; `prediction` is that of a prediction."""
+    heading = task.replace("-", " ").capitalize() if task != "multi-label" else "Multi-label"
+    return dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", section(heading), re.DOTALL | re.MULTILINE))
+
+
+def read_example(task: Task[Any], name: str, folder: Path) -> list[Any]:
+    (folder / name).write_text(files_of(task.name)[name], encoding="utf-8")
+    return task.read(folder / name)
+
+
+def test_the_table_of_settings_has_each_of_a_run_with_its_default() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \| .+ \|$", section("Every setting"), re.MULTILINE)
+    per_task = [row for row in rows if row[0] in TASKS]
+    rows = [row for row in rows if row not in per_task]
+    expected = {
+        name: default
+        for name, default in settings(FinetuneRecipe)
+        if name not in DECIDED_OTHERWISE and not name.startswith(DECIDED_SECTIONS)
+    }
+    assert dict(rows) == expected
+    assert len(rows) == len(dict(rows)), "a setting stands twice"
+
+
+def test_the_table_of_settings_has_each_of_a_task_with_its_default() -> None:
+    rows = re.findall(
+        r"^\| (all|`[\w-]+`) \| `(\w+)` \| (.+?) \| .+ \|$", section("Every setting"), re.MULTILINE
+    )
+    shared = dict(settings(TaskSettings))
+    assert {name: default for task, name, default in rows if task == "all"} == shared
+    for task in TASKS:
+        own = {item for item in settings(find_task(task).Settings) if item not in shared.items()}
+        assert {(name, default) for each, name, default in rows if each == f"`{task}`"} == own
+
+
+def test_the_table_of_tasks_has_each() -> None:
+    assert tuple(re.findall(r"^\| `([\w-]+)` \|", section("Tasks"), re.MULTILINE)) == TASKS
+
+
+def logits(record: dict[str, Any], task: Task[Any], rows: int) -> Outputs:
+    return np.log(np.array([list(record["probabilities"].values())], np.float32))[0]
+
+
+def odds(record: dict[str, Any], task: Task[Any], rows: int) -> Outputs:
+    return np.array([math.log(p / (1 - p)) for p in record["probabilities"].values()], np.float32)
+
+
+def one_number(key: str) -> Callable[[dict[str, Any], Task[Any], int], Outputs]:
+    return lambda record, task, rows: np.array([record[key]], np.float32)
+
+
+def tag_scores(record: dict[str, Any], task: Task[Any], rows: int) -> Outputs:
+    """Scores under which the record's tags are as probable as it says."""
+    rest = len(task.labels) - 1
+    scores = np.zeros((rows, len(task.labels)), np.float32)
+    for row, (tag, sure) in enumerate(zip(record["tags"], record["confidence"], strict=True)):
+        scores[row, task.labels.index(tag)] = math.log(sure / (1 - sure) * rest)
+    return scores
+
+
+def span_scores(record: dict[str, Any], task: Task[Any], rows: int) -> Outputs:
+    """Of [CLS] and "the court sits in oslo …": 'oslo' is the fifth word."""
+    scores = np.zeros((rows, 2), np.float32)
+    scores[5] = 3.0
+    return scores
+
+
+# What a head would have to say for the prediction that the page shows.
+OUTPUTS_BEHIND = {
+    "classification": logits,
+    "multi-label": odds,
+    "regression": one_number("score"),
+    "tagging": tag_scores,
+    "question-answering": span_scores,
+    "similarity": one_number("similarity"),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_predictions_shown_are_what_the_task_makes_of_the_data_shown(name: str, tmp_path: Path) -> None:
+    kind = find_task(name)
+    task = kind(kind.Settings())
+    file = next(iter(files_of(name)))
+    examples = read_example(task, file, tmp_path)
+    task.learn_labels(examples)
+    task.check(examples)
+    shown = json.loads(files_of(name)["prediction"])
+    split = encode_examples(task, examples, Tokenizer.from_pieces(PIECES, lowercase=True))
+    for example, encoded in zip(split.examples, split.encoded, strict=True):
+        rows = sum(len(window.rows) for window in encoded.windows)
+        if as_json(task.line(example, {})).items() <= shown.items():
+            outputs = OUTPUTS_BEHIND[name](shown, task, rows)
+            (prediction,) = task.decode([outputs], [example], [encoded])
+            line = as_json(task.line(example, prediction))
+            break
+    else:
+        pytest.fail(f"the prediction shown for {name} is of no row of {file}")
+    assert list(line) == list(shown)
+    assert close(line, shown)
+
+
+def as_json(line: dict[str, Any]) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(json.dumps(line))
+    return read
+
+
+def close(value: Any, other: Any) -> bool:
+    """Equal but for the places that the page rounds to."""
+    if isinstance(value, dict):
+        return value.keys() == other.keys() and all(close(value[key], other[key]) for key in value)
+    if isinstance(value, list):
+        return len(value) == len(other) and all(map(close, value, other))
+    return bool(value == pytest.approx(other, abs=2e-3)) if isinstance(value, float) else value == other
+
+
+def test_entities_by_characters_are_the_same_as_by_words(tmp_path: Path) -> None:
+    kind = find_task("tagging")
+    task = kind(kind.Settings())
+    columns, lines, spans = (read_example(task, name, tmp_path) for name in list(files_of("tagging"))[:3])
+    assert columns[0].words == lines[0].words == spans[0].words
+    assert columns[0].tags == lines[0].tags == spans[0].tags
