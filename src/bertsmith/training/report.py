@@ -8,6 +8,7 @@ from typing import Any
 
 from bertsmith.files import atomic_write
 from bertsmith.training import report_charts, report_tables, units
+from bertsmith.training.page import as_markup, render_page
 
 Record = dict[str, Any]
 
@@ -53,24 +54,14 @@ def write_report(run_folder: Path, content: RunReport) -> Path:
 
 def render(content: RunReport, fallback_title: str = "Run") -> str:
     """The page as text. Everything but our own pictures is escaped: texts and tokens may hold any markup."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     charts = report_charts.charts(content.records)
-    pictures = [(chart.title, Markup(report_charts.draw(chart))) for chart in charts]
-    return environment.get_template(TEMPLATE).render(
+    return render_page(
+        TEMPLATE,
         title=content.title or fallback_title,
         status=_status(content.records),
         headline=_headline(content),
         warnings=_warnings(content.records),
-        pictures=pictures,
+        pictures=[(chart.title, as_markup(report_charts.draw(chart))) for chart in charts],
         fills=content.fills or [],
         content=content,
         tables=report_tables,

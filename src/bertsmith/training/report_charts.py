@@ -5,7 +5,7 @@ Drawn with matplotlib's Figure, never pyplot, whose global state would leak into
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -115,20 +115,28 @@ def charts(records: Sequence[Record]) -> list[Chart]:
 
 
 def draw(chart: Chart) -> str:
-    """The chart as an <svg> element; the same chart gives the same bytes."""
+    """The chart as an <svg> element."""
+
+    def paint(axes: "Axes") -> None:
+        for line in chart.lines:
+            _draw_line(axes, line)
+        _set_axes(axes, chart)
+
+    return picture(chart.title, paint)
+
+
+def picture(title: str, paint: Callable[["Axes"], None], height: float = HEIGHT) -> str:
+    """Whatever `paint` draws as an <svg> element; the same strokes give the same bytes."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-        figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-        axes = figure.add_subplot()
-        for line in chart.lines:
-            _draw_line(axes, line)
-        _set_axes(axes, chart)
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        paint(figure.add_subplot())
         buffer = io.StringIO()
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
-    return _for_page(buffer.getvalue(), chart.title)
+    return _for_page(buffer.getvalue(), title)
 
 
 def _points(records: Sequence[Record], x: str, y: str, scale: float = 1.0) -> list[Point]:

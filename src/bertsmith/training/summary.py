@@ -5,12 +5,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import numpy
-import tokenizers
-import torch
-
-from bertsmith import __version__
 from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.training.environment import environment
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.log import RunLog
 from bertsmith.training.recipe import Recipe
@@ -37,7 +33,7 @@ def write_summary(
         model=model_facts(model),
         fills=_json_beside(str(out), "fills.json"),
         comparison=comparison,
-        environment=_environment(recipe, hardware),
+        environment=environment(recipe.seed, hardware),
         command=shlex.join(["bertsmith", "pretrain", str(out / "recipe.toml"), "out=runs/again"]),
     )
     return write_report(out, content)
@@ -67,19 +63,6 @@ def model_facts(model: PretrainingModel) -> dict[str, Any]:
         "vocabulary": config.vocab_size,
         "positions": config.max_length,
         "parameters": counts,
-    }
-
-
-def _environment(recipe: Recipe, hardware: Hardware) -> dict[str, Any]:
-    return {
-        "bertsmith": __version__,
-        "torch": torch.__version__,
-        "tokenizers": tokenizers.__version__,
-        "numpy": numpy.__version__,
-        "processor": hardware.processor,
-        "cores": hardware.cores,
-        "GPUs": ", ".join(gpu.name for gpu in hardware.gpus) or "none",
-        "seed": recipe.seed,
     }
 
 

@@ -1,0 +1,212 @@
+"""What a task says of its predictions beside the metrics: where the model errs, and how sure it is of it.
+
+Plain values that the report draws, whatever the task; what makes no sense for one stays empty.
+E examples, C classes or labels, A answers of which a confidence is known (texts, words, or labels of texts).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bertsmith.tasks.calibration import probabilities
+from bertsmith.tasks.entities import EntityScores
+from bertsmith.tasks.scores import ClassScore, Floats, confusion, per_class
+
+NOTHING = "nothing"
+# Predictions are rounded to six places: what is below is taken for half of the last one.
+_SMALLEST = 5e-7
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model said of one example, for people. `score` is 1 if right, and less the worse it is."""
+
+    gold: str
+    given: str
+    score: float
+    confidence: float | None = None
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """`counts` (C, C): row = right class, column = predicted one."""
+
+    labels: tuple[str, ...]
+    counts: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """(A,) confidences of the model and whether those answers were `correct`; `before` is the confidence
+    without temperature scaling, None where there is none. `unit` says what an answer is.
+    """
+
+    confidence: Floats
+    correct: npt.NDArray[np.bool_]
+    before: Floats | None = None
+    unit: str = "texts"
+
+
+@dataclass(frozen=True)
+class Details:
+    """`answers` has one for each example, or none; `numbers` are the (E,) right and (E,) predicted scores."""
+
+    answers: tuple[Answer, ...] = ()
+    per_class: tuple[ClassScore, ...] = ()
+    confusion: Confusion | None = None
+    calibration: Calibration | None = None
+    numbers: tuple[Floats, Floats] | None = None
+
+
+def class_details(
+    labels: Sequence[str],
+    gold: Sequence[str],
+    given: Sequence[str],
+    confidence: Sequence[float],
+    before: Floats | None = None,
+) -> Details:
+    """One class an example, by name; `before` (E,) as in `Calibration`."""
+    number = {label: index for index, label in enumerate(labels)}
+    right, chosen = (np.array([number[label] for label in side]) for side in (gold, given))
+    answers = (Answer(g, p, float(g == p), c) for g, p, c in zip(gold, given, confidence, strict=True))
+    return Details(
+        tuple(answers),
+        tuple(per_class(right, chosen, labels)),
+        Confusion(tuple(labels), confusion(right, chosen, len(labels))),
+        Calibration(np.array(confidence, np.float64), right == chosen, before),
+    )
+
+
+def label_set_details(
+    labels: Sequence[str],
+    gold: Sequence[Sequence[str]],
+    given: Sequence[Sequence[str]],
+    chances: Floats,
+    temperature: float = 1.0,
+) -> Details:
+    """Any number of labels an example, with the probability of each (E, C).
+
+    An answer's score is the F1 of the two sets; its confidence is that of the whole set, as if labels were
+    independent. Right labels that the model doesn't know count as missed.
+    """
+    right, chosen = (np.array([np.isin(labels, each) for each in side]) for side in (gold, given))
+    sure = np.where(chosen, chances, 1 - chances).prod(axis=1).tolist()
+    answers = (
+        Answer(_listed(g), _listed(p), _set_f1(g, p), c) for g, p, c in zip(gold, given, sure, strict=True)
+    )
+    before = without_temperature(chances, temperature, several=True)
+    return Details(
+        tuple(answers),
+        tuple(per_class(right, chosen, labels)),
+        calibration=Calibration(chances.ravel(), right.ravel(), before.ravel(), "labels of texts"),
+    )
+
+
+def number_details(gold: Sequence[float], given: Sequence[float]) -> Details:
+    """A number an example: the further from the right one, the lower the score."""
+    answers = (Answer(f"{g:g}", f"{p:.4g}", 1 - abs(g - p)) for g, p in zip(gold, given, strict=True))
+    return Details(tuple(answers), numbers=(np.array(gold, np.float64), np.array(given, np.float64)))
+
+
+def tag_details(
+    words: Sequence[Sequence[str]],
+    gold: Sequence[Sequence[str]],
+    given: Sequence[Sequence[str]],
+    confidence: Sequence[Sequence[float]],
+    entities: EntityScores | None,
+) -> Details:
+    """A tag a word. An answer is a sentence: right if all its tags are, and as sure as the least sure one;
+    it names only the words that differ. Classes are entities' labels or, without `entities`, tags.
+    """
+
+    def kind(tag: str) -> str:
+        return tag[2:] or tag if entities else tag
+
+    answers = tuple(
+        Answer(
+            _differing(some, right, chosen, kind),
+            _differing(some, chosen, right, kind),
+            float(list(right) == list(chosen)),
+            min(sure, default=1.0),
+        )
+        for some, right, chosen, sure in zip(words, gold, given, confidence, strict=True)
+    )
+    flat = [[tag for tags in side for tag in tags] for side in (gold, given)]
+    kinds = [[kind(tag) for tag in side] for side in flat]
+    labels = sorted({*kinds[0], *kinds[1]}, key=lambda label: (label != "O", label))
+    number = {label: index for index, label in enumerate(labels)}
+    right, chosen = (np.array([number[kind] for kind in side], np.int64) for side in kinds)
+    if not len(right):  # sentences without a word
+        return Details(answers)
+    return Details(
+        answers,
+        entity_classes(entities) if entities else tuple(per_class(right, chosen, labels)),
+        Confusion(tuple(labels), confusion(right, chosen, len(labels))),
+        Calibration(np.concatenate(confidence), np.array(flat[0]) == np.array(flat[1]), unit="words"),
+    )
+
+
+def span_details(
+    golds: Sequence[Sequence[str]],
+    given: Sequence[str],
+    confidence: Sequence[float | None],
+    exact: Floats,
+    f1: Floats,
+) -> Details:
+    """A piece of a passage an example, or none: "". The score is F1; calibration is that of answers given."""
+    answers = tuple(
+        Answer(" / ".join(dict.fromkeys(right)) or "no answer", answer or "no answer", float(score), sure)
+        for right, answer, score, sure in zip(golds, given, f1, confidence, strict=True)
+    )
+    known = np.array([sure is not None for sure in confidence])
+    sure = np.array([each for each in confidence if each is not None], np.float64)
+    calibration = (
+        Calibration(sure, exact[known] == 1, unit="answers given, right when exact") if known.any() else None
+    )
+    return Details(answers, calibration=calibration)
+
+
+def without_temperature(chances: Floats, temperature: float, *, several: bool = False) -> Floats:
+    """(E, C) calibrated probabilities -> what they were before: but for a constant, logits are the logarithm
+    of probabilities times the temperature. Right to 0.002 from a temperature of 0.5 on: below it, what was
+    rounded away would count.
+    """
+    chances = np.clip(chances, _SMALLEST, 1 - _SMALLEST)
+    logits = np.log(chances / (1 - chances)) if several else np.log(chances)
+    return probabilities(logits, 1 / temperature, several=several)
+
+
+def entity_classes(entities: EntityScores) -> tuple[ClassScore, ...]:
+    """Precision, recall and F1 of each entity label."""
+    return tuple(
+        ClassScore(label, counts.precision, counts.recall, counts.f1, counts.support)
+        for label, counts in entities.by_label.items()
+    )
+
+
+def _differing(
+    words: Sequence[str], tags: Sequence[str], others: Sequence[str], kind: Callable[[str], str]
+) -> str:
+    """The words whose tags differ, neighbours of one entity together: 'New York [LOC]'."""
+    groups: list[tuple[str, list[str]]] = []
+    before = None
+    for place, (word, tag, other) in enumerate(zip(words, tags, others, strict=True)):
+        if tag == other:
+            continue
+        if before == place - 1 and tag[:2] != "B-" and groups[-1][0] == kind(tag):
+            groups[-1][1].append(word)
+        else:
+            groups.append((kind(tag), [word]))
+        before = place
+    return "; ".join(f"{' '.join(group)} [{name}]" for name, group in groups) or NOTHING
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(sorted(labels)) or NOTHING
+
+
+def _set_f1(gold: Sequence[str], given: Sequence[str]) -> float:
+    both = len(set(gold)) + len(set(given))
+    return 2 * len(set(gold) & set(given)) / both if both else 1.0
