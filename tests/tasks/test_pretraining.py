@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,12 @@ from bertsmith.data.masking import IGNORED
 from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore, tokenize_corpus
 from bertsmith.data.stream import Cursor
-from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask, most_frequent_piece
+from bertsmith.tasks.pretraining import (
+    PretrainingModel,
+    PretrainingTask,
+    most_frequent_piece,
+    start_at_frequencies,
+)
 from bertsmith.text.corpus import build_corpus
 from bertsmith.text.manifest import CorpusSettings
 from bertsmith.text.tokenizer import Tokenizer
@@ -249,3 +254,26 @@ def test_an_untrained_model_guesses_evenly(store: TokenStore, tokenizer: Tokeniz
     metrics = task.metrics(task.sums(0, 1))
     assert metrics["mlm_loss"] == pytest.approx(math.log(tokenizer.vocab_size), abs=0.05)
     assert metrics["nsp_loss"] == pytest.approx(math.log(2), abs=0.02)
+
+
+def test_an_untrained_vocabulary_bias_starts_at_the_pieces_log_frequencies(
+    store: TokenStore, tokenizer: Tokenizer
+) -> None:
+    model = PretrainingModel(small_config(tokenizer))
+    start_at_frequencies(model, store, tokenizer)
+    counts = Counter(store.tokens.tolist())
+    usual = [piece for piece, _ in counts.most_common() if piece not in tokenizer.special_ids][:5]
+    bias = model.masked_language.bias.detach()
+    for common, rarer in pairwise(usual):
+        expected = math.log(counts[common] + 1) - math.log(counts[rarer] + 1)
+        assert float(bias[common] - bias[rarer]) == pytest.approx(expected, abs=1e-5)
+    assert float(bias.mean()) == pytest.approx(0, abs=1e-5)
+
+
+def test_a_trained_vocabulary_bias_stays(store: TokenStore, tokenizer: Tokenizer) -> None:
+    model = PretrainingModel(small_config(tokenizer))
+    with torch.no_grad():
+        model.masked_language.bias[3] = 0.5
+    before = model.masked_language.bias.clone()
+    start_at_frequencies(model, store, tokenizer)
+    assert torch.equal(model.masked_language.bias, before)

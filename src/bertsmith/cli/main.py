@@ -18,7 +18,7 @@ from bertsmith.errors import InputError
 _HELP = """\
 Bertsmith: from raw text to a BERT checkpoint that other tools open.
 
-corpus build → tokenizer train → pretrain → evaluate, fill-mask
+corpus build → tokenizer train → pretrain → finetune → evaluate, predict
 """
 
 _EXAMPLES = """\
@@ -32,6 +32,9 @@ Examples:
             corpus=corpora/articles tokenizer=tokenizers/articles
   bertsmith evaluate runs/articles/model corpora/articles
   bertsmith fill-mask runs/articles/model "The capital of France is [MASK]."
+  bertsmith finetune classification --model runs/articles/model --train labelled.csv \\
+            --out runs/topics
+  bertsmith predict runs/topics/model new.csv --out topics.jsonl
 
 bertsmith COMMAND --help explains a command, with examples of its own.
 """
@@ -53,8 +56,10 @@ COMMANDS = (
     Command("corpus", "bertsmith.cli.corpus:app", "Raw text to a corpus, and to tokens.", _FLOW),
     Command("tokenizer", "bertsmith.cli.tokenizer:app", "A vocabulary from a corpus; a report on it.", _FLOW),
     Command("pretrain", "bertsmith.cli.pretrain:pretrain", "Train a BERT by a recipe, or go on.", _FLOW),
+    Command("finetune", "bertsmith.cli.finetune:finetune", "Train a head on labelled text.", _FLOW),
     Command("fill-mask", "bertsmith.cli.look:fill_mask", "What a model puts in place of [MASK].", _LOOK),
     Command("evaluate", "bertsmith.cli.look:evaluate", "Its figures on held-out text.", _LOOK),
+    Command("predict", "bertsmith.cli.predict:predict", "What a fine-tuned model says of each row.", _LOOK),
     Command("doctor", "bertsmith.cli.doctor:doctor", "What this machine has and will use.", _HOUSE),
     Command("import", "bertsmith.cli.importing:import_checkpoint", "Make a legacy checkpoint safe.", _HOUSE),
 )

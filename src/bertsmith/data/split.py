@@ -1,7 +1,7 @@
 """A global batch divided over ranks and, within a rank, into micro-batches: the same division everywhere.
 
-The sum over all parts is what counts, so how a batch is divided changes speed only. Neighbours of the same key
-(the windows of a long text, the two texts of a pair) belong to one example and stay together.
+The sum over all parts is what counts, so how a batch is divided changes speed only. Neighbours of the same
+key (the windows of a long text, the two texts of a pair) belong to one example and stay together.
 
     G   examples, each one or more neighbouring sequences
 """

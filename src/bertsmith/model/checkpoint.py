@@ -6,7 +6,7 @@ tokenizer.json …    whatever the tokenizer writes
 bertsmith.json      task, provenance, and the hash of each file (see bertsmith.model.manifest)
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -157,11 +157,13 @@ def save_checkpoint(
     settings: Mapping[str, Any] | None = None,
     carried: Mapping[str, Tensor] | None = None,
     labels: Mapping[str, Any] | None = None,
+    write_beside: Callable[[Path], None] | None = None,
     replace: bool = False,
 ) -> None:
     """Writes a folder which transformers opens as `architecture`; whole, or not at all.
 
-    `tensors` are under our names, `carried` (with `labels`) under the file's own. Raises ModelError when a
+    `tensors` are under our names, `carried` (with `labels`) under the file's own.
+    `write_beside` adds files of a task to the folder before their hashes are taken. Raises ModelError when a
     head of the architecture is missing, a value is not finite or the tokenizer has more pieces than the
     model; InputError when the folder exists and `replace` is False; ResourceError for lack of space.
     """
@@ -186,6 +188,8 @@ def save_checkpoint(
         write_json(partial / CONFIG, config_to_hugging_face(config, architecture) | dict(labels or {}))
         if tokenizer is not None:
             tokenizer.save(partial)
+        if write_beside is not None:
+            write_beside(partial)
         write_manifest(partial, manifest)
 
 

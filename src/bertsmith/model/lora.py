@@ -92,7 +92,9 @@ class LoraLinear(nn.Linear):
     def stacked_b(self) -> Tensor:
         """Each block's B where its outputs are: (O, P r)."""
         nothing = self.weight.new_zeros(self.rows, 0)
-        return torch.block_diag(*(self.lora_B[block] if block else nothing for block in self.blocks))
+        blocks = (self.lora_B[block] if block else nothing for block in self.blocks)
+        stacked: Tensor = torch.block_diag(*blocks)
+        return stacked
 
     @torch.no_grad()
     def draw(self) -> None:

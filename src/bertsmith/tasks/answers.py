@@ -170,7 +170,7 @@ def _softmax(scores: FloatArray, null: float) -> npt.NDArray[np.float64]:
     """(T,) the probabilities of the passage's tokens, [CLS] being one more choice, as in training."""
     highest = float(scores.max(initial=null))
     weights: npt.NDArray[np.float64] = np.exp(scores.astype(np.float64) - highest)
-    return weights / (weights.sum() + np.exp(null - highest))
+    return np.asarray(weights / (weights.sum() + np.exp(null - highest)))
 
 
 def _whole_characters(passage: str, start: int, end: int) -> tuple[int, int]:

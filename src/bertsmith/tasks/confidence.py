@@ -54,6 +54,15 @@ class Confidence(BaseModel):
         """As plain JSON values, for bertsmith.json."""
         return self.model_dump(mode="json")
 
+    def figures(self) -> dict[str, float]:
+        """What to show of it beside the metrics."""
+        figures = {
+            "ece_before": self.ece_before,
+            "ece_after": self.ece_after,
+            "temperature": self.temperature,
+        }
+        return figures | ({"coverage": self.coverage, "risk": self.risk} if self.threshold > 0 else {})
+
     @classmethod
     def from_json(cls, settings: Any, where: str = "bertsmith.json") -> "Confidence":
         """The inverse; raises ModelError naming `where` and a key missing, unknown or impossible."""

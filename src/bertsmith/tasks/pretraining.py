@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,6 +23,7 @@ from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
 from bertsmith.model.bert import Activation, Bert, initialise
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_entropy import vocabulary_loss
+from bertsmith.model.operations import encoder_operations
 from bertsmith.tasks.objective import Add
 from bertsmith.text.tokenizer import Tokenizer
 
@@ -122,20 +124,12 @@ class PretrainingTask:
         return losses
 
     def operations(self, sequences: Sequences) -> float:
-        """Matrix products alone, backward counted as twice forward: what this layout computes, which is less
-        than a padded one does. The vocabulary, and the last layer after its attention, see a few rows only.
-        """
+        """Matrix products alone, backward counted as twice forward (see bertsmith.model.operations)."""
         config = self.model.config
-        hidden, wide = config.hidden_size, config.intermediate_size
-        tokens = float(sequences.lengths.sum())
         masked = float(self.host_masker.wanted(sequences).sum())
         read = masked + (len(sequences) if self.model.next_sentence is not None else 0)
-        attention = 4 * hidden * float((sequences.lengths.astype(float) ** 2).sum())
-        before = tokens * 6 * hidden * hidden + attention  # of one layer: queries, keys, values, attention
-        after = 2 * hidden * hidden + 4 * hidden * wide  # of one layer and row: output, feed-forward
-        rows = (config.num_hidden_layers - 1) * tokens + read
-        vocabulary = 2 * masked * hidden * (config.vocab_size + hidden)
-        return 3 * (config.num_hidden_layers * before + rows * after + vocabulary)
+        vocabulary = 2 * masked * config.hidden_size * (config.vocab_size + config.hidden_size)
+        return 3 * (encoder_operations(config, sequences.lengths, read) + vocabulary)
 
     def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
         """Each rank measures its share of the held-out sequences; see `metrics`."""
@@ -218,7 +212,25 @@ class PretrainingTask:
 
 
 def most_frequent_piece(store: TokenStore, tokenizer: Tokenizer) -> int:
-    """Its id, in the first million tokens. A special token such as [UNK] is never a label, so none counts."""
+    """Its id. A special token such as [UNK] is never a label, so none counts."""
+    return int(_piece_counts(store, tokenizer).argmax())
+
+
+@torch.no_grad()
+def start_at_frequencies(model: PretrainingModel, store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Sets the vocabulary's bias, where it is untrained (all zero), to the log of each piece's frequency.
+
+    A new head then knows from its first step what else it would have to learn first: which pieces are common
+    (the prior of Lin et al. 2017, section 4.1). Going on from an encoder without a head, that is most of what
+    a short run learns.
+    """
+    if not model.masked_language.bias.any():
+        frequencies = np.log(_piece_counts(store, tokenizer) + 1.0)
+        model.masked_language.bias.copy_(torch.from_numpy(frequencies - frequencies.mean()))
+
+
+def _piece_counts(store: TokenStore, tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
+    """(V,) in the first million tokens; special tokens 0."""
     counts = np.bincount(store.tokens[:_COUNTED_TOKENS], minlength=tokenizer.vocab_size)
     counts[list(tokenizer.special_ids)] = 0
-    return int(counts.argmax())
+    return counts

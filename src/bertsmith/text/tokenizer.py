@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,16 @@ class Encoding(NamedTuple):
     ids: list[int]
     offsets: list[tuple[int, int]]
     tokens: list[str]
+
+
+class Pieces(Protocol):
+    """One text of many, tokenised: what of it is used."""
+
+    @property
+    def ids(self) -> list[int]: ...
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]: ...
 
 
 class Tokenizer:
@@ -109,6 +119,15 @@ class Tokenizer:
             cleaned = [without_surrogates(text) for text in texts]
             encodings = self.backend.encode_batch_fast(cleaned, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+    def encode_pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
+        """Many texts in parallel: the ids and offsets of `encode`, offsets made only when asked for."""
+        try:
+            encodings: Sequence[Pieces] = self.backend.encode_batch(texts, add_special_tokens=False)
+        except TypeError:
+            cleaned = [without_surrogates(text) for text in texts]
+            encodings = self.backend.encode_batch(cleaned, add_special_tokens=False)
+        return encodings
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Readable text of `ids`. What the normaliser took away (capitals, accents, spacing) stays lost."""

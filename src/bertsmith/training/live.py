@@ -13,6 +13,7 @@ from rich.text import Text
 from bertsmith.training import units
 from bertsmith.training.live_panel import panel
 from bertsmith.training.live_state import Record, RunState
+from bertsmith.training.log import task_metrics
 
 SHORTEST_PAUSE = 0.25  # seconds between two pictures
 COST_SHARE = 0.01  # of the time at most goes into pictures
@@ -166,6 +167,9 @@ def _step_line(state: RunState) -> str:
 
 
 def _evaluation_line(record: Record) -> str:
+    if "mlm_loss" not in record:
+        found = (f"{name} {value:.4f}" for name, value in task_metrics(record).items())
+        return " | ".join([f"dev at step {record['step']:,}", *found])
     parts = [
         f"held out at step {record['step']:,}",
         f"MLM loss {units.loss(record.get('mlm_loss'))}",

@@ -16,6 +16,7 @@ from bertsmith.training import units
 from bertsmith.training.braille import Canvas
 from bertsmith.training.curves import Point, smooth
 from bertsmith.training.live_state import RunState
+from bertsmith.training.log import task_metrics
 
 TRAINING, HELDOUT, SPEED, QUIET = "cyan", "magenta", "green", "dim"
 SIGNS_OF_LIFE = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -84,7 +85,7 @@ def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
         "learning rate": units.small(step.get("learning_rate")),
         "gradient norm": units.loss(step.get("gradient_norm")),
     }
-    heldout = {
+    heldout = _task_metrics(state) or {
         "MLM accuracy": units.percent(evaluation.get("mlm_accuracy")),
         "NSP accuracy": units.percent(evaluation.get("nsp_accuracy")),
         "MLM perplexity": units.perplexity(evaluation.get("mlm_perplexity")),
@@ -97,8 +98,19 @@ def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
         "length": units.count(state.sequence_length),
     }
     if step and "nsp_loss" not in step:
-        del training["NSP loss"], heldout["NSP accuracy"]
+        training.pop("NSP loss")
+        heldout.pop("NSP accuracy", None)
     return [("Training", TRAINING, training), ("Held out", HELDOUT, heldout), ("Speed", SPEED, speed)]
+
+
+def _task_metrics(state: RunState) -> dict[str, str]:
+    """Of a task that is fine-tuned: its first metrics; of pre-training none."""
+    if not state.latest or "mlm_loss" in state.latest:
+        return {}
+    found = list(task_metrics(state.evaluation).items())[:3]
+    return {name.replace("_", " ")[:NAME_WIDTH]: f"{value:.4f}" for name, value in found} | {
+        "at step": units.count(state.evaluation.get("step"))
+    }
 
 
 def _metrics_lines(columns: Sequence[tuple[str, str, Mapping[str, str]]], width: int) -> list[Text]:

@@ -6,7 +6,8 @@ One JSON object a line, each with `kind` and `step`, in the order in which thing
     step         phase, loss, mlm_loss, nsp_loss (not without next-sentence prediction), learning_rate,
                  gradient_norm, tokens (real tokens so far), sequences, tokens_per_second,
                  peak_share (0..1 of the measured matrix-product speed), elapsed (training seconds so far)
-    evaluation   elapsed, tokens, mlm_loss, mlm_perplexity, mlm_accuracy, nsp_accuracy, on held-out text
+    evaluation   elapsed, tokens, and on held-out text mlm_loss, mlm_perplexity, mlm_accuracy, nsp_accuracy,
+                 or the metrics of the task that is fine-tuned
     phase        sequence_length, from this step on
     checkpoint   stands on disk
     warning      message
@@ -156,6 +157,8 @@ class RunLog:
 
     def _write_events(self, record: Record) -> None:
         tags = TAGS.get(record["kind"])
+        if record["kind"] == "evaluation" and "mlm_loss" not in record:
+            tags = {name: f"heldout/{name}" for name in task_metrics(record)}
         if tags is None or not self._is_time_for_events(record["kind"]):
             return
         for name, tag in tags.items():
@@ -170,6 +173,12 @@ class RunLog:
             return False
         self._next_events = now + self._events_interval
         return True
+
+
+def task_metrics(evaluation: Record) -> dict[str, float]:
+    """The metrics in a fine-tuned task's evaluation, the most telling first."""
+    others = ("kind", "step", "elapsed", "tokens")
+    return {name: value for name, value in evaluation.items() if name not in others}
 
 
 def _plain(value: Any) -> Any:

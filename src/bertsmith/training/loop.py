@@ -29,8 +29,8 @@ from bertsmith.training.guard import Guard
 from bertsmith.training.interruption import Interruption
 from bertsmith.training.machine import Machine
 from bertsmith.training.optimizer import load_optimizer_tensors, optimizer_tensors, set_learning_rate
-from bertsmith.training.settings import RunSettings
 from bertsmith.training.schedule import Schedule
+from bertsmith.training.settings import RunSettings
 
 
 class Observer(Protocol):
@@ -68,9 +68,13 @@ class Loop:
         machine: Machine,
         folder: Path,
         observer: Observer,
+        after_evaluation: Callable[[int, dict[str, float]], bool] | None = None,
     ) -> None:
+        """`after_evaluation` hears each evaluation's step and metrics; True ends the run there."""
         self.task, self.optimizer, self.recipe, self.machine = task, optimizer, recipe, machine
         self.folder, self.observer = folder, observer
+        self._after_evaluation = after_evaluation
+        self._ended = False
         self.progress = Progress()
         self.schedule = Schedule(recipe.optimizer.learning_rate, recipe.warmup_share)
         self.guard = Guard(recipe.guard.spike_factor)
@@ -96,7 +100,7 @@ class Loop:
         self._settle_exchange()
         self._restart_clock()
         with self._interruption:
-            while self._share_done() < 1:
+            while self._share_done() < 1 and not self._ended:
                 with closing(self._open_stream()) as batches:
                     for batch in batches:
                         if not self.advance(batch):
@@ -160,7 +164,7 @@ class Loop:
         if self.progress.step % self.recipe.log_every == 0:
             self._record_step(batch, result, learning_rate, tokens / seconds, seconds)
         self._after_step(before)
-        return self._share_done() < 1 and self._phase() == self.progress.cursor.phase
+        return self._share_done() < 1 and not self._ended and self._phase() == self.progress.cursor.phase
 
     # -- one step ------------------------------------------------------------------------------------------
 
@@ -215,7 +219,9 @@ class Loop:
     def _after_step(self, before: float) -> None:
         step, after = self.progress.step, self._share_done()
         if is_due(self.recipe.evaluation.every, step, before, after) and after < 1:
-            self.evaluate()
+            metrics = self.evaluate()
+            if self._after_evaluation is not None:
+                self._ended = self._after_evaluation(step, metrics)
         if is_due(self.recipe.checkpoint.every, step, before, after):
             self.save()
 

@@ -7,7 +7,7 @@ import torch
 from bertsmith.errors import RecipeError
 from bertsmith.training.distributed import Ranks, join
 from bertsmith.training.hardware import Hardware, matmul_flops
-from bertsmith.training.recipe import Recipe
+from bertsmith.training.settings import HardwareSettings
 
 CPU_MICRO_BATCH, CUDA_MICRO_BATCH = 4096, 32_768  # tokens: a CPU's should stay in cache, a GPU's fill it
 
@@ -23,24 +23,24 @@ class Machine:
     micro_batch_tokens: int
 
 
-def set_up_machine(recipe: Recipe, hardware: Hardware) -> Machine:
+def set_up_machine(settings: HardwareSettings, micro_batch_tokens: int | None, hardware: Hardware) -> Machine:
     """Joins the ranks torchrun started, sets torch's threads and measures the matrix product."""
-    device = _device(recipe, hardware)
+    device = _device(settings, hardware)
     ranks = join(device.type)
     if device.type == "cuda":
         device = torch.device("cuda", ranks.local)
         torch.cuda.set_device(device)
-    torch.set_num_threads(recipe.hardware.threads or max(1, hardware.threads // ranks.count))
-    named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}[recipe.hardware.precision]
+    torch.set_num_threads(settings.threads or max(1, hardware.threads // ranks.count))
+    named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}[settings.precision]
     precision = named or (hardware.precision if device.type == hardware.device.type else torch.float32)
     default = CUDA_MICRO_BATCH if device.type == "cuda" else CPU_MICRO_BATCH
     peak = matmul_flops(precision, device=device)
-    return Machine(device, precision, peak, ranks, recipe.data.micro_batch_tokens or default)
+    return Machine(device, precision, peak, ranks, micro_batch_tokens or default)
 
 
-def _device(recipe: Recipe, hardware: Hardware) -> torch.device:
-    if recipe.hardware.device == "auto":
+def _device(settings: HardwareSettings, hardware: Hardware) -> torch.device:
+    if settings.device == "auto":
         return hardware.device
-    if recipe.hardware.device == "cuda" and not hardware.gpus:
+    if settings.device == "cuda" and not hardware.gpus:
         raise RecipeError("hardware.device = cuda, but this machine has no CUDA device. Use device=auto.")
-    return torch.device(recipe.hardware.device)
+    return torch.device(settings.device)

@@ -7,23 +7,30 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch import nn
 
 from bertsmith import __version__
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.model.config import BertConfig
 from bertsmith.training.live import LiveView
 from bertsmith.training.log import RunLog
 from bertsmith.training.machine import Machine
-from bertsmith.training.recipe import Recipe
+from bertsmith.training.settings import RunSettings
 
 
 class RunObserver:
     """The loop's observer for one process of a run."""
 
     def __init__(
-        self, folder: Path, recipe: Recipe, model: PretrainingModel, machine: Machine, console: Console | None
+        self,
+        folder: Path,
+        title: str,
+        facts: dict[str, str],
+        recipe: RunSettings,
+        machine: Machine,
+        console: Console | None,
     ) -> None:
         self._folder, self._recipe, self._machine, self._console = folder, recipe, machine, console
-        self._facts = run_facts(recipe, model, machine)
+        self._title, self._facts = title, facts
         self._log: RunLog | None = None
         self._view: LiveView | None = None
 
@@ -59,7 +66,7 @@ class RunObserver:
         hours = self._recipe.hours
         return LiveView(
             self._console,
-            f"Pre-training · {self._folder.name}",
+            f"{self._title} · {self._folder.name}",
             facts=self._facts,
             total_steps=self._recipe.steps,
             total_seconds=None if hours is None else hours * 3600,
@@ -67,15 +74,14 @@ class RunObserver:
         )
 
 
-def run_facts(recipe: Recipe, model: PretrainingModel, machine: Machine) -> dict[str, str]:
-    """What a run works with, for people."""
-    config = model.config
+def run_facts(model: nn.Module, config: BertConfig, data: str, machine: Machine) -> dict[str, str]:
+    """What a run works with, for people; `data` is what it is trained on."""
     count = sum(parameter.numel() for parameter in model.parameters())
     precision = str(machine.precision).removeprefix("torch.")
     return {
         "model": f"{config.num_hidden_layers} layers × {config.hidden_size}",
         "parameters": f"{count / 1e6:.1f} M parameters",
-        "corpus": Path(recipe.corpus or "").name,
+        "data": data,
         "precision": precision,
         "device": f"{machine.device.type} × {machine.ranks.count}"
         if machine.ranks.count > 1

@@ -30,8 +30,13 @@ def make_optimizer(
     groups: dict[tuple[float, bool], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            factor, decayed = layer_decay ** depths[name], decays(name)
-            group = {"params": [], "weight_decay": weight_decay if decayed else 0.0, "factor": factor}
+            own = getattr(parameter, "learning_rate_factor", 1.0)  # a CRF's few scores learn faster
+            factor, decayed = own * layer_decay ** depths[name], decays(name)
+            group: dict[str, Any] = {
+                "params": [],
+                "weight_decay": weight_decay if decayed else 0.0,
+                "factor": factor,
+            }
             groups.setdefault((factor, decayed), group)["params"].append(parameter)
     # the decayed ones first, from the head down
     ordered = [groups[key] for key in sorted(groups, key=lambda key: (-key[0], not key[1]))]

@@ -17,7 +17,7 @@ from bertsmith.data.stream import PretrainingStream
 from bertsmith.errors import RecipeError
 from bertsmith.files import write_json
 from bertsmith.tasks.fill_mask import Candidate, fill_mask, masked_examples
-from bertsmith.tasks.pretraining import PretrainingTask
+from bertsmith.tasks.pretraining import PretrainingTask, start_at_frequencies
 from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
 from bertsmith.training.allocator import keep_memory
 from bertsmith.training.distributed import leave, wait
@@ -25,7 +25,7 @@ from bertsmith.training.hardware import Hardware
 from bertsmith.training.inputs import Inputs, open_inputs
 from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, set_up_machine
-from bertsmith.training.observer import RunObserver
+from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.optimizer import make_optimizer
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.run_folder import open_run, write_recipe
@@ -61,7 +61,7 @@ def pretrain(
         )
     out = open_run(recipe, resume)
     hardware = Hardware.detect()
-    machine = set_up_machine(recipe, hardware)
+    machine = set_up_machine(recipe.hardware, recipe.data.micro_batch_tokens, hardware)
     try:
         return _run(recipe, out, resume, machine, hardware, console)
     finally:
@@ -76,6 +76,7 @@ def _run(
     inputs = open_inputs(recipe, out, machine, hardware, console if first else None)
     if first:
         write_recipe(recipe, out)
+    start_at_frequencies(inputs.model, inputs.train, inputs.tokenizer)
     inputs.model.to(machine.device)
     task = _task(recipe, inputs, machine)
     settings = recipe.optimizer
@@ -84,7 +85,8 @@ def _run(
     )
     examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, _EXAMPLES)
     before = [fill_mask(inputs.model, inputs.tokenizer, text) for text, _ in examples]
-    loop_observer = RunObserver(out, recipe, inputs.model, machine, console if first else None)
+    facts = run_facts(inputs.model, inputs.model.config, Path(recipe.corpus or "").name, machine)
+    loop_observer = RunObserver(out, "Pre-training", facts, recipe, machine, console if first else None)
     loop = Loop(task, optimizer, recipe, machine, out, loop_observer)
     notes = [*inputs.notes, *(loop.resume() if resume else [])]
     with loop_observer.open(loop.progress.step):

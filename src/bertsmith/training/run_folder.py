@@ -1,11 +1,14 @@
 """The folder of a run is opened once, or again with the same settings."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import RecipeError
 from bertsmith.files import atomic_write
+from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.recipe import Recipe, read_recipe
+from bertsmith.training.settings import RunSettings, check, read_toml
 
 # What may change between the parts of a run: none of it changes the text, the model or the schedule. Other
 # hardware computes the same steps, but to rounding only.
@@ -16,22 +19,37 @@ def open_run(recipe: Recipe, resume: bool) -> Path:
     """The run's folder, which is not made yet. Raises RecipeError when it holds another run."""
     if recipe.out is None:
         raise RecipeError("The run needs a folder: out=runs/NAME.")
-    out = Path(recipe.out)
+    again = f"bertsmith pretrain {Path(recipe.out) / 'recipe.toml'} --resume"
+    return _open(Path(recipe.out), recipe, lambda path: read_recipe(str(path), []), resume, again)
+
+
+def open_finetuning(recipe: FinetuneRecipe, resume: bool) -> Path:
+    """The same for a fine-tuning run."""
+
+    def stored(path: Path) -> FinetuneRecipe:
+        return check(FinetuneRecipe, read_toml(path, str(path)), str(path))
+
+    return _open(Path(recipe.out), recipe, stored, resume, "the same command with --resume")
+
+
+def _open(
+    out: Path, recipe: RunSettings, read: Callable[[Path], RunSettings], resume: bool, again: str
+) -> Path:
     stored = out / "recipe.toml"
     if not stored.exists():
         return out
     if not resume:
         raise RecipeError(f"{out} already holds a run. Go on with it by --resume, or choose another out=.")
-    differing = _differing_keys(_settings(read_recipe(str(stored), [])), _settings(recipe))
+    differing = _differing_keys(_settings(read(stored)), _settings(recipe))
     if differing:
         raise RecipeError(
             f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones "
-            f"(bertsmith pretrain {stored} --resume), or choose another out=."
+            f"({again}), or choose another out=."
         )
     return out
 
 
-def write_recipe(recipe: Recipe, out: Path) -> None:
+def write_recipe(recipe: RunSettings, out: Path) -> None:
     """The resolved recipe, every setting written out, as a file that runs again."""
     import tomli_w
 
@@ -40,16 +58,17 @@ def write_recipe(recipe: Recipe, out: Path) -> None:
     atomic_write(out / "recipe.toml", "# The resolved recipe of this run.\n" + text)
 
 
-def _settings(recipe: Recipe) -> dict[str, Any]:
+def _settings(recipe: RunSettings) -> dict[str, Any]:
     return recipe.model_dump(exclude=_MAY_CHANGE)
 
 
 def _differing_keys(old: dict[str, Any], new: dict[str, Any], section: str = "") -> list[str]:
     """Dotted names, in the recipe's order."""
     keys: list[str] = []
-    for name, value in old.items():
-        if isinstance(value, dict):
-            keys += _differing_keys(value, new[name], f"{section}{name}.")
-        elif value != new[name]:
+    for name in [*old, *(name for name in new if name not in old)]:
+        value, other = old.get(name), new.get(name)
+        if isinstance(value, dict) and isinstance(other, dict):
+            keys += _differing_keys(value, other, f"{section}{name}.")
+        elif value != other:
             keys.append(section + name)
     return keys

@@ -1,0 +1,34 @@
+"""How the figures of a fine-tuned model are shown: beside its baselines, with what to mistrust."""
+
+from bertsmith.cli.screen import console, print_table
+from bertsmith.tasks.judging import Side
+from bertsmith.training.results import Results
+
+
+def show_results(results: Results) -> None:
+    """A table for each file, the restarts, then the warnings."""
+    for name, side in results.sides.items():
+        show_side(side, f"{name}: {side.rows:,} rows")
+    summary = results.summary()
+    if len(results.restarts) > 1:
+        console.print(
+            f"{len(results.restarts)} restarts, {results.task.main_metric} on dev: "
+            f"mean {summary['mean']:.4f}, "
+            f"spread {summary['spread']:.4f}, best {summary['best']:.4f}, "
+            f"{results.degenerate} degenerate",
+            markup=False,
+        )
+    if results.figures:
+        figures = (f"{name} {value:.4f}" for name, value in results.figures.items())
+        console.print(" · ".join(figures), markup=False)
+    for warning in results.warnings:
+        console.print(f"[yellow]warning[/] {warning}")
+
+
+def show_side(side: Side, title: str) -> None:
+    """One file's figures, a row for the model and one for each baseline."""
+    names = list(side.model)
+    rows = [("the model", *(f"{side.model[name]:.4f}" for name in names))]
+    for baseline, metrics in side.baselines.items():
+        rows.append((baseline, *(f"{metrics.get(name, float('nan')):.4f}" for name in names)))
+    print_table(("", *names), rows, title=title)

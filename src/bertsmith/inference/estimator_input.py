@@ -1,0 +1,52 @@
+"""What scikit-learn hands over (lists, arrays, columns of pandas or polars) as texts or pairs of texts."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from bertsmith.errors import InputError
+
+TextOrPair = str | tuple[str, str]
+
+
+class RefusedInput(InputError, ValueError):
+    """An InputError that is also the ValueError which scikit-learn's rules ask for."""
+
+
+def as_texts(X: Any) -> list[TextOrPair]:  # noqa: N803 - scikit-learn's name
+    """One text a row, or two: a list of texts or of pairs, a column or two of an array or a table.
+
+    Raises RefusedInput naming the row: for what is no text, for rows of more than two, for singles among
+    pairs, and for no rows at all.
+    """
+    if isinstance(X, str) or not isinstance(X, Iterable):
+        raise RefusedInput(f"X must be a list of texts or of pairs of texts, found {_shown(X)}.")
+    rows = X.to_numpy() if hasattr(X, "to_numpy") else X
+    texts = [_as_text(row, number) for number, row in enumerate(rows)]
+    if not texts:
+        raise RefusedInput("X has 0 texts. Expected at least one.")
+    for number, text in enumerate(texts):
+        if isinstance(text, str) != isinstance(texts[0], str):
+            raise RefusedInput(f"X[{number}]: X[0] is a {_kind(texts[0])}, but this is a {_kind(text)}.")
+    return texts
+
+
+def _as_text(row: Any, number: int) -> TextOrPair:
+    if isinstance(row, str):
+        return str(row)
+    parts = tuple(row) if isinstance(row, Iterable) and not isinstance(row, bytes) else (row,)
+    for part in parts:
+        if not isinstance(part, str):
+            raise RefusedInput(f"X[{number}]: expected a text, found {_shown(part)}.")
+    if len(parts) == 1:
+        return str(parts[0])
+    if len(parts) != 2:
+        raise RefusedInput(f"X[{number}]: expected a text or a pair of texts, found {len(parts)} values.")
+    return str(parts[0]), str(parts[1])
+
+
+def _kind(text: TextOrPair) -> str:
+    return "text" if isinstance(text, str) else "pair of texts"
+
+
+def _shown(value: Any) -> str:
+    return f"{str(value)[:60]!r} ({type(value).__name__})"

@@ -1,0 +1,208 @@
+"""Vectors of a frozen encoder: of texts, of their pieces or of words, from any layer or several together
+(Devlin et al. 2019, section 5.3 and table 7).
+
+E texts, N tokens in the packed batch, R rows that are read, H hidden size, D width of a vector.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.data.windows import owner, windows
+from bertsmith.errors import InputError
+from bertsmith.model.attention import take
+from bertsmith.model.checkpoint import load_encoder
+from bertsmith.model.locate import locate_model
+from bertsmith.tasks import classification, tagging
+from bertsmith.tasks.encoding import (
+    Encoded,
+    Layout,
+    Window,
+    join_segments,
+    lay_out,
+    pack_examples,
+    special_tokens,
+)
+from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.similarity import pool_texts
+from bertsmith.tasks.task_model import Progress, batches_by_length
+from bertsmith.text.tokenizer import Pieces, Tokenizer
+
+Vectors = npt.NDArray[np.float32]
+Layers = Literal["last", "last4-sum", "last4-concat"] | int | Sequence[int]
+FeaturePooling = Literal["mean", "cls", "max", "tokens", "words"]
+Text = str | Sequence[str]  # a text or a pair of texts; the words of a sentence for pooling="words"
+
+_USUAL_LENGTH = 256  # longer texts are windows: attention's cost grows with the square
+
+
+@dataclass(frozen=True)
+class LayerMix:
+    """Layers by number, 0 the embeddings, and what becomes of several: summed, or else side by side."""
+
+    numbers: tuple[int, ...]
+    summed: bool = False
+
+    @classmethod
+    def parse(cls, layers: Layers, last: int) -> "LayerMix":
+        """Of an encoder with `last` layers; negative numbers count from the end. Raises InputError."""
+        top = tuple(range(max(last - 3, 0), last + 1))
+        named = {"last": cls((last,)), "last4-sum": cls(top, True), "last4-concat": cls(top)}
+        if isinstance(layers, str):
+            if layers not in named:
+                raise InputError(f"layers must be {', '.join(named)} or numbers, found {layers!r}.")
+            return named[layers]
+        numbers = (layers,) if isinstance(layers, int) else tuple(layers)
+        if not numbers or any(not -last - 1 <= number <= last for number in numbers):
+            raise InputError(f"layers are numbers from 0 (the embeddings) to {last}, found {layers!r}.")
+        return cls(tuple(number % (last + 1) for number in numbers))
+
+    def of(self, states: Sequence[Tensor]) -> Tensor:
+        """(N, H) of every layer -> (N, D)."""
+        chosen = [states[number] for number in self.numbers]
+        return torch.stack(chosen).sum(0) if self.summed else torch.cat(chosen, 1)
+
+    def width(self, hidden_size: int) -> int:
+        """D."""
+        return hidden_size if self.summed else hidden_size * len(self.numbers)
+
+
+class Features:
+    """A frozen encoder. Computes no gradient, and batches texts of like length, so that nothing is padded.
+
+    >>> Features("minilm").encode(["The court granted the motion.", "Denied."]).shape
+    (2, 384)
+
+    pooling: mean or max over all rows of a text, special tokens among them, as sentence-transformers does; cls;
+    tokens, a vector for each piece of the vocabulary; words, for each word that of its first piece.
+    max_length counts tokens with special ones; the default is 256, or the model's longest input if less.
+    Longer texts are windows that share `stride` tokens; with stride None they are cut.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        layers: Layers = "last",
+        pooling: FeaturePooling = "mean",
+        *,
+        max_length: int | None = None,
+        stride: int | None = 32,
+        batch_tokens: int = 4096,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Raises ModelError when there is no such model, InputError for a choice that it doesn't have."""
+        if pooling not in get_args(FeaturePooling):
+            raise InputError(f"pooling must be {', '.join(get_args(FeaturePooling))}, found {pooling!r}.")
+        folder = locate_model(model).folder
+        self.encoder = load_encoder(folder).to(device)
+        self.tokenizer = Tokenizer.load(folder)
+        self.pooling = pooling
+        self.mix = LayerMix.parse(layers, self.encoder.config.num_hidden_layers)
+        self.max_length = _length(max_length, self.encoder.config.max_length)
+        self.stride = stride
+        self.batch_tokens, self.device = batch_tokens, device
+
+    @property
+    def width(self) -> int:
+        """D, the width of what `encode` gives."""
+        return self.mix.width(self.encoder.config.hidden_size)
+
+    def encode(self, texts: Sequence[Text], progress: Progress | None = None) -> Vectors | list[Vectors]:
+        """(E, D); with pooling tokens or words, for each text (pieces, D) or (words, D).
+
+        A text is a string or a pair of strings; for words a string or the words themselves. A vector depends
+        on its text alone: other texts in the batch change the last bits.
+        """
+        return self._of_mixes(texts, [self.mix], progress)[0]
+
+    def layer_by_layer(
+        self, texts: Sequence[Text], progress: Progress | None = None
+    ) -> list[Vectors | list[Vectors]]:
+        """As `encode`, of each layer by itself and the embeddings first, from one pass over the texts."""
+        count = self.encoder.config.num_hidden_layers + 1
+        return self._of_mixes(texts, [LayerMix((number,)) for number in range(count)], progress)
+
+    @torch.inference_mode()
+    def _of_mixes(
+        self, texts: Sequence[Text], mixes: Sequence[LayerMix], progress: Progress | None
+    ) -> list[Vectors | list[Vectors]]:
+        encoded = self._encoded(texts)
+        found: list[list[Vectors]] = [[np.empty(0, np.float32)] * len(encoded) for _ in mixes]
+        done = 0
+        for numbers in batches_by_length(encoded, self.batch_tokens):
+            part = [encoded[number] for number in numbers]
+            layout = lay_out(part, self.device)
+            batch = PackedBatch.of(pack_examples(part, numbers), self.device)
+            states = self.encoder.all_hidden_states(batch)
+            for mix, results in zip(mixes, found, strict=True):
+                for number, vectors in zip(numbers, self._pool(mix.of(states), layout), strict=True):
+                    results[number] = vectors
+            done += len(numbers)
+            if progress is not None:
+                progress(done, len(encoded), "texts")
+        if self.pooling in ("tokens", "words"):
+            return list(found)
+        hidden_size = self.encoder.config.hidden_size
+        return [
+            np.stack(results) if results else np.empty((0, mix.width(hidden_size)), np.float32)
+            for mix, results in zip(mixes, found, strict=True)
+        ]
+
+    def _pool(self, states: Tensor, layout: Layout) -> list[Vectors]:
+        """(N, D) -> for each text (D,), or (R, D) of its own rows."""
+        states = take(states, layout.rows)
+        if self.pooling in ("tokens", "words"):
+            return [each.cpu().numpy() for each in states.split(layout.rows_of_example)]
+        return list(pool_texts(states, layout, self.pooling, texts=1).cpu().numpy())
+
+    def _encoded(self, texts: Sequence[Text]) -> list[Encoded]:
+        """Texts as windows, with the rows that the pooling reads."""
+        if isinstance(texts, str):
+            raise InputError(f"Expected a list of texts, found one text: {texts[:60]!r}. Put it in a list.")
+        if self.pooling == "tokens":
+            return [self._pieces_of(pieces) for pieces in self.tokenizer.encode_pieces(_single(texts))]
+        kind = tagging.Task if self.pooling == "words" else classification.Task
+        task = kind(kind.Settings(max_length=self.max_length, stride=self.stride))
+        examples = [task.example(text, f"text {number}") for number, text in enumerate(texts, 1)]
+        encoded = list(encode_examples(task, examples, self.tokenizer).encoded)
+        return encoded if self.pooling in ("words", "cls") else [_reading_all(each) for each in encoded]
+
+    def _pieces_of(self, pieces: Pieces) -> Encoded:
+        """Each piece is read in the window that shows most of its surroundings."""
+        room = self.max_length - special_tokens(self.tokenizer, 1)
+        ranges = windows(pieces.ids, room, self.stride)
+        owners = owner(ranges)
+        made = []
+        for number, (start, end) in enumerate(ranges):
+            rows = np.flatnonzero(owners[start:end] == number) + 1  # after [CLS]
+            made.append(Window(*join_segments(self.tokenizer, pieces.ids[start:end]), rows))
+        return Encoded(tuple(made))
+
+
+def _reading_all(encoded: Encoded) -> Encoded:
+    return Encoded(
+        tuple(replace(window, rows=np.arange(len(window.token_ids))) for window in encoded.windows)
+    )
+
+
+def _single(texts: Sequence[Text]) -> list[str]:
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise InputError(
+                f"text {number}: vectors of pieces are made for single texts, found {type(text).__name__}. "
+                "Give pairs one by one, or words with pooling='words'."
+            )
+    return [str(text) for text in texts]
+
+
+def _length(wanted: int | None, longest: int) -> int:
+    if wanted is not None and not 8 <= wanted <= longest:
+        raise InputError(f"max_length must be 8 to {longest}, what the model has positions for: {wanted}.")
+    return wanted or min(_USUAL_LENGTH, longest)

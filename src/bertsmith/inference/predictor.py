@@ -1,0 +1,98 @@
+"""A fine-tuned model at work: predictions for texts or files, and figures on labelled ones."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.files import sha256
+from bertsmith.model.locate import locate_model
+from bertsmith.model.manifest import read_manifest
+from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.judging import Side, judge
+from bertsmith.tasks.task import Prediction, Task
+from bertsmith.tasks.task_checkpoint import load_task_model
+from bertsmith.tasks.task_model import Progress, TaskModel, outputs_of
+from bertsmith.text.jsonl import write_jsonl
+from bertsmith.text.tokenizer import Tokenizer
+
+_EXAMPLES_AT_A_TIME = 4096  # bounds memory, and is enough to sort by length
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Model, tokenizer, and the task with its labels and thresholds. Load one by `Predictor.load`."""
+
+    model: TaskModel
+    task: Task[Any]
+    tokenizer: Tokenizer
+    trained_on: Path | None = None
+
+    @classmethod
+    def load(cls, name: str | Path, task: type[Task[Any]] | None = None) -> "Predictor":
+        """By path, alias or hub name; `task` for a model of a task of your own.
+
+        Raises ModelError when the checkpoint has no head of a task.
+        """
+        folder = locate_model(str(name)).folder
+        model, opened = load_task_model(folder, task)
+        return cls(model, opened, Tokenizer.load(folder), _trained_on(folder))
+
+    def predict(self, texts: Sequence[Any]) -> list[Prediction]:
+        """One prediction a text, or a pair of texts, or (question, passage), or a sentence's words."""
+        examples = [self.task.example(text, f"input {number}") for number, text in enumerate(texts, 1)]
+        return list(self._predictions(examples))
+
+    def predict_file(
+        self, path: Path | str, out: Path | str, progress: Progress | None = None, **columns: Any
+    ) -> int:
+        """Predictions for the rows of a file, as JSON lines; '-' is a standard stream. Returns how many.
+
+        `columns` changes where the texts are found, as settings: text, text_pair, header, format.
+        """
+        task = self.reading(**columns)
+        examples = task.read(path, labelled=False)
+        lines = (
+            task.line(example, prediction)
+            for example, prediction in zip(examples, self._predictions(examples, progress), strict=True)
+        )
+        return write_jsonl(lines, out)
+
+    def evaluate(self, path: Path | str, train: Path | str | None = None, **columns: Any) -> Side:
+        """The model's figures on a labelled file, and those of baselines learnt from `train`.
+
+        Without `train` the file that the model was trained on is taken, if it still is where it was; else the
+        baselines learn from `path` itself, which flatters them. Raises InputError naming file and line.
+        """
+        train = train or self.trained_on
+        task = self.reading(**columns)
+        examples = task.read(path)
+        split = encode_examples(self.task, examples, self.tokenizer)
+        outputs = outputs_of(self.model, split.encoded)
+        return judge(self.task, outputs, task.read(train) if train else examples, split)
+
+    def reading(self, **columns: Any) -> Task[Any]:
+        """The task with other columns to read from."""
+        given = {name: value for name, value in columns.items() if value is not None}
+        settings = self.task.settings.model_copy(update=given)
+        state = self.task.state() | {"settings": settings.model_dump(mode="json")}
+        return type(self.task).from_state(state, "the given columns")
+
+    def _predictions(self, examples: Sequence[Any], progress: Progress | None = None) -> Iterator[Prediction]:
+        for start in range(0, len(examples), _EXAMPLES_AT_A_TIME):
+            some = examples[start : start + _EXAMPLES_AT_A_TIME]
+            split = encode_examples(self.task, some, self.tokenizer)
+            outputs = outputs_of(self.model, split.encoded)
+            yield from self.task.decode(outputs, some, split.encoded)
+            if progress is not None:
+                progress(start + len(some), len(examples), "texts")
+
+
+def _trained_on(folder: Path) -> Path | None:
+    """The training file that the folder's provenance names, while it is there unchanged."""
+    manifest = read_manifest(folder)
+    provenance = manifest.provenance if manifest is not None else {}
+    path = Path(str(provenance.get("recipe", {}).get("train", "")))
+    if not path.is_file() or provenance.get("sha256", {}).get("train") != sha256(path):
+        return None
+    return path

@@ -1,0 +1,185 @@
+"""One class for each text or pair of texts: [CLS] → pooler → dropout → dense → softmax (Devlin et al. 2019,
+section 4.1 and figure 4 a, b).
+
+E examples, C classes.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bertsmith.errors import InputError
+from bertsmith.model.config import BertConfig
+from bertsmith.tasks import scores
+from bertsmith.tasks.baselines import majority_class, tfidf_classes
+from bertsmith.tasks.calibration import probabilities
+from bertsmith.tasks.confidence import Abstention, Confidence, fit_confidence
+from bertsmith.tasks.details import Details, class_details, without_temperature
+from bertsmith.tasks.encoding import Encoded
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask, as_text_or_pair
+from bertsmith.text.values import as_label
+
+
+class ClassificationSettings(TaskSettings):
+    """`class_weights`: auto weighs each class by the inverse of its frequency (mean 1), or a weight a label.
+
+    `coverage` is the share of texts to be answered: below its confidence the prediction abstains.
+    """
+
+    class_weights: Literal["none", "auto"] | dict[str, float] = "none"
+    coverage: float | None = None
+    error_cost: float | None = None
+    abstain_cost: float | None = None
+
+
+class Task(TextTask):
+    """Fulfils the contract for classes that exclude each other."""
+
+    name = "classification"
+    main_metric = "accuracy"
+    Settings: ClassVar[type[TaskSettings]] = ClassificationSettings
+    settings: ClassificationSettings
+    confidence: Confidence | None = None
+    _weights: tuple[float, ...] | None = None
+
+    def as_target(self, value: Any, where: str) -> str:
+        return as_label(value, where)
+
+    def learn_labels(self, train: Sequence[TextExample]) -> None:
+        """The labels that occur, numbers by value and others by name."""
+        counts = Counter(example.label for example in train)
+        if len(counts) < 2:
+            only = next(iter(counts))
+            raise InputError(
+                f"Every one of the {len(train):,} training texts has the label {only!r}, from "
+                f"{train[0].where} on: there is nothing to tell apart. Is --label the right column?"
+            )
+        self.labels = tuple(sorted(counts, key=_natural))
+        self._weights = self._class_weights(counts)
+
+    def check(self, examples: Sequence[TextExample]) -> None:
+        known = set(self.labels)
+        for example in examples:
+            if example.label not in known:
+                raise InputError(
+                    f"{example.where}: the label {example.label!r} does not occur in the training data, "
+                    f"which has {_some(self.labels)}. Add training texts of it, or remove the row."
+                )
+
+    def target(self, label: str) -> int:
+        return self.labels.index(label)
+
+    def head(self, config: BertConfig) -> Head:
+        return PooledHead(config, len(self.labels))
+
+    def loss(self, outputs: Tensor, targets: Sequence[int]) -> Tensor:
+        """Cross-entropy of (E, C) logits."""
+        weights = None if self._weights is None else torch.tensor(self._weights, device=outputs.device)
+        gold = torch.tensor(targets, device=outputs.device)
+        return F.cross_entropy(outputs.float(), gold, weights, reduction="sum")
+
+    def count(self, targets: Sequence[int]) -> float:
+        """The sum of the examples' weights, so that the loss is their weighted mean."""
+        return len(targets) if self._weights is None else sum(self._weights[target] for target in targets)
+
+    def calibrate(
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+    ) -> Metrics:
+        """Temperature, and the threshold to abstain below, on dev."""
+        settings = self.settings
+        abstention = Abstention(settings.coverage, settings.error_cost, settings.abstain_cost)
+        gold = np.array([each.target for each in encoded])
+        self.confidence = fit_confidence(np.stack(outputs), gold, abstention)
+        return self.confidence.figures()
+
+    def decode(
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+    ) -> list[Prediction]:
+        """label, its calibrated probability, those of all labels, and whether the model should abstain."""
+        temperature = self.confidence.temperature if self.confidence else 1.0
+        return [self._prediction(row) for row in probabilities(np.stack(outputs), temperature)]
+
+    def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
+        """accuracy, macro F1, Matthews; of two classes the F1 of the second too."""
+        number = {label: index for index, label in enumerate(self.labels)}
+        gold = np.array([number[example.label] for example in examples])
+        guessed = np.array([number[prediction["label"]] for prediction in predictions])
+        return scores.classification(gold, guessed, self.labels)
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+        """Confusion, figures by class, and confidence with and without the temperature."""
+        chances = np.array([list(prediction["probabilities"].values()) for prediction in predictions])
+        temperature = self.confidence.temperature if self.confidence else 1.0
+        return class_details(
+            self.labels,
+            [example.label for example in examples],
+            [prediction["label"] for prediction in predictions],
+            [prediction["confidence"] for prediction in predictions],
+            without_temperature(chances, temperature).max(axis=1) if self.confidence else None,
+        )
+
+    def baselines(
+        self, train: Sequence[TextExample], dev: Sequence[TextExample]
+    ) -> dict[str, list[Prediction]]:
+        """The most frequent class, and logistic regression over TF-IDF."""
+        gold = [self.target(example.label) for example in train]
+        texts = [as_text_or_pair(example) for example in train]
+        found = (
+            majority_class(gold, len(dev)),
+            tfidf_classes(texts, gold, [as_text_or_pair(example) for example in dev]),
+        )
+        return {each.name: [{"label": self.labels[n]} for n in each.predictions] for each in found}
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"confidence": self.confidence.to_json() if self.confidence else None}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], where: str) -> "Task":
+        task = super().from_state(state, where)
+        if state.get("confidence") is not None:
+            task.confidence = Confidence.from_json(state["confidence"], where)
+        return task
+
+    def _prediction(self, chances: npt.NDArray[np.float64]) -> Prediction:
+        best = int(chances.argmax())
+        prediction: dict[str, Any] = {
+            "label": self.labels[best],
+            "confidence": round(float(chances[best]), 6),
+            "probabilities": dict(zip(self.labels, np.round(chances, 6).tolist(), strict=True)),
+        }
+        if self.confidence is not None and self.confidence.threshold > 0:
+            prediction["abstain"] = bool(chances[best] < self.confidence.threshold)
+        return prediction
+
+    def _class_weights(self, counts: Counter[str]) -> tuple[float, ...] | None:
+        wanted = self.settings.class_weights
+        if wanted == "none":
+            return None
+        if wanted == "auto":
+            mean = counts.total() / len(self.labels)
+            return tuple(mean / counts[label] for label in self.labels)
+        if wanted.keys() != set(self.labels):
+            raise InputError(
+                f"class_weights has weights for {_some(sorted(wanted))}, but the labels are "
+                f"{_some(self.labels)}. Give one for each."
+            )
+        return tuple(wanted[label] for label in self.labels)
+
+
+def _natural(label: str) -> tuple[int, float, str]:
+    """Numbers before words, by value: 2 before 10."""
+    try:
+        return 0, float(label), label
+    except ValueError:
+        return 1, 0.0, label
+
+
+def _some(labels: Sequence[str]) -> str:
+    return ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")

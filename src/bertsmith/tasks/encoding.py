@@ -1,0 +1,122 @@
+"""Examples as sequences: one window or several each, packed end to end, and what a head reads of them.
+
+N   tokens in the packed batch     W   windows     E   examples     R   rows that the head reads
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bertsmith.data.batch import Sequences, to_device
+from bertsmith.text.tokenizer import Tokenizer
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Window:
+    """One sequence of an example, special tokens included.
+
+    token_ids (L,), segment_ids (L,); `rows` are the places in 0 … L-1 whose hidden states the head reads,
+    ascending. `text` says which of an example's texts it shows, where they are encoded apart.
+    """
+
+    token_ids: Integers
+    segment_ids: Integers
+    rows: Integers
+    text: int = 0
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An example as its windows.
+
+    `target` is what the loss compares the head's outputs with, None without a label; `decoding` is what
+    decoding must know of the windows, where it must.
+    """
+
+    windows: tuple[Window, ...]
+    target: Any = None
+    decoding: Any = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the rows that a head reads come from.
+
+    rows (R,) in the packed batch, None for all of them; window_of_row (R,); example_of_window (W,);
+    text_of_window (W,); rows_of_example (E,) on the host.
+    """
+
+    rows: Tensor | None
+    window_of_row: Tensor
+    example_of_window: Tensor
+    text_of_window: Tensor
+    rows_of_example: tuple[int, ...]
+
+    @property
+    def examples(self) -> int:
+        return len(self.rows_of_example)
+
+    @property
+    def windows(self) -> int:
+        return len(self.example_of_window)
+
+
+def pack_examples(encoded: Sequence[Encoded], numbers: Sequence[int]) -> Sequences:
+    """The windows of many examples as one batch; its keys are the examples' `numbers`."""
+    windows = [window for each in encoded for window in each.windows]
+    keys = np.repeat(np.asarray(numbers, np.uint64), [len(each.windows) for each in encoded])
+    return Sequences(
+        np.concatenate([window.token_ids for window in windows]),
+        np.concatenate([window.segment_ids for window in windows]),
+        np.array([len(window.token_ids) for window in windows], np.int64),
+        keys,
+        np.array([window.text for window in windows], np.int64),
+    )
+
+
+def lay_out(encoded: Sequence[Encoded], device: torch.device | str = "cpu") -> Layout:
+    """The layout of the batch that `pack_examples` makes of the same examples."""
+    windows = [window for each in encoded for window in each.windows]
+    lengths = np.array([len(window.token_ids) for window in windows])
+    counts = np.array([len(window.rows) for window in windows])
+    starts = np.cumsum(lengths) - lengths
+    rows = np.concatenate([window.rows for window in windows]) + np.repeat(starts, counts)
+    numbers = np.repeat(np.arange(len(encoded)), [len(each.windows) for each in encoded])
+    return Layout(
+        None if len(rows) == lengths.sum() else to_device(rows, device),
+        to_device(np.repeat(np.arange(len(windows)), counts), device),
+        to_device(numbers, device),
+        to_device(np.array([window.text for window in windows]), device),
+        tuple(np.bincount(numbers, counts, len(encoded)).astype(int).tolist()),
+    )
+
+
+def join_segments(
+    tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int] | None = None
+) -> tuple[Integers, Integers]:
+    """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]: (token_ids, segment_ids).
+
+    RoBERTa has two separators between the texts and one segment (Liu et al. 2019, and its tokenizer).
+    """
+    cls, sep = tokenizer.cls_id, tokenizer.sep_id
+    if second is None:
+        ids = [cls, *first, sep]
+        return np.array(ids, np.int64), np.zeros(len(ids), np.int64)
+    between = [sep, sep] if tokenizer.family == "byte-level" else [sep]
+    before, after = [cls, *first, *between], [*second, sep]
+    segments = np.zeros(len(before) + len(after), np.int64)
+    if tokenizer.family == "wordpiece":
+        segments[len(before) :] = 1
+    return np.array(before + after, np.int64), segments
+
+
+def special_tokens(tokenizer: Tokenizer, texts: int) -> int:
+    """How many special tokens `join_segments` adds to one text, or to two."""
+    return 2 * texts if tokenizer.family == "byte-level" else 1 + texts

@@ -1,0 +1,46 @@
+"""Which task of ours a fine-tuned folder of transformers belongs to: by its class, labels and head."""
+
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import ModelError
+from bertsmith.model.checkpoint import Checkpoint
+from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task import Task
+
+_BY_CLASS = {
+    "ForTokenClassification": "tagging",
+    "ForQuestionAnswering": "question-answering",
+}
+
+
+def task_of_foreign(checkpoint: Checkpoint, folder: Path) -> Task[Any]:
+    """A task with the folder's labels and default settings. Raises ModelError when it has no head of ours."""
+    name = _name(checkpoint, folder)
+    kind = find_task(name)
+    settings = kind.Settings(max_length=min(512, checkpoint.config.max_length))
+    return kind(settings, _labels(checkpoint.labels) if name != "regression" else ())
+
+
+def _name(checkpoint: Checkpoint, folder: Path) -> str:
+    for suffix, task in _BY_CLASS.items():
+        if checkpoint.architecture.endswith(suffix):
+            return task
+    if checkpoint.architecture.endswith("ForSequenceClassification"):
+        kind = checkpoint.labels.get("problem_type")
+        if kind == "multi_label_classification":
+            return "multi-label"
+        outputs = next(t for name, t in checkpoint.carried.items() if name.endswith("weight")).shape[0]
+        return "regression" if kind == "regression" or (kind is None and outputs == 1) else "classification"
+    raise ModelError(
+        f"{folder} is a {checkpoint.architecture} without a head for a task. Fine-tune it first: "
+        f"bertsmith finetune TASK --model {folder} …"
+    )
+
+
+def _labels(found: dict[str, Any]) -> tuple[str, ...]:
+    names: dict[str, str] = found.get("id2label") or {
+        str(number): label
+        for label, number in (found.get("label2id") or {"LABEL_0": 0, "LABEL_1": 1}).items()
+    }
+    return tuple(names[number] for number in sorted(names, key=int))

@@ -1,0 +1,139 @@
+"""Any number of labels for each text: [CLS] → pooler → dropout → dense → a sigmoid and a threshold a label.
+
+E examples, C labels.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bertsmith.errors import InputError
+from bertsmith.model.config import BertConfig
+from bertsmith.tasks import scores
+from bertsmith.tasks.baselines import majority_labels, tfidf_labels
+from bertsmith.tasks.calibration import probabilities
+from bertsmith.tasks.confidence import Confidence, fit_confidence
+from bertsmith.tasks.details import Details, label_set_details
+from bertsmith.tasks.encoding import Encoded
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask, as_text_or_pair
+from bertsmith.text.values import as_labels
+
+Truths = npt.NDArray[np.bool_]
+
+
+class MultiLabelSettings(TaskSettings):
+    """`separator` divides labels that stand in one cell of a table; JSON and Parquet may hold lists."""
+
+    separator: str = ","
+
+
+class Task(TextTask):
+    """Fulfils the contract for labels that don't exclude each other."""
+
+    name = "multi-label"
+    main_metric = "micro_f1"
+    Settings: ClassVar[type[TaskSettings]] = MultiLabelSettings
+    settings: MultiLabelSettings
+    confidence: Confidence | None = None
+
+    def as_target(self, value: Any, where: str) -> tuple[str, ...]:
+        return as_labels(value, where, self.settings.separator)
+
+    def learn_labels(self, train: Sequence[TextExample]) -> None:
+        self.labels = tuple(sorted({label for example in train for label in example.label}))
+        if not self.labels:
+            raise InputError(
+                f"None of the {len(train):,} training texts has a label, from {train[0].where} on. "
+                "Is --label the right column?"
+            )
+
+    def check(self, examples: Sequence[TextExample]) -> None:
+        """Labels that training never showed can't be predicted: they count as missed, and are no error."""
+
+    def target(self, label: Sequence[str]) -> Truths:
+        return np.isin(self.labels, label)
+
+    def head(self, config: BertConfig) -> Head:
+        return PooledHead(config, len(self.labels))
+
+    def loss(self, outputs: Tensor, targets: Sequence[Truths]) -> Tensor:
+        """Binary cross-entropy of (E, C) logits, the mean over labels and the sum over examples."""
+        gold = torch.from_numpy(np.stack(targets)).to(outputs.device, torch.float32)
+        loss = F.binary_cross_entropy_with_logits(outputs.float(), gold, reduction="sum")
+        return loss / len(self.labels)
+
+    def calibrate(
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+    ) -> Metrics:
+        """Temperature, and for each label the threshold of the best F1, on dev."""
+        gold = np.stack([each.target for each in encoded])
+        self.confidence = fit_confidence(np.stack(outputs), gold)
+        return self.confidence.figures()
+
+    def decode(
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+    ) -> list[Prediction]:
+        """labels, and the probability of each label."""
+        temperature = self.confidence.temperature if self.confidence else 1.0
+        found = self.confidence.label_thresholds if self.confidence else None
+        thresholds = np.full(len(self.labels), 0.5) if found is None else np.array(found)
+        chances = probabilities(np.stack(outputs), temperature, several=True)
+        return [
+            {
+                "labels": [
+                    label for label, given in zip(self.labels, row >= thresholds, strict=True) if given
+                ],
+                "probabilities": dict(zip(self.labels, np.round(row, 6).tolist(), strict=True)),
+            }
+            for row in chances
+        ]
+
+    def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
+        """Micro and macro F1, and the share of texts with exactly the right labels."""
+        strange = {label for example in examples for label in example.label} - set(self.labels)
+        names = np.array([*self.labels, *sorted(strange)])
+        gold = np.stack([np.isin(names, example.label) for example in examples])
+        guessed = np.stack([np.isin(names, prediction["labels"]) for prediction in predictions])
+        return scores.multilabel(gold, guessed)
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+        """Figures by label, and how often a label of some probability holds."""
+        return label_set_details(
+            self.labels,
+            [example.label for example in examples],
+            [prediction["labels"] for prediction in predictions],
+            np.array([list(prediction["probabilities"].values()) for prediction in predictions]),
+            self.confidence.temperature if self.confidence else 1.0,
+        )
+
+    def baselines(
+        self, train: Sequence[TextExample], dev: Sequence[TextExample]
+    ) -> dict[str, list[Prediction]]:
+        """The most frequent set of labels, and a logistic regression a label over TF-IDF."""
+        gold = np.stack([self.target(example.label) for example in train])
+        texts = [as_text_or_pair(example) for example in train]
+        found = (
+            majority_labels(gold, len(dev)),
+            tfidf_labels(texts, gold, [as_text_or_pair(example) for example in dev]),
+        )
+        names = np.array(self.labels)
+        return {each.name: [{"labels": names[row].tolist()} for row in each.predictions] for each in found}
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"confidence": self.confidence.to_json() if self.confidence else None}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], where: str) -> "Task":
+        task = super().from_state(state, where)
+        if state.get("confidence") is not None:
+            task.confidence = Confidence.from_json(state["confidence"], where)
+        return task
+
+    def config_labels(self) -> dict[str, Any]:
+        return super().config_labels() | {"problem_type": "multi_label_classification"}

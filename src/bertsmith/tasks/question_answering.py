@@ -1,0 +1,228 @@
+"""The answer to a question as a span of a passage: a start and an end score for each piece of the passage
+(Devlin et al. 2019, sections 4.2 and 4.3).
+
+[CLS] question [SEP] passage [SEP]; [CLS] stands for "no answer in this window". R rows read: [CLS] and the
+passage's pieces of each window.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from bertsmith.data.windows import owner, windows
+from bertsmith.errors import ModelError, RecipeError
+from bertsmith.model.bert import initialise
+from bertsmith.model.config import BertConfig
+from bertsmith.tasks.answers import WindowScores, choose_threshold, decode, gold_span
+from bertsmith.tasks.details import Details, span_details
+from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
+from bertsmith.tasks.lexical_answers import lexical_answers
+from bertsmith.tasks.squad_rules import question_scores
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.task import Task as Contract
+from bertsmith.text.squad import Question, read_squad
+from bertsmith.text.tokenizer import Pieces, Tokenizer
+
+_QUESTION_PIECES = 64  # as in BERT's published script
+Offsets = npt.NDArray[np.int64]
+
+
+class AnswerSettings(TaskSettings):
+    """As in BERT's published script, but for the stride, which here is the overlap of two windows."""
+
+    max_length: int = Field(384, ge=16)
+    stride: int | None = Field(128, ge=0)
+    longest_answer: int = Field(30, ge=1)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Of one window: where its pieces stand in the passage (T, 2), and which are its to read (T,)."""
+
+    offsets: Offsets
+    owned: npt.NDArray[np.bool_]
+
+
+class SpanHead(Head):
+    """A start and an end score for each row."""
+
+    architecture: ClassVar[str | None] = "ForQuestionAnswering"
+    per_row: ClassVar[bool] = True
+    file_names: Mapping[str, str] = {"out": "qa_outputs"}
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.out = nn.Linear(config.hidden_size, 2)
+        initialise(self, config.initializer_range)
+
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        """(R, H) -> (R, 2)."""
+        scores: Tensor = self.out(states)
+        return scores
+
+
+class Task(Contract[Question]):
+    """Fulfils the contract for SQuAD's files, v1.1 and v2.0."""
+
+    name = "question-answering"
+    main_metric = "f1"
+    Settings: ClassVar[type[TaskSettings]] = AnswerSettings
+    settings: AnswerSettings
+    threshold: float | None = None  # None: every question has an answer (v1.1)
+
+    def read(self, path: Path | str, *, labelled: bool = True) -> list[Question]:
+        return read_squad(path, labelled=labelled)
+
+    def example(self, text: Sequence[str], where: str = "the input") -> Question:
+        """From (question, passage)."""
+        question, passage = text
+        return Question("", question, passage, (), where=where)
+
+    def texts(self, example: Question) -> Sequence[str]:
+        return example.question, example.passage
+
+    def encode(self, example: Question, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+        """Windows over the passage, the question before each; the target is a row's number, 0 for [CLS]."""
+        asked = pieces[0].ids[:_QUESTION_PIECES]
+        room = self.settings.max_length - special_tokens(tokenizer, 2) - len(asked)
+        if room < 8:
+            raise RecipeError(f"max_length = {self.settings.max_length} leaves no room beside the question.")
+        ids, offsets = pieces[1].ids, np.array(pieces[1].offsets, np.int64).reshape(-1, 2)
+        stride = None if self.settings.stride is None else min(self.settings.stride, room - 1)
+        ranges = windows(ids, room, stride)
+        owners = owner(ranges)
+        made, targets, shown = [], [], []
+        for number, (start, end) in enumerate(ranges):
+            token_ids, segment_ids = join_segments(tokenizer, asked, ids[start:end])
+            first = len(token_ids) - 1 - (end - start)
+            rows = np.concatenate([[0], np.arange(first, first + end - start)])
+            made.append(Window(token_ids, segment_ids, rows))
+            targets.append(self._target(example, offsets, (start, end)))
+            shown.append(Passage(offsets[start:end], owners[start:end] == number))
+        target = targets if example.answers or example.impossible else None
+        return Encoded(tuple(made), target, tuple(shown))
+
+    def head(self, config: BertConfig) -> Head:
+        return SpanHead(config)
+
+    def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
+        """Cross-entropy of start and end over each window's rows, half of either."""
+        flat = [target for each in targets for target in each]
+        sizes = [size for size, _, _ in flat]
+        padded = pad_sequence(list(outputs.float().split(sizes)), batch_first=True, padding_value=-torch.inf)
+        loss = torch.zeros((), device=outputs.device)
+        for side in (0, 1):  # start, end
+            gold = torch.tensor([target[1 + side] for target in flat], device=outputs.device)
+            loss = loss + F.cross_entropy(padded[..., side], gold, reduction="sum") / 2
+        return loss
+
+    def count(self, targets: Sequence[Any]) -> float:
+        """Windows."""
+        return sum(len(each) for each in targets)
+
+    def calibrate(
+        self, outputs: Sequence[Outputs], examples: Sequence[Question], encoded: Sequence[Encoded]
+    ) -> Metrics:
+        """How sure "no answer" must be, by the F1 on dev, where dev has questions without one."""
+        self.threshold = None
+        if not any(example.impossible for example in examples):
+            return {}
+        guesses = self.decode(outputs, examples, encoded)
+        golds = [[text for text, _ in example.answers] for example in examples]
+        _, f1 = question_scores([str(guess["answer"]) for guess in guesses], golds)
+        odds = np.array([guess["null_odds"] for guess in guesses])
+        answerable = np.array([not example.impossible for example in examples])
+        self.threshold = choose_threshold(odds, f1, answerable)
+        return {"null_threshold": self.threshold}
+
+    def decode(
+        self, outputs: Sequence[Outputs], examples: Sequence[Question], encoded: Sequence[Encoded]
+    ) -> list[Prediction]:
+        """answer ("" for none), its place in characters, confidence, and the odds of no answer."""
+        return [self._prediction(*each) for each in zip(outputs, examples, encoded, strict=True)]
+
+    def metrics(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> Metrics:
+        """Exact match and F1 by the official rules, as shares."""
+        golds = [[text for text, _ in example.answers] for example in examples]
+        exact, f1 = question_scores([str(prediction["answer"]) for prediction in predictions], golds)
+        found = {"f1": float(f1.mean()), "exact_match": float(exact.mean())}
+        impossible = np.array([example.impossible for example in examples])
+        if impossible.any() and not impossible.all():
+            found |= {
+                "f1_answerable": float(f1[~impossible].mean()),
+                "f1_unanswerable": float(f1[impossible].mean()),
+            }
+        return found
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> Details:
+        """Each question's answers and their F1; the confidence of answers given."""
+        golds = [[text for text, _ in example.answers] for example in examples]
+        given = [str(prediction["answer"]) for prediction in predictions]
+        confidence = [prediction["confidence"] for prediction in predictions]
+        return span_details(golds, given, confidence, *question_scores(given, golds))
+
+    def baselines(self, train: Sequence[Question], dev: Sequence[Question]) -> dict[str, list[Prediction]]:
+        """Never an answer, and a span of the sentence that shares most words with the question."""
+        found = lexical_answers([(each.question, each.passage) for each in dev])
+        return {
+            "no answer": [{"answer": ""} for _ in dev],
+            found.name: [{"answer": answer} for answer in found.predictions],
+        }
+
+    def line(self, example: Question, prediction: Prediction) -> dict[str, Any]:
+        gold = (
+            {"gold": [text for text, _ in example.answers]} if example.answers or example.impossible else {}
+        )
+        return {"id": example.id, "question": example.question, **gold, **prediction}
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"threshold": self.threshold}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], where: str) -> "Task":
+        task = super().from_state(state, where)
+        threshold = state.get("threshold")
+        if threshold is not None and not isinstance(threshold, int | float):
+            raise ModelError(f"{where}: threshold: expected a number, found {threshold!r}.")
+        task.threshold = threshold
+        return task
+
+    def config_labels(self) -> dict[str, Any]:
+        return {}
+
+    def _target(self, example: Question, offsets: Offsets, window: tuple[int, int]) -> tuple[int, int, int]:
+        """(rows, start, end) of the first answer in this window, or of [CLS] when it isn't there."""
+        rows = 1 + window[1] - window[0]
+        if not example.answers:
+            return rows, 0, 0
+        text, at = example.answers[0]
+        span = gold_span(offsets, at, at + len(text), window)
+        return (rows, 0, 0) if span is None else (rows, span[0] + 1, span[1] + 1)
+
+    def _prediction(self, output: Outputs, example: Question, encoded: Encoded) -> Prediction:
+        sizes = np.cumsum([len(window.rows) for window in encoded.windows])[:-1]
+        scores = [
+            WindowScores(part[1:, 0], part[1:, 1], shown.offsets, part[0, 0], part[0, 1], shown.owned)
+            for part, shown in zip(np.split(output, sizes), encoded.decoding, strict=True)
+        ]
+        found = decode(example.passage, scores, longest=self.settings.longest_answer)
+        answer = found.choose(self.threshold)
+        odds = float(min(found.null_odds, 1e9))
+        if answer is None:
+            return {"answer": "", "start": None, "end": None, "confidence": None, "null_odds": odds}
+        return {
+            "answer": answer.text,
+            "start": answer.start,
+            "end": answer.end,
+            "confidence": round(answer.confidence, 6),
+            "null_odds": odds,
+        }

@@ -1,0 +1,38 @@
+"""Tasks by name: ours, and those of others as `package.module:Class`."""
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.tasks.task import Task
+
+TASKS = ("classification", "multi-label", "regression", "tagging", "question-answering", "similarity")
+
+
+def find_task(name: str) -> type[Task[Any]]:
+    """The class of a task. Raises InputError when there is none of that name.
+
+    A name with a colon imports code: it may come from the user, never from a file.
+    """
+    if name in TASKS:
+        return _load(f"bertsmith.tasks.{name.replace('-', '_')}", "Task", name)
+    module, colon, attribute = name.partition(":")
+    if colon:
+        return _load(module, attribute, name)
+    near = get_close_matches(name, TASKS, n=1)
+    meant = f" Did you mean {near[0]!r}?" if near else ""
+    raise InputError(
+        f"There is no task {name!r}.{meant} There are: {', '.join(TASKS)}, or your own as "
+        "package.module:Class."
+    )
+
+
+def _load(module: str, attribute: str, name: str) -> type[Task[Any]]:
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"The task {name!r} can't be imported: {error}.") from error
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise InputError(f"{name!r} is not a subclass of bertsmith.tasks.task.Task.")
+    return found

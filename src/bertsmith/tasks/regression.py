@@ -1,0 +1,104 @@
+"""A number for each text or pair: [CLS] → pooler → dropout → dense, squared error (Devlin et al. 2019).
+
+E examples.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertsmith.errors import InputError
+from bertsmith.model.config import BertConfig
+from bertsmith.tasks import scores
+from bertsmith.tasks.baselines import mean_number, tfidf_numbers
+from bertsmith.tasks.details import Details, number_details
+from bertsmith.tasks.encoding import Encoded, Layout
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction
+from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask, as_text_or_pair
+from bertsmith.text.values import as_number
+
+
+class NumberHead(PooledHead):
+    """Answers in the unit of the labels; learns in one where they have mean 0 and deviation 1.
+
+    Otherwise prices in thousands would need a learning rate of their own. `finish` puts the unit into the
+    weights, so that transformers reads the same numbers.
+    """
+
+    def __init__(self, config: BertConfig, mean: float, deviation: float) -> None:
+        super().__init__(config, 1)
+        self.mean, self.deviation = mean, deviation
+
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        """-> (E, 1)."""
+        return super().forward(states, layout) * self.deviation + self.mean
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        self.out.weight.mul_(self.deviation)
+        self.out.bias.mul_(self.deviation).add_(self.mean)
+        self.mean, self.deviation = 0.0, 1.0
+
+
+class Task(TextTask):
+    """Fulfils the contract for scores."""
+
+    name = "regression"
+    main_metric = "spearman"
+    mean, deviation = 0.0, 1.0
+
+    def as_target(self, value: Any, where: str) -> float:
+        return as_number(value, where)
+
+    def learn_labels(self, train: Sequence[TextExample]) -> None:
+        """Mean and deviation of the scores."""
+        numbers = np.array([example.label for example in train])
+        self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
+        if self.deviation == 0:
+            raise InputError(
+                f"Every one of the {len(train):,} training texts has the score {self.mean:g}, from "
+                f"{train[0].where} on: there is nothing to learn. Is --label the right column?"
+            )
+
+    def head(self, config: BertConfig) -> Head:
+        return NumberHead(config, self.mean, self.deviation)
+
+    def loss(self, outputs: Tensor, targets: Sequence[float]) -> Tensor:
+        """Squared error in deviations of the training scores."""
+        gold = torch.tensor(targets, device=outputs.device)
+        return (((outputs.float().squeeze(1) - gold) / self.deviation) ** 2).sum()
+
+    def decode(
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+    ) -> list[Prediction]:
+        """score."""
+        return [{"score": float(output[0])} for output in outputs]
+
+    def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
+        """Pearson, Spearman, mean absolute error."""
+        gold = [example.label for example in examples]
+        return scores.regression(gold, [prediction["score"] for prediction in predictions])
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+        """Right and predicted scores side by side."""
+        return number_details(
+            [example.label for example in examples], [prediction["score"] for prediction in predictions]
+        )
+
+    def baselines(
+        self, train: Sequence[TextExample], dev: Sequence[TextExample]
+    ) -> dict[str, list[Prediction]]:
+        """The mean of train, and ridge regression over TF-IDF."""
+        gold = [example.label for example in train]
+        texts = [as_text_or_pair(example) for example in train]
+        found = (
+            mean_number(gold, len(dev)),
+            tfidf_numbers(texts, gold, [as_text_or_pair(example) for example in dev]),
+        )
+        return {each.name: [{"score": float(number)} for number in each.predictions] for each in found}
+
+    def config_labels(self) -> dict[str, Any]:
+        return {"problem_type": "regression", "id2label": {"0": "score"}, "label2id": {"score": 0}}

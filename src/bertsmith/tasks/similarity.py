@@ -1,0 +1,225 @@
+"""How alike two texts are: each encoded alone by the same encoder, pooled, and compared by their cosine, or
+by a classifier on (u, v, |u - v|) (Reimers and Gurevych 2019, section 3).
+
+E examples, T texts (two an example), N tokens, H hidden size, C classes.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertsmith.data.windows import windows
+from bertsmith.errors import InputError, ModelError
+from bertsmith.files import write_json
+from bertsmith.model.bert import initialise
+from bertsmith.model.config import BertConfig
+from bertsmith.tasks import scores
+from bertsmith.tasks.baselines import majority_class, mean_number, tfidf_classes, tfidf_cosine
+from bertsmith.tasks.calibration import probabilities
+from bertsmith.tasks.details import Details, class_details, number_details
+from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.text_task import TextExample, TextTask
+from bertsmith.text.tokenizer import Pieces, Tokenizer
+from bertsmith.text.values import as_label, as_number
+
+Pooling = Literal["mean", "cls", "max"]
+
+
+class SimilaritySettings(TaskSettings):
+    """`pooling` of a text's hidden states; `target` says whether labels are scores or classes."""
+
+    pooling: Pooling = "mean"
+    target: Literal["score", "class"] = "score"
+
+
+class PairHead(Head):
+    """Pools each text; without classes the cosine of the two, with classes their logits."""
+
+    def __init__(self, config: BertConfig, pooling: Pooling, classes: int) -> None:
+        super().__init__()
+        self.pooling = pooling
+        self.classifier = nn.Linear(3 * config.hidden_size, classes) if classes else None
+        if self.classifier is not None:
+            initialise(self.classifier, config.initializer_range)
+
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        """(N, H) -> (E, 1) or (E, C)."""
+        pooled = pool_texts(states, layout, self.pooling).view(layout.examples, 2, -1)
+        first, second = pooled[:, 0], pooled[:, 1]
+        if self.classifier is None:
+            return F.cosine_similarity(first, second).unsqueeze(1)
+        logits: Tensor = self.classifier(torch.cat([first, second, (first - second).abs()], 1))
+        return logits
+
+
+def pool_texts(states: Tensor, layout: Layout, pooling: Pooling, texts: int = 2) -> Tensor:
+    """(N, H) -> (T, H): over all windows of a text, special tokens among them, as sentence-transformers does.
+
+    cls takes the mean of its windows' first tokens.
+    """
+    text = (layout.example_of_window * texts + layout.text_of_window)[layout.window_of_row]  # (N,)
+    count = layout.examples * texts
+    if pooling == "max":
+        lowest = torch.full((count, states.shape[1]), -torch.inf, dtype=states.dtype, device=states.device)
+        return lowest.index_reduce(0, text, states, "amax")
+    if pooling == "cls":
+        firsts = torch.cat([text.new_zeros(1), (layout.window_of_row.diff() != 0).nonzero().squeeze(1) + 1])
+        states, text = states[firsts], text[firsts]
+    sums = torch.zeros(count, states.shape[1], dtype=states.dtype, device=states.device)
+    return sums.index_add(0, text, states) / torch.bincount(text, minlength=count)[:, None]
+
+
+class Task(TextTask):
+    """Fulfils the contract for two texts that are encoded apart, so that vectors can be kept and compared."""
+
+    name = "similarity"
+    Settings: ClassVar[type[TaskSettings]] = SimilaritySettings
+    settings: SimilaritySettings
+    lowest, highest = 0.0, 1.0
+
+    @property
+    def main_metric(self) -> str:  # type: ignore[override]
+        return "spearman" if self.settings.target == "score" else "accuracy"
+
+    def as_target(self, value: Any, where: str) -> Any:
+        return as_number(value, where) if self.settings.target == "score" else as_label(value, where)
+
+    def learn_labels(self, train: Sequence[TextExample]) -> None:
+        """The range of the scores, which becomes cosines of 0 to 1; or the classes."""
+        for example in train:
+            if example.text_pair is None:
+                raise InputError(
+                    f"{example.where}: similarity needs two texts. Name the second: --text-pair."
+                )
+        values = sorted({example.label for example in train})
+        if len(values) < 2:
+            raise InputError(f"Every training pair has the label {values[0]!r}: there is nothing to learn.")
+        if self.settings.target == "score":
+            self.lowest, self.highest = float(values[0]), float(values[-1])
+        else:
+            self.labels = tuple(values)
+
+    def target(self, label: Any) -> Any:
+        if self.settings.target == "class":
+            return self.labels.index(label)
+        return (label - self.lowest) / (self.highest - self.lowest)
+
+    def check(self, examples: Sequence[TextExample]) -> None:
+        for example in examples:
+            if example.text_pair is None:
+                raise InputError(
+                    f"{example.where}: similarity needs two texts. Name the second: --text-pair."
+                )
+            if self.settings.target == "class" and example.label not in self.labels:
+                raise InputError(
+                    f"{example.where}: the label {example.label!r} does not occur in the training data."
+                )
+
+    def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+        """The windows of the first text, then those of the second; the head reads every row."""
+        room = self.settings.max_length - special_tokens(tokenizer, 1)
+        made = []
+        for number, piece in enumerate(pieces):
+            for start, end in windows(piece.ids, room, self.settings.stride):
+                token_ids, segment_ids = join_segments(tokenizer, piece.ids[start:end])
+                made.append(Window(token_ids, segment_ids, np.arange(len(token_ids)), number))
+        return Encoded(tuple(made), None if example.label is None else self.target(example.label))
+
+    def head(self, config: BertConfig) -> Head:
+        return PairHead(config, self.settings.pooling, len(self.labels))
+
+    def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
+        """Squared error of the cosine, or cross-entropy."""
+        gold = torch.tensor(targets, device=outputs.device)
+        if self.settings.target == "class":
+            return F.cross_entropy(outputs.float(), gold, reduction="sum")
+        return ((outputs.float().squeeze(1) - gold.float()) ** 2).sum()
+
+    def decode(
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+    ) -> list[Prediction]:
+        """similarity (the cosine) and score (in the labels' range); or label and confidence."""
+        if self.settings.target == "class":
+            chances = probabilities(np.stack(outputs))
+            return [
+                {"label": self.labels[int(row.argmax())], "confidence": round(float(row.max()), 6)}
+                for row in chances
+            ]
+        cosines = [float(output[0]) for output in outputs]
+        width = self.highest - self.lowest
+        return [{"similarity": each, "score": self.lowest + width * max(each, 0.0)} for each in cosines]
+
+    def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
+        """Spearman and Pearson of the cosine; or accuracy."""
+        if self.settings.target == "class":
+            number = {label: index for index, label in enumerate(self.labels)}
+            gold = [number[example.label] for example in examples]
+            return scores.classification(gold, [number[p["label"]] for p in predictions], self.labels)
+        found = scores.regression([e.label for e in examples], [p["similarity"] for p in predictions])
+        return {"spearman": found["spearman"], "pearson": found["pearson"]}
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+        """Right and predicted scores side by side, or what is told of classes."""
+        gold = [example.label for example in examples]
+        if self.settings.target == "score":
+            return number_details(gold, [prediction["score"] for prediction in predictions])
+        given = [prediction["label"] for prediction in predictions]
+        return class_details(self.labels, gold, given, [each["confidence"] for each in predictions])
+
+    def baselines(
+        self, train: Sequence[TextExample], dev: Sequence[TextExample]
+    ) -> dict[str, list[Prediction]]:
+        """The most frequent answer, and TF-IDF."""
+        texts, others = _pairs(train), _pairs(dev)
+        if self.settings.target == "class":
+            gold = [self.target(example.label) for example in train]
+            found = (majority_class(gold, len(dev)), tfidf_classes(texts, gold, others))
+            return {each.name: [{"label": self.labels[n]} for n in each.predictions] for each in found}
+        mean, cosine = mean_number([e.label for e in train], len(dev)), tfidf_cosine(texts, others)
+        return {each.name: [{"similarity": float(n)} for n in each.predictions] for each in (mean, cosine)}
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"range": [self.lowest, self.highest]}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], where: str) -> "Task":
+        task = super().from_state(state, where)
+        try:
+            task.lowest, task.highest = (float(end) for end in state["range"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"{where}: range: expected two numbers: {error}.") from error
+        return task
+
+    def config_labels(self) -> dict[str, Any]:
+        return {}
+
+    def write_beside(self, folder: Path, config: BertConfig) -> None:
+        """What sentence-transformers reads: how the encoder's hidden states are pooled."""
+        parts = "sentence_transformers.models."
+        modules = [
+            {"idx": 0, "name": "0", "path": "", "type": f"{parts}Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{parts}Pooling"},
+        ]
+        (folder / "1_Pooling").mkdir()
+        (folder / "modules.json").write_text(json.dumps(modules, indent=2))
+        pooling = {f"pooling_mode_{name}": False for name in ("cls_token", "mean_tokens", "max_tokens")}
+        chosen = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}[self.settings.pooling]
+        pooling[f"pooling_mode_{chosen}"] = True
+        write_json(
+            folder / "1_Pooling" / "config.json", {"word_embedding_dimension": config.hidden_size, **pooling}
+        )
+        write_json(
+            folder / "sentence_bert_config.json",
+            {"max_seq_length": self.settings.max_length, "do_lower_case": False},
+        )
+
+
+def _pairs(examples: Sequence[TextExample]) -> list[tuple[str, str]]:
+    return [(example.text, example.text_pair or "") for example in examples]

@@ -1,0 +1,301 @@
+"""A tag for each word: hidden state of its first piece → dropout → dense → softmax, or a CRF over the
+sentence (Devlin et al. 2019, section 5.3; Lample et al. 2016).
+
+W words, C labels, R rows that the head reads: one a word.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertsmith.data.windows import owner, windows
+from bertsmith.errors import InputError
+from bertsmith.model.bert import initialise
+from bertsmith.model.config import BertConfig
+from bertsmith.model.dropout import Dropout
+from bertsmith.tasks.baselines import frequent_tags
+from bertsmith.tasks.calibration import probabilities
+from bertsmith.tasks.character_spans import character_spans, tag_text, word_offsets
+from bertsmith.tasks.crf import ConditionalRandomField, legal_scores, viterbi
+from bertsmith.tasks.details import Details, tag_details
+from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
+from bertsmith.tasks.entities import Span, are_entity_tags, entity_scores, spans_of_tags, to_iob2
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.task import Task as Contract
+from bertsmith.text.conll import read_tagged
+from bertsmith.text.labelled import Record, read_records
+from bertsmith.text.tokenizer import Pieces, Tokenizer
+
+_JSON = (".jsonl", ".ndjson", ".json")
+
+
+class TaggingSettings(TaskSettings):
+    """`crf` learns which tag follows which; without it, and with it, decoding allows legal sequences only.
+
+    `text` and `label` are the columns of words and tags. Long sentences are always read as windows, which
+    overlap by `stride` or a quarter: cutting would leave words without a tag.
+    """
+
+    crf: bool = False
+
+
+@dataclass(frozen=True)
+class TaggedExample:
+    """Words, their tags (None where they are to be predicted), and where they stand in `text`, if given."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    where: str
+    text: str | None = None
+    offsets: tuple[tuple[int, int], ...] = ()
+
+
+class TaggingHead(Head):
+    """Dropout and a dense layer on each word's first piece; with a CRF, whose scores are learnt faster."""
+
+    architecture: ClassVar[str | None] = "ForTokenClassification"
+    per_row: ClassVar[bool] = True
+    file_names: Mapping[str, str] = {"out": "classifier"}
+
+    def __init__(self, config: BertConfig, labels: Sequence[str], crf: bool) -> None:
+        super().__init__()
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.out = nn.Linear(config.hidden_size, len(labels))
+        initialise(self, config.initializer_range)
+        self.crf = ConditionalRandomField(labels) if crf else None
+        for parameter in self.crf.parameters() if self.crf else ():
+            parameter.learning_rate_factor = 20.0  # type: ignore[attr-defined]
+
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        """(R, H) -> (R, C)."""
+        outputs: Tensor = self.out(self.dropout(states))
+        return outputs
+
+
+class Task(Contract[TaggedExample]):
+    """Fulfils the contract for words."""
+
+    name = "tagging"
+    main_metric = "f1"
+    word_by_word = True
+    Settings: ClassVar[type[TaskSettings]] = TaggingSettings
+    settings: TaggingSettings
+    _crf: ConditionalRandomField | None = None
+
+    def read(self, path: Path | str, *, labelled: bool = True) -> list[TaggedExample]:
+        """CoNLL's columns; JSON lines of words and tags, or of text and character spans."""
+        settings = self.settings
+        if settings.format in (None, "jsonl", "json") and str(path).endswith(_JSON):
+            records = read_records(path, format=settings.format)
+            if "text" in records[0].fields:
+                return [self._of_text(record, labelled) for record in records]
+        sentences = read_tagged(
+            path,
+            word_column=settings.text,
+            tag_column=settings.label,
+            format=settings.format,
+            tagged=labelled,
+        )
+        return [
+            TaggedExample(tuple(each.words), tuple(each.tags) if labelled else None, each.where)
+            for each in sentences
+        ]
+
+    def example(self, text: str | Sequence[str], where: str = "the input") -> TaggedExample:
+        """An untagged example from a text, or from its words."""
+        if not isinstance(text, str):
+            return TaggedExample(tuple(text), None, where)
+        offsets = word_offsets(text)
+        return TaggedExample(
+            tuple(text[start:end] for start, end in offsets), None, where, text, tuple(offsets)
+        )
+
+    def learn_labels(self, train: Sequence[TaggedExample]) -> None:
+        tags = {tag for example in train for tag in _legal(example.tags or ())}
+        if len(tags) < 2:
+            raise InputError(f"The training words have {len(tags)} tag(s), from {train[0].where} on.")
+        self.labels = tuple(sorted(tags, key=lambda tag: (tag != "O", tag[2:], tag)))
+
+    def check(self, examples: Sequence[TaggedExample]) -> None:
+        known = set(self.labels)
+        for example in examples:
+            for tag in _legal(example.tags or ()):
+                if tag not in known:
+                    raise InputError(
+                        f"{example.where}: the tag {tag!r} does not occur in the training data, which has "
+                        f"{', '.join(self.labels[:12])}."
+                    )
+
+    def texts(self, example: TaggedExample) -> Sequence[str]:
+        """The words; they are tokenised one by one, as they were tagged."""
+        return example.words
+
+    def encode(self, example: TaggedExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+        """Windows of pieces; the head reads each word's first piece, in the window that shows it best."""
+        # a word of control characters alone has no pieces; its tag is read from an unknown one
+        words = [piece.ids or [tokenizer.unk_id] for piece in pieces]
+        ids = [number for word in words for number in word]
+        sizes = np.array([len(word) for word in words], np.int64)
+        firsts = np.cumsum(sizes) - sizes
+        room = self.settings.max_length - special_tokens(tokenizer, 1)
+        stride = room // 4 if self.settings.stride is None else self.settings.stride
+        ranges = windows(ids, room, stride)
+        owners = owner(ranges)[firsts] if len(firsts) else np.zeros(0, np.int64)
+        made = []
+        for number, (start, end) in enumerate(ranges):
+            rows = firsts[owners == number] - start + 1  # after [CLS]
+            if len(rows) or len(ranges) == 1:
+                made.append(Window(*join_segments(tokenizer, ids[start:end]), rows))
+        target = None
+        if example.tags is not None:
+            numbers = {label: number for number, label in enumerate(self.labels)}
+            target = np.array([numbers[tag] for tag in _legal(example.tags)], np.int64)
+        return Encoded(tuple(made), target)
+
+    def head(self, config: BertConfig) -> Head:
+        return TaggingHead(config, self.labels, self.settings.crf)
+
+    def bind(self, head: Head) -> None:
+        """Loss and decoding need the CRF's transitions."""
+        self._crf = head.crf if isinstance(head, TaggingHead) else None
+
+    def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
+        """Cross-entropy of each word, or the CRF's negative log-likelihood."""
+        gold = torch.from_numpy(np.concatenate(targets)).to(outputs.device)
+        if self._crf is not None:
+            return self._crf.loss(outputs.float(), gold, tuple(len(target) for target in targets))
+        return F.cross_entropy(outputs.float(), gold, reduction="sum")
+
+    def count(self, targets: Sequence[Any]) -> float:
+        """Words."""
+        return max(sum(len(target) for target in targets), 1)
+
+    def decode(
+        self,
+        outputs: Sequence[Outputs],
+        examples: Sequence[TaggedExample],
+        encoded: Sequence[Encoded],
+    ) -> list[Prediction]:
+        """words, tags, their confidences, and the entities with their place in words or characters."""
+        lengths = tuple(len(output) for output in outputs)
+        emissions = torch.from_numpy(
+            np.concatenate([output.reshape(-1, len(self.labels)) for output in outputs])
+        )
+        scores = self._crf.scores() if self._crf is not None else legal_scores(self.labels)
+        paths = viterbi(emissions, lengths, scores).numpy()
+        if self._crf is not None:
+            chances = self._crf.marginals(emissions, lengths).numpy()
+        else:
+            chances = probabilities(emissions.numpy())
+        confidence = chances[np.arange(len(paths)), paths]
+        ends = np.cumsum(lengths)[:-1]
+        return [
+            self._prediction(example, [self.labels[number] for number in path], sure)
+            for example, path, sure in zip(
+                examples, np.split(paths, ends), np.split(confidence, ends), strict=True
+            )
+        ]
+
+    def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]) -> Metrics:
+        """Precision, recall and F1 of entities by conlleval's rules; of other tags the words' accuracy."""
+        gold = [_legal(example.tags or ()) for example in examples]
+        guessed = [list(prediction["tags"]) for prediction in predictions]
+        pairs = [pair for tags, others in zip(gold, guessed, strict=True) for pair in zip(tags, others)]
+        accuracy = sum(tag == other for tag, other in pairs) / max(len(pairs), 1)
+        if not are_entity_tags(self.labels):
+            return {"f1": accuracy, "accuracy": accuracy}
+        micro = entity_scores(gold, guessed).micro
+        return {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall, "accuracy": accuracy}
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]) -> Details:
+        """Figures and confusion of entity labels, or of tags; the confidence of each word's tag."""
+        gold = [_legal(example.tags or ()) for example in examples]
+        tags = [prediction["tags"] for prediction in predictions]
+        return tag_details(
+            [example.words for example in examples],
+            gold,
+            tags,
+            [prediction["confidence"] for prediction in predictions],
+            entity_scores(gold, tags) if are_entity_tags(self.labels) else None,
+        )
+
+    def baselines(
+        self, train: Sequence[TaggedExample], dev: Sequence[TaggedExample]
+    ) -> dict[str, list[Prediction]]:
+        """The most frequent tag for every word, and the most frequent tag of each word."""
+        tags = [_legal(example.tags or ()) for example in train]
+        found = frequent_tags([e.words for e in train], tags, [e.words for e in dev])
+        counts = np.bincount(
+            np.concatenate([[self.labels.index(t) for t in each] for each in tags]).astype(int)
+        )
+        most = self.labels[int(counts.argmax())]
+        return {
+            "majority": [{"tags": [most] * len(example.words)} for example in dev],
+            found.name: [{"tags": each} for each in found.predictions],
+        }
+
+    def line(self, example: TaggedExample, prediction: Prediction) -> dict[str, Any]:
+        gold = {} if example.tags is None else {"gold": _legal(example.tags)}
+        text = {} if example.text is None else {"text": example.text}
+        return {**text, **gold, **prediction}
+
+    def _prediction(self, example: TaggedExample, tags: list[str], confidence: Any) -> Prediction:
+        return {
+            "words": list(example.words),
+            "tags": tags,
+            "confidence": np.round(confidence, 6).tolist(),
+            "entities": self._entities(example, tags),
+        }
+
+    def _entities(self, example: TaggedExample, tags: list[str]) -> list[dict[str, Any]]:
+        if not are_entity_tags(self.labels):
+            return []
+        if example.text is not None:
+            return [
+                {"label": s.label, "start": s.start, "end": s.end, "text": example.text[s.start : s.end]}
+                for s in character_spans(tags, example.offsets)
+            ]
+        found = spans_of_tags(tags)
+        return [
+            {
+                "label": span.label,
+                "first_word": span.start,
+                "last_word": span.end - 1,
+                "text": " ".join(example.words[span.start : span.end]),
+            }
+            for span in found
+        ]
+
+    def _of_text(self, record: Record, labelled: bool) -> TaggedExample:
+        """A JSON line of text and `spans`: objects of start, end and label, in characters."""
+        text = record.fields["text"]
+        if not isinstance(text, str):
+            raise InputError(f"{record.where}: expected a string under 'text', found {type(text).__name__}.")
+        if not labelled:
+            return self.example(text, record.where)
+        spans: Any = record.fields.get("spans", record.fields.get("entities"))
+        try:
+            given = [Span(str(each["label"]), int(each["start"]), int(each["end"])) for each in list(spans)]
+        except (TypeError, KeyError, ValueError) as error:
+            raise InputError(
+                f"{record.where}: expected 'spans', a list of objects with start, end and label, found "
+                f"{str(spans)[:80]}."
+            ) from error
+        try:
+            tagged = tag_text(text, given)
+        except InputError as error:
+            raise InputError(f"{record.where}: {error}") from error
+        return TaggedExample(
+            tuple(tagged.words), tuple(tagged.tags), record.where, text, tuple(tagged.offsets)
+        )
+
+
+def _legal(tags: Sequence[str]) -> list[str]:
+    """Tags of entities in IOB2, whatever scheme they came in; others as they are."""
+    return to_iob2(tags) if are_entity_tags(tags) else list(tags)

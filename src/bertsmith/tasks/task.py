@@ -1,0 +1,186 @@
+"""The contract of a task: examples, head, loss, metric and decoding, in one file per task beside this one.
+
+    labelled file → read → texts, encode → windows → encoder → head → loss → training
+                                                                  ↘ outputs → calibrate, decode → metrics
+
+One decoding serves evaluation, the command line and Python. E examples, R rows that the head reads.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor, nn
+
+from bertsmith.errors import ModelError
+from bertsmith.model.config import BertConfig
+from bertsmith.tasks.details import Details
+from bertsmith.tasks.encoding import Encoded, Layout
+from bertsmith.text.tokenizer import Pieces, Tokenizer
+
+Outputs = npt.NDArray[np.float32]  # of one example: (C,), or (R, C) where the head answers for each row
+Prediction = Mapping[str, Any]  # what `predict` writes as a line of JSON
+Metrics = dict[str, float]
+E = TypeVar("E", bound="Labelled")
+
+
+class Labelled(Protocol):
+    """An example: whatever a task makes of a row. `where` is its file and line, for messages."""
+
+    @property
+    def where(self) -> str: ...
+
+
+class TaskSettings(BaseModel):
+    """What every task lets its user choose; a task adds its own.
+
+    `max_length` counts tokens with special ones. Longer texts are cut, or with `stride` read as windows that
+    overlap by so many tokens. `text`, `text_pair` and `label` are columns: names, or numbers counted from 1.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_length: int = Field(128, ge=8)
+    stride: int | None = Field(None, ge=0)
+    text: str | int | None = None
+    text_pair: str | int | None = None
+    label: str | int | None = None
+    header: bool = True
+    format: str | None = None
+
+
+class Head(nn.Module):
+    """What turns hidden states into outputs.
+
+    architecture: which class of transformers has this head, without the family's name; None for a model
+    that is saved as a bare encoder. pooled: reads the pooler's output instead of hidden states.
+    per_row: answers for each row read, else for each example. file_names: our module → its name in files;
+    what is not named there has no place in transformers and is saved beside it.
+    """
+
+    architecture: ClassVar[str | None] = None
+    pooled: bool = False
+    per_row: ClassVar[bool] = False
+    file_names: Mapping[str, str] = {}
+
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        """(R, H) -> (E, ...) or, `per_row`, (R, ...)."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Called once when training is over, before the head is used and saved."""
+
+
+class Task(ABC, Generic[E]):
+    """One use of BERT. A subclass is found by its module's name, or given as `package.module:Class`.
+
+    What decides a prediction beside the weights (settings, labels, thresholds) is `state`, which a checkpoint
+    keeps; a task made `from_state` decodes as the one that was trained.
+    """
+
+    name: ClassVar[str]
+    main_metric: ClassVar[str]  # what chooses the best of several: more is better
+    word_by_word: ClassVar[bool] = False  # `texts` are the words of one sentence
+    Settings: ClassVar[type[TaskSettings]] = TaskSettings
+
+    def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
+        self.settings, self.labels = settings, tuple(labels)
+
+    # -- data ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def example(self, text: Any, where: str = "the input") -> E:
+        """An unlabelled example from what Python gives: a text, a pair of texts, words."""
+
+    @abstractmethod
+    def read(self, path: Path | str, *, labelled: bool = True) -> list[E]:
+        """Rows of a file as examples. Raises InputError naming file and line."""
+
+    def learn_labels(self, train: Sequence[E]) -> None:
+        """Sets `labels` from the training examples. Raises InputError when nothing can be learnt of them."""
+
+    def check(self, examples: Sequence[E]) -> None:
+        """Raises InputError, naming file and line, for a label that training never showed."""
+
+    @abstractmethod
+    def texts(self, example: E) -> Sequence[str]:
+        """What is to be tokenised of an example."""
+
+    @abstractmethod
+    def encode(self, example: E, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+        """The tokenised `texts` as windows of at most `max_length` tokens, and the target."""
+
+    # -- model ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def head(self, config: BertConfig) -> Head:
+        """A new head for an encoder of this shape."""
+
+    def bind(self, head: Head) -> None:
+        """The head in use, for a task whose loss and decoding need its weights (a CRF's transitions)."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
+        """The head's outputs against the examples' targets, summed; the run divides by `count`."""
+
+    def count(self, targets: Sequence[Any]) -> float:
+        """What the summed loss of these targets is divided by."""
+        return len(targets)
+
+    # -- predictions ---------------------------------------------------------------------------------------
+
+    def calibrate(
+        self, outputs: Sequence[Outputs], examples: Sequence[E], encoded: Sequence[Encoded]
+    ) -> Metrics:
+        """Chooses temperature and thresholds on dev; returns the figures of that choice."""
+        return {}
+
+    @abstractmethod
+    def decode(
+        self, outputs: Sequence[Outputs], examples: Sequence[E], encoded: Sequence[Encoded]
+    ) -> list[Prediction]:
+        """The head's outputs as predictions, one for each example."""
+
+    @abstractmethod
+    def metrics(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> Metrics:
+        """The field's standard metrics of predictions for labelled examples."""
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> Details:
+        """What the report shows beside the metrics, of labelled examples: as much as makes sense."""
+        return Details()
+
+    def line(self, example: E, prediction: Prediction) -> dict[str, Any]:
+        """One row of a predictions file: the example, the right answer where it is known, the prediction."""
+        return {"where": example.where, **prediction}
+
+    def baselines(self, train: Sequence[E], dev: Sequence[E]) -> dict[str, list[Prediction]]:
+        """What is to be beaten: predictions for `dev` by name, the most frequent answer first."""
+        return {}
+
+    # -- state ---------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything that decoding needs beside the weights, as JSON."""
+        return {"settings": self.settings.model_dump(mode="json"), "labels": list(self.labels)}
+
+    def write_beside(self, folder: Path, config: BertConfig) -> None:
+        """More files for the folder of a saved model, where other tools expect them."""
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
+        """The inverse of `state`. Raises ModelError when the file `where` it comes from was altered."""
+        try:
+            return cls(cls.Settings.model_validate(state["settings"]), state["labels"])
+        except (KeyError, TypeError, ValidationError) as error:
+            raise ModelError(f"{where}: its settings don't fit the task {cls.name}: {error}.") from error
+
+    def config_labels(self) -> dict[str, Any]:
+        """What transformers wants to know of labels, for config.json."""
+        names = dict(enumerate(self.labels))
+        return {"id2label": {str(number): name for number, name in names.items()}} | {
+            "label2id": {name: number for number, name in names.items()}
+        }

@@ -1,0 +1,85 @@
+"""An encoder with a task's head, and what it gives for many examples.
+
+N tokens in the packed batch, E examples, R rows that the head reads, H hidden size.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.model.bert import Bert, initialise
+from bertsmith.tasks.encoding import Encoded, Layout, lay_out, pack_examples
+from bertsmith.tasks.task import Head, Outputs
+
+Progress = Callable[[int, int | None, str], None]
+
+
+class TaskModel(nn.Module):
+    """What is fine-tuned and saved. A pooler that no head reads is left out: nothing would train it."""
+
+    def __init__(self, encoder: Bert, head: Head) -> None:
+        super().__init__()
+        self.config = encoder.config
+        self.encoder = encoder
+        self.head = head
+        if not head.pooled:
+            encoder.pooler = None
+        elif encoder.pooler is None:
+            size = encoder.config.hidden_size
+            encoder.pooler = nn.Linear(size, size)
+            initialise(encoder.pooler, encoder.config.initializer_range)
+
+    def forward(self, batch: PackedBatch, layout: Layout) -> Tensor:
+        """-> (E, ...), or (R, ...) where the head answers for each row."""
+        states = self.encoder(batch, layout.rows)
+        outputs: Tensor = self.head(self.encoder.pool(states) if self.head.pooled else states, layout)
+        return outputs
+
+
+@torch.inference_mode()
+def outputs_of(
+    model: TaskModel,
+    encoded: Sequence[Encoded],
+    device: torch.device | str = "cpu",
+    batch_tokens: int = 4096,
+    progress: Progress | None = None,
+) -> list[Outputs]:
+    """The head's outputs for each example, in float32 on the host: (C,), or (R, C) if it answers per row.
+
+    Examples of like length are computed together; which ones changes the last bits only.
+    """
+    was_training = model.training
+    model.eval()
+    results: list[Outputs | None] = [None] * len(encoded)
+    done = 0
+    for numbers in batches_by_length(encoded, batch_tokens):
+        part = [encoded[number] for number in numbers]
+        layout = lay_out(part, device)
+        outputs = model(PackedBatch.of(pack_examples(part, numbers), device), layout).float().cpu().numpy()
+        ends = np.cumsum(layout.rows_of_example)[:-1] if model.head.per_row else None
+        pieces = outputs if ends is None else np.split(outputs, ends)
+        for number, piece in zip(numbers, pieces, strict=True):
+            results[number] = piece
+        done += len(numbers)
+        if progress is not None:
+            progress(done, len(encoded), "texts")
+    model.train(was_training)
+    return [result for result in results if result is not None]
+
+
+def batches_by_length(encoded: Sequence[Encoded], batch_tokens: int) -> Iterator[list[int]]:
+    """Numbers of examples, longest first, as many at a time as have at most `batch_tokens`, at least one."""
+    lengths = [sum(len(window.token_ids) for window in each.windows) for each in encoded]
+    held: list[int] = []
+    tokens = 0
+    for number in sorted(range(len(encoded)), key=lambda number: -lengths[number]):
+        if held and tokens + lengths[number] > batch_tokens:
+            yield held
+            held, tokens = [], 0
+        held.append(number)
+        tokens += lengths[number]
+    if held:
+        yield held

@@ -1,0 +1,188 @@
+"""What tasks on a text, or a pair of texts, have in common: rows, windows, and pooling over windows.
+
+E examples, W windows, H hidden size, C outputs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertsmith.data.windows import windows
+from bertsmith.errors import InputError
+from bertsmith.model.bert import initialise
+from bertsmith.model.config import BertConfig
+from bertsmith.model.dropout import Dropout
+from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
+from bertsmith.tasks.task import Head, Prediction, Task
+from bertsmith.text.columns import guess_columns
+from bertsmith.text.labelled import read_column_names, read_rows
+from bertsmith.text.tokenizer import Pieces, Tokenizer
+from bertsmith.text.values import as_text
+
+_FIRST_ROW = np.zeros(1, np.int64)
+_HIDDEN_TOGETHER = {"bert": None, "roberta": nn.Tanh, "distilbert": nn.ReLU}
+
+
+@dataclass(frozen=True)
+class TextExample:
+    """A text, perhaps a second one, and its label (None where it is to be predicted)."""
+
+    text: str
+    text_pair: str | None
+    label: Any
+    where: str
+
+
+class TextTask(Task[TextExample]):
+    """Reads a table's columns; a subclass says what a label is."""
+
+    def read(self, path: Path | str, *, labelled: bool = True) -> list[TextExample]:
+        """One example a row. Raises InputError naming file and line."""
+        roles = self._columns(path, labelled)
+        if labelled:  # what the first file's names decided holds for the files that follow
+            self.settings = self.settings.model_copy(update=roles)
+        settings = self.settings
+        rows = read_rows(path, list(roles.values()), format=settings.format, header=settings.header)
+        return [self._example(dict(zip(roles, values, strict=True)), where) for values, where in rows]
+
+    def _columns(self, path: Path | str, labelled: bool) -> dict[str, str | int]:
+        """Which column plays which role: as set, else by the names in the file."""
+        settings = self.settings
+        roles: dict[str, str | int | None] = {
+            "text": settings.text,
+            "text_pair": settings.text_pair,
+            "label": settings.label,
+        }
+        if settings.text is None or (labelled and settings.label is None):
+            names = read_column_names(path, format=settings.format, header=settings.header)
+            guessed = guess_columns(names, str(path))._asdict()
+            if settings.text is not None:  # who names the text means no pair, unless one is named
+                guessed["text_pair"] = None
+            roles = {role: guessed[role] if column is None else column for role, column in roles.items()}
+        if not labelled:
+            del roles["label"]
+        elif roles["label"] is None:
+            raise InputError(f"{path}: no column has a name that says it is the label. Name it with --label.")
+        return {role: column for role, column in roles.items() if column is not None}
+
+    def _example(self, values: dict[str, Any], where: str) -> TextExample:
+        pair = as_text(values["text_pair"], where) if "text_pair" in values else None
+        label = self.as_target(values["label"], where) if "label" in values else None
+        return TextExample(as_text(values["text"], where), pair, label, where)
+
+    def example(self, text: str | Sequence[str], where: str = "the input") -> TextExample:
+        """An unlabelled example from a text, or from two."""
+        if isinstance(text, str):
+            return TextExample(text, None, None, where)
+        first, second = text
+        return TextExample(first, second, None, where)
+
+    def as_target(self, value: Any, where: str) -> Any:
+        """A label as it stands in a file → what examples hold. Raises InputError naming file and line."""
+        raise NotImplementedError
+
+    def target(self, label: Any) -> Any:
+        """An example's label → what the loss compares with."""
+        return label
+
+    def line(self, example: TextExample, prediction: Prediction) -> dict[str, Any]:
+        """The text, its partner and its label, where there are any, then the prediction."""
+        pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
+        gold = {} if example.label is None else {"gold": example.label}
+        return {"text": example.text, **pair, **gold, **prediction}
+
+    def texts(self, example: TextExample) -> Sequence[str]:
+        """One text, or two."""
+        return (example.text,) if example.text_pair is None else (example.text, example.text_pair)
+
+    def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+        """[CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; the head reads the first row of each window."""
+        room = self.settings.max_length - special_tokens(tokenizer, len(pieces))
+        ids = [piece.ids for piece in pieces]
+        stride = self.settings.stride
+        spans = single_windows(ids[0], room, stride)
+        if len(ids) == 2:
+            spans = pair_windows(ids[0], ids[1], room, stride)
+        made = [join_segments(tokenizer, *parts) for parts in spans]
+        target = None if example.label is None else self.target(example.label)
+        return Encoded(tuple(Window(*each, _FIRST_ROW) for each in made), target)
+
+
+def as_text_or_pair(example: TextExample) -> str | tuple[str, str]:
+    """What the baselines read."""
+    return example.text if example.text_pair is None else (example.text, example.text_pair)
+
+
+def single_windows(ids: Sequence[int], room: int, stride: int | None) -> list[tuple[Sequence[int], ...]]:
+    """The windows of one text."""
+    return [(ids[start:end],) for start, end in windows(ids, room, stride)]
+
+
+def pair_windows(
+    first: Sequence[int], second: Sequence[int], room: int, stride: int | None
+) -> list[tuple[Sequence[int], ...]]:
+    """The windows of a pair: without a stride both are cut, the longer one first; with one, the first text
+    stands before each window of the second, cut only if it takes more than half of the room.
+    """
+    if len(first) + len(second) <= room:
+        return [(first, second)]
+    if stride is None:
+        kept = max(room - min(len(second), room // 2), 0)
+        first = first[:kept]
+        return [(first, second[: room - len(first)])]
+    first = first[: room // 2]
+    left = room - len(first)
+    return [(first, second[start:end]) for start, end in windows(second, left, min(stride, left - 1))]
+
+
+class PooledHead(Head):
+    """[CLS] → pooler → dropout → dense; over several windows of a text the mean of their outputs.
+
+    RoBERTa and DistilBERT have a dense layer of the head's own in the place of the pooler. The names are
+    those of transformers' ...ForSequenceClassification.
+    """
+
+    architecture: ClassVar[str | None] = "ForSequenceClassification"
+
+    def __init__(self, config: BertConfig, outputs: int) -> None:
+        super().__init__()
+        activation = _HIDDEN_TOGETHER[config.model_type]
+        self.pooled = activation is None
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size) if activation else None
+        self.activation = activation() if activation else None
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.out = nn.Linear(config.hidden_size, outputs)
+        self.before_dense = Dropout(config.hidden_dropout_prob if config.model_type == "roberta" else 0.0)
+        self.file_names = {
+            "bert": {"out": "classifier"},
+            "roberta": {"dense": "classifier.dense", "out": "classifier.out_proj"},
+            "distilbert": {"dense": "pre_classifier", "out": "classifier"},
+        }[config.model_type]
+        initialise(self, config.initializer_range)
+
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        """(W, H), a row for each window -> (E, C)."""
+        if self.dense is not None and self.activation is not None:
+            states = self.activation(self.dense(self.before_dense(states)))
+        return mean_over_windows(self.out(self.dropout(states)), layout)
+
+
+def mean_over_windows(outputs: Tensor, layout: Layout) -> Tensor:
+    """(W, C) -> (E, C)."""
+    if layout.windows == layout.examples:
+        return outputs
+    sums = torch.zeros(layout.examples, outputs.shape[1], device=outputs.device, dtype=outputs.dtype)
+    sums = sums.index_add(0, layout.example_of_window, outputs)
+    counts = torch.bincount(layout.example_of_window, minlength=layout.examples)
+    return sums / counts[:, None]
+
+
+def require_text(examples: Sequence[TextExample]) -> None:
+    """Raises InputError when no example has any text."""
+    if not any(example.text.strip() for example in examples):
+        raise InputError(f"Every text is empty, from {examples[0].where} on. Is --text the right column?")

@@ -1,0 +1,73 @@
+"""The weights that did best on dev, kept beside the run's checkpoints, and when to stop waiting for better.
+
+best/weights.safetensors    the weights, in our names
+best/history.json           every evaluation: step, score; the best one's step
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from bertsmith.files import atomic_folder, read_json, tensors_written_to, write_json
+
+
+@dataclass
+class Best:
+    """Keeps the best of a run's evaluations by a metric of which more is better.
+
+    `patience` is how many evaluations without a better one end the run; None waits to the end.
+    """
+
+    folder: Path
+    metric: str
+    patience: int | None = None
+    history: list[tuple[int, float]] = field(default_factory=list)
+
+    def resume(self, step: int) -> None:
+        """Takes up the history of a run that goes on from `step`; later evaluations will come again."""
+        path = self.folder / "history.json"
+        if path.exists():
+            self.history = [(at, score) for at, score in read_json(path)["history"] if at <= step]
+
+    @property
+    def score(self) -> float | None:
+        return max((score for _, score in self.history), default=None)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the last `patience` evaluations brought nothing better."""
+        if self.patience is None or len(self.history) <= self.patience:
+            return False
+        scores = [score for _, score in self.history]
+        return max(scores[-self.patience :]) <= max(scores[: -self.patience])
+
+    def consider(self, step: int, metrics: dict[str, float], model: nn.Module, write: bool = True) -> None:
+        """Adds an evaluation, and keeps the weights if it is the best so far; of equals the first."""
+        score, best = metrics[self.metric], self.score
+        if self.history and self.history[-1][0] == step:
+            return
+        self.history.append((step, score))
+        if not write:
+            return
+        if best is None or score > best:
+            with atomic_folder(self.folder, replace=True) as partial:
+                with tensors_written_to(partial / "weights.safetensors"):
+                    tensors = {
+                        name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()
+                    }
+                    save_file(tensors, partial / "weights.safetensors")
+                self._write_history(partial)
+        else:
+            self._write_history(self.folder)
+
+    def restore(self, model: nn.Module) -> None:
+        """Puts the best weights into the model."""
+        model.load_state_dict(load_file(self.folder / "weights.safetensors"))
+
+    def _write_history(self, folder: Path) -> None:
+        best = max(self.history, key=lambda each: each[1])
+        value: dict[str, Any] = {"metric": self.metric, "best_step": best[0], "history": self.history}
+        write_json(folder / "history.json", value)

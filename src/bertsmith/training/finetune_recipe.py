@@ -1,0 +1,130 @@
+"""The settings of a fine-tuning run: defaults that work for most (Devlin et al. 2019, appendix A.3).
+
+Keys of the task itself (max_length, stride, class_weights, …) stand beside the run's own on the command line
+and under [settings] in the recipe.
+"""
+
+from typing import Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from bertsmith.errors import RecipeError
+from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task import Task
+from bertsmith.training.settings import (
+    CheckpointSettings,
+    EvaluationSettings,
+    GuardSettings,
+    OptimizerSettings,
+    RunSettings,
+    Settings,
+    check,
+    nearest,
+    override,
+)
+
+
+class FinetuneOptimizer(OptimizerSettings):
+    """AdamW; `warmup` below 1 is a share of the run. `layer_decay` lowers the rate with each layer down."""
+
+    learning_rate: float = Field(5e-5, gt=0)
+    warmup: float = Field(0.1, ge=0)
+    epsilon: float = Field(1e-8, gt=0)
+    layer_decay: float = Field(1.0, gt=0, le=1)
+
+
+class LoraRecipe(Settings):
+    """Hu et al. 2021; `rank` 0 trains all weights instead."""
+
+    rank: int = Field(0, ge=0)
+    alpha: float = Field(16, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    targets: tuple[str, ...] = ("query", "value")
+
+
+class FinetuneRecipe(RunSettings):
+    """One fine-tuning run. Its length is `epochs` passes over the training examples."""
+
+    task: str
+    model: str
+    train: str
+    dev: str | None = None
+    test: str | None = None
+    out: str
+    epochs: float = Field(3, gt=0)
+    batch_size: int = Field(32, ge=1)
+    micro_batch_tokens: int | None = Field(None, ge=8)
+    dev_share: float = Field(0.1, gt=0, lt=1)
+    evaluations: int = Field(1, ge=1)
+    patience: int | None = Field(None, ge=1)
+    restarts: int = Field(1, ge=1)
+    dropout: float | None = Field(None, ge=0, lt=1)
+    freeze_embeddings: bool = False
+    freeze_layers: int = Field(0, ge=0)
+    reinitialise: int = Field(0, ge=0)
+    lora: LoraRecipe = LoraRecipe()
+    optimizer: FinetuneOptimizer = FinetuneOptimizer()
+    # a batch of a few examples that the model gets wrong is no spike
+    guard: GuardSettings = GuardSettings(spike_factor=1e6)
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _length_by_epochs(self) -> Self:
+        if self.steps is not None or self.hours is not None:
+            raise ValueError("the length of a fine-tuning run is given by epochs, not by steps or hours")
+        return self
+
+    def resolved(self, steps_per_epoch: int, seed: int) -> "FinetuneRun":
+        """The run of one seed as the loop takes it: in steps, with a checkpoint at each evaluation."""
+        every = max(steps_per_epoch // self.evaluations, 1)
+        return FinetuneRun(
+            steps=max(round(self.epochs * steps_per_epoch), 1),
+            seed=seed,
+            log_every=self.log_every,
+            optimizer=self.optimizer,
+            evaluation=EvaluationSettings(every=every),
+            checkpoint=CheckpointSettings(every=every, keep=1),
+            guard=self.guard,
+            hardware=self.hardware,
+        )
+
+
+class FinetuneRun(RunSettings):
+    """What the loop knows of a fine-tuning run of one seed."""
+
+    optimizer: FinetuneOptimizer = FinetuneOptimizer()
+
+
+def make_finetune_recipe(values: dict[str, Any], overrides: list[str]) -> FinetuneRecipe:
+    """A checked recipe from values and `dotted.key=value` changes.
+
+    Raises InputError for an unknown task, RecipeError naming the key that is wrong.
+    """
+    values = dict(values)
+    for change in overrides:
+        override(values, change)
+    task = find_task(str(values.get("task", "")))
+    options = dict(values.pop("settings", {}))
+    for key in [key for key in values if key in task.Settings.model_fields]:
+        options[key] = values.pop(key)
+    _refuse_unknown(values, task)
+    recipe = check(FinetuneRecipe, values | {"settings": options}, "finetune")
+    task_settings(recipe, task)
+    return recipe
+
+
+def task_settings(recipe: FinetuneRecipe, task: type[Task[Any]]) -> Any:
+    """The task's own settings, checked. Raises RecipeError."""
+    try:
+        return task.Settings.model_validate(recipe.settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise RecipeError(f"{task.name}: {key}: {first['msg']}, found {first['input']!r}.") from error
+
+
+def _refuse_unknown(values: dict[str, Any], task: type[Task[Any]]) -> None:
+    known = [*FinetuneRecipe.model_fields, *task.Settings.model_fields]
+    for key in values:
+        if key not in known:
+            raise RecipeError(f"finetune: unknown key {key!r}.{nearest(key, known)}")

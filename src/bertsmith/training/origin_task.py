@@ -1,0 +1,86 @@
+"""A task made from a corpus itself: which source does this text come from? The quickstart fine-tunes on it.
+
+Labels cost nothing here, so anyone can see on text of their own what pre-training is worth: the same head on
+the same few rows, from a pre-trained start and from a random one, beside TF-IDF.
+"""
+
+import hashlib
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from bertsmith.files import atomic_folder
+from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
+from bertsmith.text.corpus import Corpus
+from bertsmith.text.jsonl import write_jsonl
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.finetune import finetune
+from bertsmith.training.results import Results
+
+CLASSES, TRAIN_ROWS, DEV_ROWS = 8, 64, 32  # rows a class
+_FEWEST_WORDS, _MOST_WORDS = 20, 60
+
+
+@dataclass(frozen=True)
+class Start:
+    """A model to begin with, and how long it is trained: a larger one needs fewer passes."""
+
+    name: str
+    model: str
+    settings: tuple[str, ...]
+
+
+def write_origin_task(corpus: Corpus, folder: Path) -> int:
+    """Writes train.jsonl and dev.jsonl of texts from the sources that have most; returns how many sources.
+
+    Which texts, and on which side, is decided by a hash of their names: stable when the corpus grows. With
+    fewer than two sources of enough text nothing is written, and 0 returned.
+    """
+    texts: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for document in corpus.documents("train"):
+        words = " ".join(document.sentences).split()
+        if len(words) >= _FEWEST_WORDS:
+            order = hashlib.blake2b(document.id.encode(), digest_size=8).hexdigest()
+            texts[document.source].append((order, " ".join(words[:_MOST_WORDS])))
+    most = sorted((source for source in texts), key=lambda source: (-len(texts[source]), source))
+    chosen = [source for source in most[:CLASSES] if len(texts[source]) >= TRAIN_ROWS + DEV_ROWS]
+    if len(chosen) < 2:
+        return 0
+    rows = {source: sorted(texts[source])[: TRAIN_ROWS + DEV_ROWS] for source in chosen}
+    with atomic_folder(folder, replace=True) as partial:
+        for name, part in (("train", slice(0, TRAIN_ROWS)), ("dev", slice(TRAIN_ROWS, None))):
+            records = [{"text": text, "label": source} for source in chosen for _, text in rows[source][part]]
+            write_jsonl(records, partial / f"{name}.jsonl")
+    return len(chosen)
+
+
+def write_random_start(model: Path, folder: Path) -> None:
+    """The same shape and vocabulary as `model`, with weights that have seen no text."""
+    trained, _ = load_pretraining_model(model)
+    torch.manual_seed(0)
+    fresh = PretrainingModel(trained.config, trained.next_sentence is not None)
+    save_pretraining_model(folder, fresh, Tokenizer.load(model), {"weights": "random"}, replace=True)
+
+
+def compare_starts(
+    rows: Path, starts: list[Start], out: Path, restarts: int, console: Console | None
+) -> dict[str, Results]:
+    """Fine-tunes every start on the same rows with the same seeds."""
+    found = {}
+    for start in starts:
+        found[start.name] = finetune(
+            "classification",
+            f"restarts={restarts}",
+            *start.settings,
+            model=start.model,
+            train=str(rows / "train.jsonl"),
+            dev=str(rows / "dev.jsonl"),
+            out=str(out / start.name.replace(" ", "-")),
+            resume=True,
+            console=console,
+        ).results
+    return found

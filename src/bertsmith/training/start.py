@@ -1,0 +1,42 @@
+"""What fine-tuning begins with: the pre-trained encoder under a new head, adapted as the recipe says."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith.errors import RecipeError
+from bertsmith.model.adaptation import freeze, reinitialise
+from bertsmith.model.dropout import Dropout
+from bertsmith.model.lora import add_lora
+from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_checkpoint import begin_task_model
+from bertsmith.tasks.task_model import TaskModel
+from bertsmith.training.finetune_recipe import FinetuneRecipe
+
+
+def start_model(recipe: FinetuneRecipe, task: Task[Any], source: Path, seed: int | None = None) -> TaskModel:
+    """The same weights for the same seed. Raises ModelError for a folder without an encoder, and RecipeError
+    when the task's windows are longer than what the model can read.
+    """
+    torch.manual_seed(recipe.seed if seed is None else seed)
+    model = begin_task_model(source, task).model
+    _check_room(task, model)
+    if recipe.dropout is not None:
+        for module in model.modules():
+            if isinstance(module, Dropout):
+                module.probability = recipe.dropout
+    reinitialise(model.encoder, recipe.reinitialise)
+    freeze(model.encoder, recipe.freeze_embeddings, recipe.freeze_layers)
+    if recipe.lora.rank:
+        lora = recipe.lora
+        add_lora(model.encoder, lora.rank, lora.alpha, lora.dropout, lora.targets)
+    return model
+
+
+def _check_room(task: Task[Any], model: TaskModel) -> None:
+    if task.settings.max_length > model.config.max_length:
+        raise RecipeError(
+            f"max_length = {task.settings.max_length}, but the model has positions for "
+            f"{model.config.max_length} tokens. Longer texts are read as windows: stride=64, say."
+        )
