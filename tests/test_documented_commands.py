@@ -113,7 +113,7 @@ def commands(text: str) -> Iterator[list[str]]:
     for line in [*block_lines(text), *header_lines(text), *inline_code(text)]:
         found = re.match(r"(?:(?:torchrun .*|python) -m )?bertsmith +(.+)", line)
         if found:
-            words = [PLACEHOLDERS.get(word, word) for word in shlex.split(found[1])]
+            words = [PLACEHOLDERS.get(word, word) for word in shlex.split(found[1].partition(" > ")[0])]
             yield [word for word in words if word]
 
 

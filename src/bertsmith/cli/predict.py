@@ -8,9 +8,9 @@ from cyclopts import Parameter
 
 def predict(
     model: str,
-    input: Path,
+    input: Annotated[Path, Parameter(allow_leading_hyphen=True)],  # a lone dash looks like an option
     *,
-    out: Path = Path("-"),
+    out: Annotated[Path, Parameter(allow_leading_hyphen=True)] = Path("-"),
     text: str | None = None,
     text_pair: str | None = None,
     header: Annotated[bool | None, Parameter(negative="--no-header")] = None,
