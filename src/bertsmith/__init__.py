@@ -22,7 +22,11 @@ if TYPE_CHECKING:
         TokenizerError,
         TrainingStopped,
     )
+    from bertsmith.inference.estimators import BertClassifier, BertRegressor
+    from bertsmith.inference.feature_transformer import BertFeatures
+    from bertsmith.inference.features import Features
     from bertsmith.inference.masked_language import MaskedLanguageModel
+    from bertsmith.inference.predictor import Predictor
     from bertsmith.model.bert import Bert
     from bertsmith.model.checkpoint import load_encoder
     from bertsmith.model.config import BertConfig, preset
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from bertsmith.text.corpus import Corpus, CorpusSettings, build_corpus
     from bertsmith.text.tokenizer import Tokenizer
     from bertsmith.text.vocabulary import VocabularySettings, train_tokenizer
+    from bertsmith.training.finetune import FinetuneResult, finetune
     from bertsmith.training.hardware import Hardware
     from bertsmith.training.pretrain import pretrain
     from bertsmith.training.recipe import Recipe, read_recipe
@@ -68,8 +73,15 @@ _RUN = {
     "Recipe": "bertsmith.training.recipe",
     "read_recipe": "bertsmith.training.recipe",
     "pretrain": "bertsmith.training.pretrain",
+    "finetune": "bertsmith.training.finetune",
+    "FinetuneResult": "bertsmith.training.finetune",
     "Hardware": "bertsmith.training.hardware",
     "MaskedLanguageModel": "bertsmith.inference.masked_language",
+    "Predictor": "bertsmith.inference.predictor",
+    "Features": "bertsmith.inference.features",
+    "BertFeatures": "bertsmith.inference.feature_transformer",
+    "BertClassifier": "bertsmith.inference.estimators",
+    "BertRegressor": "bertsmith.inference.estimators",
 }
 _ERRORS = dict.fromkeys(
     (
@@ -91,17 +103,23 @@ _HOME_OF = _TEXT | _MODEL | _RUN | _ERRORS
 # Written out once more, since type checkers and editors read it without running it.
 __all__ = [
     "Bert",
+    "BertClassifier",
     "BertConfig",
+    "BertFeatures",
+    "BertRegressor",
     "BertsmithError",
     "Corpus",
     "CorpusError",
     "CorpusSettings",
+    "Features",
+    "FinetuneResult",
     "Hardware",
     "InputError",
     "MaskedLanguageModel",
     "MissingExtra",
     "ModelError",
     "PackedBatch",
+    "Predictor",
     "PretrainingModel",
     "Recipe",
     "RecipeError",
@@ -113,6 +131,7 @@ __all__ = [
     "TrainingStopped",
     "VocabularySettings",
     "build_corpus",
+    "finetune",
     "import_legacy",
     "load_encoder",
     "load_pretraining_model",

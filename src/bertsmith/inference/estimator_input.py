@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+from sklearn.base import BaseEstimator
+
 from bertsmith.errors import InputError
 
 TextOrPair = str | tuple[str, str]
@@ -10,6 +12,17 @@ TextOrPair = str | tuple[str, str]
 
 class RefusedInput(InputError, ValueError):
     """An InputError that is also the ValueError which scikit-learn's rules ask for."""
+
+
+class TextEstimator(BaseEstimator):  # type: ignore[misc]
+    """X is text: the checks that scikit-learn makes of tables of numbers don't apply."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        return tags
 
 
 def as_texts(X: Any) -> list[TextOrPair]:  # noqa: N803 - scikit-learn's name

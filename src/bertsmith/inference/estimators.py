@@ -1,6 +1,6 @@
-"""Fine-tuning and features as estimators of scikit-learn, for its pipelines, searches and cross-validation.
+"""Fine-tuning as estimators of scikit-learn, for its pipelines, searches and cross-validation.
 
-E texts, C classes, D width of a vector. X is a list of texts or of pairs of texts, or a column or two of them.
+E texts, C classes. X is a list of texts or of pairs of texts, or one or two columns of them.
 """
 
 # ruff: noqa: N803 - X is scikit-learn's name for what is predicted from
@@ -13,14 +13,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_array, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from bertsmith.inference.estimator_input import RefusedInput, TextOrPair, as_texts
-from bertsmith.inference.features import FeaturePooling, Features, Layers
+from bertsmith.inference.estimator_input import RefusedInput, TextEstimator, TextOrPair, as_texts
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.locate import locate_model
 from bertsmith.tasks.calibration import probabilities
@@ -38,18 +37,7 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_rec
 _FILES = "model_files"  # what a pickle has in place of the model
 
 
-class _TextEstimator(BaseEstimator):  # type: ignore[misc]
-    """X is text: the checks that scikit-learn makes of tables of numbers don't apply."""
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.one_d_array = True
-        tags.input_tags.two_d_array = False
-        return tags
-
-
-class _FinetunedEstimator(_TextEstimator):
+class _FinetunedEstimator(TextEstimator):
     """What classifier and regressor share: training in memory, and saving. Nothing happens before `fit`."""
 
     _task: ClassVar[str]
@@ -225,8 +213,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         if len(self.classes_) < 2:
             raise RefusedInput(f"y has one class only, {self.classes_[0]!r}: there is nothing to tell apart.")
         self._train(texts, [str(each) for each in gold])
-        task: Classification = self.predictor_.task
-        self._columns = [task.labels.index(str(each)) for each in self.classes_]
+        self._columns = [self.predictor_.task.labels.index(str(each)) for each in self.classes_]
         return self
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
@@ -245,8 +232,9 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
 
     def _logits(self, X: Any) -> npt.NDArray[np.float64]:
         outputs = self._outputs(X)[:, self._columns]
-        confidence = self.predictor_.task.confidence
-        return outputs / confidence.temperature if confidence else outputs
+        task = self.predictor_.task
+        assert isinstance(task, Classification)
+        return outputs / task.confidence.temperature if task.confidence else outputs
 
     def _task_settings(self) -> dict[str, Any]:
         weights = self.class_weights
@@ -274,57 +262,6 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """(E,) in the unit of y."""
         return self._outputs(X)[:, 0]
-
-
-class BertFeatures(TransformerMixin, _TextEstimator):  # type: ignore[misc]
-    """Vectors of a frozen BERT, as input for other estimators: parameters are those of Features.
-
-    >>> make_pipeline(BertFeatures("minilm"), LogisticRegression()).fit(texts, labels)
-
-    Nothing is learnt: a pickle holds the parameters, and the model is read again by its name.
-    """
-
-    def __init__(
-        self,
-        model: str | Path = "minilm",
-        *,
-        layers: Layers = "last",
-        pooling: FeaturePooling = "mean",
-        max_length: int | None = None,
-        stride: int | None = 32,
-    ) -> None:
-        self.model = model
-        self.layers = layers
-        self.pooling = pooling
-        self.max_length = max_length
-        self.stride = stride
-
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Reads the model. Raises ModelError when there is none, InputError for a choice it doesn't have."""
-        as_texts(X)
-        if self.pooling in ("tokens", "words"):
-            raise RefusedInput(f"pooling={self.pooling!r} gives many vectors a text. Use Features for them.")
-        self.features_ = self._read()
-        self.width_ = self.features_.width
-        return self
-
-    def transform(self, X: Any) -> npt.NDArray[np.float32]:
-        """(E, D)."""
-        check_is_fitted(self, "width_")
-        if not hasattr(self, "features_"):  # after unpickling
-            self.features_ = self._read()
-        return np.asarray(self.features_.encode(as_texts(X)))
-
-    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
-        """bertfeatures0 … bertfeatures(D - 1)."""
-        check_is_fitted(self, "width_")
-        return np.array([f"bertfeatures{number}" for number in range(self.width_)], object)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "features_"}
-
-    def _read(self) -> Features:
-        return Features(self.model, self.layers, self.pooling, max_length=self.max_length, stride=self.stride)
 
 
 def _example(number: int, text: TextOrPair, label: Any) -> TextExample:

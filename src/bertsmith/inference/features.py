@@ -7,7 +7,7 @@ E texts, N tokens in the packed batch, R rows that are read, H hidden size, D wi
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from bertsmith.tasks.encoding import (
     special_tokens,
 )
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.similarity import pool_texts
+from bertsmith.tasks.similarity import Pooling, pool_texts
 from bertsmith.tasks.task_model import Progress, batches_by_length
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 
@@ -80,8 +80,8 @@ class Features:
     >>> Features("minilm").encode(["The court granted the motion.", "Denied."]).shape
     (2, 384)
 
-    pooling: mean or max over all rows of a text, special tokens among them, as sentence-transformers does; cls;
-    tokens, a vector for each piece of the vocabulary; words, for each word that of its first piece.
+    pooling: mean or max over all rows of a text, special tokens among them, as sentence-transformers does;
+    cls; tokens, a vector for each piece of the vocabulary; words, for each word that of its first piece.
     max_length counts tokens with special ones; the default is 256, or the model's longest input if less.
     Longer texts are windows that share `stride` tokens; with stride None they are cut.
     """
@@ -160,7 +160,8 @@ class Features:
         states = take(states, layout.rows)
         if self.pooling in ("tokens", "words"):
             return [each.cpu().numpy() for each in states.split(layout.rows_of_example)]
-        return list(pool_texts(states, layout, self.pooling, texts=1).cpu().numpy())
+        pooling = cast(Pooling, self.pooling)
+        return list(pool_texts(states, layout, pooling, texts=1).cpu().numpy())
 
     def _encoded(self, texts: Sequence[Text]) -> list[Encoded]:
         """Texts as windows, with the rows that the pooling reads."""

@@ -12,21 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
-from bertsmith.errors import RecipeError
 from bertsmith.files import read_json, write_json
-from bertsmith.model.adaptation import freeze, reinitialise, trained_share
+from bertsmith.model.adaptation import trained_share
 from bertsmith.model.adapter import save_adapter
-from bertsmith.model.dropout import Dropout
 from bertsmith.model.locate import locate_model
-from bertsmith.model.lora import add_lora, merge_lora
+from bertsmith.model.lora import merge_lora
 from bertsmith.tasks.finetuning import Finetuning, Split, encode_examples
 from bertsmith.tasks.judging import judge
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Metrics, Task
-from bertsmith.tasks.task_checkpoint import begin_task_model, head_tensors, save_task_model
+from bertsmith.tasks.task_checkpoint import head_tensors, save_task_model
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.allocator import keep_memory
@@ -42,6 +39,7 @@ from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.optimizer import make_optimizer
 from bertsmith.training.results import Restart, Results, data_hashes, leading, write_results
 from bertsmith.training.run_folder import open_finetuning, write_recipe
+from bertsmith.training.start import start_model
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,7 @@ def _run(
     tokenizer = Tokenizer.load(source)
     data = read_labelled_data(task, recipe)
     train, dev = encode_examples(task, data.train, tokenizer), encode_examples(task, data.dev, tokenizer)
-    started = _start(recipe, task, source)  # refuses what can't be trained before anything is written
-    _check_room(task, started)
+    start_model(recipe, task, source)  # refuses what can't be trained before anything is written
     if machine.ranks.is_first:
         write_recipe(recipe, out)
     restarts: list[Restart] = []
@@ -103,7 +100,7 @@ def _run(
         restarts.append(_train_once(recipe, number, out, task, source, train, dev, resume, machine, console))
         _keep_best_only(out, restarts)
     best = leading(restarts)
-    model = _start(recipe, task, source)
+    model = start_model(recipe, task, source)
     Best(out / "restarts" / str(best + 1) / "best", task.main_metric).restore(model)
     model.head.finish()
     if recipe.lora.rank and machine.ranks.is_first:
@@ -119,30 +116,6 @@ def _run(
         write_finetune_report(out, recipe, results)
     wait()
     return FinetuneResult(out / "model", out / "report.html", results)
-
-
-def _start(recipe: FinetuneRecipe, task: Task[Any], source: Path, seed: int | None = None) -> TaskModel:
-    """The pre-trained encoder with a new head, adapted as the recipe says."""
-    torch.manual_seed(recipe.seed if seed is None else seed)
-    model = begin_task_model(source, task).model
-    if recipe.dropout is not None:
-        for module in model.modules():
-            if isinstance(module, Dropout):
-                module.probability = recipe.dropout
-    reinitialise(model.encoder, recipe.reinitialise)
-    freeze(model.encoder, recipe.freeze_embeddings, recipe.freeze_layers)
-    if recipe.lora.rank:
-        lora = recipe.lora
-        add_lora(model.encoder, lora.rank, lora.alpha, lora.dropout, lora.targets)
-    return model
-
-
-def _check_room(task: Task[Any], model: TaskModel) -> None:
-    if task.settings.max_length > model.config.max_length:
-        raise RecipeError(
-            f"max_length = {task.settings.max_length}, but the model has positions for "
-            f"{model.config.max_length} tokens. Longer texts are read as windows: stride=64, say."
-        )
 
 
 def _train_once(
@@ -162,7 +135,7 @@ def _train_once(
     if resume and (folder / "restart.json").exists():
         return Restart(**read_json(folder / "restart.json"))
     seed = recipe.seed + number - 1
-    model = _start(recipe, task, source, seed)
+    model = start_model(recipe, task, source, seed)
     model.to(machine.device)
     objective = Finetuning(task, model, train, dev, recipe.batch_size, seed, machine.device)
     settings = recipe.resolved(objective.steps_per_epoch, seed)
