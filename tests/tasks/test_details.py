@@ -83,12 +83,13 @@ def test_a_sentence_is_right_as_a_whole_and_names_only_what_differs() -> None:
     assert (wrong.score, wrong.gold, wrong.given) == (0, "Paris [PER]", "Paris [LOC]")
 
 
-def test_neighbouring_words_of_an_entity_are_named_together_and_others_apart() -> None:
+def test_entities_with_other_ends_differ_and_equal_ones_are_not_named() -> None:
     gold = [["B-PER", "I-PER", "B-PER", "O", "B-LOC"]]
-    given_tags = [["O"] * 5]
+    given_tags = [["B-PER", "O", "B-PER", "B-PER", "O"]]
     scores = entity_scores(gold, given_tags)
     (answer,) = tag_details([tuple("abcde")], gold, given_tags, [[1.0] * 5], scores).answers
-    assert answer.gold == "a b [PER]; c [PER]; e [LOC]"
+    assert answer.gold == "a b [PER]; e [LOC]"
+    assert answer.given == "a [PER]; d [PER]"
 
 
 def test_entities_are_confused_by_label_and_counted_as_wholes() -> None:

@@ -4,14 +4,14 @@ Plain values that the report draws, whatever the task; what makes no sense for o
 E examples, C classes or labels, A answers of which a confidence is known (texts, words, or labels of texts).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from bertsmith.tasks.calibration import probabilities
-from bertsmith.tasks.entities import EntityScores
+from bertsmith.tasks.entities import EntityScores, spans_of_tags
 from bertsmith.tasks.scores import ClassScore, Floats, confusion, per_class
 
 NOTHING = "nothing"
@@ -117,31 +117,41 @@ def tag_details(
     confidence: Sequence[Sequence[float]],
     entities: EntityScores | None,
 ) -> Details:
-    """A tag a word. An answer is a sentence: right if all its tags are, and as sure as the least sure one;
-    it names only the words that differ. Classes are entities' labels or, without `entities`, tags.
+    """A tag a word. An answer is a sentence: right as a whole, as sure as its least sure word, naming only
+    what differs. Classes are entities' labels or, without `entities`, tags.
     """
-
-    def kind(tag: str) -> str:
-        return tag[2:] or tag if entities else tag
-
-    answers = tuple(
-        Answer(
-            _differing(some, right, chosen, kind),
-            _differing(some, chosen, right, kind),
-            float(list(right) == list(chosen)),
-            min(sure, default=1.0),
+    names = _entities if entities else _tagged_words
+    answers = []
+    for some, right, chosen, sure in zip(words, gold, given, confidence, strict=True):
+        of_gold, of_given = names(some, right), names(some, chosen)
+        answers.append(
+            Answer(
+                "; ".join(name for place, name in of_gold.items() if of_given.get(place) != name) or NOTHING,
+                "; ".join(name for place, name in of_given.items() if of_gold.get(place) != name) or NOTHING,
+                float(of_gold == of_given),
+                min(sure, default=1.0),
+            )
         )
-        for some, right, chosen, sure in zip(words, gold, given, confidence, strict=True)
-    )
+    return _word_details(answers, gold, given, confidence, entities)
+
+
+def _word_details(
+    answers: Sequence[Answer],
+    gold: Sequence[Sequence[str]],
+    given: Sequence[Sequence[str]],
+    confidence: Sequence[Sequence[float]],
+    entities: EntityScores | None,
+) -> Details:
+    """The answers with what is told word by word."""
     flat = [[tag for tags in side for tag in tags] for side in (gold, given)]
-    kinds = [[kind(tag) for tag in side] for side in flat]
+    if not flat[0]:  # sentences without a word
+        return Details(tuple(answers))
+    kinds = [[tag[2:] or tag for tag in side] if entities else side for side in flat]
     labels = sorted({*kinds[0], *kinds[1]}, key=lambda label: (label != "O", label))
     number = {label: index for index, label in enumerate(labels)}
-    right, chosen = (np.array([number[kind] for kind in side], np.int64) for side in kinds)
-    if not len(right):  # sentences without a word
-        return Details(answers)
+    right, chosen = (np.array([number[kind] for kind in side]) for side in kinds)
     return Details(
-        answers,
+        tuple(answers),
         entity_classes(entities) if entities else tuple(per_class(right, chosen, labels)),
         Confusion(tuple(labels), confusion(right, chosen, len(labels))),
         Calibration(np.concatenate(confidence), np.array(flat[0]) == np.array(flat[1]), unit="words"),
@@ -186,21 +196,17 @@ def entity_classes(entities: EntityScores) -> tuple[ClassScore, ...]:
     )
 
 
-def _differing(
-    words: Sequence[str], tags: Sequence[str], others: Sequence[str], kind: Callable[[str], str]
-) -> str:
-    """The words whose tags differ, neighbours of one entity together: 'New York [LOC]'."""
-    groups: list[tuple[str, list[str]]] = []
-    before = None
-    for place, (word, tag, other) in enumerate(zip(words, tags, others, strict=True)):
-        if tag == other:
-            continue
-        if before == place - 1 and tag[:2] != "B-" and groups[-1][0] == kind(tag):
-            groups[-1][1].append(word)
-        else:
-            groups.append((kind(tag), [word]))
-        before = place
-    return "; ".join(f"{' '.join(group)} [{name}]" for name, group in groups) or NOTHING
+def _entities(words: Sequence[str], tags: Sequence[str]) -> dict[tuple[int, int], str]:
+    """By first word and end: 'New York [LOC]'."""
+    return {
+        (span.start, span.end): f"{' '.join(words[span.start : span.end])} [{span.label}]"
+        for span in spans_of_tags(tags)
+    }
+
+
+def _tagged_words(words: Sequence[str], tags: Sequence[str]) -> dict[tuple[int, int], str]:
+    named = enumerate(zip(words, tags, strict=True))
+    return {(place, place + 1): f"{word} [{tag}]" for place, (word, tag) in named}
 
 
 def _listed(labels: Sequence[str]) -> str:

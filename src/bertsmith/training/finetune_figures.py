@@ -21,10 +21,17 @@ from bertsmith.training.report_tables import MOST_ROWS, Table
 from bertsmith.training.results import Results
 
 MOST_CLASSES = 20
+NO_BREAK = "\N{NO-BREAK SPACE}"
 LONGEST_TEXT = 240  # characters of a text that are shown
 _SCORED_AGAIN = 100_000  # examples that a bootstrap may score: seconds, whatever the size of the file
 _SHARES = re.compile("accuracy|f1|precision|recall|exact_match")
-_WORDS = {"f1": "F1", "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman"}
+_WORDS = {
+    "f1": "F1",
+    "matthews": "Matthews",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+    "ece": "calibration error",
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ def figure(name: str, value: float, error: float | None = None) -> str:
     share = bool(_SHARES.search(name))
     factor, decimals, unit = (100, 1, " %") if share else (1, 3, "")
     spread = "" if error is None else f" ± {factor * error:.{decimals}f}"
-    return f"{factor * value:.{decimals}f}{spread}{unit}"
+    return f"{factor * value:.{decimals}f}{spread}{unit}".replace(" ", NO_BREAK)
 
 
 def standard_error(task: Task[Any], side: Side, details: Details) -> float | None:
