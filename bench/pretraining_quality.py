@@ -70,7 +70,8 @@ def _train_ours(name: str, out: Path, options: argparse.Namespace) -> int:
 
     settings = [f"corpus={options.store}", f"tokenizer={options.tokenizer}", f"out={out}"]
     settings += [f"hours={options.minutes / 60}"] + (["init=minilm"] if name == "minilm" else [])
-    settings += ["optimizer.learning_rate=5e-4"] if name == "minilm" else []  # a trained encoder wants less
+    if name == "minilm":  # a trained encoder wants less than its new head
+        settings += ["optimizer.learning_rate=1e-3", "optimizer.layer_decay=0.7"]
     pretrain("budget", *settings)
     steps = [record for record in RunLog.read(out) if record["kind"] == "step"]
     return int(steps[-1]["tokens"])

@@ -25,12 +25,11 @@ from bertsmith.training.settings import (
 
 
 class FinetuneOptimizer(OptimizerSettings):
-    """AdamW; `warmup` below 1 is a share of the run. `layer_decay` lowers the rate with each layer down."""
+    """AdamW with the rates of fine-tuning."""
 
     learning_rate: float = Field(5e-5, gt=0)
     warmup: float = Field(0.1, ge=0)
     epsilon: float = Field(1e-8, gt=0)
-    layer_decay: float = Field(1.0, gt=0, le=1)
 
 
 class LoraRecipe(Settings):

@@ -81,7 +81,11 @@ def _run(
     task = _task(recipe, inputs, machine)
     settings = recipe.optimizer
     optimizer = make_optimizer(
-        inputs.model, settings.weight_decay, (settings.beta1, settings.beta2), settings.epsilon
+        inputs.model,
+        settings.weight_decay,
+        (settings.beta1, settings.beta2),
+        settings.epsilon,
+        settings.layer_decay,
     )
     examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, _EXAMPLES)
     before = [fill_mask(inputs.model, inputs.tokenizer, text) for text, _ in examples]

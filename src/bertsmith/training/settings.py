@@ -20,7 +20,11 @@ class Settings(BaseModel):
 
 
 class OptimizerSettings(Settings):
-    """AdamW. `warmup` is a number of steps, or below 1 a share of the run."""
+    """AdamW. `warmup` is a number of steps, or below 1 a share of the run.
+
+    `layer_decay` multiplies the learning rate once for each layer below the head: to go on from a trained
+    encoder with a new head, which wants a rate that would spoil the encoder.
+    """
 
     learning_rate: float = Field(1e-4, gt=0)
     warmup: float = Field(10_000, ge=0)
@@ -29,6 +33,7 @@ class OptimizerSettings(Settings):
     beta2: float = Field(0.999, ge=0, lt=1)
     epsilon: float = Field(1e-6, gt=0)
     clip: float = Field(1.0, gt=0)
+    layer_decay: float = Field(1.0, gt=0, le=1)
 
 
 class EvaluationSettings(Settings):
