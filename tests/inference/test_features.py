@@ -85,7 +85,7 @@ def test_a_vector_does_not_depend_on_the_batch(
 
 @pytest.fixture(scope="module")
 def features(tiny_bert: Path) -> Features:
-    return Features(tiny_bert, batch_tokens=40)
+    return Features(tiny_bert, batch_tokens=20)
 
 
 def test_layer_by_layer_is_one_pass_with_the_vectors_of_each_layer(

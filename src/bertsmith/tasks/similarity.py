@@ -68,7 +68,7 @@ def pool_texts(states: Tensor, layout: Layout, pooling: Pooling, texts: int = 2)
     count = layout.examples * texts
     if pooling == "max":
         lowest = torch.full((count, states.shape[1]), -torch.inf, dtype=states.dtype, device=states.device)
-        return lowest.index_reduce(0, text, states, "amax")
+        return lowest.scatter_reduce(0, text[:, None].expand_as(states), states, "amax")
     if pooling == "cls":
         firsts = torch.cat([text.new_zeros(1), (layout.window_of_row.diff() != 0).nonzero().squeeze(1) + 1])
         states, text = states[firsts], text[firsts]
