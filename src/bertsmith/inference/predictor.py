@@ -67,6 +67,7 @@ class Predictor:
         train = train or self.trained_on
         task = self.reading(**columns)
         examples = task.read(path)
+        task.check(examples)
         split = encode_examples(self.task, examples, self.tokenizer)
         outputs = outputs_of(self.model, split.encoded)
         return judge(self.task, outputs, task.read(train) if train else examples, split)
