@@ -104,7 +104,7 @@ def _of_words(rows: int, dev_rows: int | None) -> tuple[dict[str, float], float]
     ends = np.cumsum([len(example.tags) for example in dev])[:-1]
     right = [list(example.tags) for example in dev]
     started = time.perf_counter()
-    layers = _first_pieces(task, [*train, *dev])
+    layers = _first_pieces([*train, *dev])
     seconds = time.perf_counter() - started
     found = {}
     for name, vectors in _named(layers).items():
@@ -113,33 +113,12 @@ def _of_words(rows: int, dev_rows: int | None) -> tuple[dict[str, float], float]
     return found, seconds
 
 
-def _first_pieces(task: Any, examples: Sequence[Any]) -> list[Any]:
+def _first_pieces(examples: Sequence[Any]) -> list[Any]:
     """Every layer's states of each word's first piece: (words, H) a layer, embeddings first."""
-    import torch
+    from bertsmith.inference.features import Features
 
-    from bertsmith.data.batch import PackedBatch
-    from bertsmith.model.checkpoint import load_encoder
-    from bertsmith.model.locate import locate_model
-    from bertsmith.tasks.encoding import lay_out, pack_examples
-    from bertsmith.tasks.finetuning import encode_examples
-    from bertsmith.tasks.task_model import batches_by_length
-    from bertsmith.text.tokenizer import Tokenizer
-
-    folder = locate_model(MODEL).folder
-    encoder = load_encoder(folder).eval()
-    encoded = encode_examples(task, examples, Tokenizer.load(folder)).encoded
-    counts = [len(example.words) for example in examples]
-    starts = np.cumsum(counts) - counts
-    layers = np.empty((encoder.config.num_hidden_layers + 1, sum(counts), encoder.config.hidden_size), "f4")
-    with torch.inference_mode():
-        for numbers in batches_by_length(encoded, 4096):
-            part = [encoded[number] for number in numbers]
-            states = torch.stack(encoder.all_hidden_states(PackedBatch.of(pack_examples(part, numbers))))
-            rows = lay_out(part).rows
-            read = states.numpy() if rows is None else states[:, rows].numpy()
-            words = np.concatenate([np.arange(starts[n], starts[n] + counts[n]) for n in numbers])
-            layers[:, words] = read
-    return list(layers)
+    layers = Features(MODEL, pooling="words").layer_by_layer([example.words for example in examples])
+    return [np.concatenate(sentences) for sentences in layers]
 
 
 # -- both ----------------------------------------------------------------------------------------------------
