@@ -28,7 +28,7 @@ from typing import Any
 
 import finetuning_step
 from harness import report, serve
-from labelled import DATA_SETS, Labelled, fewer, mean_and_error, quiet, run_once, train_ours
+from labelled import DATA_SETS, Labelled, asked_rows, fewer, mean_and_error, part, quiet, run_once, train_ours
 
 _SIDES = ("ours", "crf", "recommended", "transformers")
 
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=tuple(DATA_SETS), default=list(DATA_SETS))
     parser.add_argument("--side", nargs="+", choices=_SIDES, default=list(_SIDES))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rows", type=int, help="how many training rows at most")
+    parser.add_argument("--rows", type=int, help="training rows at most; CoNLL needs some 300 for every tag")
     parser.add_argument("--dev-rows", type=int)
     parser.add_argument("--again", action="store_true", help="repeat runs that are kept")
     parser.add_argument("--speed", action="store_true")
@@ -100,21 +100,21 @@ def _run(name: str, side: str, seed: int, options: argparse.Namespace) -> dict[s
         "settings": settings_of(side, name),
     }
     worker = "transformers" if side == "transformers" else "ours"
-    return run_once(__file__, worker, f"{name}-{side}-{seed}", request, options.again)
+    return run_once(__file__, worker, f"{name}-{side}-{seed}{_part(options)}", request, options.again)
 
 
 def _write(runs: dict[tuple[str, str], list[dict[str, Any]]], options: argparse.Namespace) -> None:
     rows = [_row(name, side, answers) for (name, side), answers in sorted(runs.items(), key=_in_order)]
     command = "python bench/finetuning.py"
     command += f" --tasks {' '.join(options.tasks)} --side {' '.join(options.side)} --seeds {options.seeds}"
-    command += f" --rows {options.rows}" if options.rows else ""
+    command += asked_rows(options.rows, options.dev_rows)
     notes = [
         "Mean over seeds and its standard error, in percent. 'best epoch' is chosen by dev itself, and so "
         "flattered; 'last epoch' is what the settings give.",
         "Seconds: the median over seeds, from the first step to the last, evaluations left out.",
         *(f"{name}, {side}: {_plain(settings_of(side, name))}" for name, side in runs if side != "crf"),
     ]
-    report("finetuning", "Fine-tuning beside transformers' Trainer", command, rows, notes)
+    report(f"finetuning{_part(options)}", "Fine-tuning beside transformers' Trainer", command, rows, notes)
 
 
 def _in_order(item: tuple[tuple[str, str], Any]) -> tuple[int, int]:
@@ -141,6 +141,10 @@ def _row(name: str, side: str, answers: list[dict[str, Any]]) -> dict[str, Any]:
         "train seconds": f"{seconds:,.0f}",
         "real tokens/s": f"{statistics.median(a['tokens'] / a['seconds'] for a in answers):,.0f}",
     }
+
+
+def _part(options: argparse.Namespace) -> str:
+    return part(options.rows, options.dev_rows)
 
 
 def _plain(settings: dict[str, Any]) -> str:

@@ -171,6 +171,17 @@ def _timing(run: Path) -> dict[str, Any]:
     }
 
 
+def part(rows: int | None, dev_rows: int | None) -> str:
+    """A quick look at a part of the data has another name than the table, and so leaves it alone."""
+    return "" if rows is None and dev_rows is None else "-part"
+
+
+def asked_rows(rows: int | None, dev_rows: int | None) -> str:
+    """The same for the command."""
+    given = {"--rows": rows, "--dev-rows": dev_rows}
+    return "".join(f" {name} {value}" for name, value in given.items() if value is not None)
+
+
 def mean_and_error(values: Sequence[float], scale: float = 100) -> str:
     """'88.99 ± 0.21': the mean, and its standard error where there are several values."""
     mean = f"{scale * statistics.mean(values):.2f}"

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import report, serve
-from labelled import DATA_SETS, fewer, mean_and_error, quiet, run_once, train_ours
+from labelled import DATA_SETS, asked_rows, fewer, mean_and_error, part, quiet, run_once, train_ours
 
+_PLENTY = 5000  # fewer rows are a quick look
 _TASKS: dict[str, dict[str, Any]] = {
     "sst2": {"epochs": 3, "batch_size": 32},
     "mrpc": {"epochs": 5, "batch_size": 16},
@@ -36,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tasks", nargs="+", choices=tuple(_TASKS), default=list(_TASKS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=5000, help="training rows at most, of each data set")
+    parser.add_argument("--rows", type=int, default=_PLENTY, help="training rows at most, of each data set")
     parser.add_argument("--dev-rows", type=int)
     parser.add_argument("--epochs", type=float, help="instead of each task's own")
     parser.add_argument("--again", action="store_true", help="repeat runs that are kept")
@@ -49,6 +50,7 @@ def main() -> None:
 
 
 def _table(options: argparse.Namespace) -> None:
+    quick = part(None if options.rows >= _PLENTY else options.rows, options.dev_rows)
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for name, seed, row in itertools.product(options.tasks, range(options.seeds), _ROWS):
         request = {
@@ -58,11 +60,11 @@ def _table(options: argparse.Namespace) -> None:
             "dev_rows": options.dev_rows,
             "settings": _settings(name, row, options.epochs),
         }
-        place = f"{name}-{row.replace(',', '').replace(' ', '-')}-{seed}"
+        place = f"{name}-{row.replace(',', '').replace(' ', '-')}-{seed}{quick}"
         answer = run_once(__file__, "ours", place, request, options.again)
         runs.setdefault(name, {}).setdefault(row, []).append(answer)
     command = f"python bench/lora.py --tasks {' '.join(options.tasks)} --seeds {options.seeds}"
-    command += f" --rows {options.rows}"
+    command += asked_rows(options.rows, options.dev_rows)
     rows = [_row(name, row, of_task) for name, of_task in runs.items() for row in of_task]
     notes = [
         "Last epoch, mean over seeds and its standard error, in percent. The gain is what a row has above "
@@ -70,7 +72,7 @@ def _table(options: argparse.Namespace) -> None:
         "ms a step: the median of all steps of a run, the median over seeds.",
         *(f"{name}, {row}: {_settings(name, row, options.epochs)}" for name in runs for row in runs[name]),
     ]
-    report("lora", "LoRA and frozen layers", command, rows, notes)
+    report(f"lora{quick}", "LoRA and frozen layers", command, rows, notes)
 
 
 def _settings(name: str, row: str, epochs: float | None) -> dict[str, Any]:

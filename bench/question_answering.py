@@ -23,8 +23,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import labelled
 from harness import report, serve
-from labelled import fewer_questions, find, mean_and_error, quiet, run_once, train_ours
+from labelled import asked_rows, fewer_questions, find, mean_and_error, quiet, run_once, train_ours
 
 _TRAIN = ("squad/train-pieces-assembled.json", "squadshifts/new_wiki_v1.0.json")
 _DEV_V1, _V2 = "squad/dev-v1.1.json", "squad/cs224n-dev-v2.0.json"
@@ -66,21 +67,21 @@ def _table(options: argparse.Namespace) -> None:
         "longest_answer": 30,
     }
     request = {"rows": options.rows, "dev_rows": options.dev_rows, "settings": settings}
+    quick = labelled.part(options.rows, options.dev_rows)
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for part, seed, side in itertools.product(options.parts, range(options.seeds), options.side):
-        name, asked = f"{part}-{side}-{seed}", request | {"part": part, "seed": seed}
+        name, asked = f"{part}-{side}-{seed}{quick}", request | {"part": part, "seed": seed}
         runs.setdefault((part, side), []).append(run_once(__file__, side, name, asked, options.again))
         command = f"python bench/question_answering.py --epochs {options.epochs:g} --rate {options.rate:g}"
         command += f" --batch {options.batch} --seeds {options.seeds}"
-        command += f" --rows {options.rows}" if options.rows else ""
-        command += f" --dev-rows {options.dev_rows}" if options.dev_rows else ""
+        command += asked_rows(options.rows, options.dev_rows)
         rows = [_row(*key, answers) for key, answers in runs.items()]
         notes = [
             "v1.1 is measured on its dev set, v2.0 on a quarter of the articles of the part at hand.",
             "v2.0 'as one answer': the same model without its threshold. 'no answer' is the F1 of never "
             "answering. Seconds: from the first step to the last, evaluations left out.",
         ]
-        report("question-answering", "Question answering beside transformers", command, rows, notes)
+        report(f"question-answering{quick}", "Question answering beside transformers", command, rows, notes)
 
 
 def _row(part: str, side: str, answers: list[dict[str, Any]]) -> dict[str, Any]:
