@@ -4,6 +4,7 @@ section 4.1 and figure 4 a, b).
 E examples, C classes.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -176,9 +177,10 @@ class Task(TextTask):
 def _natural(label: str) -> tuple[int, float, str]:
     """Numbers before words, by value: 2 before 10."""
     try:
-        return 0, float(label), label
+        number = float(label)
     except ValueError:
-        return 1, 0.0, label
+        number = math.nan
+    return (1, 0.0, label) if math.isnan(number) else (0, number, label)  # "nan" has no place among numbers
 
 
 def _some(labels: Sequence[str]) -> str:
