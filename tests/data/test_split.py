@@ -81,3 +81,37 @@ def test_fewer_sequences_than_ranks_are_an_error() -> None:
     with pytest.raises(ValueError, match="a batch of 3 sequences can't be divided over 4 ranks"):
         split(batch_of([5, 6, 7]), 4, 100)
     assert [len(share) for share in split(batch_of([5, 6, 7, 8]), 4, 100)] == [1, 1, 1, 1]
+
+
+def groups_of(sizes: list[int], lengths: list[int]) -> Sequences:
+    """Examples of `sizes` neighbouring sequences each, which share a key; the labels count the sequences."""
+    keys = np.repeat(np.arange(len(sizes)) * 7 % 1009, sizes)
+    rows = np.arange(len(keys))
+    each = np.resize(lengths, len(keys))
+    token_ids = np.repeat(rows, each)
+    return Sequences(token_ids, token_ids % 2, each, keys.astype(np.uint64), rows)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=8, max_size=40), lengths=LENGTHS, ranks=RANKS, tokens=TOKENS
+)
+def test_no_example_is_cut(sizes: list[int], lengths: list[int], ranks: int, tokens: int) -> None:
+    """Windows of one text stay together and in order, however small the micro-batches."""
+    batch = groups_of(sizes, lengths)
+    heaviest = max(int(batch.lengths[batch.keys == key].sum()) for key in set(batch.keys.tolist()))
+    seen: list[int] = []
+    for part in (part for share in split(batch, ranks, tokens) for part in share):
+        for key in dict.fromkeys(part.keys.tolist()):
+            rows = part.labels[part.keys == key].tolist()
+            assert rows == batch.labels[batch.keys == key].tolist()
+            assert rows == list(range(rows[0], rows[0] + len(rows)))
+            places = np.flatnonzero(part.keys == key)
+            assert places.tolist() == list(range(places[0], places[0] + len(rows))), "not neighbours"
+        assert part.lengths.sum() < tokens + heaviest
+        seen += part.labels.tolist()
+    assert sorted(seen) == list(range(len(batch)))
+
+
+def test_fewer_examples_than_ranks_are_an_error_however_many_their_windows() -> None:
+    with pytest.raises(ValueError, match="can't be divided over 3 ranks"):
+        split(groups_of([5, 4], [6]), 3, 100)

@@ -1,0 +1,146 @@
+"""A trained folder at work: by text, by file and on labelled rows."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.errors import InputError, ModelError
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model.bert import Bert
+from bertsmith.model.config import make_config
+from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task_checkpoint import save_task_model
+from bertsmith.tasks.task_model import TaskModel
+from bertsmith.text.tokenizer import Tokenizer
+
+WORDS = ["bano", "delo", "firu", "guma", "kano", "lelo", "miru"]
+
+
+def saved_model(folder: Path, name: str, labels: list[Any], *, pair: bool = False, **settings: Any) -> Path:
+    """A random model of a task that learnt these labels, one a text."""
+    tokenizer = Tokenizer.from_pieces(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s", "."], lowercase=True
+    )
+    kind = find_task(name)
+    task = kind(kind.Settings(max_length=16, **settings))
+    field = "tags" if name == "tagging" else "label"
+    text: Any = ["bano"] if name == "tagging" else ("bano", "delo") if pair else "bano"
+    task.learn_labels([dataclasses.replace(task.example(text), **{field: label}) for label in labels])
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape, "test")
+    torch.manual_seed(2)
+    model = TaskModel(Bert(config), task.head(config))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.3)
+    save_task_model(folder, model, task, tokenizer, {})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    return Predictor.load(
+        saved_model(tmp_path_factory.mktemp("predictor") / "model", "classification", ["no", "yes"], stride=4)
+    )
+
+
+def random_texts(count: int, longest: int = 40) -> list[str]:
+    draw = np.random.Generator(np.random.PCG64DXSM(0))
+    return [" ".join(draw.choice(WORDS, draw.integers(0, longest))) for _ in range(count)]
+
+
+def test_a_text_has_the_same_prediction_alone_and_among_others(classifier: Predictor) -> None:
+    texts = random_texts(12)
+    together = classifier.predict(texts)
+    assert len({prediction["confidence"] for prediction in together}) > 6
+    for text, prediction in zip(texts, together, strict=True):
+        (alone,) = classifier.predict([text])
+        assert alone["label"] == prediction["label"]
+        assert alone["probabilities"] == pytest.approx(prediction["probabilities"], abs=2e-6)
+
+
+def test_probabilities_are_of_every_label_and_sum_to_one(classifier: Predictor) -> None:
+    for prediction in classifier.predict(random_texts(5)):
+        assert list(prediction["probabilities"]) == ["no", "yes"]
+        assert sum(prediction["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
+        assert prediction["confidence"] == max(prediction["probabilities"].values())
+        assert prediction["probabilities"][prediction["label"]] == prediction["confidence"]
+
+
+def test_nothing_to_predict_is_no_prediction(classifier: Predictor) -> None:
+    assert classifier.predict([]) == []
+
+
+def test_a_file_is_predicted_line_by_line_in_order(classifier: Predictor, tmp_path: Path) -> None:
+    texts = ["bano", "delo firu", "guma " * 30]
+    (tmp_path / "in.csv").write_text("id,remark\n" + "".join(f"{n},{t}\n" for n, t in enumerate(texts)))
+    seen: list[tuple[int, int | None]] = []
+    count = classifier.predict_file(
+        tmp_path / "in.csv",
+        tmp_path / "out.jsonl",
+        lambda done, total, what: seen.append((done, total)),
+        text="remark",
+    )
+    assert (count, seen) == (3, [(3, 3)])
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line.pop("text").strip() for line in lines] == [text.strip() for text in texts]
+    for line, wanted in zip(lines, classifier.predict(texts), strict=True):
+        assert line["label"] == wanted["label"]
+        assert line["confidence"] == pytest.approx(wanted["confidence"], abs=2e-6)
+
+
+def test_other_columns_leave_labels_and_settings_alone(classifier: Predictor) -> None:
+    other = classifier.reading(text="remark", label=None)
+    assert (other.settings.text, other.settings.stride) == ("remark", 4)
+    assert other.labels == classifier.task.labels
+    assert classifier.task.settings.text is None
+
+
+def test_evaluation_stands_beside_its_baselines(classifier: Predictor, tmp_path: Path) -> None:
+    texts = [text or "bano" for text in random_texts(9)]
+    rows = [{"text": text, "label": "yes" if number % 3 else "no"} for number, text in enumerate(texts)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    side = classifier.evaluate(tmp_path / "rows.jsonl")
+    guessed = [prediction["label"] for prediction in classifier.predict(texts)]
+    right = np.mean([label == row["label"] for label, row in zip(guessed, rows, strict=True)])
+    assert side.model["accuracy"] == pytest.approx(float(right))
+    assert next(iter(side.baselines.values()))["accuracy"] == pytest.approx(6 / 9)
+    assert (side.rows, len(side.baselines)) == (9, 2)
+
+
+def test_a_label_the_model_never_saw_is_told_by_line(classifier: Predictor, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(
+        '{"text": "bano", "label": "yes"}\n{"text": "delo", "label": "perhaps"}\n'
+    )
+    with pytest.raises(InputError, match=r"rows\.jsonl, line 2.*'perhaps'"):
+        classifier.evaluate(tmp_path / "rows.jsonl")
+
+
+def test_entities_of_a_text_are_told_in_its_characters(tmp_path: Path) -> None:
+    tags = [("B-PER", "I-PER", "B-LOC", "O")]
+    predictor = Predictor.load(saved_model(tmp_path / "model", "tagging", tags))
+    text = "  Bano, delo\tFIRU 🙂 guma é kano.  " * 3
+    (prediction,) = predictor.predict([text])
+    assert "".join(prediction["words"]) == "".join(text.split())
+    assert len(prediction["tags"]) == len(prediction["words"]) == len(prediction["confidence"])
+    assert prediction["entities"]
+    for entity in prediction["entities"]:
+        assert text[entity["start"] : entity["end"]] == entity["text"]
+
+
+def test_a_folder_without_a_head_is_refused_with_the_way_on(tmp_path: Path) -> None:
+    folder = saved_model(tmp_path / "model", "similarity", [0.0, 1.0], pair=True)
+    (folder / "bertsmith.json").unlink()
+    with pytest.raises(ModelError, match=r"without a head for a task\. Fine-tune it first: bertsmith"):
+        Predictor.load(folder)
+
+
+def test_windows_of_a_long_text_all_count(classifier: Predictor) -> None:
+    """A text of one word over and over, and then another that only the last window shows."""
+    plain, other = classifier.predict(["bano " * 60, "bano " * 59 + "firu"])
+    assert plain["confidence"] != other["confidence"]

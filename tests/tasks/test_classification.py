@@ -1,0 +1,125 @@
+"""Classes: labels and their weights, the weighted loss, probabilities, and what is refused."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from bertsmith.errors import InputError, ModelError
+from bertsmith.tasks.classification import ClassificationSettings, Task
+from bertsmith.tasks.text_task import TextExample
+from bertsmith.text.tokenizer import Tokenizer
+
+
+def task_of(labels: list[str], **settings: Any) -> Task:
+    task = Task(ClassificationSettings(**settings))
+    task.learn_labels(examples_of(labels))
+    return task
+
+
+def examples_of(labels: list[str]) -> list[TextExample]:
+    return [TextExample("bano", None, label, f"rows, line {n}") for n, label in enumerate(labels, 1)]
+
+
+def test_labels_that_are_numbers_stand_by_value() -> None:
+    assert task_of(["10", "2", "b", "a", "2"]).labels == ("2", "10", "a", "b")
+
+
+@pytest.mark.parametrize("labels", [["nan", "1", "2"], ["2", "nan", "1"], ["1", "2", "nan"]])
+def test_labels_that_only_look_like_numbers_stand_the_same_in_every_order(labels: list[str]) -> None:
+    assert task_of(labels).labels == ("1", "2", "nan")
+
+
+def test_automatic_weights_make_each_class_count_the_same() -> None:
+    labels = ["a"] * 6 + ["b"] * 3 + ["c"]
+    task = task_of(labels, class_weights="auto")
+    weights = [task.count([task.target(label)]) for label in ("a", "b", "c")]
+    shares = [weight * Counter(labels)[label] for weight, label in zip(weights, "abc", strict=True)]
+    assert shares == pytest.approx([10 / 3] * 3)
+    assert task.count([task.target(label) for label in labels]) == pytest.approx(len(labels))
+
+
+def test_the_weighted_loss_is_the_weighted_mean() -> None:
+    task = task_of(["a", "b", "c"], class_weights={"a": 1.0, "b": 5.0, "c": 0.5})
+    torch.manual_seed(0)
+    outputs, targets = torch.randn(20, 3), torch.randint(0, 3, (20,))
+    wanted = F.cross_entropy(outputs, targets, torch.tensor([1.0, 5.0, 0.5]))
+    found = task.loss(outputs, targets.tolist()) / task.count(targets.tolist())
+    assert float(found) == pytest.approx(float(wanted), rel=1e-6)
+
+
+def test_weights_for_other_labels_are_refused() -> None:
+    with pytest.raises(InputError, match=r"weights for a, d, but the labels are a, b\."):
+        task_of(["a", "b"], class_weights={"a": 1.0, "d": 2.0})
+
+
+def test_one_class_is_nothing_to_learn() -> None:
+    with pytest.raises(InputError, match=r"3 training texts has the label 'a', from rows, line 1"):
+        task_of(["a", "a", "a"])
+
+
+def test_predictions_are_softmax_with_the_chosen_temperature() -> None:
+    """Overconfident outputs: the temperature rises, the labels stay, the threshold abstains."""
+    task = task_of(["a", "b"], coverage=0.5)
+    draw = np.random.default_rng(0)
+    gold = draw.integers(0, 2, 400)
+    margin = np.where(draw.random(400) < 0.75, 1, -1) * np.abs(draw.normal(6, 2, 400))
+    outputs = [np.array([-m, m] if g else [m, -m], np.float32) / 2 for m, g in zip(margin, gold, strict=True)]
+    encoded = [_Target(int(number)) for number in gold]
+    before = task.decode(outputs, [], [])
+    figures = task.calibrate(outputs, [], encoded)  # type: ignore[arg-type]
+    after = task.decode(outputs, [], [])
+    assert task.confidence is not None
+    assert task.confidence.temperature > 2
+    assert figures["ece_after"] < figures["ece_before"] / 2
+    assert [p["label"] for p in after] == [p["label"] for p in before]
+    assert np.mean([p["confidence"] for p in after]) == pytest.approx(0.75, abs=0.03)
+    assert np.mean([p["abstain"] for p in after]) == pytest.approx(0.5, abs=0.01)
+    again = Task.from_state(task.state(), "here")
+    assert again.decode(outputs, [], []) == after
+
+
+class _Target:
+    def __init__(self, target: int) -> None:
+        self.target = target
+
+
+def test_altered_confidence_is_refused() -> None:
+    state = task_of(["a", "b"]).state() | {"confidence": {"temperature": -1}}
+    with pytest.raises(ModelError, match="here"):
+        Task.from_state(state, "here")
+
+
+def test_columns_named_once_hold_for_the_files_that_follow(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("label,premise,hypothesis\nyes,a b,c\nno,d,e f\n")
+    (tmp_path / "dev.csv").write_text("hypothesis,label,text,premise\nx,no,wrong,y\n")
+    task = Task(ClassificationSettings())
+    first = task.read(tmp_path / "train.csv")
+    assert [(e.text, e.text_pair, e.label) for e in first] == [("a b", "c", "yes"), ("d", "e f", "no")]
+    (other,) = task.read(tmp_path / "dev.csv")
+    assert (other.text, other.text_pair, other.label) == ("y", "x", "no")
+    assert other.where.endswith("dev.csv, line 2")
+
+
+def test_a_named_text_means_no_pair(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text1,text2,label\na,b,yes\n")
+    (example,) = Task(ClassificationSettings(text="text1")).read(tmp_path / "train.csv")
+    assert (example.text, example.text_pair) == ("a", None)
+
+
+def test_a_file_without_a_label_column_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,other\na,b\n")
+    with pytest.raises(InputError, match=r"train\.csv: no column .* Name it with --label"):
+        Task(ClassificationSettings()).read(tmp_path / "train.csv")
+
+
+def test_an_empty_text_is_encoded_as_special_tokens_alone(tokenizer: Tokenizer) -> None:
+    task = task_of(["a", "b"])
+    (pieces,) = tokenizer.encode_pieces([""])
+    encoded = task.encode(TextExample("", None, "b", "here"), [pieces], tokenizer)
+    assert [w.token_ids.tolist() for w in encoded.windows] == [[tokenizer.cls_id, tokenizer.sep_id]]
+    assert encoded.target == 1

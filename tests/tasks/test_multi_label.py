@@ -1,0 +1,65 @@
+"""Several labels for a text: targets, thresholds chosen on dev, and labels that training never showed."""
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.errors import InputError
+from bertsmith.tasks.encoding import Encoded
+from bertsmith.tasks.multi_label import MultiLabelSettings, Task
+from bertsmith.tasks.text_task import TextExample
+
+
+def example(*labels: str) -> TextExample:
+    return TextExample("bano", None, labels, "rows, line 1")
+
+
+def learnt(*rows: tuple[str, ...]) -> Task:
+    task = Task(MultiLabelSettings())
+    task.learn_labels([example(*row) for row in rows])
+    return task
+
+
+def test_targets_are_the_labels_that_hold() -> None:
+    task = learnt(("c", "a"), (), ("b",))
+    assert task.labels == ("a", "b", "c")
+    assert task.target(("c", "a")).tolist() == [True, False, True]
+    assert task.target(()).tolist() == [False, False, False]
+
+
+def test_the_loss_is_the_mean_over_labels() -> None:
+    task = learnt(("a", "b", "c"))
+    torch.manual_seed(0)
+    outputs, gold = torch.randn(5, 3), torch.rand(5, 3) < 0.5
+    likelihood = torch.where(gold, outputs.sigmoid(), 1 - outputs.sigmoid()).log()
+    found = task.loss(outputs, list(gold.numpy())) / task.count(list(gold.numpy()))
+    assert float(found) == pytest.approx(-float(likelihood.mean()), rel=1e-5)
+
+
+def test_a_rare_label_gets_a_threshold_that_finds_it() -> None:
+    """Its outputs never reach one half, but order the texts rightly: with 0.5 it would never be given."""
+    task = learnt(("rare", "usual"))
+    draw = np.random.default_rng(1)
+    gold = np.stack([draw.random(300) < 0.1, draw.random(300) < 0.6], axis=1)
+    outputs = np.where(gold, [-1.0, 2.0], [-4.0, -2.0]) + draw.normal(0, 0.3, gold.shape)
+    encoded = [Encoded((), row) for row in gold]
+    examples = [example(*np.array(task.labels)[row]) for row in gold]
+    rows = list(outputs.astype(np.float32))
+    assert task.metrics(task.decode(rows, examples, encoded), examples)["macro_f1"] < 0.6
+    task.calibrate(rows, examples, encoded)
+    after = task.decode(rows, examples, encoded)
+    assert task.metrics(after, examples)["macro_f1"] > 0.95
+    assert Task.from_state(task.state(), "here").decode(rows, examples, encoded) == after
+
+
+def test_a_label_that_training_never_showed_counts_as_missed() -> None:
+    task = learnt(("a",), ("b",))
+    task.check([example("a", "new")])
+    found = task.metrics([{"labels": ["a"]}, {"labels": ["b"]}], [example("a", "new"), example("b")])
+    assert found["micro_f1"] == pytest.approx(2 * 2 / (2 + 3))
+    assert found["subset_accuracy"] == 0.5
+
+
+def test_no_label_anywhere_is_nothing_to_learn() -> None:
+    with pytest.raises(InputError, match="None of the 2 training texts has a label"):
+        learnt((), ())

@@ -1,0 +1,56 @@
+"""Numbers: learnt in deviations of the labels, answered in their own unit."""
+
+import numpy as np
+import pytest
+import torch
+from small_tasks import WORDS, first_batch, objective_of, random_model, split_of
+
+from bertsmith.errors import InputError
+from bertsmith.tasks.regression import Task
+from bertsmith.tasks.task import TaskSettings
+from bertsmith.tasks.text_task import TextExample
+from bertsmith.text.tokenizer import Tokenizer
+
+
+def learnt(numbers: list[float]) -> tuple[Task, list[TextExample]]:
+    task = Task(TaskSettings())
+    examples = [
+        TextExample(WORDS[n % len(WORDS)], None, number, f"rows, line {n}")
+        for n, number in enumerate(numbers)
+    ]
+    task.learn_labels(examples)
+    return task, examples
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1000.0, 0.0), (1.0, 5000.0), (1e-4, -3.0)])
+def test_loss_and_gradients_dont_depend_on_the_unit(scale: float, shift: float, tokenizer: Tokenizer) -> None:
+    """Prices in cents or in thousands learn alike."""
+    numbers = [1.0, 2.5, 4.0, 0.5, 3.0]
+    found = []
+    for labels in (numbers, [scale * number + shift for number in numbers]):
+        task, examples = learnt(labels)
+        model = random_model(task, tokenizer)
+        objective = objective_of(task, model, split_of(task, examples, tokenizer))
+        loss = objective.loss(first_batch(objective))["task"]
+        loss.backward()
+        found.append((float(loss.detach()), model.encoder.embeddings.token.weight.grad))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-2 if shift else 1e-4)
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-2, atol=1e-2 if shift else 1e-4)
+
+
+def test_a_head_that_says_nothing_answers_the_mean(tokenizer: Tokenizer) -> None:
+    task, examples = learnt([10.0, 20.0, 60.0])
+    model = random_model(task, tokenizer)
+    torch.nn.init.zeros_(model.head.out.weight)  # type: ignore[arg-type,union-attr]
+    torch.nn.init.zeros_(model.head.out.bias)  # type: ignore[arg-type,union-attr]
+    objective = objective_of(task, model, split_of(task, examples, tokenizer))
+    predictions = task.decode([np.array([30.0], np.float32)] * 3, examples, objective.train.encoded)
+    assert [prediction["score"] for prediction in predictions] == [30.0] * 3
+    sequences = first_batch(objective)
+    mean = objective.loss(sequences)["task"] / objective.counts(sequences)["task"]
+    assert float(mean.detach()) == pytest.approx(1.0, rel=1e-5)  # the variance, in deviations
+
+
+def test_equal_scores_are_nothing_to_learn() -> None:
+    with pytest.raises(InputError, match="has the score 3, from rows, line 0"):
+        learnt([3.0, 3.0])

@@ -1,0 +1,142 @@
+"""Tags: one for each word whatever its pieces and however long the sentence; legal sequences; the CRF."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_tasks import WORDS, examples_of, first_batch, make_task, objective_of, random_model, split_of
+
+from bertsmith.errors import InputError
+from bertsmith.tasks.entities import spans_of_tags
+from bertsmith.tasks.tagging import TaggedExample, TaggingSettings, Task
+from bertsmith.tasks.task_model import outputs_of
+from bertsmith.text.tokenizer import Tokenizer
+
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+STRANGE = ["banos", "\u200b", "\x00", "é🙂", "...", "[SEP]", "x" * 150]  # pieces: several, none, unknown
+
+
+def legal(tags: list[str]) -> bool:
+    """Whether each I- goes on with an entity of its label."""
+    pairs = zip(["O", *tags], tags, strict=False)
+    return all(not tag.startswith("I-") or before[2:] == tag[2:] for before, tag in pairs)
+
+
+def tagger(tokenizer: Tokenizer, **options: Any) -> tuple[Task, Any]:
+    """A task with TAGS, and a random model of it."""
+    task = Task(TaggingSettings(**options), TAGS)
+    return task, random_model(task, tokenizer)
+
+
+@pytest.mark.parametrize("crf", [False, True], ids=["softmax", "crf"])
+@settings(max_examples=25, deadline=None)
+@given(
+    words=st.lists(st.sampled_from([*WORDS[:5], *STRANGE]), max_size=70), stride=st.none() | st.integers(0, 9)
+)
+def test_every_word_has_one_tag_and_every_sequence_is_legal(
+    crf: bool, words: list[str], stride: int | None, tokenizer: Tokenizer
+) -> None:
+    task, model = tagger(tokenizer, max_length=12, stride=stride, crf=crf)
+    example = task.example(words)
+    encoded = split_of(task, [example], tokenizer).encoded
+    assert all(len(window.token_ids) <= 12 for window in encoded[0].windows)
+    outputs = outputs_of(model, encoded)
+    assert outputs[0].shape == (len(words), len(TAGS))
+    (found,) = task.decode(outputs, [example], encoded)
+    assert len(found["tags"]) == len(found["confidence"]) == len(words)
+    assert legal(found["tags"]), found["tags"]
+    assert [(e["first_word"], e["last_word"] + 1, e["label"]) for e in found["entities"]] == [
+        (span.start, span.end, span.label) for span in spans_of_tags(found["tags"])
+    ]
+
+
+@given(words=st.lists(st.sampled_from([*WORDS[:9], "banos"]), min_size=1, max_size=60))
+@settings(max_examples=25, deadline=None)
+def test_the_head_reads_each_words_first_piece_in_their_order(words: list[str], tokenizer: Tokenizer) -> None:
+    """The rows of all windows, one after the other, are the words' first pieces."""
+    task = Task(TaggingSettings(max_length=10), TAGS)
+    (encoded,) = split_of(task, [task.example(words)], tokenizer).encoded
+    read = [int(window.token_ids[row]) for window in encoded.windows for row in window.rows]
+    assert read == [tokenizer.encode(word).ids[0] for word in words]
+
+
+def test_a_word_is_read_where_most_of_its_surroundings_are_seen(tokenizer: Tokenizer) -> None:
+    task = Task(TaggingSettings(max_length=12, stride=4), TAGS)
+    (encoded,) = split_of(task, [task.example(WORDS[:30])], tokenizer).encoded
+    assert len(encoded.windows) > 3
+    for number, window in enumerate(encoded.windows):
+        first, last = int(window.rows[0]) - 1, len(window.token_ids) - 2 - int(window.rows[-1])
+        assert first >= (2 if number else 0), "read at the very start of a window that has more before it"
+        assert last >= (1 if number < len(encoded.windows) - 1 else 0)
+
+
+def test_the_loss_is_the_mean_over_words_not_over_sentences(tokenizer: Tokenizer) -> None:
+    task = make_task("tagging")
+    examples = examples_of(task, WORDS, count=6, longest=12)
+    model = random_model(task, tokenizer)
+    objective = objective_of(task, model, split_of(task, examples, tokenizer))
+    sequences = first_batch(objective)
+    loss = objective.loss(sequences)["task"] / objective.counts(sequences)["task"]
+    outputs = np.concatenate(outputs_of(model, objective.train.encoded))
+    gold = [task.labels.index(tag) for example in examples for tag in example.tags]
+    chances = torch.from_numpy(outputs).log_softmax(1)[torch.arange(len(gold)), gold]
+    assert float(loss.detach()) == pytest.approx(-float(chances.mean()), rel=1e-5)
+
+
+def test_tags_of_the_older_scheme_are_read_as_iob2(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """In IOB1, CoNLL-2003's own, an entity begins with I unless it follows another of its kind."""
+    (tmp_path / "old.conll").write_text("bano I-PER\ndelo I-PER\nfiru B-PER\nguma O\n\nbano I-LOC\n")
+    task = Task(TaggingSettings())
+    examples = task.read(tmp_path / "old.conll")
+    task.learn_labels(examples)
+    encoded = split_of(task, examples, tokenizer).encoded
+    assert [[task.labels[n] for n in each.target] for each in encoded] == [
+        ["B-PER", "I-PER", "B-PER", "O"],
+        ["B-LOC"],
+    ]
+
+
+def test_spans_in_characters_become_tags_and_come_back(tmp_path: Path) -> None:
+    text = "  Frau é Bano, von Ürük 🙂 kam."
+    spans = [{"start": 7, "end": 13, "label": "PER"}, {"start": 19, "end": 23, "label": "LOC"}]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": text, "spans": spans}) + "\n")
+    task = Task(TaggingSettings())
+    (example,) = task.read(tmp_path / "rows.jsonl")
+    assert example.tags is not None
+    task.learn_labels([example])
+    emissions = np.full((len(example.words), len(task.labels)), -9.0, np.float32)
+    for row, tag in enumerate(example.tags):
+        emissions[row, task.labels.index(tag)] = 9.0
+    (prediction,) = task.decode([emissions], [example], [])
+    found = [{key: e[key] for key in ("start", "end", "label")} for e in prediction["entities"]]
+    assert found == spans
+    assert [e["text"] for e in prediction["entities"]] == ["é Bano", "Ürük"]
+
+
+def test_a_tag_that_training_never_showed_is_refused() -> None:
+    task = Task(TaggingSettings(), ("O", "B-PER"))
+    strange = TaggedExample(("bano",), ("B-LOC",), "dev.conll, line 7")
+    with pytest.raises(InputError, match=r"dev\.conll, line 7: the tag 'B-LOC' does not occur"):
+        task.check([strange])
+
+
+def test_confidence_with_a_crf_is_the_marginal_over_every_path(tokenizer: Tokenizer) -> None:
+    """By brute force: the likelihoods of all paths, summed where a word has its tag."""
+    task, model = tagger(tokenizer, crf=True)
+    example = task.example(WORDS[:3])
+    encoded = split_of(task, [example], tokenizer).encoded
+    (output,) = outputs_of(model, encoded)
+    (found,) = task.decode([output], [example], encoded)
+    every = torch.cartesian_prod(*[torch.arange(len(TAGS))] * len(output))
+    paths = torch.stack([path for path in every if legal([TAGS[tag] for tag in path])])
+    losses = [task.loss(torch.from_numpy(output), [path.numpy()]).detach() for path in paths]
+    chances = (-torch.stack(losses)).exp()
+    assert float(chances.sum()) == pytest.approx(1.0, abs=1e-4)
+    for word, (tag, confidence) in enumerate(zip(found["tags"], found["confidence"], strict=True)):
+        wanted = chances[paths[:, word] == TAGS.index(tag)].sum()
+        assert confidence == pytest.approx(float(wanted), abs=1e-4)

@@ -1,0 +1,270 @@
+"""Whole runs in the small: they learn, say what they found, and leave a model that predicts the same."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from finetune_toys import ROWS, run, tiny_encoder, write_rows
+from safetensors.torch import load_file
+
+from bertsmith.errors import InputError, ModelError, RecipeError
+from bertsmith.files import sha256
+from bertsmith.inference.predictor import Predictor
+from bertsmith.tasks.registry import find_task
+from bertsmith.training.finetune import FinetuneResult
+from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
+from bertsmith.training.labelled_data import read_labelled_data
+
+LAYER = "bert.encoder.layer.{}.output.dense.weight"
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_encoder(tmp_path_factory.mktemp("toy") / "encoder")
+
+
+@pytest.fixture(scope="session")
+def finished(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> FinetuneResult:
+    """Three restarts of classification, with a test file."""
+    folder = tmp_path_factory.mktemp("finished")
+    test = write_rows(folder / "test.jsonl", "classification", 30, seed=2)
+    return run("classification", encoder, folder, "epochs=4", "restarts=3", test=str(test))
+
+
+def results_of(result: FinetuneResult) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((result.model.parent / "results.json").read_text())
+    return found
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("task", list(ROWS))
+def test_each_task_learns_better_than_its_most_frequent_answer(
+    task: str, encoder: Path, tmp_path: Path
+) -> None:
+    result = run(task, encoder, tmp_path, "epochs=8")
+    side = results_of(result)["sides"]["dev"]
+    metric = find_task(task)(find_task(task).Settings()).main_metric
+    majority = next(iter(side["baselines"].values()))[metric]
+    assert side["model"][metric] > max(0.0 if math.isnan(majority) else majority, 0.3) + 0.2
+    predictor = Predictor.load(result.model)
+    again = predictor.evaluate(tmp_path / "dev.jsonl", tmp_path / "train.jsonl")
+    assert again.model[metric] == pytest.approx(side["model"][metric], abs=1e-6)
+
+
+def test_results_hold_every_restart_and_figures_of_the_best(finished: FinetuneResult) -> None:
+    found = results_of(finished)
+    scores = [each["score"] for each in found["restarts"]]
+    assert [each["seed"] for each in found["restarts"]] == [0, 1, 2]
+    assert [each["steps"] for each in found["restarts"]] == [48, 48, 48]  # 4 epochs of 96 rows by 8
+    assert found["best_restart"] == scores.index(max(scores)) + 1
+    assert found["sides"]["dev"]["model"]["accuracy"] == pytest.approx(max(scores))
+    over = found["over_restarts"]
+    assert over["mean"] == pytest.approx(float(np.mean(scores)))
+    assert over["spread"] == pytest.approx(float(np.std(scores, ddof=1)))
+    assert (over["best"], over["worst"]) == (max(scores), min(scores))
+    majority = found["sides"]["dev"]["baselines"]["majority"]["accuracy"]
+    assert over["degenerate"] == sum(score <= majority for score in scores)
+    assert (found["train_rows"], found["sides"]["dev"]["rows"], found["sides"]["test"]["rows"]) == (
+        96,
+        40,
+        30,
+    )
+    assert found["labels"] == ["bad", "good"]
+
+
+def test_predictions_are_those_the_figures_were_made_of(finished: FinetuneResult) -> None:
+    found, folder = results_of(finished), finished.model.parent
+    for side in ("dev", "test"):
+        lines = lines_of(folder / "predictions" / f"{side}.jsonl")
+        rows = lines_of(folder.parent / f"{side}.jsonl")
+        assert [(line["text"], line["gold"]) for line in lines] == [
+            (row["text"], row["label"]) for row in rows
+        ]
+        right = np.mean([line["label"] == line["gold"] for line in lines])
+        assert found["sides"][side]["model"]["accuracy"] == pytest.approx(float(right))
+
+
+def test_the_saved_model_predicts_what_the_run_did(finished: FinetuneResult, tmp_path: Path) -> None:
+    out = tmp_path / "again.jsonl"
+    predictor = Predictor.load(finished.model)
+    assert predictor.predict_file(finished.model.parent.parent / "test.jsonl", out) == 30
+    wanted = lines_of(finished.model.parent / "predictions" / "test.jsonl")
+    for found, line in zip(lines_of(out), wanted, strict=True):
+        assert (found["text"], found["label"]) == (line["text"], line["label"])
+        assert found["confidence"] == pytest.approx(line["confidence"], abs=1e-5)
+
+
+def test_the_model_says_what_it_was_made_from(finished: FinetuneResult) -> None:
+    provenance = json.loads((finished.model / "bertsmith.json").read_text())["provenance"]
+    folder = finished.model.parent.parent
+    assert provenance["sha256"] == {
+        name: sha256(folder / f"{name}.jsonl") for name in ("train", "dev", "test")
+    }
+    assert provenance["recipe"]["restarts"] == 3
+    assert provenance["recipe"]["optimizer"]["learning_rate"] == 0.01
+    accuracy = results_of(finished)["sides"]["dev"]["model"]["accuracy"]
+    assert provenance["metrics"]["dev"]["accuracy"] == pytest.approx(accuracy)
+
+
+def test_of_several_restarts_only_the_best_weights_stay(finished: FinetuneResult) -> None:
+    kept = sorted(
+        path.parent.parent.name for path in finished.model.parent.glob("restarts/*/best/weights.safetensors")
+    )
+    assert kept == [str(results_of(finished)["best_restart"])]
+    assert not list(finished.model.parent.glob("restarts/*/checkpoints"))
+    assert finished.report.is_file()
+
+
+def test_a_seed_is_another_head_and_order(finished: FinetuneResult) -> None:
+    losses = [
+        [row["loss"] for row in lines_of(path) if "loss" in row][:3]
+        for path in sorted(finished.model.parent.glob("restarts/*/log.jsonl"))
+    ]
+    assert len(losses) == 3
+    assert len({tuple(each) for each in losses}) == 3
+
+
+def test_patience_ends_a_run_that_no_longer_gets_better(encoder: Path, tmp_path: Path) -> None:
+    still = ("optimizer.learning_rate=1e-12", "epochs=9", "patience=2")
+    result = run("classification", encoder, tmp_path, *still)
+    (restart,) = results_of(result)["restarts"]
+    assert (restart["step"], restart["steps"]) == (12, 36)  # the first evaluation is never beaten
+
+
+def test_without_a_dev_file_a_share_is_held_out_that_stays_when_rows_are_added(tmp_path: Path) -> None:
+    texts = [f"text number {number}" for number in range(400)]
+    few, many = (held_out(tmp_path, f"{count}.jsonl", texts[:count]) for count in (300, 400))
+    assert few == many & set(texts[:300])
+    assert 15 <= len(few) <= 45
+    doubled = held_out(tmp_path, "twice.jsonl", texts[:300] + texts[:300])
+    assert doubled == few, "equal texts fell on both sides"
+
+
+def held_out(folder: Path, name: str, texts: list[str]) -> set[str]:
+    rows = [json.dumps({"text": text, "label": str(len(text) % 2)}) for text in texts]
+    (folder / name).write_text("\n".join(rows))
+    recipe = FinetuneRecipe(
+        task="classification", model="m", train=str(folder / name), out="o", dev_share=0.1
+    )
+    kind = find_task("classification")
+    data = read_labelled_data(kind(kind.Settings()), recipe)
+    dev = {example.text for example in data.dev}
+    assert dev.isdisjoint(example.text for example in data.train)
+    assert len(data.train) + len(data.dev) == len(texts)
+    return dev
+
+
+def test_texts_that_dev_shares_with_train_are_told(encoder: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", "classification", 40)
+    result = run("classification", encoder, tmp_path, "epochs=1", train=rows, dev=rows)
+    assert any("of the 40 dev texts occur in" in warning for warning in results_of(result)["warnings"])
+
+
+def test_a_model_that_learns_nothing_is_told(encoder: Path, tmp_path: Path) -> None:
+    """With labels at random and no steps worth the name."""
+    result = run(
+        "classification", encoder, tmp_path, "epochs=1", "optimizer.learning_rate=1e-12", "restarts=2"
+    )
+    found = results_of(result)
+    majority = found["sides"]["dev"]["baselines"]["majority"]["accuracy"]
+    degenerate = sum(each["score"] <= majority for each in found["restarts"])
+    assert found["over_restarts"]["degenerate"] == degenerate
+    told = any("restarts learned nothing" in warning for warning in found["warnings"])
+    assert told is (degenerate > 0)
+
+
+def test_frozen_layers_stay_as_they_were(encoder: Path, tmp_path: Path) -> None:
+    result = run("classification", encoder, tmp_path, "epochs=1", "freeze_layers=1")
+    before = {f"bert.{name}": tensor for name, tensor in load_file(encoder / "model.safetensors").items()}
+    after = load_file(result.model / "model.safetensors")
+    for name, frozen in (
+        ("bert.embeddings.word_embeddings.weight", True),
+        (LAYER.format(0), True),
+        (LAYER.format(1), False),
+    ):
+        assert bool((before[name] == after[name]).all()) is frozen, name
+
+
+def test_lora_learns_and_leaves_an_adapter_beside_the_merged_model(encoder: Path, tmp_path: Path) -> None:
+    result = run("classification", encoder, tmp_path, "epochs=8", "lora.rank=4", "lora.alpha=8")
+    accuracy = results_of(result)["sides"]["dev"]["model"]["accuracy"]
+    assert accuracy > 0.7
+    assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
+    before, after = load_file(encoder / "model.safetensors"), load_file(result.model / "model.safetensors")
+    assert bool((before[LAYER.format(1).removeprefix("bert.")] == after[LAYER.format(1)]).all())
+    query = "encoder.layer.1.attention.self.query.weight"
+    assert not bool((before[query] == after[f"bert.{query}"]).all())
+    evaluated = Predictor.load(result.model).evaluate(tmp_path / "dev.jsonl")
+    assert evaluated.model["accuracy"] == pytest.approx(accuracy)
+
+
+def test_small_micro_batches_give_the_same_run(encoder: Path, tmp_path: Path) -> None:
+    scores = []
+    for name, size in (("whole", 100_000), ("parts", 16)):
+        (tmp_path / name).mkdir()
+        result = run("tagging", encoder, tmp_path / name, "epochs=1", f"micro_batch_tokens={size}")
+        losses = [r["loss"] for r in lines_of(result.model.parent / "restarts/1/log.jsonl") if "loss" in r]
+        scores.append(losses)
+    assert len(scores[0]) == 12
+    assert scores[0] == pytest.approx(scores[1], rel=1e-3)
+    assert scores[0][0] == pytest.approx(scores[1][0], rel=1e-6)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------
+
+
+def test_a_finished_folder_is_not_overwritten(finished: FinetuneResult, encoder: Path) -> None:
+    with pytest.raises(RecipeError, match="already holds a run"):
+        run("classification", encoder, finished.model.parent.parent, "epochs=4")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "message"),
+    [
+        (("epoch=3",), RecipeError, "unknown key 'epoch'"),
+        (("max_length=65",), RecipeError, "has positions for 64 tokens"),
+        (("class_weights.good=2",), InputError, "Give one for each"),
+        (("freeze_layers=3",), ModelError, "the model has 2"),
+        (("steps=10",), RecipeError, "given by epochs"),
+    ],
+)
+def test_what_cant_be_trained_is_refused_before_anything_is_written(
+    overrides: tuple[str, ...], error: type[Exception], message: str, encoder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        run("classification", encoder, tmp_path, *overrides)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ('{"text": "bano", "label": "a"}\n{"text": "delo", "label": "a"}', "nothing to tell apart"),
+        ('{"text": "bano", "label": "a"}\n{"text": 3, "label": "b"}', r"train\.jsonl, line 2"),
+        ('{"text": "bano", "label": "a"}\n{"text": "b"}', r"train\.jsonl, line 2"),
+    ],
+)
+def test_bad_rows_are_refused_by_line(rows: str, message: str, encoder: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(rows)
+    with pytest.raises(InputError, match=message):
+        run("classification", encoder, tmp_path, train=tmp_path / "train.jsonl")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_label_that_training_never_showed_is_refused_by_line(encoder: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev.jsonl").write_text('{"text": "bano", "label": "neither"}\n')
+    with pytest.raises(InputError, match=r"dev\.jsonl, line 1: the label 'neither'"):
+        run("classification", encoder, tmp_path, dev=tmp_path / "dev.jsonl")
+
+
+def test_settings_of_the_task_stand_beside_those_of_the_run() -> None:
+    values = {"task": "tagging", "model": "m", "train": "t", "out": "o"}
+    recipe = make_finetune_recipe(values, ["crf=true", "optimizer.learning_rate=3e-5", "epochs=2"])
+    assert (recipe.settings, recipe.epochs) == ({"crf": True}, 2)
+    assert recipe.resolved(10, 7).steps == 20
