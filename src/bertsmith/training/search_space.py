@@ -1,0 +1,138 @@
+"""What a search over recipes may vary, and within which bounds.
+
+A setting that its user gives is kept as given and not searched. Every range is widened to hold the baseline's
+value, so that the baseline is a point of the space like any other.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from bertsmith.errors import RecipeError
+from bertsmith.tasks.registry import find_task
+from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
+from bertsmith.training.settings import Settings, check, nearest, override
+
+Choice = dict[str, float | int]  # dotted name of a setting → its value
+
+
+class SearchSettings(Settings):
+    """Bounds of what is searched, both included; batch sizes are a list. Rates are drawn on a log scale.
+
+    `freeze_layers` is by default from none to half of the model's.
+    """
+
+    learning_rate: tuple[float, float] = (1e-5, 3e-4)
+    layer_decay: tuple[float, float] = (0.7, 1.0)
+    epochs: tuple[int, int] = (2, 6)
+    batch_size: tuple[int, ...] = Field((16, 32, 64), min_length=1)
+    freeze_layers: tuple[int, int] | None = None
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        for name in ("learning_rate", "layer_decay", "epochs", "freeze_layers"):
+            bounds = getattr(self, name)
+            lowest = 0 if name == "freeze_layers" else 1 if name == "epochs" else 1e-12
+            if bounds is not None and not lowest <= bounds[0] <= bounds[1]:
+                raise ValueError(f"search.{name} needs two bounds from {lowest} up, the lower one first")
+        if self.layer_decay[1] > 1:
+            raise ValueError("search.layer_decay is at most 1: each layer learns no faster than the next")
+        if min(self.batch_size) < 1:
+            raise ValueError("search.batch_size needs whole numbers from 1 up")
+        return self
+
+
+class TuneSettings(Settings):
+    """`trials` counts the baseline; `prune` ends a trial that at some evaluation is below the median."""
+
+    trials: int = Field(20, ge=1)
+    prune: bool = True
+    search: SearchSettings = SearchSettings()
+
+
+@dataclass(frozen=True)
+class Search:
+    """A checked search: the baseline's recipe, how it is searched, and which settings its user fixed."""
+
+    recipe: FinetuneRecipe
+    settings: TuneSettings
+    fixed: frozenset[str]
+
+    def baseline(self, layers: int) -> Choice:
+        """The recipe's own values of all that is searched."""
+        values: Choice = {
+            "optimizer.learning_rate": self.recipe.optimizer.learning_rate,
+            "optimizer.layer_decay": self.recipe.optimizer.layer_decay,
+            "epochs": round(self.recipe.epochs),
+            "batch_size": self.recipe.batch_size,
+            "freeze_layers": self.recipe.freeze_layers,
+        }
+        if self.recipe.lora.rank or layers < 2:  # LoRA freezes what it is not added to
+            del values["freeze_layers"]
+        return {name: value for name, value in values.items() if name not in self.fixed}
+
+    def distributions(self, layers: int) -> dict[str, Any]:
+        """What optuna draws from, by dotted name, for a model of so many layers."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        bounds, baseline = self.settings.search, self.baseline(layers)
+        found: dict[str, Any] = {}
+        for name, value in baseline.items():
+            given = getattr(bounds, name.rpartition(".")[2])
+            if name == "batch_size":
+                found[name] = CategoricalDistribution(sorted({*given, int(value)}))
+                continue
+            low, high = given or (0, layers // 2)
+            low, high = min(low, value), max(high, value)
+            if name in ("epochs", "freeze_layers"):
+                found[name] = IntDistribution(int(low), int(high))
+            else:
+                found[name] = FloatDistribution(low, high, log=True)
+        return found
+
+    def recipe_of(self, choice: Choice) -> FinetuneRecipe:
+        """The baseline's recipe with this choice in place of its own values."""
+        plain = {name: value for name, value in choice.items() if "." not in name}
+        optimizer = {name.removeprefix("optimizer."): value for name, value in choice.items() if "." in name}
+        changed = self.recipe.optimizer.model_copy(update=optimizer)
+        return self.recipe.model_copy(update=plain | {"optimizer": changed})
+
+
+def make_search(values: dict[str, Any], overrides: list[str]) -> Search:
+    """A checked search from values and `dotted.key=value` changes, those of `finetune` among them.
+
+    Raises InputError for an unknown task, RecipeError naming the key that is wrong.
+    """
+    own: dict[str, Any] = {}
+    others: list[str] = []
+    for change in overrides:
+        if change.partition("=")[0].split(".")[0] in TuneSettings.model_fields:
+            override(own, change)
+        else:
+            others.append(change)
+    own |= {name: value for name, value in values.items() if name in TuneSettings.model_fields}
+    values = {name: value for name, value in values.items() if name not in TuneSettings.model_fields}
+    _refuse_unknown([*values, *(change.partition("=")[0] for change in others)], str(values.get("task", "")))
+    settings = check(TuneSettings, own, "tune")
+    recipe = make_finetune_recipe(values, others)
+    if recipe.restarts > 1:
+        raise RecipeError(
+            "tune: restarts are not searched: each trial trains once. Give restarts to finetune, together "
+            "with the settings that the search found."
+        )
+    fixed = frozenset(change.partition("=")[0] for change in others) | frozenset(values)
+    if recipe.epochs != round(recipe.epochs):  # the user gave it, so it isn't searched
+        fixed |= {"epochs"}
+    return Search(recipe, settings, fixed)
+
+
+def _refuse_unknown(keys: list[str], task: str) -> None:
+    known = [
+        *TuneSettings.model_fields,
+        *FinetuneRecipe.model_fields,
+        *find_task(task).Settings.model_fields,
+    ]
+    for key in keys:
+        if key.split(".")[0] not in known:
+            raise RecipeError(f"tune: unknown key {key!r}.{nearest(key, known)}")
