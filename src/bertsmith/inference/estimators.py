@@ -110,7 +110,6 @@ class _FinetunedEstimator(TextEstimator):
         train, dev = self._held_out(examples, recipe.seed)
         source = locate_model(recipe.model).folder
         model = finetune_examples(task, recipe, source, train, dev)
-        task.bind(model.head)
         self.recipe_ = json.loads(recipe.model_dump_json())
         self.predictor_ = Predictor(model, task, Tokenizer.load(source))
 
@@ -256,6 +255,8 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
         texts = as_texts(X)
         gold = check_array(_targets(y), ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(texts, gold)
+        if (gold == gold[0]).all():
+            raise RefusedInput(f"y is {gold[0]:g} in each of {len(gold)} samples: there is nothing to learn.")
         self._train(texts, gold.tolist())
         return self
 

@@ -3,7 +3,6 @@
 For callers that train many small models and keep what they want of them, as scikit-learn's searches do.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,11 +17,10 @@ from bertsmith.tasks.task import Metrics, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.best import Best
-from bertsmith.training.distributed import Ranks
 from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.loop import Loop
-from bertsmith.training.machine import CPU_MICRO_BATCH, CUDA_MICRO_BATCH, Machine
+from bertsmith.training.machine import Machine, plain_machine
 from bertsmith.training.optimizer import make_optimizer
 from bertsmith.training.settings import CheckpointSettings, GuardSettings
 from bertsmith.training.start import start_model
@@ -49,7 +47,7 @@ def finetune_examples(
     task.learn_labels(train)
     task.check(dev)
     tokenizer = Tokenizer.load(source)
-    machine = _machine(recipe)
+    machine = plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
     devices = [machine.device] if machine.device.type == "cuda" else []
     with torch.random.fork_rng(devices), TemporaryDirectory() as folder:
         model = start_model(recipe, task, source).to(machine.device)
@@ -111,22 +109,6 @@ def _without_checkpoints(run: FinetuneRun) -> FinetuneRun:
     never = CheckpointSettings(every=(run.steps or 0) + 1)
     guard = GuardSettings(action="stop", spike_factor=run.guard.spike_factor)
     return run.model_copy(update={"checkpoint": never, "guard": guard})
-
-
-def _machine(recipe: FinetuneRecipe) -> Machine:
-    """Torch's threads stay as the caller set them, who may train several models at once."""
-    hardware = Hardware.detect()
-    chosen = recipe.hardware.device
-    device = hardware.device if chosen == "auto" else torch.device(chosen)
-    precision = torch.float32 if recipe.hardware.precision == "float32" else hardware.precision
-    default = CUDA_MICRO_BATCH if device.type == "cuda" else CPU_MICRO_BATCH
-    return Machine(
-        device,
-        precision if device.type == hardware.device.type else torch.float32,
-        math.inf,  # the speed is not reported: not measured either
-        Ranks(),
-        recipe.micro_batch_tokens or default,
-    )
 
 
 class _Counter:

@@ -1,5 +1,6 @@
 """Where a run computes, and in what precision: what the recipe says, or else what the hardware has."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -31,11 +32,28 @@ def set_up_machine(settings: HardwareSettings, micro_batch_tokens: int | None, h
         device = torch.device("cuda", ranks.local)
         torch.cuda.set_device(device)
     torch.set_num_threads(settings.threads or max(1, hardware.threads // ranks.count))
-    named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}[settings.precision]
-    precision = named or (hardware.precision if device.type == hardware.device.type else torch.float32)
-    default = CUDA_MICRO_BATCH if device.type == "cuda" else CPU_MICRO_BATCH
+    precision = _precision(settings, device, hardware)
     peak = matmul_flops(precision, device=device)
-    return Machine(device, precision, peak, ranks, micro_batch_tokens or default)
+    return Machine(device, precision, peak, ranks, micro_batch_tokens or _micro_batch(device))
+
+
+def plain_machine(settings: HardwareSettings, micro_batch_tokens: int | None, hardware: Hardware) -> Machine:
+    """One process with torch's threads as the caller set them, who may train several models at once.
+
+    Its speed is not measured: infinite, for nothing is reported of it.
+    """
+    device = _device(settings, hardware)
+    precision = _precision(settings, device, hardware)
+    return Machine(device, precision, math.inf, Ranks(), micro_batch_tokens or _micro_batch(device))
+
+
+def _precision(settings: HardwareSettings, device: torch.device, hardware: Hardware) -> torch.dtype:
+    named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}[settings.precision]
+    return named or (hardware.precision if device.type == hardware.device.type else torch.float32)
+
+
+def _micro_batch(device: torch.device) -> int:
+    return CUDA_MICRO_BATCH if device.type == "cuda" else CPU_MICRO_BATCH
 
 
 def _device(settings: HardwareSettings, hardware: Hardware) -> torch.device:

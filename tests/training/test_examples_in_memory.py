@@ -1,0 +1,89 @@
+"""Training on examples in memory is the same training as that of a run with files."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertsmith.errors import RecipeError
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.model.config import make_config
+from bertsmith.tasks.classification import Task
+from bertsmith.tasks.task_checkpoint import load_task_model
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.examples_in_memory import finetune_examples
+from bertsmith.training.finetune import finetune
+from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settings
+
+COLOURS, ANIMALS = ("red", "blue", "green"), ("cat", "dog", "bird", "horse")
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", *COLOURS, *ANIMALS]
+OVERRIDES = ["hardware.threads=1", "hardware.device=cpu", "hardware.precision=float32"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    torch.manual_seed(1)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = make_config({"vocab_size": len(PIECES), "max_position_embeddings": 16, **shape}, "test")
+    save_checkpoint(
+        tmp_path / "tiny",
+        {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()},
+        config,
+        "BertModel",
+        task="test",
+        tokenizer=Tokenizer.from_pieces(PIECES, lowercase=True),
+        provenance={},
+    )
+    return tmp_path / "tiny"
+
+
+def write_rows(path: Path, article: str) -> str:
+    rows = [f"{article}{colour} {animal},{colour}" for animal in ANIMALS for colour in COLOURS]
+    path.write_text("\n".join(["text,label", *rows]))
+    return str(path)
+
+
+def test_it_gives_the_weights_and_the_calibration_of_the_same_run_with_files(
+    model: Path, tmp_path: Path
+) -> None:
+    train, dev = write_rows(tmp_path / "train.csv", ""), write_rows(tmp_path / "dev.csv", "the ")
+    values = {"epochs": 3, "batch_size": 5, "seed": 7, "max_length": 12}
+    run = finetune(
+        "classification",
+        *OVERRIDES,
+        model=str(model),
+        train=train,
+        dev=dev,
+        out=str(tmp_path / "run"),
+        **values,
+    )
+    theirs, their_task = load_task_model(run.model)
+    given = {"task": "classification", "model": str(model), "train": train, "out": "", **values}
+    recipe = make_finetune_recipe(given, OVERRIDES)
+    task = Task(task_settings(recipe, Task))
+    ours = finetune_examples(task, recipe, model, task.read(train), task.read(dev))
+    expected = theirs.state_dict()
+    assert ours.state_dict().keys() == expected.keys()
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+    assert task.state()["confidence"] == their_task.state()["confidence"]
+
+
+def test_progress_counts_the_steps(model: Path, tmp_path: Path) -> None:
+    train = write_rows(tmp_path / "train.csv", "")
+    given = {"task": "classification", "model": str(model), "train": train, "out": "", "max_length": 12}
+    recipe = make_finetune_recipe({**given, "epochs": 2, "batch_size": 5}, OVERRIDES)
+    task = Task(task_settings(recipe, Task))
+    seen: list[tuple[int, int | None, str]] = []
+    finetune_examples(task, recipe, model, task.read(train), progress=lambda *counted: seen.append(counted))
+    assert seen == [(step, 6, "steps") for step in range(1, 7)]
+
+
+def test_restarts_are_refused(model: Path, tmp_path: Path) -> None:
+    train = write_rows(tmp_path / "train.csv", "")
+    given = {"task": "classification", "model": str(model), "train": train, "out": "", "restarts": 2}
+    recipe = make_finetune_recipe(given, [])
+    task = Task(task_settings(recipe, Task))
+    with pytest.raises(RecipeError, match="restarts are for runs with files"):
+        finetune_examples(task, recipe, model, task.read(train))
