@@ -151,6 +151,17 @@ def test_it_works_in_a_search_over_a_pipeline(tiny_bert: Path) -> None:
     assert search.predict(shouted[:3]).shape == (3,)
 
 
+def test_parameters_may_be_numpys_numbers_as_searches_draw_them(tiny_bert: Path) -> None:
+    plain = BertClassifier(tiny_bert, settings={"freeze_layers": 1}, **QUICK).fit(TEXTS, LABELS)
+    drawn = {
+        name: (np.int64 if isinstance(value, int) else np.float64)(value) for name, value in QUICK.items()
+    }
+    numpys = BertClassifier(
+        tiny_bert, settings={"freeze_layers": np.int64(1)}, random_state=np.int64(0), **drawn
+    )
+    assert (numpys.fit(TEXTS, LABELS).predict_proba(TEXTS) == plain.predict_proba(TEXTS)).all()
+
+
 def test_cross_validation_takes_arrays_of_texts(tiny_bert: Path) -> None:
     found = cross_val_score(BertRegressor(tiny_bert, **QUICK), np.array(TEXTS), SCORES, cv=2)
     assert np.isfinite(found).all()

@@ -130,8 +130,8 @@ class _FinetunedEstimator(TextEstimator):
             "seed": int(seed),
             "settings": {"max_length": self.max_length, "stride": self.stride, **self._task_settings()},
         }
-        given = [f"{key}={json.dumps(value)}" for key, value in (self.settings or {}).items()]
-        return make_finetune_recipe({k: v for k, v in values.items() if v is not None}, given)
+        given = [f"{key}={json.dumps(_plain(value))}" for key, value in (self.settings or {}).items()]
+        return make_finetune_recipe({k: _plain(v) for k, v in values.items() if v is not None}, given)
 
     def _task_settings(self) -> dict[str, Any]:
         return {}
@@ -263,6 +263,13 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """(E,) in the unit of y."""
         return self._outputs(X)[:, 0]
+
+
+def _plain(value: Any) -> Any:
+    """Searches draw parameters as NumPy's numbers, which settings and JSON don't know."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _example(number: int, text: TextOrPair, label: Any) -> TextExample:
