@@ -4,6 +4,7 @@ best/weights.safetensors    the weights, in our names
 best/history.json           every evaluation: step, score; the best one's step
 """
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from bertsmith.files import atomic_folder, read_json, tensors_written_to, write_json
+from bertsmith.files import flush, read_json, tensors_written_to, write_json
 
 
 @dataclass
@@ -47,27 +48,35 @@ class Best:
     def consider(self, step: int, metrics: dict[str, float], model: nn.Module, write: bool = True) -> None:
         """Adds an evaluation, and keeps the weights if it is the best so far; of equals the first."""
         score, best = metrics[self.metric], self.score
+        if math.isnan(score):  # a constant output has no correlation; every number is better than that
+            score = -math.inf
         if self.history and self.history[-1][0] == step:
             return
         self.history.append((step, score))
         if not write:
             return
         if best is None or score > best:
-            with atomic_folder(self.folder, replace=True) as partial:
-                with tensors_written_to(partial / "weights.safetensors"):
-                    tensors = {
-                        name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()
-                    }
-                    save_file(tensors, partial / "weights.safetensors")
-                self._write_history(partial)
-        else:
-            self._write_history(self.folder)
+            self._write_weights(model)
+        self._write_history()
 
     def restore(self, model: nn.Module) -> None:
         """Puts the best weights into the model."""
         model.load_state_dict(load_file(self.folder / "weights.safetensors"))
 
-    def _write_history(self, folder: Path) -> None:
+    def _write_weights(self, model: nn.Module) -> None:
+        """File by file: a folder is for a moment absent while it is replaced, and the history with it.
+
+        A kill before the history is written costs nothing: the evaluation comes again on resuming.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+        partial = self.folder / ".weights.partial"
+        with tensors_written_to(partial):
+            save_file(tensors, partial)
+        flush(partial)
+        partial.replace(self.folder / "weights.safetensors")
+
+    def _write_history(self) -> None:
         best = max(self.history, key=lambda each: each[1])
         value: dict[str, Any] = {"metric": self.metric, "best_step": best[0], "history": self.history}
-        write_json(folder / "history.json", value)
+        write_json(self.folder / "history.json", value)
