@@ -1,0 +1,68 @@
+"""Places in a fine-tuning run where a process sends itself a signal."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL, Signals
+
+import torch
+from places import PLACES, Strike, _after, _before
+from torch import Tensor
+
+from bertsmith.tasks.finetuning import Finetuning
+from bertsmith.training import best, finetune
+
+
+@dataclass(frozen=True)
+class FinetuneFault:
+    """A signal at the `time`-th arrival of a process at a place of `FINETUNE_PLACES`."""
+
+    place: str
+    time: int = 1
+    signal: Signals = SIGKILL
+
+    def install(self) -> None:
+        left = self.time
+
+        def strike() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), self.signal)
+
+        FINETUNE_PLACES[self.place](strike)
+
+
+def _half_of_the_best_weights(strike: Strike) -> None:
+    original = best.save_file
+
+    def save_file(tensors: dict[str, Tensor], path: Path) -> None:
+        original(tensors, path)
+        os.truncate(path, path.stat().st_size // 2)
+        strike()
+        original(tensors, path)
+
+    best.save_file = save_file
+
+
+FINETUNE_PLACES: dict[str, Callable[[Strike], None]] = {
+    "before a micro-batch": _before(Finetuning, "loss"),
+    "after the weights changed": _after(torch.optim.AdamW, "step"),
+    "during evaluation": _before(Finetuning, "evaluate"),
+    "before an evaluation counts": _before(best.Best, "consider"),
+    "after an evaluation counts": _after(best.Best, "consider"),
+    "in the middle of the best weights": _half_of_the_best_weights,
+    "between the best weights and their history": _before(best.Best, "_write_history"),
+    "in the middle of a log line": PLACES["in the middle of a log line"],
+    "in the middle of a checkpoint": PLACES["in the middle of a tensor file"],
+    "in the middle of removing a checkpoint": PLACES["in the middle of removing a checkpoint"],
+    "before a folder gets its name": _before(Path, "rename"),
+    "before a file gets its name": _before(Path, "replace"),
+    "before a restart is noted as finished": _before(finetune, "write_json"),
+    "between two restarts": _before(finetune, "_keep_best_only"),
+    "before the model is saved": _before(finetune, "save_task_model"),
+    "after the model was saved": _after(finetune, "save_task_model"),
+    "before the results are written": _before(finetune, "write_results"),
+    "while files are forced to disk": PLACES["while files are forced to disk"],
+}
