@@ -16,7 +16,13 @@ from bertsmith.training.finetune import FinetuneResult, finetune
 
 FILLERS = [first + last for first in "bdfg" for last in ("ano", "elo", "iru")]
 SIGNS = {"happy": "good", "sunny": "good", "awful": "bad", "rainy": "bad"}  # word → label
-SMALL_RUN = ("optimizer.learning_rate=0.01", "batch_size=8", "dropout=0", "hardware.threads=1")
+SMALL_RUN = (
+    "max_length=32",
+    "optimizer.learning_rate=0.01",
+    "batch_size=8",
+    "dropout=0",
+    "hardware.threads=1",
+)
 Draw = np.random.Generator
 
 

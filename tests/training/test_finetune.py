@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +16,32 @@ from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.registry import find_task
+from bertsmith.training.best import Best
 from bertsmith.training.finetune import FinetuneResult
-from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.labelled_data import read_labelled_data
 
 LAYER = "bert.encoder.layer.{}.output.dense.weight"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_encoder(tmp_path_factory.mktemp("toy") / "encoder")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(autouse=True, scope="module")
+def _no_peak() -> Iterator[None]:
+    """The matrix product's speed is measured for the log only, and takes longer than a run here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertsmith.training.machine.matmul_flops", lambda *given, **named: 1e9)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pictures take longer than a run here; those of `finished` are drawn."""
+    monkeypatch.setattr("bertsmith.training.finetune.write_finetune_report", lambda *arguments: None)
+
+
+@pytest.fixture(scope="module")
 def finished(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> FinetuneResult:
     """Three restarts of classification, with a test file."""
     folder = tmp_path_factory.mktemp("finished")
@@ -137,29 +152,6 @@ def test_patience_ends_a_run_that_no_longer_gets_better(encoder: Path, tmp_path:
     assert (restart["step"], restart["steps"]) == (12, 36)  # the first evaluation is never beaten
 
 
-def test_without_a_dev_file_a_share_is_held_out_that_stays_when_rows_are_added(tmp_path: Path) -> None:
-    texts = [f"text number {number}" for number in range(400)]
-    few, many = (held_out(tmp_path, f"{count}.jsonl", texts[:count]) for count in (300, 400))
-    assert few == many & set(texts[:300])
-    assert 15 <= len(few) <= 45
-    doubled = held_out(tmp_path, "twice.jsonl", texts[:300] + texts[:300])
-    assert doubled == few, "equal texts fell on both sides"
-
-
-def held_out(folder: Path, name: str, texts: list[str]) -> set[str]:
-    rows = [json.dumps({"text": text, "label": str(len(text) % 2)}) for text in texts]
-    (folder / name).write_text("\n".join(rows))
-    recipe = FinetuneRecipe(
-        task="classification", model="m", train=str(folder / name), out="o", dev_share=0.1
-    )
-    kind = find_task("classification")
-    data = read_labelled_data(kind(kind.Settings()), recipe)
-    dev = {example.text for example in data.dev}
-    assert dev.isdisjoint(example.text for example in data.train)
-    assert len(data.train) + len(data.dev) == len(texts)
-    return dev
-
-
 def test_texts_that_dev_shares_with_train_are_told(encoder: Path, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", "classification", 40)
     result = run("classification", encoder, tmp_path, "epochs=1", train=rows, dev=rows)
@@ -216,6 +208,32 @@ def test_small_micro_batches_give_the_same_run(encoder: Path, tmp_path: Path) ->
     assert scores[0][0] == pytest.approx(scores[1][0], rel=1e-6)
 
 
+@pytest.mark.parametrize("evaluation", [1, 4], ids=["in the first restart", "in the second"])
+def test_an_interrupted_run_goes_on_to_the_same_model(
+    evaluation: int, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit, with dropout: both restarts' scores, and every weight of the best."""
+    settings = ("epochs=3", "restarts=2", "dropout=0.1")
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    whole = run("classification", encoder, tmp_path / "whole", *settings)
+    considered, consider = count(), Best.consider
+
+    def interrupted(best: Best, *arguments: Any) -> None:
+        if next(considered) == evaluation:
+            raise KeyboardInterrupt
+        consider(best, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Best, "consider", interrupted)
+        run("classification", encoder, tmp_path / "parts", *settings)
+    parts = run("classification", encoder, tmp_path / "parts", *settings, resume=True)
+    scores = [[each["score"] for each in results_of(found)["restarts"]] for found in (whole, parts)]
+    assert scores[0] == scores[1]
+    first, second = (load_file(found.model / "model.safetensors") for found in (whole, parts))
+    assert all(bool((first[name] == second[name]).all()) for name in first)
+
+
 # -- what is refused ---------------------------------------------------------------------------------------
 
 
@@ -261,10 +279,3 @@ def test_a_label_that_training_never_showed_is_refused_by_line(encoder: Path, tm
     (tmp_path / "dev.jsonl").write_text('{"text": "bano", "label": "neither"}\n')
     with pytest.raises(InputError, match=r"dev\.jsonl, line 1: the label 'neither'"):
         run("classification", encoder, tmp_path, dev=tmp_path / "dev.jsonl")
-
-
-def test_settings_of_the_task_stand_beside_those_of_the_run() -> None:
-    values = {"task": "tagging", "model": "m", "train": "t", "out": "o"}
-    recipe = make_finetune_recipe(values, ["crf=true", "optimizer.learning_rate=3e-5", "epochs=2"])
-    assert (recipe.settings, recipe.epochs) == ({"crf": True}, 2)
-    assert recipe.resolved(10, 7).steps == 20
