@@ -1,7 +1,7 @@
 """Heads: what we save gives the same outputs in transformers, and what it saves gives the same ones here."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -25,11 +25,16 @@ from head_parity import (
 )
 from model_parity import assert_same, with_large_weights
 
+from bertsmith.model.config import BertConfig
 from bertsmith.tasks.task_checkpoint import load_task_model
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC"]
 families = pytest.mark.parametrize("family", FAMILIES)
 SEQUENCE = transformers.AutoModelForSequenceClassification
+
+
+def test_every_family_is_tested_here() -> None:
+    assert set(get_args(BertConfig.model_fields["model_type"].annotation)) == set(FAMILIES)
 
 
 @families
