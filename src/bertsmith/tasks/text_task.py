@@ -180,9 +180,3 @@ def mean_over_windows(outputs: Tensor, layout: Layout) -> Tensor:
     sums = sums.index_add(0, layout.example_of_window, outputs)
     counts = torch.bincount(layout.example_of_window, minlength=layout.examples)
     return sums / counts[:, None]
-
-
-def require_text(examples: Sequence[TextExample]) -> None:
-    """Raises InputError when no example has any text."""
-    if not any(example.text.strip() for example in examples):
-        raise InputError(f"Every text is empty, from {examples[0].where} on. Is --text the right column?")

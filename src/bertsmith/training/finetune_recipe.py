@@ -23,6 +23,8 @@ from bertsmith.training.settings import (
     override,
 )
 
+_SPECIAL_TOKENS = 2  # around a single text
+
 
 class FinetuneOptimizer(OptimizerSettings):
     """AdamW with the rates of fine-tuning."""
@@ -73,6 +75,15 @@ class FinetuneRecipe(RunSettings):
             raise ValueError("the length of a fine-tuning run is given by epochs, not by steps or hours")
         return self
 
+    @model_validator(mode="after")
+    def _one_adaptation(self) -> Self:
+        if self.lora.rank and (self.freeze_embeddings or self.freeze_layers or self.reinitialise):
+            raise ValueError(
+                "lora.rank freezes the whole encoder and adds to it: leave out freeze_embeddings, "
+                "freeze_layers and reinitialise, or set lora.rank=0"
+            )
+        return self
+
     def resolved(self, steps_per_epoch: int, seed: int) -> "FinetuneRun":
         """The run of one seed as the loop takes it: in steps, with a checkpoint at each evaluation."""
         every = max(steps_per_epoch // self.evaluations, 1)
@@ -115,11 +126,18 @@ def make_finetune_recipe(values: dict[str, Any], overrides: list[str]) -> Finetu
 def task_settings(recipe: FinetuneRecipe, task: type[Task[Any]]) -> Any:
     """The task's own settings, checked. Raises RecipeError."""
     try:
-        return task.Settings.model_validate(recipe.settings)
+        settings = task.Settings.model_validate(recipe.settings)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise RecipeError(f"{task.name}: {key}: {first['msg']}, found {first['input']!r}.") from error
+    room = settings.max_length - _SPECIAL_TOKENS
+    if "stride" in recipe.settings and settings.stride is not None and settings.stride >= room:
+        raise RecipeError(
+            f"{task.name}: stride = {settings.stride}, but with max_length = {settings.max_length} there is "
+            f"room for {room} tokens of text: at most {room - 1} can be shared with the next."
+        )
+    return settings
 
 
 def _refuse_unknown(values: dict[str, Any], task: type[Task[Any]]) -> None:

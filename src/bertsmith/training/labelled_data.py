@@ -34,6 +34,7 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe) -> LabelledData:
     else:
         dev = task.read(Path(recipe.dev))
     test = task.read(Path(recipe.test)) if recipe.test else None
+    _require_text(task, train)
     task.learn_labels(train)
     for examples in (train, dev, test or []):
         task.check(examples)
@@ -50,6 +51,12 @@ def _held_out(task: Task[Any], examples: list[Any], recipe: FinetuneRecipe) -> t
             "Give a file of its own with --dev."
         )
     return train, dev
+
+
+def _require_text(task: Task[Any], train: Sequence[Any]) -> None:
+    """A few empty texts are learned from as they are; nothing else than these is a slip."""
+    if not any(text.strip() for example in train for text in task.texts(example)):
+        raise InputError(f"Every text is empty, from {train[0].where} on. Is --text the right column?")
 
 
 def _is_held_out(texts: Sequence[str], share: float) -> bool:

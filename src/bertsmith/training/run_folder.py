@@ -35,6 +35,8 @@ def open_finetuning(recipe: FinetuneRecipe, resume: bool) -> Path:
 def _open(
     out: Path, recipe: RunSettings, read: Callable[[Path], RunSettings], resume: bool, again: str
 ) -> Path:
+    if out.is_file():
+        raise RecipeError(f"{out} is a file. Name a folder for the run with out=.")
     stored = out / "recipe.toml"
     if not stored.exists():
         return out

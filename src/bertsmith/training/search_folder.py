@@ -18,6 +18,8 @@ SEARCH_FILE, TRIALS_FILE, BEST_FILE = "search.json", "trials.json", "best.toml"
 
 def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
     """The trials that are over. Raises RecipeError when the folder holds another search, or any unasked."""
+    if out.is_file():
+        raise RecipeError(f"{out} is a file. Name a folder for the search with out=.")
     stored = out / SEARCH_FILE
     if not stored.exists():
         return []
@@ -66,4 +68,4 @@ def _identity(search: Search) -> dict[str, Any]:
     """What must be the same when a search goes on: all but the number of trials and where it lies."""
     recipe = json.loads(search.recipe.model_dump_json(exclude={"out", "hardware", "log_every"}))
     settings = json.loads(search.settings.model_dump_json(exclude={"trials"}))
-    return {**recipe, **settings, "fixed": sorted(search.fixed)}
+    return {**recipe, **settings, "given": sorted(search.fixed)}
