@@ -1,0 +1,266 @@
+"""A search over settings: its proposals, that it goes on after a kill, and that its best can be had again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finetune_toys import tiny_encoder, write_rows
+from safetensors.torch import load_file
+
+from bertsmith.cli.main import main
+from bertsmith.errors import MissingExtra, RecipeError
+from bertsmith.inference.predictor import Predictor
+from bertsmith.training import finetune_report, machine
+from bertsmith.training import tune as tuning
+from bertsmith.training.finetune import finetune
+from bertsmith.training.search_space import make_search
+from bertsmith.training.trials import (
+    COMPLETE,
+    DIVERGED,
+    PRUNED,
+    Trial,
+    importance_of,
+    leading_trial,
+    study_of,
+)
+from bertsmith.training.tune import TuneResult, tune
+
+pytest.importorskip("optuna")
+
+SMALL = (
+    "trials=6",
+    "search.learning_rate=[1e-4,0.02]",
+    "search.epochs=[1,3]",
+    "search.batch_size=[8,16]",
+    "optimizer.warmup=0.1",
+    "dropout=0",
+    "max_length=64",
+    "hardware.threads=1",
+)
+NAMES = {"optimizer.learning_rate", "optimizer.layer_decay", "epochs", "batch_size", "freeze_layers"}
+VALUES = {"task": "classification", "model": "m", "train": "t", "out": "o"}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose speed needs no measuring."""
+    monkeypatch.setattr(machine, "matmul_flops", lambda *_, **__: 1e11)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("tune")
+    return {
+        "model": str(tiny_encoder(folder / "encoder")),
+        "train": str(write_rows(folder / "train.jsonl", "classification", 64)),
+        "dev": str(write_rows(folder / "dev.jsonl", "classification", 40, seed=1)),
+    }
+
+
+@pytest.fixture(scope="module")
+def found(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
+    """A search of six trials without a stop."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "matmul_flops", lambda *_, **__: 1e11)
+        return search(files, tmp_path_factory.mktemp("found") / "search")
+
+
+def search(files: dict[str, str], out: Path, *overrides: str, **named: Any) -> TuneResult:
+    return tune("classification", *SMALL, *overrides, **files, out=str(out), **named)
+
+
+def timeless(trials: list[Trial]) -> list[tuple[Any, ...]]:
+    return [(each.number, each.choice, each.state, each.score, each.steps, each.scores) for each in trials]
+
+
+# -- a whole search ----------------------------------------------------------------------------------------
+
+
+def test_the_baseline_comes_first_and_the_others_differ_within_the_bounds(found: TuneResult) -> None:
+    baseline, *others = [trial.choice for trial in found.trials]
+    assert baseline == {
+        "optimizer.learning_rate": 5e-5,
+        "optimizer.layer_decay": 1.0,
+        "epochs": 3,
+        "batch_size": 32,
+        "freeze_layers": 0,
+    }
+    assert len({json.dumps(choice) for choice in others}) == 5
+    for choice in others:
+        assert 5e-5 <= choice["optimizer.learning_rate"] <= 0.02  # widened to hold the baseline's
+        assert 0.7 <= choice["optimizer.layer_decay"] <= 1
+        assert choice["epochs"] in (1, 2, 3) and choice["batch_size"] in (8, 16, 32)
+        assert choice["freeze_layers"] in (0, 1)
+
+
+def test_the_best_is_the_highest_score_and_what_it_says_is_trained_again_by_finetune(
+    found: TuneResult, files: dict[str, str], tmp_path: Path
+) -> None:
+    """To the bit: a trial takes the steps that a run of its own takes."""
+    ended = [trial.score or 0.0 for trial in found.trials if trial.state == COMPLETE]
+    assert found.best.score == max(ended)
+    settings = [f"{name}={value}" for name, value in found.best.choice.items()]
+    fixed = [change for change in SMALL if not change.startswith(("trials", "search"))]
+    again = finetune("classification", *fixed, *settings, **files, out=str(tmp_path / "again"))
+    assert again.results.restarts[0].score == found.best.score
+    kept, run = (
+        load_file(folder / "model" / "model.safetensors") for folder in (found.out, tmp_path / "again")
+    )
+    assert all(bool((kept[name] == run[name]).all()) for name in run)
+
+
+def test_the_folder_holds_the_best_model_its_recipe_and_a_page(
+    found: TuneResult, files: dict[str, str]
+) -> None:
+    out = found.out
+    evaluated = Predictor.load(out / "model").evaluate(files["dev"], files["train"])
+    assert evaluated.model["accuracy"] == pytest.approx(found.best.score)
+    assert [path.parts[-3] for path in out.glob("trials/*/best/weights.safetensors")] == [
+        str(found.best.number)
+    ]
+    assert not list(out.glob("trials/*/checkpoints"))
+    assert finetune_report.command(found.recipe) in (out / "best.toml").read_text()
+    page = (out / "report.html").read_text()
+    assert "0 (baseline)" in page and "Score by optimizer.learning_rate" in page
+    assert json.loads((out / "results.json").read_text())["sides"]["dev"]["rows"] == 40
+
+
+def test_importance_is_shared_out_among_what_was_searched(found: TuneResult) -> None:
+    assert set(found.importance) in (set(), NAMES)
+    if found.importance:
+        assert sum(found.importance.values()) == pytest.approx(1)
+
+
+# -- going on ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dies_in", [0, 3])
+def test_a_search_stopped_in_a_trial_comes_to_the_same(
+    dies_in: int, found: TuneResult, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    train = tuning._train
+
+    def deadly(bench: Any, recipe: Any, folder: Path, hopeless: Any) -> Any:
+        if folder.name == str(dies_in):
+            train(bench, recipe, folder, hopeless)
+            raise Killed
+        return train(bench, recipe, folder, hopeless)
+
+    monkeypatch.setattr(tuning, "_train", deadly)
+    with pytest.raises(Killed):
+        search(files, tmp_path / "search")
+    monkeypatch.undo()
+    monkeypatch.setattr(machine, "matmul_flops", lambda *_, **__: 1e11)
+    heard: list[int] = []
+    again = search(files, tmp_path / "search", resume=True, hear=lambda trial: heard.append(trial.number))
+    assert timeless(again.trials) == timeless(found.trials)
+    assert heard == list(range(dies_in, 6))
+    kept, whole = (load_file(out / "model" / "model.safetensors") for out in (again.out, found.out))
+    assert all(bool((kept[name] == whole[name]).all()) for name in whole)
+
+
+def test_another_search_in_the_same_folder_is_refused(found: TuneResult, files: dict[str, str]) -> None:
+    with pytest.raises(RecipeError, match=r"already holds a search\. Go on with it by --resume"):
+        search(files, found.out)
+    with pytest.raises(RecipeError, match="begun with other settings: dev_share, prune"):
+        search(files, found.out, "dev_share=0.3", "prune=false", resume=True)
+
+
+# -- what is searched --------------------------------------------------------------------------------------
+
+
+def test_what_is_given_is_not_searched() -> None:
+    given = make_search(VALUES, ["batch_size=8", "optimizer.learning_rate=1e-3", "trials=3"])
+    assert given.baseline(4).keys() == NAMES - {"batch_size", "optimizer.learning_rate"}
+    assert given.recipe_of({"epochs": 5}).batch_size == 8
+    assert given.settings.trials == 3
+    with_lora = make_search(VALUES, ["lora.rank=4"])
+    assert with_lora.baseline(4).keys() == NAMES - {"freeze_layers"}
+
+
+def test_a_choice_becomes_the_recipe_of_its_trial() -> None:
+    choice = {"optimizer.learning_rate": 1e-3, "epochs": 5, "freeze_layers": 2}
+    recipe = make_search(VALUES, ["optimizer.weight_decay=0.1"]).recipe_of(choice)
+    adam = recipe.optimizer
+    assert (adam.learning_rate, adam.weight_decay, recipe.epochs, recipe.freeze_layers) == (1e-3, 0.1, 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("trails=3", "unknown key 'trails'. Did you mean 'trials'"),
+        ("search.epoch=[1,2]", "unknown key 'search.epoch'. Did you mean 'search.epochs'"),
+        ("search.learning_rate=[1e-3,1e-5]", "needs two bounds"),
+        ("search.layer_decay=[0.5,1.5]", "at most 1"),
+        ("trials=0", "trials"),
+        ("restarts=3", "restarts are not searched"),
+    ],
+)
+def test_an_impossible_search_is_refused(change: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message.replace("?", r"\?")):
+        make_search(VALUES, [change])
+
+
+def test_without_optuna_the_install_line_is_given(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'bertsmith\[tune\]'"):
+        search(files, tmp_path / "search")
+    assert not (tmp_path / "search").exists()
+
+
+# -- trials as optuna sees them ----------------------------------------------------------------------------
+
+
+def trial(number: int, rate: float, score: float | None, state: str = COMPLETE, *scores: float) -> Trial:
+    return Trial(number, {"rate": rate}, state, score, 1.0, 10, list(scores))
+
+
+def test_of_equal_trials_the_first_leads_and_only_finished_ones_can() -> None:
+    some = [trial(0, 0.1, 0.5), trial(1, 0.2, 0.7), trial(2, 0.3, 0.7), trial(3, 0.4, 0.9, PRUNED)]
+    assert leading_trial(some) == some[1]
+    assert leading_trial([trial(0, 0.1, None, DIVERGED)]) is None
+
+
+def test_a_trial_below_the_median_at_its_second_evaluation_is_given_up() -> None:
+    from optuna.distributions import FloatDistribution
+
+    space = {"rate": FloatDistribution(0.0, 1.0)}
+    known = [trial(number, 0.1 * number, 0.8, COMPLETE, 0.5, 0.8) for number in range(4)]
+    asked = study_of(known, space, 0).ask(fixed_distributions=space)
+    asked.report(0.1, 1)
+    assert not asked.should_prune(), "the first evaluation says too little"
+    asked.report(0.6, 2)
+    assert asked.should_prune()
+
+
+def test_importance_names_the_setting_that_decides() -> None:
+    from optuna.distributions import FloatDistribution
+
+    space = {"rate": FloatDistribution(0.0, 1.0), "idle": FloatDistribution(0.0, 1.0)}
+    known = [
+        Trial(n, {"rate": n / 20, "idle": (n * 7 % 20) / 20}, COMPLETE, n / 20, 1.0, 10) for n in range(20)
+    ]
+    shares = importance_of(known, space, 0)
+    assert shares["rate"] > 0.8 and sum(shares.values()) == pytest.approx(1)
+    assert importance_of(known[:2], space, 0) == {}
+
+
+def test_the_command_line_tells_of_each_trial_and_goes_on_to_more(
+    files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "search")
+    options = [word for name, path in files.items() for word in (f"--{name}", path)]
+    command = ["tune", "classification", *options, "--out", out, *SMALL[1:]]
+    assert main([*command, "trials=1"]) == 0
+    told = capsys.readouterr().out
+    assert "trial 0: " in told and "optimizer.learning_rate=5e-05" in told and "0 (baseline)" in told
+    assert main([*command, "trials=2", "--resume"]) == 0
+    told = capsys.readouterr().out
+    assert "trial 1: " in told and "trial 0: " not in told
+    assert len(json.loads((tmp_path / "search" / "trials.json").read_text())) == 2
