@@ -35,7 +35,7 @@ SMALL = (
     "search.batch_size=[8,16]",
     "optimizer.warmup=0.1",
     "dropout=0",
-    "max_length=64",
+    "max_length=32",
     "hardware.threads=1",
 )
 NAMES = {"optimizer.learning_rate", "optimizer.layer_decay", "epochs", "batch_size", "freeze_layers"}
@@ -259,7 +259,7 @@ def test_the_command_line_tells_of_each_trial_and_goes_on_to_more(
     command = ["tune", "classification", *options, "--out", out, *SMALL[1:]]
     assert main([*command, "trials=1"]) == 0
     told = capsys.readouterr().out
-    assert "trial 0: " in told and "optimizer.learning_rate=5e-05" in told and "0 (baseline)" in told
+    assert "trial 0: " in told and "optimizer.learning_rate=5e-05" in told
     assert main([*command, "trials=2", "--resume"]) == 0
     told = capsys.readouterr().out
     assert "trial 1: " in told and "trial 0: " not in told

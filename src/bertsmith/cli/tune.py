@@ -72,7 +72,8 @@ def tune(
 
     def hear(trial: Trial) -> None:
         choice = " ".join(f"{name}={value:.4g}" for name, value in trial.choice.items())
-        console.print(f"trial {trial.number}: {shown(trial.score)} {trial.state}  {choice}", markup=False)
+        line = f"trial {trial.number}: {shown(trial.score)} {trial.state}  {choice}"
+        console.print(line, markup=False, soft_wrap=True)
 
     columns = {"text": text, "text_pair": text_pair, "label": label, "format": format}
     given = {name: value for name, value in columns.items() if value is not None}
