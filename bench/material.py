@@ -15,21 +15,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def find(options: argparse.Namespace) -> tuple[str, str]:
-    """The paths of store and tokenizer. A vocabulary made here has 30,522 pieces, as BERT's."""
+    """The paths of store and tokenizer: BERT's uncased vocabulary, which is MiniLM's too."""
     if options.store and options.tokenizer:
         return options.store, options.tokenizer
     from bertsmith.data.store import tokenize_corpus
+    from bertsmith.model.locate import locate_model
     from bertsmith.text.corpus import Corpus, CorpusSettings, build_corpus
     from bertsmith.text.tokenizer import Tokenizer
-    from bertsmith.text.vocabulary import train_tokenizer
 
     source = str(_WIKIPEDIA) if _WIKIPEDIA.is_dir() else "pydocs:"
     folder = _MADE / ("wikipedia" if _WIKIPEDIA.is_dir() else "pydocs")
-    corpus, tokenizer, store = folder / "corpus", folder / "tokenizer", folder / "store"
+    corpus, store, tokenizer = folder / "corpus", folder / "store", locate_model("minilm").folder
     if not corpus.exists():
         build_corpus([source], corpus, settings=CorpusSettings())
-    if not tokenizer.exists():
-        train_tokenizer(Corpus.open(corpus), tokenizer)
     if not store.exists():
         tokenize_corpus(Corpus.open(corpus), Tokenizer.load(tokenizer), store)
     return str(store), str(tokenizer)

@@ -12,6 +12,7 @@ from tiny_run import NewRun
 
 from bertsmith.errors import BertsmithError, CorpusError, RecipeError, ResourceError, StoreError
 from bertsmith.text.corpus import CorpusSettings, build_corpus
+from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training import machine
 from bertsmith.training import pretrain as pretraining
 from bertsmith.training.distributed import Ranks
@@ -119,8 +120,22 @@ def test_a_resume_with_other_settings_names_them(begun: Settings) -> None:
     }
     with pytest.raises(RecipeError) as error:
         start(other, resume=True)
-    assert "begun with other settings: seed, data.batch_size, optimizer.clip. Resume" in str(error.value)
+    assert "begun with other settings: seed, optimizer.clip, data.batch_size. Resume" in str(error.value)
     assert snapshot(begun) == before
+
+
+def test_another_vocabulary_of_the_same_size_does_not_go_with_a_trained_model(
+    begun: Settings, new_run: NewRun, tmp_path: Path
+) -> None:
+    model = Path(begun["out"]) / "model"
+    own = Tokenizer.load(model)
+    exchanged = [*own.pieces[:-2], own.pieces[-1], own.pieces[-2]]
+    Tokenizer.from_pieces(exchanged, lowercase=own.lowercase).save(tmp_path / "other")
+    settings = new_run(init=str(model), tokenizer=str(tmp_path / "other"))
+    settings.pop("model", None)
+    with pytest.raises(RecipeError, match=r"as many pieces as that of init = .*, but others"):
+        start(settings)
+    assert everything_in(Path(settings["out"]).parent) == []
 
 
 def test_what_does_not_change_the_steps_may_change(begun: Settings) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from bertsmith.data.store import TokenStore, tokenize_corpus
 from bertsmith.data.stream import require_documents
-from bertsmith.errors import CorpusError, RecipeError, StoreError
+from bertsmith.errors import CorpusError, RecipeError, StoreError, TokenizerError
 from bertsmith.files import sha256
 from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
@@ -42,6 +42,7 @@ def open_inputs(
     tokenizer = _tokenizer(recipe, init)
     model, notes = _model(recipe, tokenizer, init)
     _check_fit(recipe, tokenizer, model.config, machine.ranks)
+    _check_pieces(recipe, tokenizer, init)
     require_resources(model, recipe, machine, hardware, out)
     train, heldout = _stores(recipe, tokenizer, out, machine.ranks, console)
     _check_text(recipe, train)
@@ -127,6 +128,21 @@ def _check_fit(recipe: Recipe, tokenizer: Tokenizer, config: BertConfig, ranks: 
         raise RecipeError(
             f"data.batch_size = {recipe.data.batch_size} leaves some of the {ranks.count} ranks without a "
             "sequence. Raise it, or start fewer ranks."
+        )
+
+
+def _check_pieces(recipe: Recipe, tokenizer: Tokenizer, init: Path | None) -> None:
+    """Raises RecipeError where the tokenizer's ids mean other pieces than those init was trained with."""
+    if recipe.tokenizer is None or init is None:
+        return
+    try:
+        own = Tokenizer.load(init)
+    except TokenizerError:  # a folder of weights alone: the user knows what belongs to them
+        return
+    if own.pieces != tokenizer.pieces:
+        raise RecipeError(
+            f"tokenizer = {recipe.tokenizer} has as many pieces as that of init = {recipe.init}, but others: "
+            "every embedding would stand for another piece. Leave tokenizer= out to use init's own."
         )
 
 
