@@ -11,6 +11,7 @@ from cyclopts import CycloptsError
 from bertsmith.cli.main import COMMANDS, build_app
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.recipe import Recipe, read_recipe, recipe_names
+from bertsmith.training.search_space import make_search
 from test_docs import settings
 
 REPOSITORY = Path(__file__).parent.parent
@@ -58,12 +59,13 @@ def test_settings_of_pretrain_are_ones_that_there_are(page: Path) -> None:
 
 
 @each_page
-def test_settings_of_finetune_are_ones_that_there_are(page: Path) -> None:
+def test_settings_of_finetune_and_tune_are_ones_that_there_are(page: Path) -> None:
     """Those of a task that the page makes itself are held by the test that makes it."""
+    check = {"finetune": make_finetune_recipe, "tune": make_search}
     for words in commands(read(page)):
-        if words[0] == "finetune" and len(words) > 2 and words[1] != "TASK" and ":" not in words[1]:
+        if words[0] in check and len(words) > 2 and words[1] != "TASK" and ":" not in words[1]:
             given = {"task": words[1], "model": "m", "train": "t", "out": "o"}
-            make_finetune_recipe(given, [word for word in words[2:] if re.match(r"[\w.]+=", word)])
+            check[words[0]](given, [word for word in words[2:] if re.match(r"[\w.]+=", word)])
 
 
 @each_page

@@ -15,6 +15,8 @@ from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Outputs, Task, TaskSettings
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.search_space import TuneSettings
+from bertsmith.training.settings import override
 from test_docs import settings
 
 PAGE = Path(__file__).parent.parent / "docs" / "finetuning.md"
@@ -64,6 +66,14 @@ def test_the_table_of_settings_has_each_of_a_task_with_its_default() -> None:
     for task in TASKS:
         own = {item for item in settings(find_task(task).Settings) if item not in shared.items()}
         assert {(name, default) for each, name, default in rows if each == f"`{task}`"} == own
+
+
+def test_the_bounds_of_a_search_are_its_defaults() -> None:
+    shown: dict[str, Any] = {}
+    for change in re.findall(r"`(search\.\w+=\[[\d.e,-]+\])`", section("Searching the settings")):
+        override(shown, change)
+    expected = TuneSettings().search.model_dump(mode="json", exclude_none=True)
+    assert shown == {"search": expected}
 
 
 def test_the_table_of_tasks_has_each() -> None:
