@@ -226,7 +226,8 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """(E,) the most probable class of each text."""
-        chosen: npt.NDArray[Any] = self.classes_[self._logits(X).argmax(axis=1)]
+        best = self._logits(X).argmax(axis=1)  # before classes_ is read: refuses what isn't fitted
+        chosen: npt.NDArray[Any] = self.classes_[best]
         return chosen
 
     def _logits(self, X: Any) -> npt.NDArray[np.float64]:
