@@ -1,7 +1,6 @@
 """Whole runs in the small: they learn, say what they found, and leave a model that predicts the same."""
 
 import json
-import math
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -66,7 +65,7 @@ def test_each_task_learns_better_than_its_most_frequent_answer(
     side = results_of(result)["sides"]["dev"]
     metric = find_task(task)(find_task(task).Settings()).main_metric
     majority = next(iter(side["baselines"].values()))[metric]
-    assert side["model"][metric] > max(0.0 if math.isnan(majority) else majority, 0.3) + 0.2
+    assert side["model"][metric] > majority + 0.2
     predictor = Predictor.load(result.model)
     again = predictor.evaluate(tmp_path / "dev.jsonl", tmp_path / "train.jsonl")
     assert again.model[metric] == pytest.approx(side["model"][metric], abs=1e-6)
