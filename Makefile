@@ -9,7 +9,7 @@
 VENV ?= .venv
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
-BENCH ?= $(filter-out bench/harness.py bench/material.py,$(sort $(wildcard bench/*.py)))
+BENCH ?= $(filter-out bench/harness.py bench/material.py bench/labelled.py $(wildcard bench/trainer*.py),$(sort $(wildcard bench/*.py)))
 BIN := $(VENV)/bin
 
 # The first interpreter that really runs (a version manager's shim may exist and fail), is of a version that

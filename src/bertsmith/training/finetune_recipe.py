@@ -143,5 +143,10 @@ def task_settings(recipe: FinetuneRecipe, task: type[Task[Any]]) -> Any:
 def _refuse_unknown(values: dict[str, Any], task: type[Task[Any]]) -> None:
     known = [*FinetuneRecipe.model_fields, *task.Settings.model_fields]
     for key in values:
+        if key in ("evaluation", "checkpoint"):
+            raise RecipeError(
+                f"finetune: {key}.* is for pre-training. Here evaluations=N says how often in an epoch the "
+                "model is measured and saved."
+            )
         if key not in known:
             raise RecipeError(f"finetune: unknown key {key!r}.{nearest(key, known)}")
