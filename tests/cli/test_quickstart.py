@@ -1,11 +1,15 @@
 """The whole flow in one command: five stages in turn, and the second time nothing is made again."""
 
+import json
+import random
 import re
 from pathlib import Path
 
 import pytest
 
+from bertsmith.cli import quickstart
 from bertsmith.cli.main import main
+from bertsmith.text.corpus import CorpusSettings, build_corpus
 
 SUBJECTS = ("court", "judge", "witness", "clerk", "lawyer", "jury", "tenant", "bank")
 
@@ -40,6 +44,12 @@ def test_from_text_to_filled_masks_and_again(source: str, capsys: pytest.Capture
     assert figures(second) == figures(first)
 
 
+def _sentence(draw: random.Random, name: str) -> str:
+    """Words that no other text has: near-duplicates would be dropped."""
+    words = ("".join(draw.choices("abcdeinorst", k=5)) for _ in range(9))
+    return f"The {name} has {' '.join(words)}."
+
+
 def figures(screen: str) -> str:
     """What was measured: the same model on the same masks."""
     return screen.partition("\n4  ")[2]
@@ -52,3 +62,26 @@ def test_an_empty_source_is_a_sentence_and_leaves_nothing(
     assert main(["quickstart", "--source", "empty", "--out", "made"]) == 2
     assert "empty" in capsys.readouterr().err
     assert not list(Path().glob("made/*"))
+
+
+def test_its_model_is_put_to_use_where_texts_have_several_sources(
+    source: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quickstart, "_SMALL", ("epochs=1", "batch_size=64"))
+    monkeypatch.setattr(quickstart, "find_spec", lambda _: None)
+    draw = random.Random(0)
+    for name in ("north", "south"):
+        texts = [" ".join(_sentence(draw, name) for _ in range(3)) for _ in range(110)]
+        lines = "\n".join(json.dumps({"text": text}) for text in texts)
+        Path(f"{name}.jsonl").write_text(lines)
+    command = ["quickstart", "--minutes", "0.02", "--vocab-size", "120", "--out", "made"]
+    corpus = build_corpus(["north.jsonl", "south.jsonl"], Path("made/corpus"), settings=CorpusSettings())
+    assert corpus.manifest.kept.documents == 220
+    assert main(command) == 0
+    screen = capsys.readouterr().out
+    assert "which of 2 sources" in screen
+    for start in ("pre-trained above", "random weights", "majority", "TF-IDF"):
+        assert start in screen
+    made = {path: path.stat().st_mtime_ns for path in Path("made").rglob("*") if path.is_file()}
+    assert main(command) == 0
+    assert {path: path.stat().st_mtime_ns for path in Path("made").rglob("*") if path.is_file()} == made

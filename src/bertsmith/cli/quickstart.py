@@ -58,8 +58,8 @@ def quickstart(
     _train(out, minutes)
     questions = _questions(source, out / "run")
     _show(MaskedLanguageModel.load(out / "run" / "model"), corpus, questions)
-    _finetune(corpus, out)
-    _say_what_next(out, questions[0])
+    used = _finetune(corpus, out)
+    _say_what_next(6 if used else 5, out, questions[0])
 
 
 def _corpus(source: str, path: Path) -> "Corpus":
@@ -142,8 +142,11 @@ def _show(model: "MaskedLanguageModel", corpus: "Corpus", questions: list[str]) 
         _tell("  " + "   ".join(f"{guess.token} {guess.probability:.0%}" for guess in guesses))
 
 
-def _finetune(corpus: "Corpus", out: Path) -> None:
-    """The model put to use, beside a start that has seen no text, TF-IDF and the majority."""
+def _finetune(corpus: "Corpus", out: Path) -> bool:
+    """The model put to use, beside a start that has seen no text, TF-IDF and the majority.
+
+    False where the text has too few sources to tell apart.
+    """
     from bertsmith.cli.screen import print_table, progress_bar
     from bertsmith.training.origin_task import (
         DEV_ROWS,
@@ -157,7 +160,7 @@ def _finetune(corpus: "Corpus", out: Path) -> None:
     task = out / "origin"
     sources = write_origin_task(corpus, task / "rows")
     if not sources:
-        return
+        return False
     _step(
         5,
         f"A use for it: which of {sources} sources does a text come from?",
@@ -176,16 +179,17 @@ def _finetune(corpus: "Corpus", out: Path) -> None:
         found = compare_starts(task / "rows", starts, task, _RESTARTS, progress)
     rows = []
     for name, results in found.items():
-        summary = results.summary()
+        summary = results["over_restarts"]
         rows.append((name, f"{summary['mean']:.1%}", f"{summary['worst']:.1%} to {summary['best']:.1%}"))
-    baselines = next(iter(found.values())).sides["dev"].baselines
+    baselines = next(iter(found.values()))["sides"]["dev"]["baselines"]
     rows += [(name, f"{metrics['accuracy']:.1%}", "") for name, metrics in baselines.items()]
     print_table(("start", "accuracy", "over the seeds"), rows)
+    return True
 
 
-def _say_what_next(out: Path, question: str) -> None:
+def _say_what_next(number: int, out: Path, question: str) -> None:
     model = out / "run" / "model"
-    _step(6, "What next")
+    _step(number, "What next")
     _tell(f"look      {out / 'run' / 'report.html'}")
     _tell(f"ask       bertsmith fill-mask {model} {_quoted(question)}")
     _tell(f"measure   bertsmith evaluate {model} {out / 'corpus'}")

@@ -5,13 +5,15 @@ the same few rows, from a pre-trained start and from a random one, beside TF-IDF
 """
 
 import hashlib
+import json
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from bertsmith.files import atomic_folder
+from bertsmith.files import atomic_folder, read_json
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.tasks.task_model import Progress
@@ -19,7 +21,6 @@ from bertsmith.text.corpus import Corpus
 from bertsmith.text.jsonl import write_jsonl
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.finetune import finetune
-from bertsmith.training.results import Results
 
 CLASSES, TRAIN_ROWS, DEV_ROWS = 8, 64, 32  # rows a class
 _FEWEST_WORDS, _MOST_WORDS = 20, 60
@@ -35,11 +36,15 @@ class Start:
 
 
 def write_origin_task(corpus: Corpus, folder: Path) -> int:
-    """Writes train.jsonl and dev.jsonl of texts from the sources that have most; returns how many sources.
+    """Writes train.jsonl and dev.jsonl of texts from the sources that have most, unless they are there;
+    returns how many sources.
 
     Which texts, and on which side, is decided by a hash of their names: stable when the corpus grows. With
     fewer than two sources of enough text nothing is written, and 0 returned.
     """
+    if (folder / "dev.jsonl").exists():
+        lines = (folder / "dev.jsonl").read_text(encoding="utf-8").splitlines()
+        return len({json.loads(line)["label"] for line in lines})
     texts: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for document in corpus.documents("train"):
         words = " ".join(document.sentences).split()
@@ -59,29 +64,34 @@ def write_origin_task(corpus: Corpus, folder: Path) -> int:
 
 
 def write_random_start(model: Path, folder: Path) -> None:
-    """The same shape and vocabulary as `model`, with weights that have seen no text."""
+    """The same shape and vocabulary as `model`, with weights that have seen no text; unless it is there."""
+    if folder.exists():
+        return
     trained, _ = load_pretraining_model(model)
     torch.manual_seed(0)
     fresh = PretrainingModel(trained.config, trained.next_sentence is not None)
-    save_pretraining_model(folder, fresh, Tokenizer.load(model), {"weights": "random"}, replace=True)
+    save_pretraining_model(folder, fresh, Tokenizer.load(model), {"weights": "random"})
 
 
 def compare_starts(
     rows: Path, starts: list[Start], out: Path, restarts: int, progress: Progress | None = None
-) -> dict[str, Results]:
-    """Fine-tunes every start on the same rows with the same seeds."""
+) -> dict[str, dict[str, Any]]:
+    """Fine-tunes every start on the same rows with the same seeds: results.json of each, made once."""
     found = {}
     for number, start in enumerate(starts):
         if progress is not None:
             progress(number, len(starts), "models")
-        found[start.name] = finetune(
-            "classification",
-            f"restarts={restarts}",
-            *start.settings,
-            model=start.model,
-            train=str(rows / "train.jsonl"),
-            dev=str(rows / "dev.jsonl"),
-            out=str(out / start.name.replace(" ", "-")),
-            resume=True,
-        ).results
+        run = out / start.name.replace(" ", "-")
+        if not (run / "results.json").exists():
+            finetune(
+                "classification",
+                f"restarts={restarts}",
+                *start.settings,
+                model=start.model,
+                train=str(rows / "train.jsonl"),
+                dev=str(rows / "dev.jsonl"),
+                out=str(run),
+                resume=True,
+            )
+        found[start.name] = read_json(run / "results.json")
     return found
