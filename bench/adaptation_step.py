@@ -17,6 +17,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.lora import TARGETS, add_lora
 from bertsmith.training.optimizer import make_optimizer, set_learning_rate
+from bertsmith.training.settings import OptimizerSettings
 from harness import report
 
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
@@ -66,7 +67,7 @@ class Step:
         self.model = Bert(make_config({**MINILM, "vocab_size": VOCABULARY}, "the benchmark")).train()
         edit(self.model)
         self.share = trained_share(self.model)
-        self.optimizer = make_optimizer(self.model, 0.01, (0.9, 0.999), 1e-6)
+        self.optimizer = make_optimizer(self.model, OptimizerSettings())
         set_learning_rate(self.optimizer, 1e-5)
         ids = np.random.default_rng(0).integers(0, VOCABULARY, sequences * length)
         self.batch = PackedBatch.pack(ids, np.zeros_like(ids), np.full(sequences, length))

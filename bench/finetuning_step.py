@@ -9,9 +9,7 @@ and the Trainer as it comes, which pads to the longest of a batch.
 import argparse
 import itertools
 import statistics
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from harness import Worker, interleave, ratio, report, serve
@@ -123,12 +121,10 @@ class _Ours(_Sentences):
     def _loop(self, objective: Any) -> Any:
         from bertsmith.training.finetune_recipe import FinetuneRun
         from bertsmith.training.loop import Loop
-        from bertsmith.training.optimizer import make_optimizer
 
         never = {"every": 1_000_000}
         recipe = FinetuneRun(steps=1_000_000, evaluation=never, checkpoint=never)
-        optimizer = make_optimizer(self.model, 0.01, (0.9, 0.999), 1e-8)
-        return Loop(objective, optimizer, recipe, self.machine, Path(tempfile.mkdtemp()), _Silent())
+        return Loop(objective, recipe, self.machine, None, _Silent())
 
 
 class _Silent:

@@ -75,6 +75,7 @@ def environment() -> dict[str, Any]:
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": _version("transformers"),

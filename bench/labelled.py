@@ -81,7 +81,7 @@ def fewer(name: str, rows: int | None, folder: Path, seed: int = 0) -> Path:
         return made
     end = "\n\n" if path.suffix == ".txt" else "\n"
     first, *rest = path.read_text(encoding="utf-8-sig").strip("\n").split(end)
-    head = [first] if path.suffix == ".tsv" else []
+    head = [first] if path.suffix in (".tsv", ".csv") else []
     rest = rest if head else [first, *rest]
     chosen = sorted(random.Random(seed).sample(range(len(rest)), min(rows, len(rest))))
     made.write_text(end.join([*head, *(rest[number] for number in chosen)]) + "\n")

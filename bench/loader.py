@@ -126,13 +126,14 @@ class Model:
         from bertsmith.model.config import preset
         from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
         from bertsmith.training.optimizer import make_optimizer
+        from bertsmith.training.settings import OptimizerSettings
 
         stream = open_stream(self.options, kind)
         config = preset(size, vocab_size=stream.tokenizer.vocab_size)
         model = PretrainingModel(config, KINDS[kind]).train()
         masker, device = Masker(stream.tokenizer, MaskingRates()), torch.device("cpu")
         task = PretrainingTask(model, [stream], masker, None, 0, device)
-        optimizer = make_optimizer(model, 0.01, (0.9, 0.999), 1e-6)
+        optimizer = make_optimizer(model, OptimizerSettings())
         made = itertools.cycle(list(itertools.islice(stream.batches(Cursor()), 20)))
 
         def step() -> int:

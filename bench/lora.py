@@ -1,8 +1,8 @@
 """Full fine-tuning, LoRA, frozen layers: dev score, share of the weights trained, seconds a step.
 
-    python bench/lora.py [--tasks sst2 mrpc] [--seeds 3] [--rows 5000]
+    python bench/lora.py [--tasks sst2 conll] [--seeds 3] [--rows 5000]
 
-SST-2 is cut to --rows training sentences, so that there is something to gain from training well. Every row
+Both are cut to --rows training sentences, so that there is something to gain from training well. Every row
 starts from the MiniLM weights with the same seed, batches and epochs; the rates are each one's own, for LoRA
 wants a higher one (Hu et al. 2021, appendix D). Runs are kept under runs/bench/lora/; --again repeats them.
 """
@@ -20,7 +20,7 @@ from labelled import DATA_SETS, asked_rows, fewer, mean_and_error, part, quiet, 
 _PLENTY = 5000  # fewer rows are a quick look
 _TASKS: dict[str, dict[str, Any]] = {
     "sst2": {"epochs": 3, "batch_size": 32},
-    "mrpc": {"epochs": 5, "batch_size": 16},
+    "conll": {"epochs": 3, "batch_size": 16},
 }
 _EVERY_MODULE = ["query", "key", "value", "attention_output", "feed_forward_up", "feed_forward_down"]
 _ROWS: dict[str, dict[str, Any]] = {

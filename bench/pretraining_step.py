@@ -12,7 +12,6 @@ torch's default AdamW.
 import argparse
 import itertools
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -131,7 +130,6 @@ class _Ours:
         from bertsmith.training.distributed import Ranks
         from bertsmith.training.loop import Loop
         from bertsmith.training.machine import CPU_MICRO_BATCH, Machine
-        from bertsmith.training.optimizer import make_optimizer
         from bertsmith.training.recipe import check_recipe
 
         tokenizer = Tokenizer.load(Path(self.options.tokenizer))
@@ -145,8 +143,7 @@ class _Ours:
         never = {"every": 1_000_000}
         recipe = check_recipe({"steps": 1_000_000, "evaluation": never, "checkpoint": never}, "bench")
         machine = Machine(torch.device("cpu"), torch.float32, 1.0, Ranks(), CPU_MICRO_BATCH)
-        optimizer = make_optimizer(model, 0.01, (0.9, 0.999), 1e-6)
-        return Loop(task, optimizer, recipe, machine, Path(tempfile.mkdtemp()), _Silent())
+        return Loop(task, recipe, machine, None, _Silent())
 
 
 class _Silent:

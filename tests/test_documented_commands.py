@@ -2,13 +2,14 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from cyclopts import CycloptsError
 
 from bertsmith.cli.main import COMMANDS, build_app
+from bertsmith.errors import BertsmithError
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.recipe import Recipe, read_recipe, recipe_names
 from bertsmith.training.search_space import make_search
@@ -46,26 +47,30 @@ def read(page: Path) -> str:
 
 @each_page
 def test_commands_parse(page: Path) -> None:
-    for words in commands(read(page)):
-        parse(words)
+    assert refusals(page, parse) == []
 
 
 @each_page
 def test_settings_of_pretrain_are_ones_that_there_are(page: Path) -> None:
-    for words in commands(read(page)):
+    def read_settings(words: list[str]) -> None:
         if words[0] == "pretrain" and len(words) > 2 and "RECIPE" not in words:
             recipe = words[1] if words[1] in recipe_names() else "budget"
             read_recipe(recipe, [word for word in words[2:] if "=" in word])
+
+    assert refusals(page, read_settings) == []
 
 
 @each_page
 def test_settings_of_finetune_and_tune_are_ones_that_there_are(page: Path) -> None:
     """Those of a task that the page makes itself are held by the test that makes it."""
     check = {"finetune": make_finetune_recipe, "tune": make_search}
-    for words in commands(read(page)):
+
+    def read_settings(words: list[str]) -> None:
         if words[0] in check and len(words) > 2 and words[1] != "TASK" and ":" not in words[1]:
             given = {"task": words[1], "model": "m", "train": "t", "out": "o"}
             check[words[0]](given, [word for word in words[2:] if re.match(r"[\w.]+=", word)])
+
+    assert refusals(page, read_settings) == []
 
 
 @each_page
@@ -108,6 +113,17 @@ def test_a_planted_slip_is_found(text: str) -> None:
     with pytest.raises((AssertionError, CycloptsError)):
         for words in commands(text):
             parse(words)
+
+
+def refusals(page: Path, check: Callable[[list[str]], None]) -> list[str]:
+    """Which commands of the page are refused, and why."""
+    found = []
+    for words in commands(read(page)):
+        try:
+            check(words)
+        except (AssertionError, CycloptsError, BertsmithError) as error:
+            found.append(f"{' '.join(words)}: {error}")
+    return found
 
 
 def commands(text: str) -> Iterator[list[str]]:

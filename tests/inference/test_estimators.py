@@ -224,7 +224,7 @@ def test_numbers_must_be_finite_and_differ(tiny_bert: Path, y: Any, complaint: s
             "class_weights has weights for red, but the labels are",
         ),
         ({"model": "nowhere"}, ModelError, "no model 'nowhere'"),
-        ({"learning_rate": 1e30}, TrainingStopped, "not finite at step .* Lower the learning rate"),
+        ({"learning_rate": 1e30}, TrainingStopped, "Step [12]: the loss is nan. Lower the learning rate"),
     ],
 )
 def test_a_wrong_parameter_is_named_when_fit_meets_it(

@@ -145,10 +145,10 @@ def test_a_saved_answer_head_gives_the_same_scores_of_passage_and_cls(family: st
     folder = saved(tmp_path / "model", model, task, tokenizer)
     theirs = open_in_transformers(transformers.AutoModelForQuestionAnswering, folder)
     for pair in random_texts(5, 5, pairs=True):
-        compare_scores(our_outputs(model, task, tokenizer, [pair])[0], theirs, folder, pair)
+        assert_same_scores(our_outputs(model, task, tokenizer, [pair])[0], theirs, folder, pair)
 
 
-def compare_scores(ours: torch.Tensor, theirs: Any, folder: Path, pair: tuple[str, str]) -> None:
+def assert_same_scores(ours: torch.Tensor, theirs: Any, folder: Path, pair: tuple[str, str]) -> None:
     batch = transformers.AutoTokenizer.from_pretrained(folder)(*pair)
     rows = [0, *(place for place, text in enumerate(batch.sequence_ids()) if text == 1)]
     scores = theirs(**their_inputs(folder, theirs, [pair[0]], [pair[1]]))
@@ -165,4 +165,4 @@ def test_an_answer_head_of_transformers_opens_here(family: str, tmp_path: Path) 
     ours, task = load_task_model(tmp_path / "theirs")
     assert task.name == "question-answering"
     pair = random_texts(6, 1, pairs=True)[0]
-    compare_scores(our_outputs(ours, task, tokenizer, [pair])[0], theirs, tmp_path / "theirs", pair)
+    assert_same_scores(our_outputs(ours, task, tokenizer, [pair])[0], theirs, tmp_path / "theirs", pair)

@@ -35,4 +35,4 @@ def test_settings_of_the_task_stand_beside_those_of_the_run() -> None:
     values = {"task": "tagging", "model": "m", "train": "t", "out": "o"}
     recipe = make_finetune_recipe(values, ["crf=true", "optimizer.learning_rate=3e-5", "epochs=2"])
     assert (recipe.settings, recipe.epochs) == ({"crf": True}, 2)
-    assert recipe.resolved(10, 7).steps == 20
+    assert recipe.resolved(9 * 32 + 1, 7).steps == 20

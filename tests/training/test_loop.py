@@ -1,5 +1,6 @@
 """The loop: the loss is one number however a batch is divided, and phases, signals and times are kept."""
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -169,6 +170,27 @@ def test_the_last_step_is_saved_once(tmp_path: Path, new_loop: NewLoop) -> None:
     again.resume()
     again.run()
     assert folder.stat().st_ino == before
+
+
+@pytest.mark.parametrize("step", [3, 10])
+def test_ctrl_c_is_heard_in_the_last_step_as_in_any_other(
+    step: int, tmp_path: Path, new_loop: NewLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the gradients were summed, which is when ranks tell each other."""
+    update = torch.optim.AdamW.step
+    updates = count(1)
+
+    def interrupted(self: torch.optim.AdamW, *arguments: Any) -> Any:
+        if next(updates) == step:
+            signal.raise_signal(signal.SIGINT)
+        return update(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", interrupted)
+    loop = new_loop(ToyTask(), tmp_path, steps=10)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run()
+    assert loop.progress.step == min(step + 1, 10)
+    assert (tmp_path / "checkpoints" / f"step-{loop.progress.step:08d}").is_dir()
 
 
 def test_a_damaged_last_checkpoint_is_written_again(tmp_path: Path, new_loop: NewLoop) -> None:

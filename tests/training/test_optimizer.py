@@ -17,6 +17,7 @@ from bertsmith.training.optimizer import (
     optimizer_tensors,
     set_learning_rate,
 )
+from bertsmith.training.settings import OptimizerSettings
 
 SHAPE = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 
@@ -29,7 +30,7 @@ def new_model(family: Family = "bert") -> PretrainingModel:
 
 
 def new_optimizer(model: nn.Module, layer_decay: float = 1.0) -> torch.optim.AdamW:
-    return make_optimizer(model, 0.01, betas=(0.9, 0.999), epsilon=1e-6, layer_decay=layer_decay)
+    return make_optimizer(model, OptimizerSettings(layer_decay=layer_decay))
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
@@ -110,7 +111,7 @@ def test_a_step_moves_each_layer_by_its_own_rate() -> None:
     """AdamW's first step moves every weight by its rate, whatever the gradient's size."""
     model = new_model()
     before = deepcopy(model)
-    optimizer = make_optimizer(model, 0.0, betas=(0.9, 0.999), epsilon=0.0, layer_decay=0.5)
+    optimizer = make_optimizer(model, OptimizerSettings(weight_decay=0, epsilon=1e-30, layer_decay=0.5))
     set_learning_rate(optimizer, 0.01)
     for number, parameter in enumerate(model.parameters()):
         parameter.grad = torch.full_like(parameter, float(number + 1))

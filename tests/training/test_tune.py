@@ -15,6 +15,7 @@ from bertsmith.training import finetune_report, machine
 from bertsmith.training import tune as tuning
 from bertsmith.training.finetune import finetune
 from bertsmith.training.search_space import make_search
+from bertsmith.training.task_run import TaskRun
 from bertsmith.training.trials import (
     COMPLETE,
     DIVERGED,
@@ -142,15 +143,13 @@ def test_a_search_stopped_in_a_trial_comes_to_the_same(
     class Killed(BaseException):
         pass
 
-    train = tuning._train
+    class Deadly(TaskRun):
+        def run(self) -> None:
+            super().run()
+            if self.best.folder.parent.name == str(dies_in):
+                raise Killed
 
-    def deadly(bench: Any, recipe: Any, folder: Path, hopeless: Any) -> Any:
-        if folder.name == str(dies_in):
-            train(bench, recipe, folder, hopeless)
-            raise Killed
-        return train(bench, recipe, folder, hopeless)
-
-    monkeypatch.setattr(tuning, "_train", deadly)
+    monkeypatch.setattr(tuning, "TaskRun", Deadly)
     with pytest.raises(Killed):
         search(files, tmp_path / "search")
     monkeypatch.undo()

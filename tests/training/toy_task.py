@@ -16,7 +16,6 @@ from bertsmith.training.distributed import Ranks
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine
-from bertsmith.training.optimizer import make_optimizer
 from bertsmith.training.recipe import check_recipe
 
 Settings = dict[str, Any]
@@ -96,6 +95,4 @@ def loop_of(task: Objective, log: RunLog, settings: Settings) -> Loop:
     machine = Machine(
         torch.device("cpu"), torch.float32, 1e9, Ranks(), recipe.data.micro_batch_tokens or MICRO_BATCH_TOKENS
     )
-    betas = (recipe.optimizer.beta1, recipe.optimizer.beta2)
-    adam = make_optimizer(task.model, recipe.optimizer.weight_decay, betas, recipe.optimizer.epsilon)
-    return Loop(task, adam, recipe, machine, log.path.parent, LogOnly(log))
+    return Loop(task, recipe, machine, log.path.parent, LogOnly(log))

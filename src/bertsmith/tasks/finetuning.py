@@ -64,10 +64,6 @@ class Finetuning:
     def __post_init__(self) -> None:
         self.task.bind(self.model.head)
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return -(-len(self.train) // self.batch_size)
-
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """Endless; the last batch of an epoch holds what is left."""
         epoch, start = cursor.epoch, cursor.offset

@@ -37,6 +37,15 @@ class Best:
     def score(self) -> float | None:
         return max((score for _, score in self.history), default=None)
 
+    def has(self, step: int) -> bool:
+        """Whether this step is the last one that was evaluated."""
+        return bool(self.history) and self.history[-1][0] == step
+
+    @property
+    def step(self) -> int:
+        """The first step of the best score. Raises ValueError before any evaluation."""
+        return max(self.history, key=lambda each: each[1])[0]
+
     @property
     def stopped(self) -> bool:
         """Whether the last `patience` evaluations brought nothing better."""
@@ -50,7 +59,7 @@ class Best:
         score, best = metrics[self.metric], self.score
         if math.isnan(score):  # a constant output has no correlation; every number is better than that
             score = -math.inf
-        if self.history and self.history[-1][0] == step:
+        if self.has(step):
             return
         self.history.append((step, score))
         if not write:
@@ -77,6 +86,5 @@ class Best:
         partial.replace(self.folder / "weights.safetensors")
 
     def _write_history(self) -> None:
-        best = max(self.history, key=lambda each: each[1])
-        value: dict[str, Any] = {"metric": self.metric, "best_step": best[0], "history": self.history}
+        value: dict[str, Any] = {"metric": self.metric, "best_step": self.step, "history": self.history}
         write_json(self.folder / "history.json", value)

@@ -10,20 +10,17 @@ from typing import Any
 
 import torch
 
-from bertsmith.errors import RecipeError, TrainingStopped
+from bertsmith.errors import RecipeError
 from bertsmith.model.lora import merge_lora
-from bertsmith.tasks.finetuning import Finetuning, encode_examples
-from bertsmith.tasks.task import Metrics, Task
+from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.training.best import Best
-from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun
+from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.hardware import Hardware
-from bertsmith.training.loop import Loop
-from bertsmith.training.machine import Machine, plain_machine
-from bertsmith.training.optimizer import make_optimizer
-from bertsmith.training.settings import CheckpointSettings, GuardSettings
+from bertsmith.training.machine import plain_machine
 from bertsmith.training.start import start_model
+from bertsmith.training.task_run import TaskRun
 
 Progress = Callable[[int, int | None, str], None]
 
@@ -51,17 +48,15 @@ def finetune_examples(
     devices = [machine.device] if machine.device.type == "cuda" else []
     with torch.random.fork_rng(devices), TemporaryDirectory() as folder:
         model = start_model(recipe, task, source).to(machine.device)
+        encoded = encode_examples(task, train, tokenizer)
         held_out = encode_examples(task, dev, tokenizer) if dev else None
-        objective = Finetuning(
-            task,
-            model,
-            encode_examples(task, train, tokenizer),
-            held_out,
-            recipe.batch_size,
-            recipe.seed,
-            machine.device,
-        )
-        _train(objective, recipe, machine, Path(folder), progress)
+        settings = recipe.resolved(len(encoded), recipe.seed)
+        observer = _Counter(settings.steps, progress)
+        run = TaskRun(task, model, encoded, held_out, settings, machine, Path(folder), observer)
+        run.run()
+        if held_out is not None:
+            run.best.restore(model)
+        model.eval()
     model.head.finish()
     merge_lora(model.encoder)
     if held_out is not None:
@@ -69,57 +64,15 @@ def finetune_examples(
     return model.cpu().eval()
 
 
-def _train(
-    objective: Finetuning, recipe: FinetuneRecipe, machine: Machine, folder: Path, progress: Progress | None
-) -> None:
-    """Steps until the epochs are over, or dev gets no better; the weights are then the best ones."""
-    settings = _without_checkpoints(recipe.resolved(objective.steps_per_epoch, recipe.seed))
-    adam = settings.optimizer
-    model = objective.model
-    optimizer = make_optimizer(
-        model, adam.weight_decay, (adam.beta1, adam.beta2), adam.epsilon, adam.layer_decay
-    )
-    best = Best(folder / "best", objective.task.main_metric, recipe.patience)
-
-    def after_evaluation(step: int, metrics: Metrics) -> bool:
-        best.consider(step, metrics, model)
-        return best.stopped
-
-    hears = after_evaluation if objective.dev is not None else None
-    loop = Loop(objective, optimizer, settings, machine, folder, _Counter(settings, progress), hears)
-    model.train()
-    try:
-        for batch in objective.batches(loop.progress.cursor):
-            if not loop.advance(batch):
-                break
-    except TrainingStopped as error:  # its message names a folder that is gone by now
-        raise TrainingStopped(
-            f"The loss or its gradient was not finite at step {loop.progress.step + 1} of {settings.steps}. "
-            "Lower the learning rate."
-        ) from error
-    if objective.dev is not None:
-        if not best.stopped:
-            after_evaluation(loop.progress.step, loop.evaluate())
-        best.restore(model)
-    model.eval()
-
-
-def _without_checkpoints(run: FinetuneRun) -> FinetuneRun:
-    """Nobody resumes a run without a folder; and a checkpoint may cost more than an epoch."""
-    never = CheckpointSettings(every=(run.steps or 0) + 1)
-    guard = GuardSettings(action="stop", spike_factor=run.guard.spike_factor)
-    return run.model_copy(update={"checkpoint": never, "guard": guard})
-
-
 class _Counter:
     """The loop's observer: counts steps for whoever wants to show them."""
 
-    def __init__(self, settings: FinetuneRun, progress: Progress | None) -> None:
-        self._steps, self._progress = settings.steps, progress
+    def __init__(self, steps: int | None, progress: Progress | None) -> None:
+        self._steps, self._progress = steps, progress
 
     def record(self, kind: str, step: int, **values: Any) -> None:
         if kind == "step" and self._progress is not None:
             self._progress(step, self._steps, "steps")
 
     def rewind(self, step: int) -> None:
-        """Never: the guard stops such a run."""
+        """Never: there is no checkpoint to go back to."""

@@ -84,13 +84,18 @@ class FinetuneRecipe(RunSettings):
             )
         return self
 
-    def resolved(self, steps_per_epoch: int, seed: int) -> "FinetuneRun":
-        """The run of one seed as the loop takes it: in steps, with a checkpoint at each evaluation."""
+    def resolved(self, rows: int, seed: int) -> "FinetuneRun":
+        """The run of one seed on so many rows, as the loop takes it: in steps, with a checkpoint at each
+        evaluation.
+        """
+        steps_per_epoch = -(-rows // self.batch_size)
         every = max(steps_per_epoch // self.evaluations, 1)
         return FinetuneRun(
             steps=max(round(self.epochs * steps_per_epoch), 1),
             seed=seed,
             log_every=self.log_every,
+            batch_size=self.batch_size,
+            patience=self.patience,
             optimizer=self.optimizer,
             evaluation=EvaluationSettings(every=every),
             checkpoint=CheckpointSettings(every=every, keep=1),
@@ -100,8 +105,10 @@ class FinetuneRecipe(RunSettings):
 
 
 class FinetuneRun(RunSettings):
-    """What the loop knows of a fine-tuning run of one seed."""
+    """A fine-tuning run of one seed."""
 
+    batch_size: int = 32
+    patience: int | None = None
     optimizer: FinetuneOptimizer = FinetuneOptimizer()
 
 

@@ -28,7 +28,12 @@ from bertsmith.training.distributed import add_over_ranks, from_first, wait
 from bertsmith.training.guard import Guard
 from bertsmith.training.interruption import Interruption
 from bertsmith.training.machine import Machine
-from bertsmith.training.optimizer import load_optimizer_tensors, optimizer_tensors, set_learning_rate
+from bertsmith.training.optimizer import (
+    load_optimizer_tensors,
+    make_optimizer,
+    optimizer_tensors,
+    set_learning_rate,
+)
 from bertsmith.training.schedule import Schedule
 from bertsmith.training.settings import RunSettings
 
@@ -63,16 +68,18 @@ class Loop:
     def __init__(
         self,
         task: Objective,
-        optimizer: torch.optim.Optimizer,
         recipe: RunSettings,
         machine: Machine,
-        folder: Path,
+        folder: Path | None,
         observer: Observer,
         after_evaluation: Callable[[int, dict[str, float]], bool] | None = None,
     ) -> None:
-        """`after_evaluation` hears each evaluation's step and metrics; True ends the run there."""
-        self.task, self.optimizer, self.recipe, self.machine = task, optimizer, recipe, machine
+        """`folder` is where checkpoints go; None keeps none. `after_evaluation` hears each evaluation's step
+        and metrics; True ends the run there.
+        """
+        self.task, self.recipe, self.machine = task, recipe, machine
         self.folder, self.observer = folder, observer
+        self.optimizer = make_optimizer(task.model, recipe.optimizer)
         self._after_evaluation = after_evaluation
         self._ended = False
         self.progress = Progress()
@@ -89,7 +96,7 @@ class Loop:
 
     def resume(self) -> list[str]:
         """Takes up the newest whole checkpoint, if there is one; returns sentences about damaged ones."""
-        state, complaints = load_training_state(self.folder / "checkpoints")
+        state, complaints = self._newest_checkpoint()
         if state is not None:
             self._restore(state)
         return complaints
@@ -109,7 +116,10 @@ class Loop:
                             self.save()
                             wait()  # launchers kill all ranks when one ends: not before the checkpoint stands
                             raise KeyboardInterrupt
-        self.save()
+            self.save()
+            if self._interrupted_on_any_rank():  # since the last step's gradients were summed
+                wait()
+                raise KeyboardInterrupt
 
     def evaluate(self) -> dict[str, float]:
         """Held-out metrics of the whole held-out sample, reported to the observer."""
@@ -125,7 +135,7 @@ class Loop:
 
     def save(self) -> None:
         """Writes a checkpoint, unless this step's stands already; only the first rank does."""
-        if not self.machine.ranks.is_first or self._saved_step == self.progress.step:
+        if self.folder is None or self._saved_step == self.progress.step or not self.machine.ranks.is_first:
             return
         weights = self.task.model.state_dict()
         state = TrainingState(self.progress, weights, optimizer_tensors(self.task.model, self.optimizer))
@@ -190,6 +200,10 @@ class Loop:
         self._stop_agreed = shared.pop("stop") > 0  # every rank stops after the same step
         return StepResult(shared, float(norm))
 
+    def _interrupted_on_any_rank(self) -> bool:
+        asked = {"stop": float(self._interruption.asked)}
+        return add_over_ranks(asked, self.machine.device)["stop"] > 0
+
     def _gradients_shared(self, last: bool) -> AbstractContextManager[None]:
         """Ranks exchange gradients once a step, after the last micro-batch."""
         if isinstance(self._parallel, DistributedDataParallel) and not last:
@@ -230,16 +244,11 @@ class Loop:
     def _refuse(self, batch: GlobalBatch, verdict: str) -> None:
         """Saves the batch; stops, or goes back to the last checkpoint to pass it over."""
         step = self.progress.step + 1
-        path = self.folder / f"bad-batch-step-{step}.safetensors"
-        if self.machine.ranks.is_first:
-            save_file({name: getattr(batch.sequences, name) for name in Sequences.__dataclass_fields__}, path)
+        self._keep_bad_batch(batch, step)
         skipped = (*self.progress.skipped, batch.start)
         if self.recipe.guard.action == "stop" or len(skipped) > self.recipe.guard.skips:
-            raise TrainingStopped(
-                f"Step {step}: {verdict}. The batch is saved in {path}; the last checkpoint stands. Lower "
-                "optimizer.learning_rate, or go on past the batch with --resume guard.action=skip."
-            )
-        state, _ = load_training_state(self.folder / "checkpoints")
+            raise TrainingStopped(f"Step {step}: {verdict}. {self._advice(step)}")
+        state, _ = self._newest_checkpoint()
         if state is not None:  # before the first checkpoint the weights stay: the batch has not touched them
             self._restore(state)
             self._restart_clock()
@@ -249,6 +258,22 @@ class Loop:
         self._record(
             "warning", message=f"step {step}: {verdict}; back to step {self.progress.step}, batch skipped"
         )
+
+    def _keep_bad_batch(self, batch: GlobalBatch, step: int) -> None:
+        if self.folder is not None and self.machine.ranks.is_first:
+            tensors = {name: getattr(batch.sequences, name) for name in Sequences.__dataclass_fields__}
+            save_file(tensors, _bad_batch(self.folder, step))
+
+    def _advice(self, step: int) -> str:
+        if self.folder is None:
+            return "Lower the learning rate."
+        return (
+            f"The batch is saved in {_bad_batch(self.folder, step)}; the last checkpoint stands. Lower "
+            "optimizer.learning_rate, or go on past the batch with --resume guard.action=skip."
+        )
+
+    def _newest_checkpoint(self) -> tuple[TrainingState | None, list[str]]:
+        return (None, []) if self.folder is None else load_training_state(self.folder / "checkpoints")
 
     def _restore(self, state: TrainingState) -> None:
         self.task.model.load_state_dict(state.weights)
@@ -329,6 +354,10 @@ def is_due(every: float, step: int, before: float, after: float) -> bool:
     if every >= 1:
         return step % int(every) == 0
     return int(after / every + 1e-9) > int(before / every + 1e-9)
+
+
+def _bad_batch(folder: Path, step: int) -> Path:
+    return folder / f"bad-batch-step-{step}.safetensors"
 
 
 def _seed(seed: int, step: int, rank: int) -> int:

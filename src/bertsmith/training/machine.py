@@ -1,6 +1,7 @@
 """Where a run computes, and in what precision: what the recipe says, or else what the hardware has."""
 
 import math
+import os
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +32,7 @@ def set_up_machine(settings: HardwareSettings, micro_batch_tokens: int | None, h
     if device.type == "cuda":
         device = torch.device("cuda", ranks.local)
         torch.cuda.set_device(device)
-    torch.set_num_threads(settings.threads or max(1, hardware.threads // ranks.count))
+    torch.set_num_threads(settings.threads or _threads(hardware, ranks))
     precision = _precision(settings, device, hardware)
     peak = matmul_flops(precision, device=device)
     return Machine(device, precision, peak, ranks, micro_batch_tokens or _micro_batch(device))
@@ -45,6 +46,14 @@ def plain_machine(settings: HardwareSettings, micro_batch_tokens: int | None, ha
     device = _device(settings, hardware)
     precision = _precision(settings, device, hardware)
     return Machine(device, precision, math.inf, Ranks(), micro_batch_tokens or _micro_batch(device))
+
+
+def _threads(hardware: Hardware, ranks: Ranks) -> int:
+    """What OMP_NUM_THREADS says, for a process alone: torchrun sets it to 1 unasked."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if ranks.count == 1 and asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    return max(1, hardware.threads // ranks.count)
 
 
 def _precision(settings: HardwareSettings, device: torch.device, hardware: Hardware) -> torch.dtype:

@@ -26,7 +26,6 @@ from bertsmith.training.inputs import Inputs, open_inputs
 from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
-from bertsmith.training.optimizer import make_optimizer
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.run_folder import open_run, write_recipe
 from bertsmith.training.summary import write_summary
@@ -79,19 +78,11 @@ def _run(
     start_at_frequencies(inputs.model, inputs.train, inputs.tokenizer)
     inputs.model.to(machine.device)
     task = _task(recipe, inputs, machine)
-    settings = recipe.optimizer
-    optimizer = make_optimizer(
-        inputs.model,
-        settings.weight_decay,
-        (settings.beta1, settings.beta2),
-        settings.epsilon,
-        settings.layer_decay,
-    )
     examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, _EXAMPLES)
     before = [fill_mask(inputs.model, inputs.tokenizer, text) for text, _ in examples]
     facts = run_facts(inputs.model, inputs.model.config, Path(recipe.corpus or "").name, machine)
     loop_observer = RunObserver(out, "Pre-training", facts, recipe, machine, console if first else None)
-    loop = Loop(task, optimizer, recipe, machine, out, loop_observer)
+    loop = Loop(task, recipe, machine, out, loop_observer)
     notes = [*inputs.notes, *(loop.resume() if resume else [])]
     with loop_observer.open(loop.progress.step):
         for note in notes:

@@ -9,7 +9,6 @@ Each proposal is a function of the seed and the trials before it: a killed trial
 settings, and the search goes on as if nothing had happened.
 """
 
-import json
 import math
 import shutil
 import time
@@ -19,25 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import MissingExtra, RecipeError, TrainingStopped
-from bertsmith.model.locate import locate_model
-from bertsmith.model.lora import merge_lora
-from bertsmith.tasks.finetuning import Finetuning, Split, encode_examples
-from bertsmith.tasks.judging import judge
-from bertsmith.tasks.registry import find_task
-from bertsmith.tasks.task import Metrics, Task
-from bertsmith.tasks.task_checkpoint import save_task_model
-from bertsmith.tasks.task_model import outputs_of
-from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.best import Best
 from bertsmith.training.distributed import leave
-from bertsmith.training.finetune_recipe import FinetuneRecipe, task_settings
+from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.hardware import Hardware
-from bertsmith.training.labelled_data import LabelledData, read_labelled_data
-from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver
-from bertsmith.training.optimizer import make_optimizer
-from bertsmith.training.results import Restart, Results, data_hashes, write_results
+from bertsmith.training.results import Restart, Results, write_results
 from bertsmith.training.search_folder import (
     begin_search,
     keep_trials,
@@ -46,8 +33,8 @@ from bertsmith.training.search_folder import (
     write_best_recipe,
 )
 from bertsmith.training.search_space import Search, make_search
-from bertsmith.training.settings import CheckpointSettings
 from bertsmith.training.start import start_model
+from bertsmith.training.task_run import TaskRun
 from bertsmith.training.trials import (
     COMPLETE,
     DIVERGED,
@@ -58,6 +45,7 @@ from bertsmith.training.trials import (
     study_of,
 )
 from bertsmith.training.tune_report import write_tune_report
+from bertsmith.training.workbench import Workbench
 
 Hear = Callable[[Trial], None]
 
@@ -78,23 +66,6 @@ class TuneResult:
         best = leading_trial(self.trials)
         assert best is not None
         return best
-
-
-@dataclass(frozen=True)
-class _Bench:
-    """What all trials share: examples are read and encoded once."""
-
-    search: Search
-    space: dict[str, Any]
-    layers: int
-    out: Path
-    source: Path
-    task: Task[Any]
-    data: LabelledData
-    train: Split
-    dev: Split
-    tokenizer: Tokenizer
-    machine: Machine
 
 
 def tune(
@@ -122,147 +93,89 @@ def tune(
     trials = open_search(search, Path(out), resume)
     machine = set_up_machine(search.recipe.hardware, search.recipe.micro_batch_tokens, Hardware.detect())
     try:
-        bench = _prepare(search, Path(out), machine)
-        return _run(bench, trials, hear)
+        return _run(search, Path(out), machine, trials, hear)
     finally:
         leave()
 
 
-def _prepare(search: Search, out: Path, machine: Machine) -> _Bench:
-    """Reads, checks and encodes; refuses what can't be trained before anything is written."""
-    recipe = search.recipe
+def _run(search: Search, out: Path, machine: Machine, trials: list[Trial], hear: Hear | None) -> TuneResult:
     if machine.ranks.count > 1:
         raise RecipeError("tune runs in one process. Start it without torchrun.")
-    kind = find_task(recipe.task)
-    task = kind(task_settings(recipe, kind))
-    source = locate_model(recipe.model).folder
-    tokenizer = Tokenizer.load(source)
-    data = read_labelled_data(task, recipe)
-    train, dev = (encode_examples(task, examples, tokenizer) for examples in (data.train, data.dev))
-    layers = len(start_model(recipe, task, source).encoder.layers)
-    space = search.distributions(layers)
+    bench = Workbench.open(search.recipe, machine)
+    space = search.distributions(bench.layers)
     if not space:
         raise RecipeError(
             "tune: every setting is given, so nothing is left to search. Leave one of them out."
         )
-    bench = _Bench(search, space, layers, out, source, task, data, train, dev, tokenizer, machine)
     begin_search(search, out)
-    return bench
-
-
-def _run(bench: _Bench, trials: list[Trial], hear: Hear | None) -> TuneResult:
-    while len(trials) < bench.search.settings.trials:
-        trial = _try_next(bench, trials)
+    while len(trials) < search.settings.trials:
+        trial = _try_next(search, space, bench, out, trials)
         trials.append(trial)
-        keep_trials(bench.out, trials)
+        keep_trials(out, trials)
         if hear is not None:
             hear(trial)
     best = leading_trial(trials)
     if best is None:
         raise TrainingStopped("Every trial diverged. Search lower rates: search.learning_rate=[1e-6,1e-5].")
-    recipe = bench.search.recipe_of(best.choice)
-    write_best_recipe(bench.out, recipe, best)
-    results = _save_best(bench, recipe, best, len(trials))
-    importance = importance_of(trials, bench.space, recipe.seed)
-    write_tune_report(bench.out, trials, importance, recipe, results)
-    return TuneResult(bench.out, trials, importance, results, recipe)
+    recipe = search.recipe_of(best.choice)
+    write_best_recipe(out, recipe, best)
+    model = bench.finish(recipe, trial_folder(out, best.number))
+    restart = Restart(recipe.seed, best.score or 0.0, best.steps, best.steps, best.seconds)
+    results = bench.measure(model, [restart])
+    bench.save(out / "model", model, recipe, results, trials=len(trials))
+    write_results(out, recipe, results)
+    importance = importance_of(trials, space, recipe.seed)
+    write_tune_report(out, trials, importance, recipe, results)
+    return TuneResult(out, trials, importance, results, recipe)
 
 
-# -- one trial ---------------------------------------------------------------------------------------------
-
-
-def _try_next(bench: _Bench, trials: list[Trial]) -> Trial:
-    """Asks for settings and trains with them."""
-    study = study_of(trials, bench.space, bench.search.recipe.seed)
+def _try_next(
+    search: Search, space: dict[str, Any], bench: Workbench, out: Path, trials: list[Trial]
+) -> Trial:
+    """Asks for settings and trains with them: the same steps as a run's of `finetune` with this recipe."""
+    study = study_of(trials, space, search.recipe.seed)
     if not trials:
-        study.enqueue_trial(bench.search.baseline(bench.layers))
-    asked = study.ask(fixed_distributions=bench.space)
+        study.enqueue_trial(search.baseline(bench.layers))
+    asked = study.ask(fixed_distributions=space)
     number, choice = len(trials), dict(asked.params)
-    prunes = bench.search.settings.prune and number > 0
-
-    def hopeless(evaluation: int, score: float) -> bool:
-        asked.report(score, evaluation)
-        return prunes and asked.should_prune()
-
-    recipe = bench.search.recipe_of(choice)
-    begun = time.monotonic()
-    try:
-        steps, scores, pruned = _train(bench, recipe, trial_folder(bench.out, number), hopeless)
-    except TrainingStopped:
-        return Trial(number, choice, DIVERGED, None, time.monotonic() - begun, 0)
-    finite = [score for score in scores if math.isfinite(score)]  # a constant output has no correlation
-    state = DIVERGED if not finite else PRUNED if pruned else COMPLETE
-    return Trial(number, choice, state, max(finite, default=None), time.monotonic() - begun, steps, scores)
-
-
-def _train(
-    bench: _Bench, recipe: FinetuneRecipe, folder: Path, hopeless: Callable[[int, float], bool]
-) -> tuple[int, list[float], bool]:
-    """Steps, the score of each evaluation, and whether it was given up. The same steps as a run's of
-    `finetune` with this recipe.
-    """
-    shutil.rmtree(folder, ignore_errors=True)  # of a trial that was killed
-    model = start_model(recipe, bench.task, bench.source, recipe.seed)
-    model.to(bench.machine.device)
-    objective = Finetuning(
-        bench.task, model, bench.train, bench.dev, recipe.batch_size, recipe.seed, bench.machine.device
-    )
-    settings = recipe.resolved(objective.steps_per_epoch, recipe.seed)
-    assert settings.steps is not None
-    never = CheckpointSettings(every=settings.steps + 1)  # a killed trial is short: it is run again
-    settings = settings.model_copy(update={"checkpoint": never})
-    adam = settings.optimizer
-    optimizer = make_optimizer(
-        model, adam.weight_decay, (adam.beta1, adam.beta2), adam.epsilon, adam.layer_decay
-    )
-    best = Best(folder / "best", bench.task.main_metric, recipe.patience)
+    recipe, folder = search.recipe_of(choice), trial_folder(out, number)
+    shutil.rmtree(folder, ignore_errors=True)  # of a trial that was killed: it is short, and run again
+    model = start_model(recipe, bench.task, bench.source).to(bench.machine.device)
+    settings = recipe.resolved(len(bench.train), recipe.seed)
     pruned = False
 
-    def after_evaluation(step: int, metrics: Metrics) -> bool:
+    def hopeless(best: Best) -> bool:
         nonlocal pruned
-        best.consider(step, metrics, model)
-        pruned = hopeless(len(best.history), best.history[-1][1]) and step < (settings.steps or 0)
-        return best.stopped or pruned
+        step, score = best.history[-1]
+        asked.report(score, len(best.history))
+        pruned = (
+            search.settings.prune and number > 0 and step < (settings.steps or 0) and asked.should_prune()
+        )
+        return pruned
 
     observer = RunObserver(folder, "", {}, settings, bench.machine, None)
-    loop = Loop(objective, optimizer, settings, bench.machine, folder, observer, after_evaluation)
-    with observer.open(0):
-        loop.run()
-        if not best.history or best.history[-1][0] != loop.progress.step:
-            after_evaluation(loop.progress.step, loop.evaluate())
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # the loop ends with one
-    return loop.progress.step, [score for _, score in best.history], pruned
-
-
-# -- the search as a whole ---------------------------------------------------------------------------------
-
-
-def _save_best(bench: _Bench, recipe: FinetuneRecipe, best: Trial, trials: int) -> Results:
-    """The leading trial's model, calibrated and measured as `finetune` does."""
-    task, device = bench.task, bench.machine.device
-    model = start_model(recipe, task, bench.source)
-    Best(trial_folder(bench.out, best.number) / "best", task.main_metric).restore(model)
-    model.head.finish()
-    merge_lora(model.encoder)
-    task.bind(model.head)
-    model.to(device)
-    outputs = outputs_of(model, bench.dev.encoded, device)
-    figures = task.calibrate(outputs, bench.dev.examples, bench.dev.encoded)
-    sides = {"dev": judge(task, outputs, bench.data.train, bench.dev)}
-    if bench.data.test is not None:
-        test = encode_examples(task, bench.data.test, bench.tokenizer)
-        sides["test"] = judge(task, outputs_of(model, test.encoded, device), bench.data.train, test)
-    restart = Restart(recipe.seed, best.score or 0.0, best.steps, best.steps, best.seconds)
-    results = Results(task, (restart,), 0, sides, figures, bench.data.warnings, len(bench.data.train))
-    provenance = {
-        "recipe": json.loads(recipe.model_dump_json()),
-        "metrics": {name: side.model for name, side in sides.items()},
-        "sha256": data_hashes(recipe),
-        "trials": trials,
-    }
-    save_task_model(bench.out / "model", model, task, bench.tokenizer, provenance, replace=True)
-    write_results(bench.out, recipe, results)
-    return results
+    run = TaskRun(
+        bench.task,
+        model,
+        bench.train,
+        bench.dev,
+        settings,
+        bench.machine,
+        folder,
+        observer,
+        hopeless=hopeless,
+    )
+    begun = time.monotonic()
+    try:
+        with observer.open(0):
+            run.run()
+    except TrainingStopped:
+        return Trial(number, choice, DIVERGED, None, time.monotonic() - begun, 0)
+    scores = [score for _, score in run.best.history]
+    finite = [score for score in scores if math.isfinite(score)]  # a constant output has no correlation
+    state = DIVERGED if not finite else PRUNED if pruned else COMPLETE
+    seconds = time.monotonic() - begun
+    return Trial(number, choice, state, max(finite, default=None), seconds, run.step, scores)
 
 
 def _require_optuna() -> None:

@@ -1,0 +1,134 @@
+"""Intents, topics and a small task beside TF-IDF and logistic regression, which need no BERT.
+
+    python bench/beside_tfidf.py [--data banking77 reuters mrpc] [--rows N] [--test-rows N]
+
+    banking77   77 intents of bank customers, one a sentence
+    reuters     114 topics of news, several a text or none; the title and the text's beginning
+    mrpc        paraphrases over ten seeds, as few data make some of them fail
+
+Every run is `bertsmith finetune` on the MiniLM weights. banking77 and reuters hold out a tenth of the
+training rows to choose the epoch, the temperature and the thresholds by, and are measured on test once; mrpc
+is measured on the 500 rows of its dev file, which choose the epoch too. Runs are kept under
+runs/bench/beside_tfidf/; --again repeats them.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from harness import report, serve
+from labelled import MODEL, asked_rows, fewer, mean_and_error, part, quiet, run_once
+
+_ALWAYS = {"optimizer.weight_decay": 0.01, "optimizer.warmup": 0.1}
+_RUNS: dict[str, dict[str, Any]] = {
+    "banking77": {
+        "task": "classification",
+        "files": {"train": "banking77/train.csv", "test": "banking77/test.csv"},
+        "settings": {"label": "category", "epochs": 10, "batch_size": 32, "optimizer.learning_rate": 3e-4},
+    },
+    "reuters": {
+        "task": "multi-label",
+        "files": {"train": "reuters/train.jsonl", "test": "reuters/test.jsonl"},
+        "settings": {
+            "text": "title",
+            "text_pair": "text",
+            "label": "topics",
+            "max_length": 128,
+            "epochs": 5,
+            "batch_size": 32,
+            "optimizer.learning_rate": 3e-4,
+        },
+    },
+    "mrpc": {
+        "task": "classification",
+        "files": {"train": "glue_mrpc/msr-para-train.tsv", "dev": "glue_mrpc/msr-para-val.tsv"},
+        "settings": {
+            "text": "#1 String",
+            "text_pair": "#2 String",
+            "label": "Quality",
+            "restarts": 10,
+            "epochs": 3,
+            "batch_size": 16,
+            "optimizer.learning_rate": 5e-5,
+        },
+    },
+}
+
+
+def main() -> None:
+    """Parses, and is either the parent or a worker."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", nargs="+", choices=tuple(_RUNS), default=list(_RUNS))
+    parser.add_argument("--rows", type=int, help="training rows at most, for a quick look")
+    parser.add_argument("--test-rows", type=int)
+    parser.add_argument("--again", action="store_true", help="repeat runs that are kept")
+    parser.add_argument("--worker", choices=("ours",))
+    options = parser.parse_args()
+    if options.worker:
+        serve(quiet(_train))
+        return
+    quick = part(options.rows, options.test_rows)
+    rows, notes = [], []
+    for name in options.data:
+        request = {"name": name, "rows": options.rows, "test_rows": options.test_rows}
+        request["settings"] = _ALWAYS | _RUNS[name]["settings"]
+        results = run_once(__file__, "ours", f"{name}{quick}", request, options.again)
+        rows += _rows(name, results)
+        notes += _notes(name, results)
+    command = f"python bench/beside_tfidf.py --data {' '.join(options.data)}"
+    command += asked_rows(options.rows, options.test_rows).replace("--dev-rows", "--test-rows")
+    report(f"beside-tfidf{quick}", "Beside TF-IDF and logistic regression", command, rows, notes)
+
+
+def _rows(name: str, results: dict[str, Any]) -> list[dict[str, Any]]:
+    """The model and each baseline, on test or else on dev."""
+    where = "test" if "test" in results["sides"] else "dev"
+    side = results["sides"][where]
+    return [
+        {
+            "data": name,
+            "rows": f"{results['train_rows']:,} / {side['rows']:,} {where}",
+            "by": by,
+            "results": ", ".join(f"{metric} {value:.2%}" for metric, value in metrics.items()),
+        }
+        for by, metrics in [("bertsmith", side["model"]), *side["baselines"].items()]
+    ]
+
+
+def _notes(name: str, results: dict[str, Any]) -> list[str]:
+    scores = [each["score"] for each in results["restarts"]]
+    seconds = statistics.median(each["seconds"] for each in results["restarts"])
+    settings = ", ".join(
+        f"{key.removeprefix('optimizer.')} {value}" for key, value in results["asked"].items()
+    )
+    notes = [f"{name}: {settings}; {seconds:,.0f} s a training."]
+    if len(scores) > 1:
+        listed = " ".join(f"{score:.2%}" for score in sorted(scores))
+        notes.append(
+            f"{name}, {results['main_metric']} of {len(scores)} seeds on dev: {mean_and_error(scores)} (mean "
+            f"and standard error), spread {statistics.stdev(scores):.2%}, "
+            f"{results['over_restarts']['degenerate']} learned nothing; sorted: {listed}"
+        )
+    return notes
+
+
+def _train(request: dict[str, Any]) -> dict[str, Any]:
+    """results.json of one run, and the settings it was asked for."""
+    from bertsmith.training.finetune import finetune
+
+    run, settings = _RUNS[request["name"]], request["settings"]
+    limits = {"train": request["rows"], "dev": request["test_rows"], "test": request["test_rows"]}
+    with tempfile.TemporaryDirectory() as folder:
+        files = {which: str(fewer(name, limits[which], Path(folder))) for which, name in run["files"].items()}
+        overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+        out = Path(folder) / "run"
+        finetune(run["task"], *overrides, model=MODEL, out=str(out), **files)
+        results: dict[str, Any] = json.loads((out / "results.json").read_text())
+    return results | {"asked": settings}
+
+
+if __name__ == "__main__":
+    main()
