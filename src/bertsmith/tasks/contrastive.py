@@ -1,0 +1,124 @@
+"""Losses of retrieval and re-ranking: on vectors and scores alone, each a value per query.
+
+Q   queries          D   documents, at least one a query      H   size of a vector
+T   documents of one query, the positive first; (Q, T) is filled up where a query has fewer
+C   candidates of all queries end to end
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bertsmith.data.batch import ragged_range
+
+Integers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+def in_batch_softmax(
+    queries: Tensor,
+    documents: Tensor,
+    positive: Tensor,
+    excluded: Tensor,
+    scale: float,
+    *,
+    symmetric: bool = False,
+) -> Tensor:
+    """(Q,) cross-entropy of picking each query's document out of all documents of the batch (van den Oord
+    et al. 2018, InfoNCE; Henderson et al. 2017, section 4.3).
+
+    queries (Q, H) and documents (D, H), of length 1 if the similarity is to be the cosine; positive (Q,) the
+    row of each query's document; excluded (Q, D) documents that are no negatives of a query. `scale` is one
+    over the softmax's temperature. `symmetric` takes the mean with picking the query for each positive.
+    """
+    logits = scale * queries @ documents.T  # (Q, D)
+    logits = logits.masked_fill(excluded, -torch.inf)
+    forwards = F.cross_entropy(logits, positive, reduction="none")
+    if not symmetric:
+        return forwards
+    backwards = logits[:, positive].T  # (Q, Q): a row for each positive
+    numbers = torch.arange(len(queries), device=logits.device)
+    return (forwards + F.cross_entropy(backwards, numbers, reduction="none")) / 2
+
+
+def false_negatives(known: Sequence[Sequence[int]], documents: Integers, positive: Integers) -> Bools:
+    """(Q, D) what may not count as a query's negative: any document that is `known` to answer it, and every
+    copy of one. The query's own `positive` (Q,) stays.
+
+    Documents (D,) and `known` are numbers that equal texts share.
+    """
+    by_number = np.argsort(documents, kind="stable")
+    ordered = documents[by_number]
+    wanted = np.array([number for each in known for number in each], np.int64)
+    query = np.repeat(np.arange(len(known)), [len(each) for each in known])
+    first, end = np.searchsorted(ordered, wanted, "left"), np.searchsorted(ordered, wanted, "right")
+    found = np.zeros((len(known), len(documents)), np.bool_)
+    found[np.repeat(query, end - first), by_number[ragged_range(first, end - first)]] = True
+    found[np.arange(len(known)), positive] = False
+    return found
+
+
+def triplet_margin(scores: Tensor, present: Tensor, margin: float) -> Tensor:
+    """(Q,) mean over a query's negatives of how far each fails to stay `margin` below the positive.
+
+    scores (Q, T) with the positive first; present (Q, T) which documents there are.
+    """
+    return _mean_of_negatives((margin - scores[:, :1] + scores[:, 1:]).relu(), present)
+
+
+def margin_mse(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
+    """(Q,) mean squared error of the margins between the positive and each negative, against a teacher's
+    (Hofstätter et al. 2020, equation 7). scores, teacher and present are (Q, T), the positive first.
+    """
+    ours, theirs = scores[:, :1] - scores[:, 1:], teacher[:, :1] - teacher[:, 1:]
+    return _mean_of_negatives((ours - theirs) ** 2, present)
+
+
+def kl_divergence(scores: Tensor, teacher: Tensor, present: Tensor, temperature: float = 1.0) -> Tensor:
+    """(Q,) Kullback-Leibler divergence from a teacher's softmax over a query's documents to ours (Hinton et
+    al. 2015): both divided by `temperature`, and the loss times its square. All are (Q, T).
+    """
+    ours = _log_softmax(scores / temperature, present)
+    theirs = _log_softmax(teacher / temperature, present)
+    pointwise = (theirs.exp() * (theirs - ours)).masked_fill(~present, 0.0)
+    return pointwise.sum(1) * temperature**2
+
+
+def pointwise(scores: Tensor, targets: Tensor, positive_weight: float = 1.0) -> Tensor:
+    """(C,) binary cross-entropy of a cross-encoder's scores (C,) against relevance in [0, 1] (Nogueira and
+    Cho 2019); the part of the relevant weighs `positive_weight`.
+    """
+    weight = torch.tensor(positive_weight, device=scores.device)
+    return F.binary_cross_entropy_with_logits(scores, targets, reduction="none", pos_weight=weight)
+
+
+def listwise(scores: Tensor, targets: Tensor, query: Tensor) -> Tensor:
+    """(C,) each candidate's part of the cross-entropy between its query's `targets` and the softmax of the
+    scores over that query's candidates (Cao et al. 2007, ListNet's top one).
+
+    scores and targets (C,); query (C,) numbers from 0. A query's targets sum to 1, or to 0 where nothing is
+    to be learnt of it.
+    """
+    queries = int(query.max()) + 1
+    highest = torch.full((queries,), -torch.inf, dtype=scores.dtype, device=scores.device)
+    highest = highest.scatter_reduce(0, query, scores.detach(), "amax")
+    shifted = scores - highest[query]
+    total = torch.zeros(queries, dtype=scores.dtype, device=scores.device)
+    total = total.index_add(0, query, shifted.exp())
+    return -targets * (shifted - total.log()[query])
+
+
+def _mean_of_negatives(values: Tensor, present: Tensor) -> Tensor:
+    """(Q, T - 1) -> (Q,); a query without negatives has nothing to learn: 0."""
+    negatives = present[:, 1:]
+    return (values * negatives).sum(1) / negatives.sum(1).clamp(min=1)
+
+
+def _log_softmax(scores: Tensor, present: Tensor) -> Tensor:
+    """(Q, T) over the documents there are; 0 where there is none, for -inf would make NaN of a gradient."""
+    found = F.log_softmax(scores.masked_fill(~present, -torch.inf), 1)
+    return found.masked_fill(~present, 0.0)
