@@ -1,0 +1,159 @@
+"""How good rankings are: nDCG, MRR, MAP, recall and precision of each query, as trec_eval defines them.
+
+ndcg@k: discounted gain of the first k documents, as a share of that of the best order (Järvelin and
+    Kekäläinen 2002). The gain is the grade itself, the discount log2(rank + 1).
+mrr@k: 1 / the rank of the first relevant document, 0 when there is none among the first k.
+recall@k: which share of the relevant documents is among the first k.
+precision@k: which share of k places they take. Places that a short ranking leaves empty count.
+map, map@k: the mean over all relevant documents of the precision at their rank, 0 for those not found.
+
+A grade above 0 is relevant. An unjudged document has grade 0, and a negative grade counts as 0. A query
+without any relevant document has no score: it is left out, and counted.
+
+Q queries, R ranks, J judged relevant documents of a query.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bertsmith.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+Judgements = Mapping[str, Mapping[str, int]]  # query -> document -> grade
+Ranking = Sequence[tuple[str, float]]  # (document, score), the best first
+
+_METRIC = re.compile(r"(ndcg|mrr|recall|precision|map)(?:@([1-9]\d*))?")
+
+
+@dataclass(frozen=True)
+class Graded:
+    """What rankings met with. Rows are queries, filled up with zeros.
+
+    found: (Q, R), the grade of the document at each rank. ideal: (Q, J), the positive grades that a query's
+    judgements hold, highest first; at least one a row.
+    """
+
+    found: Floats
+    ideal: Floats
+
+
+@dataclass(frozen=True)
+class RankingScores:
+    """Scores of the queries that have a relevant document, in the order of `queries`.
+
+    values: name of the metric -> (Q,). `unanswerable`: how many queries were left out for want of one.
+    """
+
+    queries: tuple[str, ...]
+    values: dict[str, Floats]
+    unanswerable: int
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Each metric's mean over the queries."""
+        return {name: float(values.mean()) for name, values in self.values.items()}
+
+
+def in_order(scores: Mapping[str, float]) -> list[tuple[str, float]]:
+    """(document, score), best first. Equal scores stand in falling order of the documents' ids: that is how
+    trec_eval breaks ties, whatever order a run came in."""
+    return sorted(sorted(scores.items(), reverse=True), key=lambda item: -item[1])
+
+
+def ranking_scores(
+    rankings: Mapping[str, Ranking], judgements: Judgements, metrics: Iterable[str]
+) -> RankingScores:
+    """Scores of rankings that are in order. A query that was judged but not ranked scores 0.
+
+    Raises InputError for a metric that isn't in the table above, for a document that a query ranks twice, and
+    when no query has a relevant document.
+    """
+    graders = {name: _grader(name) for name in metrics}
+    relevant = {query: _relevant(grades) for query, grades in judgements.items()}
+    queries = tuple(query for query, grades in relevant.items() if grades)
+    if not queries:
+        raise InputError("No query has a relevant document (a grade above 0): there is nothing to measure.")
+    graded = _graded([rankings.get(query, ()) for query in queries], [relevant[query] for query in queries])
+    values = {name: grade(graded) for name, grade in graders.items()}
+    return RankingScores(queries, values, len(relevant) - len(queries))
+
+
+def ndcg(graded: Graded, k: int | None = None) -> Floats:
+    """(Q,); without `k` over the whole ranking."""
+    best = _discounted(graded.ideal[:, :k])
+    return np.asarray(_discounted(graded.found[:, :k]) / best, np.float64)
+
+
+def mrr(graded: Graded, k: int | None = None) -> Floats:
+    """(Q,); without `k` over the whole ranking."""
+    hits = graded.found[:, :k] > 0
+    ranks = np.arange(1, hits.shape[1] + 1)
+    return np.asarray((hits / ranks).max(axis=1, initial=0.0), np.float64)
+
+
+def recall(graded: Graded, k: int | None = None) -> Floats:
+    """(Q,); without `k` over the whole ranking."""
+    return np.asarray((graded.found[:, :k] > 0).sum(axis=1) / _relevant_count(graded), np.float64)
+
+
+def precision(graded: Graded, k: int | None = None) -> Floats:
+    """(Q,); without `k` over as many places as the longest ranking has."""
+    places = max(graded.found.shape[1], 1) if k is None else k
+    return np.asarray((graded.found[:, :k] > 0).sum(axis=1) / places, np.float64)
+
+
+def average_precision(graded: Graded, k: int | None = None) -> Floats:
+    """(Q,); without `k` over the whole ranking. Also with `k` the mean is over all relevant documents."""
+    hits = graded.found[:, :k] > 0
+    precisions = hits.cumsum(axis=1) / np.arange(1, hits.shape[1] + 1)
+    return np.asarray((precisions * hits).sum(axis=1) / _relevant_count(graded), np.float64)
+
+
+_SCORES: dict[str, Callable[[Graded, int | None], Floats]] = {
+    "ndcg": ndcg,
+    "mrr": mrr,
+    "recall": recall,
+    "precision": precision,
+    "map": average_precision,
+}
+
+
+def _grader(name: str) -> Callable[[Graded], Floats]:
+    """The score that a name such as 'ndcg@10' stands for."""
+    found = _METRIC.fullmatch(name)
+    if found is None:
+        raise InputError(
+            f"There is no metric {name!r}. Choose among {', '.join(_SCORES)}, with a depth such as ndcg@10."
+        )
+    score, depth = _SCORES[found[1]], int(found[2]) if found[2] else None
+    return lambda graded: score(graded, depth)
+
+
+def _relevant(grades: Mapping[str, int]) -> dict[str, int]:
+    return {document: grade for document, grade in grades.items() if grade > 0}
+
+
+def _graded(rankings: Sequence[Ranking], relevant: Sequence[Mapping[str, int]]) -> Graded:
+    found = np.zeros((len(rankings), max(map(len, rankings))))
+    ideal = np.zeros((len(relevant), max(map(len, relevant))))
+    for row, (ranking, grades) in enumerate(zip(rankings, relevant, strict=True)):
+        documents = [document for document, _ in ranking]
+        if len(set(documents)) < len(documents):
+            twice = next(document for document in documents if documents.count(document) > 1)
+            raise InputError(f"A ranking holds document {twice!r} twice. Each may stand at one rank only.")
+        found[row, : len(documents)] = [grades.get(document, 0) for document in documents]
+        ideal[row, : len(grades)] = sorted(grades.values(), reverse=True)
+    return Graded(found, ideal)
+
+
+def _discounted(grades: Floats) -> Floats:
+    """(Q, R) -> (Q,), each grade divided by log2(rank + 1)."""
+    return np.asarray(grades @ (1 / np.log2(np.arange(2, grades.shape[1] + 2))), np.float64)
+
+
+def _relevant_count(graded: Graded) -> npt.NDArray[np.int64]:
+    return np.asarray((graded.ideal > 0).sum(axis=1), np.int64)
