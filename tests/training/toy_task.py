@@ -1,6 +1,6 @@
 """A task of a few numbers, to see the loop itself: each batch is known by its number, some are poisoned."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import Sequences
 from bertsmith.data.stream import Cursor, GlobalBatch
-from bertsmith.tasks.objective import Add, Objective
+from bertsmith.tasks.objective import Add, Gather, Objective
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
@@ -46,6 +46,9 @@ class ToyTask:
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
         return {"toy": len(sequences.token_ids)}
+
+    def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
+        """Nothing to prepare."""
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         outputs = self.model(torch.from_numpy(sequences.token_ids))

@@ -5,6 +5,7 @@ The order is a pure function of (seed, epoch), so that a cursor of two numbers n
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.model.operations import encoder_operations
 from bertsmith.tasks.encoding import Encoded, lay_out, pack_examples
-from bertsmith.tasks.objective import Add
+from bertsmith.tasks.gradient_cache import GradientCache
+from bertsmith.tasks.objective import Add, Gather
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokenizer import Tokenizer
@@ -63,31 +65,45 @@ class Finetuning:
 
     def __post_init__(self) -> None:
         self.task.bind(self.model.head)
+        self._cache = GradientCache(self._outputs, self.device)
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
-        """Endless; the last batch of an epoch holds what is left."""
-        epoch, start = cursor.epoch, cursor.offset
+        """Endless, as the task divides each epoch; a cursor's offset counts the epoch's examples so far."""
+        epoch, done = cursor.epoch, cursor.offset
+        targets = [each.target for each in self.train.encoded]
         while True:
             order = _order(len(self.train), self.seed, epoch)
-            while start < len(order):
-                numbers = order[start : start + self.batch_size].tolist()
-                here = Cursor(0, epoch, 0, start)
-                start += len(numbers)
-                end = Cursor(0, epoch, 0, start) if start < len(order) else Cursor(0, epoch + 1, 0, 0)
-                yield GlobalBatch(
-                    pack_examples([self.train.encoded[number] for number in numbers], numbers), here, end
-                )
-            epoch, start = epoch + 1, 0
+            parts = self.task.divide(targets, order, self.batch_size)
+            ends = np.cumsum([len(part) for part in parts]).tolist()
+            for part, end in zip(parts, ends, strict=True):
+                if end <= done:
+                    continue
+                here = Cursor(0, epoch, 0, end - len(part))
+                after = Cursor(0, epoch, 0, end) if end < ends[-1] else Cursor(0, epoch + 1, 0, 0)
+                numbers = part.tolist()
+                packed = pack_examples([self.train.encoded[number] for number in numbers], numbers)
+                yield GlobalBatch(packed, here, after)
+            epoch, done = epoch + 1, 0
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
         """What the task divides its summed loss by."""
         return {"task": self.task.count([each.target for each in self._examples(sequences)])}
 
+    def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
+        """Where the loss compares a batch's examples and these are divided, a first pass over all of them."""
+        if not self.task.whole_batch or sum(len(each) for each in micro_batches) == 1:
+            return
+        every = chain.from_iterable(micro_batches)
+        targets = [each.target for micro_batch in every for each in self._examples(micro_batch)]
+        self._cache.fill(micro_batches, rank, gather, lambda outputs: self.task.losses(outputs, targets))
+
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         """The task's summed loss of one micro-batch."""
-        encoded = self._examples(sequences)
-        outputs = self.model(PackedBatch.of(sequences, self.device), lay_out(encoded, self.device))
-        return {"task": self.task.loss(outputs, [each.target for each in encoded])}
+        loss = self._cache.loss(sequences)
+        if loss is None:
+            targets = [each.target for each in self._examples(sequences)]
+            loss = self.task.loss(self._outputs(sequences), targets)
+        return {"task": loss}
 
     def operations(self, sequences: Sequences) -> float:
         """The encoder's, backward counted as twice forward; frozen parts need no backward pass."""
@@ -102,6 +118,11 @@ class Finetuning:
         self.dev_outputs = outputs_of(self.model, self.dev.encoded, self.device)
         predictions = self.task.decode(self.dev_outputs, self.dev.examples, self.dev.encoded)
         return self.task.metrics(predictions, self.dev.examples)
+
+    def _outputs(self, sequences: Sequences) -> Tensor:
+        layout = lay_out(self._examples(sequences), self.device)
+        outputs: Tensor = self.model(PackedBatch.of(sequences, self.device), layout)
+        return outputs
 
     def _examples(self, sequences: Sequences) -> list[Encoded]:
         """The examples of a batch in its order: windows of one are neighbours and have one key."""

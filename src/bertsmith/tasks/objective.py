@@ -1,6 +1,6 @@
 """What the training loop asks of whatever it trains: pre-training, or the fine-tuning of a task."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from bertsmith.data.batch import Sequences
 from bertsmith.data.stream import Cursor, GlobalBatch
 
 Add = Callable[[dict[str, float]], dict[str, float]]
+Gather = Callable[[Tensor], list[Tensor]]
 
 
 class Objective(Protocol):
@@ -29,6 +30,12 @@ class Objective(Protocol):
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
         """The denominator of each loss, for a global batch."""
+        ...
+
+    def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
+        """Before the losses of a step, for what must see the whole global batch: the micro-batches of every
+        rank, of which `rank` is this one; `gather` brings the ranks' tensors together, in their order.
+        """
         ...
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ N tokens in the packed batch, B sequences, H hidden size, V vocabulary, K masked
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -24,7 +24,7 @@ from bertsmith.model.bert import Activation, Bert, initialise
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_entropy import vocabulary_loss
 from bertsmith.model.operations import encoder_operations
-from bertsmith.tasks.objective import Add
+from bertsmith.tasks.objective import Add, Gather
 from bertsmith.text.tokenizer import Tokenizer
 
 _COUNTED_TOKENS = 1_000_000  # enough to know the most frequent piece, the baseline of every evaluation
@@ -112,6 +112,9 @@ class PretrainingTask:
         if self.model.next_sentence is not None:
             counts["nsp"] = len(sequences)
         return counts
+
+    def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
+        """Nothing: no sequence's loss depends on another."""
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         """Summed cross-entropies of one micro-batch."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.details import Details
-from bertsmith.tasks.encoding import Encoded, Layout
+from bertsmith.tasks.encoding import Encoded, Integers, Layout
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 
 Outputs = npt.NDArray[np.float32]  # of one example: (C,), or (R, C) where the head answers for each row
@@ -106,6 +106,10 @@ class Task(ABC, Generic[E]):
     def check(self, examples: Sequence[E]) -> None:
         """Raises InputError, naming file and line, for a label that training never showed."""
 
+    def kept_together(self, example: E) -> Sequence[str]:
+        """Examples that have these texts in common are never divided between train and dev."""
+        return self.texts(example)
+
     @abstractmethod
     def texts(self, example: E) -> Sequence[str]:
         """What is to be tokenised of an example."""
@@ -126,6 +130,21 @@ class Task(ABC, Generic[E]):
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
         """The head's outputs against the examples' targets, summed; the run divides by `count`."""
+
+    @property
+    def whole_batch(self) -> bool:
+        """Whether the loss compares the examples of a batch with each other: then `losses` gives it."""
+        return False
+
+    def losses(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
+        """(E,) each example's part of the summed loss of a whole batch. Outputs (E, C, …) may end in zeros
+        where the examples of another micro-batch have more rows.
+        """
+        raise NotImplementedError
+
+    def divide(self, targets: Sequence[Any], order: Integers, batch_size: int) -> list[Integers]:
+        """An epoch's examples, in the `order` drawn for it, as batches; the same for the same order."""
+        return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
     def count(self, targets: Sequence[Any]) -> float:
         """What the summed loss of these targets is divided by."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,20 @@ def add_over_ranks(values: dict[str, float], device: torch.device) -> dict[str, 
     total = torch.tensor(list(values.values()), dtype=torch.float64, device=device)
     dist.all_reduce(total)
     return dict(zip(values, total.tolist(), strict=True))
+
+
+def gather_over_ranks(tensor: Tensor) -> list[Tensor]:
+    """Every rank's tensor, in the order of the ranks. Their sizes may differ, their dimensions must not."""
+    if not dist.is_initialized():
+        return [tensor]
+    shape = torch.tensor(tensor.shape, device=tensor.device)
+    shapes = [torch.empty_like(shape) for _ in range(dist.get_world_size())]
+    dist.all_gather(shapes, shape)
+    sizes = [int(each.prod()) for each in shapes]
+    filled = F.pad(tensor.flatten(), (0, max(sizes) - tensor.numel()))
+    found = [torch.empty_like(filled) for _ in shapes]
+    dist.all_gather(found, filled)
+    return [part[:size].view(*each.tolist()) for part, size, each in zip(found, sizes, shapes, strict=True)]
 
 
 def from_first(value: float, device: torch.device) -> float:

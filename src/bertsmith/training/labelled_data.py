@@ -42,7 +42,7 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe) -> LabelledData:
 
 
 def _held_out(task: Task[Any], examples: list[Any], recipe: FinetuneRecipe) -> tuple[list[Any], list[Any]]:
-    held = [_is_held_out(task.texts(example), recipe.dev_share) for example in examples]
+    held = [_is_held_out(task.kept_together(example), recipe.dev_share) for example in examples]
     train = [example for example, out in zip(examples, held, strict=True) if not out]
     dev = [example for example, out in zip(examples, held, strict=True) if out]
     if not train or not dev:

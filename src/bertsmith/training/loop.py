@@ -24,7 +24,7 @@ from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.errors import TrainingStopped
 from bertsmith.tasks.objective import Objective
 from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
-from bertsmith.training.distributed import add_over_ranks, from_first, wait
+from bertsmith.training.distributed import add_over_ranks, from_first, gather_over_ranks, wait
 from bertsmith.training.guard import Guard
 from bertsmith.training.interruption import Interruption
 from bertsmith.training.machine import Machine
@@ -183,7 +183,10 @@ class Loop:
         ranks = self.machine.ranks
         torch.manual_seed(_seed(self.recipe.seed, self.progress.step, ranks.rank))
         counts = self.task.counts(sequences)
-        micro_batches = split(sequences, ranks.count, self.machine.micro_batch_tokens)[ranks.rank]
+        parts = split(sequences, ranks.count, self.machine.micro_batch_tokens)
+        micro_batches = parts[ranks.rank]
+        with self._autocast():
+            self.task.begin_step(parts, ranks.rank, gather_over_ranks)
         totals = torch.zeros(len(counts), device=self.machine.device)
         for number, micro_batch in enumerate(micro_batches, start=1):
             with self._gradients_shared(number == len(micro_batches)), self._autocast():
