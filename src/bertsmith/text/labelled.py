@@ -69,11 +69,27 @@ def read_rows(
     Raises InputError for a file that is missing, empty, broken or in another encoding, for a column that
     isn't there, and for a row that is too short, with its line.
     """
+    return list(stream_rows(path, columns, format=format, header=header, encoding=encoding))
+
+
+def stream_rows(
+    path: str | Path,
+    columns: Sequence[str | int],
+    *,
+    format: str | None = None,
+    header: bool = True,
+    encoding: str = "utf-8",
+) -> Iterator[Row]:
+    """The rows of `read_rows` one at a time, for files that don't fit into memory (.json is read whole).
+
+    The file is opened at the first row, and errors are raised where they stand.
+    """
+    row = None
     with _opened(path, format, encoding) as table:
-        rows = list(_READERS[table.format](table, columns, header))
-    if not rows:
+        for row in _READERS[table.format](table, columns, header):
+            yield row
+    if row is None:
         raise InputError(f"{table.name} has no rows. Expected at least one, as {table.format}.")
-    return rows
 
 
 def read_column_names(
