@@ -1,0 +1,203 @@
+"""Files and tables become documents with their places; what can't be read says where."""
+
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.text.document_rows import Cell
+from bertsmith.text.documents import Document, Documents, DocumentSettings, part_of
+from bertsmith.text.html_text import HtmlText
+from bertsmith.text.plain import LONGEST
+
+
+def read(*sources: Path, **settings: object) -> list[Document]:
+    return list(Documents([str(source) for source in sources], DocumentSettings(**settings)))  # type: ignore[arg-type]
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_folder_of_files_in_the_order_of_their_names(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    write(docs / "b.txt", "second\n")
+    write(docs / "a.md", "# The title #\n\nfirst\n")
+    write(docs / "deep" / "c.py", "x = 1\n")
+    write(docs / ".hidden", "no")
+    found = read(docs)
+    assert [(each.id, each.title, each.text) for each in found] == [
+        ("docs/a.md", "The title", "# The title #\n\nfirst\n"),
+        ("docs/b.txt", "", "second\n"),
+        ("docs/deep/c.py", "", "x = 1\n"),
+    ]
+    assert [(each.source, each.start, each.line) for each in found[:1]] == [("docs/a.md", 0, 1)]
+
+
+def test_binary_and_empty_files_are_skipped_and_counted(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    (docs).mkdir()
+    (docs / "a.png").write_bytes(b"\x89PNG\r\n" + b"\xff" * 50)
+    (docs / "b.bin").write_bytes(b"text\0more")
+    (docs / "c.pdf").write_bytes(b"%PDF-1.7 no zero byte in here")
+    write(docs / "d.txt", " \n\n")
+    write(docs / "e.txt", "something")
+    write(docs / ".f", "x")
+    documents = Documents([str(docs)])
+    assert [each.id for each in documents] == ["docs/e.txt"]
+    assert documents.skipped.sentence() == (
+        "Left out: 3 binary files (docs/a.png, docs/b.bin, docs/c.pdf), "
+        f"1 empty document ({docs / 'd.txt'}), 1 hidden file."
+    )
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "json", "parquet", "csv.gz"])
+def test_the_rows_of_every_kind_of_table(tmp_path: Path, ending: str) -> None:
+    rows = [
+        {"id": "one", "title": "First", "text": "It rains, a lot.", "year": 2015},
+        {"id": "two", "title": None, "text": "It snows.", "year": None},
+    ]
+    found = read(table(tmp_path / f"rows.{ending}", rows))
+    assert [(each.id, each.title, each.text) for each in found] == [
+        ("one", "First", "It rains, a lot."),
+        ("two", "", "It snows."),
+    ]
+    assert [None if (year := each.metadata["year"]) is None else int(year) for each in found] == [2015, None]
+    assert all(each.line is None and each.source.startswith("rows.") for each in found)
+
+
+def table(path: Path, rows: list[dict[str, object]]) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        comma = "\t" if path.suffix == ".tsv" else ","
+        quoted = '"' if comma == "," else ""
+        lines = [comma.join(rows[0])]
+        for row in rows:
+            lines.append(comma.join("" if v is None else f"{quoted}{v}{quoted}" for v in row.values()))
+        content = ("\n".join(lines) + "\n").encode()
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def test_columns_by_name_and_by_number_and_the_rest_as_metadata(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.csv", "key,head,words,kind\n7,H,some words,note\n")
+    (found,) = read(path, id="1", text="words", title="head")
+    assert (found.id, found.title, found.text, dict(found.metadata)) == (
+        "7",
+        "H",
+        "some words",
+        {"kind": "note"},
+    )
+    assert isinstance(found.metadata["kind"], Cell), "CSV doesn't say whether it is a number"
+    (numbered,) = read(path, text="words")
+    assert numbered.id == "rows.csv#1"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.csv",
+            "key,words\n1,x\n",
+            r"a\.csv: no column has a name that says it holds the text. There are: key",
+        ),
+        ("a.csv", "text,body\n1,x\n", r"text, body could all be the text. Name one with --text"),
+        ("a.csv", "id,text\n1,x,y\n", r"a\.csv, line 2: expected 2 columns, found 3"),
+        ("a.csv", "id,text\n,x\n", r"a\.csv, line 2, column 'id': expected a label, found nothing"),
+        ("a.csv", "text,text\n1,x\n", "two columns have one name"),
+        ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', r"a\.jsonl, line 2: expected a text, found 3"),
+        ("a.jsonl", '{"text": "x"}\n{"text"\n', r"a\.jsonl, line 2: expected one JSON object"),
+        ("a.parquet", "no parquet", r"a\.parquet: not a whole Parquet file"),
+    ],
+)
+def test_a_table_that_cannot_be_read_names_the_place(
+    tmp_path: Path, name: str, content: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        read(write(tmp_path / name, content))
+
+
+def test_a_broken_encoding_names_file_and_byte_and_can_be_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "old.txt"
+    path.write_bytes("caf\u00e9 au lait".encode("latin-1"))
+    with pytest.raises(InputError, match=r"old\.txt: expected utf-8 text, found 0xe9 at byte 3"):
+        read(path)
+    assert read(path, encoding_errors="replace")[0].text.rstrip() == "caf\ufffd au lait"
+    assert read(path, encoding="latin-1")[0].text.rstrip() == "café au lait"
+
+
+def test_half_a_surrogate_pair_from_json_is_replaced_in_place(tmp_path: Path) -> None:
+    (found,) = read(write(tmp_path / "a.jsonl", '{"text": "a\\ud800b", "tag": "\\udc00"}\n'))
+    assert (found.text, found.metadata["tag"]) == ("a\ufffdb", "\ufffd")
+
+
+def test_a_json_file_in_a_folder_is_no_table(tmp_path: Path) -> None:
+    write(tmp_path / "docs" / "settings.json", '{"indent": 2}\n')
+    assert [each.text for each in read(tmp_path / "docs")] == ['{"indent": 2}\n']
+
+
+def test_a_long_text_comes_in_parts_that_know_their_place(tmp_path: Path) -> None:
+    lines = [f"line {number} of the book\n" for number in range(120_000)]
+    whole = "".join(lines)
+    path = write(tmp_path / "book.txt", whole)
+    found = read(path)
+    assert len(found) == len(whole) // LONGEST + 1
+    assert [each.id for each in found[:2]] == ["book.txt", "book.txt#part2"]
+    assert {part_of(each.id) for each in found} == {"book.txt"}
+    assert "".join(each.text for each in found) == whole
+    for each in found:
+        assert whole[each.start : each.start + len(each.text)] == each.text
+        assert each.line == whole.count("\n", 0, each.start) + 1
+        assert len(each.text) <= LONGEST
+
+
+@pytest.mark.slow
+def test_a_document_of_100_megabytes_takes_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "huge.txt"
+    with path.open("w") as file:
+        for _ in range(1000):
+            file.write("all work and no play makes Jack a dull boy, " * 2_400 + "\n")
+    tracemalloc.start()
+    characters = sum(len(each.text) for each in Documents([str(path)]))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert characters > 100_000_000
+    assert peak < 20_000_000
+
+
+def test_the_hash_changes_with_whatever_an_index_would_keep() -> None:
+    one = Document("a", "text", "title", "a.txt", "a.txt", metadata={"year": 1})
+    assert one.sha256 == Document("b", "text", "title", "a.txt", "elsewhere", metadata={"year": 1}).sha256
+    for change in ({"text": "x"}, {"title": "x"}, {"metadata": {"year": 2}}, {"source": "x"}, {"start": 1}):
+        assert one._replace(**change).sha256 != one.sha256
+
+
+def test_html_is_what_a_browser_shows() -> None:
+    parser = HtmlText()
+    page = (
+        "<html><head><title>A  page</title><style>p {x: y}</style></head><body><h1>Head</h1>\n<p>One &amp; "
+        "<b>two</b>\n three<br>four</p><script>if (a < b) {}</script><ul><li>x<li>y</ul><pre>a\n  b</pre>"
+    )
+    for start in range(0, len(page), 7):
+        parser.feed(page[start : start + 7])
+    parser.close()
+    lines = [line.strip() for line in parser.take().splitlines() if line.strip()]
+    assert lines == ["Head", "One & two three", "four", "x", "y", "a", "b"]
+    assert parser.title == "A page"
+
+
+def test_corpora_of_packages_are_refused() -> None:
+    with pytest.raises(InputError, match="pydocs: is a source of corpora only"):
+        read(Path("pydocs:bertsmith"))
