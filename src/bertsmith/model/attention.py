@@ -4,8 +4,6 @@ N tokens in the packed batch, A heads, D head size, L length of a sequence, R se
 length.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,6 +11,7 @@ from torch.nn import functional as F
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import Dropout
+from bertsmith.model.run_attention import attend_runs
 
 
 class SelfAttention(nn.Module):
@@ -45,7 +44,9 @@ def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> T
     """softmax(q k^T / sqrt(D)) v within each sequence. qkv (N, 3, A, D) -> (N, A, D)."""
     if qkv.device.type == "cuda" and qkv.dtype in (torch.bfloat16, torch.float16):
         return _attend_variable_length(qkv, batch)
-    return _attend_by_equal_lengths(qkv, batch, dropout)
+    if dropout is not None and dropout.training and dropout.probability > 0:
+        return attend_runs(qkv, batch.runs, dropout.mask)
+    return _attend_by_equal_lengths(qkv, batch)
 
 
 def _attend_variable_length(qkv: Tensor, batch: PackedBatch) -> Tensor:
@@ -59,7 +60,7 @@ def _attend_variable_length(qkv: Tensor, batch: PackedBatch) -> Tensor:
     return attended
 
 
-def _attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None) -> Tensor:
+def _attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
     """One call for each run of sequences of equal length: no padding, no mask, products of useful size."""
     heads, size = qkv.shape[2:]
     # split, not slices: its gradient is one concatenation, a slice's is a zero tensor of the whole batch
@@ -69,15 +70,6 @@ def _attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch, dropout: Dropout |
         query, key, value = part.view(count, length, 3, heads, size).permute(
             2, 0, 3, 1, 4
         )  # each (R, A, L, D)
-        mixed = _attend_padded(query, key, value, dropout)
+        mixed = F.scaled_dot_product_attention(query, key, value)
         attended.append(mixed.transpose(1, 2).reshape(count * length, heads, size))
     return torch.cat(attended)
-
-
-def _attend_padded(query: Tensor, key: Tensor, value: Tensor, dropout: Dropout | None) -> Tensor:
-    """(R, A, L, D) each -> (R, A, L, D)."""
-    if dropout is None or not dropout.training or dropout.probability == 0.0:
-        return F.scaled_dot_product_attention(query, key, value)
-    scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)  # (R, A, L, L)
-    weights: Tensor = dropout(scores.softmax(-1))
-    return weights @ value

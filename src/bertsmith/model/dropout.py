@@ -26,8 +26,14 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return F.dropout(x, self.probability)
+        return x * self.mask(x)
+
+    def mask(self, x: Tensor) -> Tensor:
+        """Of x's shape and type: 0 for what is dropped, and the scale for what is kept."""
+        if x.device.type != "cpu":
+            return F.dropout(torch.ones_like(x), self.probability)
         dropped = round(self.probability * 256)
-        return x * keep_mask(x, dropped).mul_(256 / (256 - dropped))
+        return keep_mask(x, dropped).mul_(256 / (256 - dropped))
 
     def extra_repr(self) -> str:
         return str(self.probability)

@@ -1,0 +1,114 @@
+"""Attention with dropout over runs of sequences of equal length, its gradient written out.
+
+Short sequences of many lengths make many small products, and what autograd does around each costs more than
+the product itself: here three operations a run forward and five backward, one gather for all runs on the way
+in and on the way out, one dropout mask for all.
+
+N tokens in the packed batch, A heads, D head size; a run is R sequences of L tokens; S = sum of R A L L, the
+attention weights of all runs.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Runs = tuple[tuple[int, int], ...]  # (L, R) each
+
+
+def attend_runs(qkv: Tensor, runs: Runs, make_mask: Callable[[Tensor], Tensor]) -> Tensor:
+    """softmax(q k^T / sqrt(D)) * mask, times v: qkv (N, 3, A, D) -> (N, A, D).
+
+    `make_mask` makes a mask like the (S,) tensor it is given: 0 what is dropped, the scale what is kept.
+    """
+    order = run_order(runs, qkv.shape[2], qkv.device)
+    mask = make_mask(qkv.new_empty(order.weights))
+    attended: Tensor = _RunAttention.apply(qkv, order, mask)
+    return attended
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """Where rows of D values, which a product leaves token by token, lie run by run as (R, A, L, D)."""
+
+    gather: Tensor  # (3 N A,) from rows of (N, 3, A) to queries, then keys, then values by runs
+    scatter: Tensor  # its inverse
+    given: Tensor  # (N A,) from rows of (N, A) to one of the three by runs
+    attended: Tensor  # its inverse
+    shapes: tuple[tuple[int, int], ...]  # (R A, L) of each run
+    weights: int  # S
+
+    def vectors(self, rows: Tensor) -> list[Tensor]:
+        """(N A, D) -> (R A, L, D) of each run."""
+        parts = rows.split([many * length for many, length in self.shapes])
+        return [part.view(*shape, -1) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def squares(self, cells: Tensor) -> list[Tensor]:
+        """(S,) -> (R A, L, L) of each run."""
+        parts = cells.split([many * length * length for many, length in self.shapes])
+        return [part.view(*shape, shape[1]) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+@lru_cache(maxsize=4)  # the layers of a model ask for the same one
+def run_order(runs: Runs, heads: int, device: torch.device) -> RunOrder:
+    """Of so many heads over these runs."""
+    parts, start = [], 0
+    for length, count in runs:
+        tokens = torch.arange(start, start + count * length).view(count, 1, length)
+        parts.append((tokens * 3 * heads + torch.arange(heads)[:, None]).flatten())
+        start += count * length
+    query = torch.cat(parts).to(device)  # rows of (N, 3, A): keys stand A rows further, values 2 A
+    gather = torch.cat([query, query + heads, query + 2 * heads])
+    given = query // (3 * heads) * heads + query % heads  # rows of (N, A)
+    shapes = tuple((count * heads, length) for length, count in runs)
+    weights = sum(many * length * length for many, length in shapes)
+    return RunOrder(gather, gather.argsort(), given, given.argsort(), shapes, weights)
+
+
+class _RunAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, order: RunOrder, mask: Tensor) -> Tensor:
+        heads, size = qkv.shape[2:]
+        by_runs = qkv.reshape(-1, size).index_select(0, order.gather)
+        query, key, value = (order.vectors(part) for part in by_runs.chunk(3))
+        weights, mixed = torch.empty_like(mask), by_runs.new_empty(len(order.given), size)
+        scale = 1 / math.sqrt(size)
+        for q, k, w in zip(query, key, order.squares(weights), strict=True):
+            torch.baddbmm(w, q, k.mT, beta=0, alpha=scale, out=w)
+            torch.softmax(w, -1, out=w)
+        for w, v, m in zip(order.squares(weights * mask), value, order.vectors(mixed), strict=True):
+            torch.bmm(w, v, out=m)
+        ctx.order = order
+        ctx.save_for_backward(by_runs, weights, mask)
+        return mixed.index_select(0, order.attended).view(-1, heads, size)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        order: RunOrder = ctx.order
+        by_runs, weights, mask = ctx.saved_tensors
+        heads, size = gradient.shape[1:]
+        query, key, value = (order.vectors(part) for part in by_runs.chunk(3))
+        given = order.vectors(gradient.reshape(-1, size).index_select(0, order.given))
+        found = torch.empty_like(by_runs)
+        to_query, to_key, to_value = (order.vectors(part) for part in found.chunk(3))
+        to_weights = torch.empty_like(weights)
+        scale = 1 / math.sqrt(size)
+        dropped = order.squares(weights * mask)
+        for g, w, v, dw, dv in zip(given, dropped, value, order.squares(to_weights), to_value, strict=True):
+            torch.bmm(w.mT, g, out=dv)
+            torch.bmm(g, v.mT, out=dw)
+        to_weights *= mask
+        each = zip(
+            order.squares(weights), order.squares(to_weights), query, key, to_query, to_key, strict=True
+        )
+        for w, dw, q, k, dq, dk in each:
+            ds = torch._softmax_backward_data(dw, w, -1, w.dtype)
+            torch.baddbmm(dq, ds, k, beta=0, alpha=scale, out=dq)
+            torch.baddbmm(dk, ds.mT, q, beta=0, alpha=scale, out=dk)
+        return found.index_select(0, order.scatter).view(-1, 3, heads, size), None, None
