@@ -1,0 +1,138 @@
+"""Smaller vectors: fewer dimensions, a byte a dimension, a bit a dimension; and what each costs.
+
+E vectors, D dimensions. Float vectors are (E, D) float32.
+
+| precision | a vector of D dimensions | what is kept |
+| --- | --- | --- |
+| float32 | 4 D bytes | everything |
+| int8 | D bytes | 256 steps between the lowest and the highest value that a dimension had |
+| binary | D / 8 bytes | signs |
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from bertsmith.errors import InputError
+
+Vectors = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.int8]
+Bits = npt.NDArray[np.uint8]
+Precision = Literal["float32", "int8", "binary"]
+
+_STEPS = 255
+_COMPARED = 1000  # vectors among which neighbours are looked for: a million cosines
+
+
+def normalised(vectors: Vectors) -> Vectors:
+    """(E, D), each of length 1; a vector of zeros stays as it is."""
+    lengths = np.sqrt(np.einsum("ed,ed->e", vectors, vectors))[:, None]
+    return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
+
+
+def cut(vectors: Vectors, dimensions: int, *, normalise: bool = True) -> Vectors:
+    """(E, D) -> (E, dimensions): the first ones, of length 1 again (Kusupati et al. 2022, Matryoshka).
+
+    Good with models that were trained for it. Raises InputError unless 1 <= dimensions <= D.
+    """
+    width = vectors.shape[1]
+    if not 1 <= dimensions <= width:
+        raise InputError(f"dimensions must be 1 to {width}, what the vectors have: {dimensions}.")
+    first = np.ascontiguousarray(vectors[:, :dimensions])
+    return normalised(first) if normalise else first
+
+
+@dataclass(frozen=True)
+class Int8Ranges:
+    """The `lowest` and `highest` value (D,) of each dimension, between which int8's 256 steps lie.
+
+    They must be stored: without them codes say nothing. A value outside becomes the nearest end.
+    """
+
+    lowest: Vectors
+    highest: Vectors
+
+    @classmethod
+    def of(cls, vectors: Vectors) -> "Int8Ranges":
+        """Calibrated on (E, D) vectors; a thousand are plenty. Raises InputError for none."""
+        if not len(vectors):
+            raise InputError("int8 needs at least one vector to learn the range of its dimensions from.")
+        return cls(vectors.min(0), vectors.max(0))
+
+    def encode(self, vectors: Vectors) -> Codes:
+        """(E, D) -> int8 (E, D), rounded to the nearest step. Raises InputError for another D."""
+        if vectors.shape[1] != len(self.lowest):
+            raise InputError(f"expected vectors of {len(self.lowest)} dimensions, found {vectors.shape[1]}.")
+        steps = np.rint((vectors - self.lowest) / self._step)
+        return np.asarray(np.clip(steps, 0, _STEPS) - 128, np.int8)
+
+    def decode(self, codes: Codes) -> Vectors:
+        """int8 (E, D) -> (E, D), within half a step of what was encoded; of length 1 only nearly."""
+        return np.asarray((codes.astype(np.float32) + 128) * self._step + self.lowest, np.float32)
+
+    @property
+    def _step(self) -> Vectors:
+        width = (self.highest - self.lowest) / np.float32(_STEPS)
+        return np.where(width == 0, np.float32(1), width)
+
+
+def to_bits(vectors: Vectors) -> Bits:
+    """(E, D) -> uint8 (E, ceil(D / 8)): a set bit for a value above 0, the first dimension highest."""
+    return np.packbits(vectors > 0, axis=1)
+
+
+def from_bits(bits: Bits, dimensions: int) -> Vectors:
+    """uint8 (E, ceil(D / 8)) -> (E, D) of ±1 / sqrt(D), of length 1. Raises InputError if D doesn't fit."""
+    if bits.shape[1] != -(-dimensions // 8):
+        raise InputError(
+            f"vectors of {dimensions} dimensions are {-(-dimensions // 8)} bytes, found {bits.shape[1]}."
+        )
+    signs = np.unpackbits(bits, axis=1, count=dimensions).astype(np.float32) * 2 - 1
+    return np.asarray(signs / np.sqrt(np.float32(dimensions)), np.float32)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What smaller vectors cost on a sample of `vectors`.
+
+    `cosine`: between a vector and its smaller self, the mean (NaN where widths differ); `cosine_error`: how
+    far the cosines of pairs are off, the mean; `neighbours_kept`: the share of each vector's `k` nearest that
+    are still among them.
+    """
+
+    cosine: float
+    cosine_error: float
+    neighbours_kept: float
+    k: int
+    vectors: int
+
+
+def loss(vectors: Vectors, smaller: Vectors, k: int = 10) -> Loss:
+    """Of (E, D) vectors and the same after a round trip, (E, D) or fewer dimensions; the first 1,000 count.
+
+    Raises InputError for fewer than two vectors, or not as many of each.
+    """
+    if len(vectors) != len(smaller) or len(vectors) < 2:
+        raise InputError(f"expected as many vectors of each, two or more: {len(vectors)}, {len(smaller)}.")
+    whole, small = normalised(vectors[:_COMPARED]), normalised(smaller[:_COMPARED])
+    cosines, others = whole @ whole.T, small @ small.T
+    apart = ~np.eye(len(whole), dtype=np.bool_)
+    k = min(k, len(whole) - 1)
+    kept = np.mean(
+        [
+            len(np.intersect1d(a, b)) / k
+            for a, b in zip(_nearest(cosines, k), _nearest(others, k), strict=True)
+        ]
+    )
+    same = np.einsum("ed,ed->e", whole, small).mean() if whole.shape == small.shape else np.nan
+    error = np.abs(cosines - others)[apart].mean()
+    return Loss(float(same), float(error), float(kept), k, len(whole))
+
+
+def _nearest(cosines: Vectors, k: int) -> npt.NDArray[np.int64]:
+    """(E, E) -> (E, k): the nearest others of each."""
+    others = cosines.copy()
+    np.fill_diagonal(others, -np.inf)
+    return np.argpartition(-others, k - 1, axis=1)[:, :k]

