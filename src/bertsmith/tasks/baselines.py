@@ -109,6 +109,17 @@ def tfidf_cosine(train: Sequence[Text], dev: Sequence[tuple[str, str]]) -> Basel
     return Baseline(name, _cosines(weigh([first for first, _ in dev]), weigh([second for _, second in dev])))
 
 
+def tfidf_vectors(
+    train: Sequence[Text], queries: Sequence[str], documents: Sequence[str]
+) -> tuple[str, Any, Any]:
+    """The baseline's name, and the TF-IDF vectors of queries and of documents, sparse rows of length 1: how
+    rare a word is is learnt from train.
+    """
+    name, rows = _within_bounds("TF-IDF cosine", train)
+    weigh = _weigher(_sides(train, rows), words=(1, 1), most_features=MOST_FEATURES)
+    return name, weigh(queries), weigh(documents)
+
+
 def frequent_tags(
     words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]], dev: Sequence[Sequence[str]]
 ) -> Baseline[list[list[str]]]:

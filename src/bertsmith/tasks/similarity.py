@@ -4,7 +4,6 @@ by a classifier on (u, v, |u - v|) (Reimers and Gurevych 2019, section 3).
 E examples, T texts (two an example), N tokens, H hidden size, C classes.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,7 +15,6 @@ from torch.nn import functional as F
 
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError, ModelError
-from bertsmith.files import write_json
 from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks import scores
@@ -24,6 +22,7 @@ from bertsmith.tasks.baselines import majority_class, mean_number, tfidf_classes
 from bertsmith.tasks.calibration import probabilities
 from bertsmith.tasks.details import Details, class_details, number_details
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
+from bertsmith.tasks.sentence_folder import write_sentence_folder
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.text_task import TextExample, TextTask
 from bertsmith.text.tokenizer import Pieces, Tokenizer
@@ -202,23 +201,7 @@ class Task(TextTask):
 
     def write_beside(self, folder: Path, config: BertConfig) -> None:
         """What sentence-transformers reads: how the encoder's hidden states are pooled."""
-        parts = "sentence_transformers.models."
-        modules = [
-            {"idx": 0, "name": "0", "path": "", "type": f"{parts}Transformer"},
-            {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{parts}Pooling"},
-        ]
-        (folder / "1_Pooling").mkdir()
-        (folder / "modules.json").write_text(json.dumps(modules, indent=2))
-        pooling = {f"pooling_mode_{name}": False for name in ("cls_token", "mean_tokens", "max_tokens")}
-        chosen = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}[self.settings.pooling]
-        pooling[f"pooling_mode_{chosen}"] = True
-        write_json(
-            folder / "1_Pooling" / "config.json", {"word_embedding_dimension": config.hidden_size, **pooling}
-        )
-        write_json(
-            folder / "sentence_bert_config.json",
-            {"max_seq_length": self.settings.max_length, "do_lower_case": False},
-        )
+        write_sentence_folder(folder, config, self.settings.pooling, self.settings.max_length)
 
 
 def _pairs(examples: Sequence[TextExample]) -> list[tuple[str, str]]:

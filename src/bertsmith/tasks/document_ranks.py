@@ -1,0 +1,49 @@
+"""At which rank each query's document stands among all documents, and what such ranks are worth.
+
+E   examples, a query and its document each      D   distinct documents of them all
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from bertsmith.tasks.ranking_scores import Graded, mrr, ndcg, recall
+from bertsmith.tasks.task import Metrics
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+DEPTH = 10
+_AT_A_TIME = 256  # queries: bounds memory to so many rows of D scores
+
+
+def ranks_of(scores: Callable[[int, int], Floats], positive: Integers) -> Integers:
+    """(E,) ranks from 1 on. `scores(start, end)` are those of some of the queries for all documents, (…, D);
+    positive (E,) is the row of each example's document. Of documents of equal score the earlier one is first.
+    """
+    ranks = np.zeros(len(positive), np.int64)
+    for start in range(0, len(positive), _AT_A_TIME):
+        end = min(start + _AT_A_TIME, len(positive))
+        block, own = scores(start, end), positive[start:end, None]
+        right = np.take_along_axis(block, own, 1)
+        earlier = np.arange(block.shape[1]) < own
+        ranks[start:end] = 1 + (block > right).sum(1) + ((block == right) & earlier).sum(1)
+    return ranks
+
+
+def rank_metrics(queries: Sequence[int], documents: Sequence[int], ranks: Sequence[int]) -> Metrics:
+    """nDCG@10, MRR@10 and recall@10 over the queries (E,), named by number as the documents (E,) that answer
+    them are: a query may be in several examples, with another document in each.
+    """
+    relevant: dict[int, dict[int, int]] = {}
+    for query, document, rank in zip(queries, documents, ranks, strict=True):
+        relevant.setdefault(query, {})[document] = rank
+    found = np.zeros((len(relevant), DEPTH))
+    ideal = np.zeros((len(relevant), max(map(len, relevant.values()))))
+    for row, places in enumerate(relevant.values()):
+        ideal[row, : len(places)] = 1
+        found[row, [rank - 1 for rank in places.values() if rank <= DEPTH]] = 1
+    graded = Graded(found, ideal)
+    scores = {"mrr": mrr, "ndcg": ndcg, "recall": recall}
+    return {f"{name}@{DEPTH}": float(score(graded, DEPTH).mean()) for name, score in scores.items()}

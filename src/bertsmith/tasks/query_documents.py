@@ -1,0 +1,147 @@
+"""Rows of retrieval: a query, a document that answers it, perhaps others that don't, perhaps their scores.
+
+| role | columns |
+| --- | --- |
+| query | query, question, anchor |
+| positive | positive, document, passage, answer, sentence |
+| negatives | negative, negatives, negative_1, negative_2 …: a text each, or a list of them |
+| scores | scores: a teacher's, of the positive and of each negative, in that order |
+
+Queries and positives may also have the names of any pair (see bertsmith.text.columns).
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.text.columns import guess_columns
+from bertsmith.text.labelled import read_column_names, read_rows
+from bertsmith.text.values import as_number, as_text
+
+Column = str | int
+QUERIES = ("query", "question", "anchor")
+POSITIVES = ("positive", "document", "passage", "answer", "sentence")
+_NEGATIVE = re.compile(r"negatives?[ _-]?\d*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class QueryExample:
+    """`documents` are the one that answers the query, then those that don't; `scores` are as many.
+
+    Where it isn't `labelled`, there is one document, and nothing is known of it.
+    """
+
+    query: str
+    documents: tuple[str, ...]
+    where: str
+    scores: tuple[float, ...] | None = None
+    labelled: bool = True
+
+
+@dataclass(frozen=True)
+class QueryColumns:
+    """Which columns play which role."""
+
+    query: Column
+    positive: Column
+    negatives: tuple[Column, ...] = ()
+    scores: Column | None = None
+
+
+def text_number(text: str) -> int:
+    """A number that equal texts share, whatever their case and white space; others don't (in 63 bits)."""
+    plain = " ".join(text.casefold().split()).encode("utf-8", "replace")
+    return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "big") >> 1
+
+
+def read_query_documents(
+    path: Path | str,
+    columns: QueryColumns,
+    *,
+    format: str | None,
+    header: bool,
+    most_negatives: int | None = None,
+    labelled: bool = True,
+) -> list[QueryExample]:
+    """A row each; of its negatives the first `most_negatives`. Raises InputError naming file and line."""
+    wanted: list[Column] = [columns.query, columns.positive, *columns.negatives]
+    if columns.scores is not None:
+        wanted.append(columns.scores)
+    found = []
+    for values, where in read_rows(path, wanted, format=format, header=header):
+        query, positive = (as_text(value, where) for value in values[:2])
+        cells = values[2 : 2 + len(columns.negatives)]
+        negatives = [text for cell in cells for text in _texts(cell, where)]
+        documents = (positive, *negatives)
+        scores = None if columns.scores is None else _scores(values[-1], len(documents), where)
+        most = None if most_negatives is None else 1 + most_negatives
+        kept = None if scores is None else scores[:most]
+        found.append(QueryExample(query, documents[:most], where, kept, labelled))
+    return found
+
+
+def find_query_columns(
+    path: Path | str,
+    query: Column | None,
+    positive: Column | None,
+    negative: Column | None,
+    *,
+    format: str | None,
+    header: bool,
+    labelled: bool = True,
+) -> QueryColumns:
+    """What was said; what was not (None) is settled by the names in the file.
+
+    Raises InputError when no column, or more than one, could play a role.
+    """
+    negatives: tuple[Column, ...] = () if negative is None else (negative,)
+    if str(path) == "-" or not header:  # no names to go by
+        if query is None or positive is None:
+            raise InputError(f"{path}: name the columns of query and document: --text and --text-pair.")
+        return QueryColumns(query, positive, negatives)
+    names = read_column_names(path, format=format, header=header)
+    if query is None or positive is None:
+        query, positive = _pair(names, query, positive, str(path))
+    if not labelled:
+        return QueryColumns(query, positive)
+    negatives = negatives or tuple(name for name in names if _NEGATIVE.fullmatch(name.strip()))
+    return QueryColumns(query, positive, negatives, "scores" if "scores" in names else None)
+
+
+def _pair(
+    names: Sequence[str], query: Column | None, positive: Column | None, path: str
+) -> tuple[Column, Column]:
+    plain = {name.strip().lower(): name for name in names}
+    queries = [plain[name] for name in QUERIES if name in plain] if query is None else [query]
+    positives = [plain[name] for name in POSITIVES if name in plain] if positive is None else [positive]
+    if len(queries) == len(positives) == 1:
+        return queries[0], positives[0]
+    guessed = guess_columns(names, path)
+    if guessed.text_pair is None:
+        raise InputError(
+            f"{path}: retrieval needs a query and a document that answers it. There are: {', '.join(names)}. "
+            "Name the two with --text and --text-pair."
+        )
+    return guessed.text, guessed.text_pair
+
+
+def _texts(cell: Any, where: str) -> list[str]:
+    """Negatives out of a cell: none, one text, or a list of them."""
+    if cell is None or cell == "":
+        return []
+    return [as_text(each, where) for each in (cell if isinstance(cell, list | tuple) else [cell])]
+
+
+def _scores(cell: Any, documents: int, where: str) -> tuple[float, ...]:
+    """A list of numbers, or in tables one cell with commas between them."""
+    parts = cell.split(",") if isinstance(cell, str) else cell
+    if not isinstance(parts, list | tuple) or len(parts) != documents:
+        raise InputError(
+            f"{where}: expected {documents} scores, of the positive and of each negative, found {cell!r}. "
+            "Mend or remove the row."
+        )
+    return tuple(as_number(part, where) for part in parts)

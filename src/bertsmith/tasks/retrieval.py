@@ -1,0 +1,256 @@
+"""Dual encoders: a query and the documents that answer it, each encoded alone by the same encoder, so that a
+query's vector is near theirs (Karpukhin et al. 2020; Reimers and Gurevych 2019).
+
+    E   examples     T   texts of an example: the query, its document, its negatives     H   hidden size
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+
+from bertsmith.data.windows import windows
+from bertsmith.errors import InputError
+from bertsmith.model.config import BertConfig
+from bertsmith.tasks.baselines import tfidf_vectors
+from bertsmith.tasks.batch_division import apart
+from bertsmith.tasks.details import Answer, Details
+from bertsmith.tasks.document_ranks import DEPTH, rank_metrics, ranks_of
+from bertsmith.tasks.encoding import Encoded, Integers, Window, join_segments, special_tokens
+from bertsmith.tasks.query_documents import (
+    QueryExample,
+    find_query_columns,
+    read_query_documents,
+    text_number,
+)
+from bertsmith.tasks.retrieval_losses import LossName, RetrievalLoss, Sought
+from bertsmith.tasks.sentence_folder import write_sentence_folder
+from bertsmith.tasks.similarity import Pooling
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.task import Task as AnyTask
+from bertsmith.tasks.vector_head import VectorHead
+from bertsmith.text.tokenizer import Pieces, Tokenizer
+
+
+class RetrievalSettings(TaskSettings):
+    """`query`, `positive` and `negative` are columns. `scale` multiplies similarities before a softmax: one
+    over its temperature. `negatives`: at most so many of a row's.
+    """
+
+    loss: LossName = "softmax"
+    scale: float = Field(20.0, gt=0)
+    symmetric: bool = False
+    margin: float = Field(0.2, gt=0)
+    pooling: Pooling = "mean"
+    normalise: bool = True
+    query_prefix: str = ""
+    document_prefix: str = ""
+    query: str | int | None = None
+    positive: str | int | None = None
+    negative: str | int | None = None
+    negatives: int | None = Field(None, ge=0)
+
+
+class Task(AnyTask[QueryExample]):
+    """Fulfils the contract for search: which document answers a query?"""
+
+    name = "retrieval"
+    main_metric = f"mrr@{DEPTH}"
+    Settings: ClassVar[type[TaskSettings]] = RetrievalSettings
+    settings: RetrievalSettings
+
+    def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
+        super().__init__(settings, labels)
+        self._known: dict[int, tuple[int, ...]] = {}
+
+    # -- data ----------------------------------------------------------------------------------------------
+
+    def example(self, text: Any, where: str = "the input") -> QueryExample:
+        """From a query and a document."""
+        if isinstance(text, str) or len(text) != 2:
+            raise InputError(
+                f"{where}: retrieval compares a query with a document, found {str(text)[:60]!r}."
+            )
+        return QueryExample(text[0], (text[1],), where, labelled=False)
+
+    def read(self, path: Path | str, *, labelled: bool = True) -> list[QueryExample]:
+        """One example a row. Raises InputError naming file and line."""
+        settings = self.settings
+        columns = find_query_columns(
+            path,
+            settings.query if settings.text is None else settings.text,
+            settings.positive if settings.text_pair is None else settings.text_pair,
+            settings.negative,
+            format=settings.format,
+            header=settings.header,
+            labelled=labelled,
+        )
+        if labelled:  # what the first file's names decided holds for the files that follow
+            fixed = {"query": columns.query, "positive": columns.positive, "text": None, "text_pair": None}
+            self.settings = settings.model_copy(update=fixed)
+        return read_query_documents(
+            path,
+            columns,
+            format=settings.format,
+            header=settings.header,
+            most_negatives=settings.negatives,
+            labelled=labelled,
+        )
+
+    def learn_labels(self, train: Sequence[QueryExample]) -> None:
+        """All known documents of each query: in no batch is one of them a negative of it."""
+        known: dict[int, dict[int, None]] = {}
+        for example in train:
+            known.setdefault(text_number(example.query), {})[text_number(example.documents[0])] = None
+        self._known = {query: tuple(documents) for query, documents in known.items()}
+        if len(known) < 2 or len(set(chain.from_iterable(known.values()))) < 2:
+            raise InputError(
+                f"Every one of the {len(train):,} training rows has the same query or the same document, "
+                f"from {train[0].where} on: there is nothing to learn. Are the columns the right ones?"
+            )
+        self._require_what_the_loss_needs(train)
+
+    def _require_what_the_loss_needs(self, train: Sequence[QueryExample]) -> None:
+        loss = self.settings.loss
+        for example in train:
+            if loss != "softmax" and len(example.documents) < 2:
+                raise InputError(
+                    f"{example.where}: loss={loss} needs a negative in each row, found none. Mine them first "
+                    "(bertsmith mine), or train with loss=softmax."
+                )
+            if loss in ("margin-mse", "kl") and example.scores is None:
+                raise InputError(
+                    f"{example.where}: loss={loss} needs a column `scores`: a teacher's of the positive and "
+                    "of each negative."
+                )
+
+    def check(self, examples: Sequence[QueryExample]) -> None:
+        for example in examples:
+            if not example.query.strip() or not example.documents[0].strip():
+                raise InputError(
+                    f"{example.where}: expected a query and a document that answers it, found an empty text. "
+                    "Mend or remove the row."
+                )
+
+    def kept_together(self, example: QueryExample) -> Sequence[str]:
+        """All rows of a query: its answers would be known from train."""
+        return (example.query,)
+
+    def texts(self, example: QueryExample) -> Sequence[str]:
+        """The query, then the documents, each behind its prefix."""
+        prefix = self.settings.document_prefix
+        documents = [prefix + document for document in example.documents]
+        return (self.settings.query_prefix + example.query, *documents)
+
+    def encode(self, example: QueryExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+        """The windows of each text in turn; the head reads every row."""
+        room = self.settings.max_length - special_tokens(tokenizer, 1)
+        made = []
+        for number, piece in enumerate(pieces):
+            for start, end in windows(piece.ids, room, self.settings.stride):
+                token_ids, segment_ids = join_segments(tokenizer, piece.ids[start:end])
+                made.append(Window(token_ids, segment_ids, np.arange(len(token_ids)), number))
+        query, documents = text_number(example.query), tuple(map(text_number, example.documents))
+        known = (query, documents[0], *self._known.get(query, ()))
+        return Encoded(tuple(made), Sought(query, documents, known, example.scores))
+
+    def divide(self, targets: Sequence[Sought], order: Integers, batch_size: int) -> list[Integers]:
+        """Batches without two equal queries or documents: each would be the other's negative."""
+        if not self.whole_batch:
+            return super().divide(targets, order, batch_size)
+        texts = [(target.query, target.documents[0]) for target in targets]
+        return apart(texts, order, batch_size)
+
+    # -- model ---------------------------------------------------------------------------------------------
+
+    def head(self, config: BertConfig) -> Head:
+        return VectorHead(self.settings.pooling, self.settings.normalise)
+
+    @property
+    def whole_batch(self) -> bool:
+        """With negatives from the batch."""
+        return self.settings.loss == "softmax"
+
+    def loss(self, outputs: Tensor, targets: Sequence[Sought]) -> Tensor:
+        return self.losses(outputs, targets).sum()
+
+    def losses(self, outputs: Tensor, targets: Sequence[Sought]) -> Tensor:
+        """(E, T, H) -> (E,)."""
+        settings = self.settings
+        loss = RetrievalLoss(settings.loss, settings.scale, settings.symmetric, settings.margin)
+        return loss(outputs, targets)
+
+    # -- predictions ---------------------------------------------------------------------------------------
+
+    def decode(
+        self, outputs: Sequence[Outputs], examples: Sequence[QueryExample], encoded: Sequence[Encoded]
+    ) -> list[Prediction]:
+        """similarity of query and document; where documents are known to answer their queries, also the
+        rank of each among all documents given.
+        """
+        similar = [float(output[0] @ output[1]) for output in outputs]
+        if not all(example.labelled for example in examples):
+            return [{"similarity": each} for each in similar]
+        rows: dict[int, Any] = {}
+        for output, each in zip(outputs, encoded, strict=True):
+            rows |= dict(zip(each.target.documents, output[1:], strict=False))  # what fills it up is no text
+        place = {number: row for row, number in enumerate(rows)}
+        positive = np.array([place[each.target.documents[0]] for each in encoded], np.int64)
+        queries, documents = np.stack([output[0] for output in outputs]), np.stack(list(rows.values())).T
+        ranks = ranks_of(lambda start, end: queries[start:end] @ documents, positive).tolist()
+        return [{"similarity": s, "rank": rank} for s, rank in zip(similar, ranks, strict=True)]
+
+    def metrics(self, predictions: Sequence[Prediction], examples: Sequence[QueryExample]) -> Metrics:
+        """MRR@10, nDCG@10 and recall@10 of each query's documents among all those of the examples."""
+        return rank_metrics(
+            [text_number(example.query) for example in examples],
+            [text_number(example.documents[0]) for example in examples],
+            [prediction["rank"] for prediction in predictions],
+        )
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[QueryExample]) -> Details:
+        """How far down each document stands: its part in MRR@10."""
+        ranks = [prediction["rank"] for prediction in predictions]
+        answers = (Answer("rank 1", f"rank {rank:,}", 1 / rank if rank <= DEPTH else 0.0) for rank in ranks)
+        return Details(tuple(answers))
+
+    def line(self, example: QueryExample, prediction: Prediction) -> dict[str, Any]:
+        """Query and document, then the prediction."""
+        return {"query": example.query, "document": example.documents[0], **prediction}
+
+    def baselines(
+        self, train: Sequence[QueryExample], dev: Sequence[QueryExample]
+    ) -> dict[str, list[Prediction]]:
+        """Documents in a random order, and by the cosine of their words' TF-IDF vectors."""
+        numbers = [tuple(map(text_number, example.documents)) for example in dev]
+        texts = dict(zip(chain(*numbers), chain(*(example.documents for example in dev)), strict=True))
+        place = {number: row for row, number in enumerate(texts)}
+        positive = np.array([place[own[0]] for own in numbers], np.int64)
+        pairs = [(example.query, example.documents[0]) for example in train]
+        name, queries, documents = tfidf_vectors(
+            pairs, [example.query for example in dev], list(texts.values())
+        )
+        ranks = {
+            "random order": np.random.default_rng(0).integers(1, len(texts) + 1, len(dev)),
+            name: ranks_of(lambda start, end: (queries[start:end] @ documents.T).toarray(), positive),
+        }
+        return {name: [{"rank": rank} for rank in found.tolist()] for name, found in ranks.items()}
+
+    def config_labels(self) -> dict[str, Any]:
+        return {}
+
+    def write_beside(self, folder: Path, config: BertConfig) -> None:
+        """What sentence-transformers reads: pooling, normalisation, and the prefixes as prompts."""
+        settings = self.settings
+        write_sentence_folder(
+            folder,
+            config,
+            settings.pooling,
+            settings.max_length,
+            normalise=settings.normalise,
+            prompts={"query": settings.query_prefix, "document": settings.document_prefix},
+        )

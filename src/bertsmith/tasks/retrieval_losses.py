@@ -1,0 +1,76 @@
+"""Vectors of queries and documents against what is sought: the losses of contrastive.py laid on examples.
+
+E   examples     T   texts of an example: the query, its document, its negatives     H   hidden size
+D   documents of all examples
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertsmith.data.batch import to_device
+from bertsmith.tasks import contrastive
+
+LossName = Literal["softmax", "margin", "margin-mse", "kl"]
+
+
+@dataclass(frozen=True)
+class Sought:
+    """An example by the numbers of its texts. `known` are documents that must never count as negatives;
+    `scores` a teacher's, of each document.
+    """
+
+    query: int
+    documents: tuple[int, ...]
+    known: tuple[int, ...]
+    scores: tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class RetrievalLoss:
+    """Which loss, and its settings. `scale` multiplies similarities, save in the margin's own unit."""
+
+    name: LossName
+    scale: float
+    symmetric: bool
+    margin: float
+
+    def __call__(self, outputs: Tensor, targets: Sequence[Sought]) -> Tensor:
+        """(E, T, H) -> (E,). In float32: similarities of half precision would lose what sets near documents
+        apart.
+        """
+        with torch.autocast(outputs.device.type, enabled=False):
+            counts = torch.tensor([len(target.documents) for target in targets], device=outputs.device)
+            queries, documents = outputs[:, 0].float(), outputs[:, 1:].float()
+            present = torch.arange(documents.shape[1], device=outputs.device) < counts[:, None]
+            if self.name == "softmax":
+                return self._in_batch(queries, documents[present], counts.cumsum(0) - counts, targets)
+            similarities = (queries[:, None] * documents).sum(2)  # (E, T - 1)
+            return self._among_own(similarities, present, targets)
+
+    def _in_batch(
+        self, queries: Tensor, documents: Tensor, positive: Tensor, targets: Sequence[Sought]
+    ) -> Tensor:
+        """documents (D, H), positive (E,)."""
+        numbers = np.array([number for target in targets for number in target.documents])
+        known = [target.known for target in targets]
+        excluded = contrastive.false_negatives(known, numbers, positive.cpu().numpy())
+        mask = to_device(excluded, documents.device)
+        return contrastive.in_batch_softmax(
+            queries, documents, positive, mask, self.scale, symmetric=self.symmetric
+        )
+
+    def _among_own(self, similarities: Tensor, present: Tensor, targets: Sequence[Sought]) -> Tensor:
+        if self.name == "margin":
+            return contrastive.triplet_margin(similarities, present, self.margin)
+        teacher = torch.zeros_like(similarities)
+        for row, target in enumerate(targets):
+            scores = target.scores or ()
+            teacher[row, : len(scores)] = teacher.new_tensor(scores)
+        if self.name == "kl":
+            return contrastive.kl_divergence(self.scale * similarities, teacher, present)
+        return contrastive.margin_mse(self.scale * similarities, teacher, present)

@@ -1,0 +1,55 @@
+"""What sentence-transformers needs beside an encoder to make the same vectors of it.
+
+modules.json                          which steps there are
+1_Pooling/config.json                 how hidden states become a vector
+2_Normalize/                          where vectors get length 1; an empty folder
+sentence_bert_config.json             the longest input
+config_sentence_transformers.json     prefixes of queries and documents, as prompts
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertsmith.files import write_json
+from bertsmith.model.config import BertConfig
+
+_NAMES = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
+
+
+def write_sentence_folder(
+    folder: Path,
+    config: BertConfig,
+    pooling: str,
+    max_length: int,
+    *,
+    normalise: bool = False,
+    prompts: Mapping[str, str] | None = None,
+) -> None:
+    """Into the folder of a saved encoder; `prompts` are prefixes by name, "query" and "document"."""
+    modules = [_module(0, "", "Transformer"), _module(1, "1_Pooling", "Pooling")]
+    (folder / "1_Pooling").mkdir()
+    if normalise:
+        modules.append(_module(2, "2_Normalize", "Normalize"))
+        (folder / "2_Normalize").mkdir()
+    write_json(folder / "modules.json", modules)
+    chosen = {f"pooling_mode_{name}": name == _NAMES[pooling] for name in _NAMES.values()}
+    write_json(
+        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": config.hidden_size, **chosen}
+    )
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    if prompts is not None:
+        similarity = "cosine" if normalise else "dot"
+        write_json(
+            folder / "config_sentence_transformers.json",
+            {"prompts": dict(prompts), "default_prompt_name": None, "similarity_fn_name": similarity},
+        )
+
+
+def _module(number: int, path: str, kind: str) -> dict[str, Any]:
+    return {
+        "idx": number,
+        "name": str(number),
+        "path": path,
+        "type": f"sentence_transformers.models.{kind}",
+    }

@@ -1,0 +1,204 @@
+"""A loss over the whole global batch: the same gradients however the batch is divided, dropout included."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bertsmith.data.split import split
+from bertsmith.data.stream import Cursor
+from bertsmith.model.bert import Bert
+from bertsmith.model.config import make_config
+from bertsmith.tasks.finetuning import Finetuning, encode_examples
+from bertsmith.tasks.gradient_cache import GradientCache
+from bertsmith.tasks.query_documents import QueryExample
+from bertsmith.tasks.retrieval import RetrievalSettings, Task
+from bertsmith.tasks.task_model import TaskModel
+from bertsmith.text.tokenizer import Tokenizer
+
+WORDS = [first + last for first in "bdfgklmn" for last in ("ano", "elo", "iru", "uma")]
+CPU = torch.device("cpu")
+
+
+def objective(
+    dropout: float, examples: int = 24, width: int = 16, words: int = 12, **settings: Any
+) -> Finetuning:
+    """Random rows with 0 to 2 negatives, a model with weights far from zero, and all rows in one batch."""
+    draw = np.random.default_rng(0)
+
+    def text() -> str:
+        return " ".join(draw.choice(WORDS, draw.integers(words // 2, words)))
+
+    rows = [
+        QueryExample(f"{WORDS[n % 32]} {text()}", tuple(text() for _ in range(1 + n % 3)), f"row {n}")
+        for n in range(examples)
+    ]
+    tokenizer = Tokenizer.from_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS], lowercase=True)
+    shape = {"hidden_size": width, "num_hidden_layers": 2, "num_attention_heads": 2}
+    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    sizes = {
+        "intermediate_size": 2 * width,
+        "max_position_embeddings": 128,
+        "vocab_size": tokenizer.vocab_size,
+    }
+    config = make_config(shape | rates | sizes, "test")
+    task = Task(RetrievalSettings(**settings))
+    task.learn_labels(rows)
+    torch.manual_seed(3)
+    model = TaskModel(Bert(config), task.head(config)).train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return Finetuning(task, model, encode_examples(task, rows, tokenizer), None, examples, 0, CPU)
+
+
+def step(finetuning: Finetuning, ranks: int, micro_batch_tokens: int) -> tuple[float, list[Tensor]]:
+    """Value and gradients of one step as the loop takes it: every rank in turn, from a seed of its own."""
+    sequences = next(finetuning.batches(Cursor())).sequences
+    parts = split(sequences, ranks, micro_batch_tokens)
+    gathered = [first_pass(finetuning, part, rank) for rank, part in enumerate(parts) if ranks > 1]
+    finetuning.model.zero_grad()
+    value = 0.0
+    for rank, part in enumerate(parts):
+        torch.manual_seed(rank)
+        finetuning.begin_step(parts, rank, lambda own: [*gathered] if ranks > 1 else [own])
+        for micro_batch in part:
+            loss = finetuning.loss(micro_batch)["task"]
+            loss.backward()
+            value += float(loss.detach())
+    return value, gradients(finetuning)
+
+
+def first_pass(finetuning: Finetuning, part: Any, rank: int) -> Tensor:
+    """What a rank gives to `gather`: asked of the rank itself."""
+    found: list[Tensor] = []
+
+    def keep(own: Tensor) -> list[Tensor]:
+        found.append(own)
+        return [own]
+
+    torch.manual_seed(rank)
+    cache = GradientCache(finetuning._outputs, CPU)
+    cache.fill([part], 0, keep, lambda outputs: outputs.flatten(1).sum(1))
+    return found[0].detach()
+
+
+def plain_step(finetuning: Finetuning, ranks: int, micro_batch_tokens: int) -> tuple[float, list[Tensor]]:
+    """The definition: all vectors with their graphs, one loss, one backward pass."""
+    sequences = next(finetuning.batches(Cursor())).sequences
+    outputs, targets = [], []
+    for rank, part in enumerate(split(sequences, ranks, micro_batch_tokens)):
+        torch.manual_seed(rank)
+        for micro_batch in part:
+            outputs.append(finetuning._outputs(micro_batch))
+            targets += [each.target for each in finetuning._examples(micro_batch)]
+    most = max(each.shape[1] for each in outputs)
+    filled = [
+        torch.cat([each, each.new_zeros(len(each), most - each.shape[1], each.shape[2])], 1)
+        for each in outputs
+    ]
+    finetuning.model.zero_grad()
+    loss = finetuning.task.loss(torch.cat(filled), targets)
+    loss.backward()
+    return float(loss.detach()), gradients(finetuning)
+
+
+def gradients(finetuning: Finetuning) -> list[Tensor]:
+    return [p.grad.clone() for p in finetuning.model.parameters() if p.grad is not None]
+
+
+def assert_close(
+    found: tuple[float, list[Tensor]], wanted: tuple[float, list[Tensor]], tolerance: float
+) -> None:
+    assert found[0] == pytest.approx(wanted[0], rel=tolerance)
+    assert len(found[1]) == len(wanted[1]) > 10
+    largest = max(float(each.abs().max()) for each in wanted[1])
+    assert largest > 0
+    for ours, theirs in zip(found[1], wanted[1], strict=True):
+        assert float((ours - theirs).abs().max()) <= tolerance * largest
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("micro_batch_tokens", [40, 150])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_cached_gradients_are_those_of_one_backward_pass_with_dropout(
+    ranks: int, micro_batch_tokens: int, symmetric: bool
+) -> None:
+    made = objective(0.1, symmetric=symmetric)
+    wanted = plain_step(made, ranks, micro_batch_tokens)
+    assert_close(step(made, ranks, micro_batch_tokens), wanted, 1e-6)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "margin"])
+def test_without_dropout_neither_ranks_nor_micro_batches_change_a_step(loss: str) -> None:
+    """To the rounding of float32, for other neighbours in a product change the last bits."""
+    made = objective(0.0, loss=loss) if loss == "softmax" else with_negatives(loss)
+    whole = step(made, 1, 10**9)
+    for ranks, micro_batch_tokens in ((1, 40), (1, 200), (2, 60), (4, 10**9)):
+        assert_close(step(made, ranks, micro_batch_tokens), whole, 1e-5)
+
+
+def with_negatives(loss: str) -> Finetuning:
+    """Rows that all have a negative."""
+    made = objective(0.0)
+    kept = [n for n, each in enumerate(made.train.encoded) if len(each.target.documents) > 1]
+    made.train = type(made.train)(
+        [made.train.examples[n] for n in kept], [made.train.encoded[n] for n in kept]
+    )
+    made.task.settings = made.task.settings.model_copy(update={"loss": loss})
+    return made
+
+
+def test_a_batch_in_one_part_needs_no_second_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = objective(0.1)
+
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("a first pass over a batch that is whole")
+
+    monkeypatch.setattr(GradientCache, "fill", refuse)
+    step(made, 1, 10**9)
+    with pytest.raises(AssertionError, match="first pass"):
+        made.begin_step(split(next(made.batches(Cursor())).sequences, 1, 40), 0, lambda own: [own])
+
+
+def test_another_dropout_in_the_second_pass_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison above fails when the random state isn't put back."""
+    made = objective(0.1)
+    wanted = plain_step(made, 1, 40)
+    monkeypatch.setattr("bertsmith.tasks.gradient_cache.RandomState.restore", lambda state, device: None)
+    with pytest.raises(AssertionError):
+        assert_close(step(made, 1, 40), wanted, 1e-6)
+
+
+@pytest.mark.slow
+def test_a_batch_of_1024_needs_a_fifth_of_the_memory() -> None:
+    """Peak resident memory of a step over what the process had before it, in processes of their own."""
+    whole, cached = (measure(tokens) for tokens in (10**9, 2048))
+    assert cached <= whole / 5, f"{cached / 1e6:.0f} MB of {whole / 1e6:.0f} MB"
+
+
+def measure(micro_batch_tokens: int) -> int:
+    script = Path(__file__)
+    command = [sys.executable, str(script), str(micro_batch_tokens)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    return int(done.stdout)
+
+
+def memory_of_a_step(micro_batch_tokens: int) -> int:
+    """In bytes; a small step first, so that what is loaded once isn't counted."""
+    torch.set_num_threads(1)
+    step(objective(0.1, 8, 64), 1, 64)
+    made = objective(0.1, 1024, 64, words=24)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step(made, 1, micro_batch_tokens)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+
+
+if __name__ == "__main__":
+    print(memory_of_a_step(int(sys.argv[1])))
