@@ -1,7 +1,8 @@
 """What retrieval is measured on: documents, queries, and which of the documents answer which query."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from random import Random
 
 from bertsmith.errors import InputError
 
@@ -26,6 +27,21 @@ class RetrievalData:
         """Those with a relevant document, in order: all that can be measured."""
         relevant = {query for query, grades in self.judgements.items() if max(grades.values(), default=0) > 0}
         return {query: text for query, text in self.queries.items() if query in relevant}
+
+    def with_fewer_queries(self, count: int, seed: int = 0) -> "RetrievalData":
+        """The same collection with `count` of its judged queries, drawn at random; with all when there are no
+        more."""
+        judged = list(self.judged_queries())
+        if len(judged) <= count:
+            return self
+        drawn = set(Random(seed).sample(judged, count))
+        note = f"{count:,} of {len(judged):,} queries were drawn at random."
+        return replace(
+            self,
+            queries={query: text for query, text in self.queries.items() if query in drawn},
+            judgements={query: grades for query, grades in self.judgements.items() if query in drawn},
+            notes=(*self.notes, note),
+        )
 
 
 @dataclass

@@ -1,0 +1,90 @@
+"""BM25 (Robertson and Zaragoza 2009), the baseline that any search has to beat, computed by bm25s.
+
+A document's score is the sum over the query's words of idf * tf / (tf + k1 * (1 - b + b * length / mean)),
+where mean is the documents' mean length in words and idf = ln(1 + (E - df + 0.5) / (df + 0.5)), as in Lucene.
+
+Q queries, E documents.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bertsmith.errors import InputError, MissingExtra
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Bm25Settings:
+    """k1 and b as Anserini has them for BEIR's published baselines; Lucene's own defaults are 1.2 and 0.75.
+
+    english: without Lucene's 33 stop words, and reduced to stems by Porter's rules of 2001 (Snowball). For
+    any other language turn it off: words are then compared as they are, in lower case.
+    """
+
+    k1: float = 0.9
+    b: float = 0.4
+    english: bool = True
+
+    def __post_init__(self) -> None:
+        if self.k1 < 0 or not 0 <= self.b <= 1:
+            raise InputError(f"BM25 needs k1 of 0 or more and b from 0 to 1, found {self.k1} and {self.b}.")
+
+
+class LexicalSearch:
+    """An inverted index of texts in memory. The same texts always give the same scores."""
+
+    def __init__(self, documents: Sequence[str], settings: Bm25Settings | None = None) -> None:
+        """Raises MissingExtra without the extra `retrieval`."""
+        _require_extra()
+        import bm25s
+
+        settings = settings or Bm25Settings()
+        self._split = _splitter(settings)
+        self._count = len(documents)
+        vocabulary: dict[str, int] = {}
+        ids = [[vocabulary.setdefault(w, len(vocabulary)) for w in self._split(text)] for text in documents]
+        # Compiled code would have to be compiled first, which takes half a minute.
+        self._index = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene", auto_compile=False)
+        self._vocabulary = vocabulary
+        if vocabulary:
+            self._index.index((ids, vocabulary), create_empty_token=False, show_progress=False)
+
+    def scores(self, queries: Sequence[str]) -> npt.NDArray[np.float32]:
+        """(Q, E); 0 where query and document share no word."""
+        found = np.zeros((len(queries), self._count), np.float32)
+        for row, query in enumerate(queries):
+            known = [self._vocabulary[word] for word in self._split(query) if word in self._vocabulary]
+            if known:
+                found[row] = self._index.get_scores_from_ids(known)
+        return found
+
+
+def _splitter(settings: Bm25Settings) -> Callable[[str], list[str]]:
+    if not settings.english:
+        return lambda text: _WORD.findall(text.lower())
+    from bm25s.stopwords import STOPWORDS_EN
+    from Stemmer import Stemmer
+
+    stop_words, stemmer = frozenset(STOPWORDS_EN), Stemmer("english")
+
+    def split(text: str) -> list[str]:
+        stems: list[str] = stemmer.stemWords(
+            [word for word in _WORD.findall(text.lower()) if word not in stop_words]
+        )
+        return stems
+
+    return split
+
+
+def _require_extra() -> None:
+    try:
+        import bm25s  # noqa: F401
+        import Stemmer  # noqa: F401
+    except ImportError as error:
+        package = "PyStemmer" if error.name == "Stemmer" else "bm25s"
+        raise MissingExtra(package, "retrieval", "BM25, the baseline of every search,") from error
