@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         TokenizerError,
         TrainingStopped,
     )
+    from bertsmith.inference.embedder import Embedder
     from bertsmith.inference.estimators import BertClassifier, BertRegressor
     from bertsmith.inference.feature_transformer import BertFeatures
     from bertsmith.inference.features import Features
@@ -79,6 +80,7 @@ _RUN = {
     "MaskedLanguageModel": "bertsmith.inference.masked_language",
     "Predictor": "bertsmith.inference.predictor",
     "Features": "bertsmith.inference.features",
+    "Embedder": "bertsmith.inference.embedder",
     "BertFeatures": "bertsmith.inference.feature_transformer",
     "BertClassifier": "bertsmith.inference.estimators",
     "BertRegressor": "bertsmith.inference.estimators",
@@ -111,6 +113,7 @@ __all__ = [
     "Corpus",
     "CorpusError",
     "CorpusSettings",
+    "Embedder",
     "Features",
     "FinetuneResult",
     "Hardware",

@@ -49,7 +49,9 @@ class Command(NamedTuple):
     group: str
 
 
-_FLOW, _LOOK, _HOUSE, _OPTIONS = "From text to a model", "Look at a model", "Around it", "Options"
+_FLOW, _LOOK, _SEARCH = "From text to a model", "Look at a model", "Search with it"
+_HOUSE, _OPTIONS = "Around it", "Options"
+_GROUPS = (_FLOW, _LOOK, _SEARCH, _HOUSE, _OPTIONS)
 
 COMMANDS = (
     Command("quickstart", "bertsmith.cli.quickstart:quickstart", "The whole flow in ten minutes.", _FLOW),
@@ -61,6 +63,7 @@ COMMANDS = (
     Command("fill-mask", "bertsmith.cli.look:fill_mask", "What a model puts in place of [MASK].", _LOOK),
     Command("evaluate", "bertsmith.cli.look:evaluate", "Its figures on held-out text.", _LOOK),
     Command("predict", "bertsmith.cli.predict:predict", "What a fine-tuned model says of each row.", _LOOK),
+    Command("embed", "bertsmith.cli.embed:embed", "A vector for each text of a file.", _SEARCH),
     Command("doctor", "bertsmith.cli.doctor:doctor", "What this machine has and will use.", _HOUSE),
     Command("import", "bertsmith.cli.importing:import_checkpoint", "Make a legacy checkpoint safe.", _HOUSE),
 )
@@ -92,9 +95,7 @@ def build_app(asked_for: str | None = None) -> App:
         version=bertsmith.__version__,
         suppress_keyboard_interrupt=False,
     )
-    groups = {
-        name: Group(name, sort_key=order) for order, name in enumerate((_FLOW, _LOOK, _HOUSE, _OPTIONS))
-    }
+    groups = {name: Group(name, sort_key=order) for order, name in enumerate(_GROUPS)}
     app["--help"].group = app["--version"].group = groups[_OPTIONS]
     for order, command in enumerate(COMMANDS):
         # A summary given here would replace the long help that the command itself has.

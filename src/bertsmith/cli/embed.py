@@ -1,0 +1,162 @@
+"""`bertsmith embed`."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from bertsmith.inference.embedding_job import Count, EmbeddingResult, Watch
+    from bertsmith.inference.vectors import Int8Ranges
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+def embed(
+    model: str,
+    input: Annotated[Path, Parameter(allow_leading_hyphen=True)],  # a lone dash looks like an option
+    *,
+    out: Path,
+    text: str | None = None,
+    id: str | None = None,
+    kind: Literal["document", "query"] = "document",
+    prefix: str | None = None,
+    max_length: int | None = None,
+    long_texts: Literal["truncate", "windows"] = "truncate",
+    dimensions: int | None = None,
+    precision: Literal["float32", "int8", "binary"] = "float32",
+    ranges: Path | None = None,
+    shard_rows: int = 4096,
+    header: bool = True,
+    format: str | None = None,
+    resume: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """A vector for each text of a file, of length 1, as Parquet.
+
+    OUT has the columns id and vector, and says in its metadata what made it. While the job runs, finished
+    shards lie in OUT.parts: a job that was killed goes on with --resume.
+
+    Parameters
+    ----------
+    model
+        A folder of ours or of sentence-transformers, any other BERT's folder, minilm, or a hub name.
+    input
+        CSV, TSV, JSON lines, Parquet, or a text a line in a .txt file; - is the standard input, as JSON lines
+        unless --format says otherwise.
+    out
+        The Parquet file.
+    text
+        The column of the text: a name, or a number from 1. By default the names in the file decide.
+    id
+        The column of ids. By default the one called id, else rows are numbered from 1.
+    kind
+        Which of the model's prefixes stands before each text.
+    prefix
+        Another prefix than the model's own for this kind; "" for none.
+    max_length
+        Tokens of a text, special ones included. By default the model's.
+    long_texts
+        Longer texts are cut, or read as windows that are pooled together.
+    dimensions
+        Keep only so many, for models trained for that.
+    precision
+        int8 takes a quarter of the space, binary a thirty-second; what it costs is printed.
+    ranges
+        A file of int8 vectors whose ranges are taken: two files compare only with the same.
+    shard_rows
+        Rows a shard; a kill costs one at most.
+    header
+        Whether the first row names the columns.
+    format
+        csv, tsv, jsonl, json, parquet, lines: where the file's ending doesn't say it.
+    resume
+        Go on where the job was interrupted; a finished file of the same settings is left as it is.
+
+    Examples
+    --------
+    bertsmith embed minilm articles.parquet --out vectors.parquet
+
+    bertsmith embed minilm questions.csv --text question --kind query --out questions.parquet
+
+    bertsmith embed runs/search/model - --format lines --precision int8 --out lines.parquet --resume
+    """
+    from bertsmith.inference.embedder import Embedder
+    from bertsmith.inference.embedding_job import embed_file
+
+    embedder = Embedder(model, prefix, prefix, max_length, long_texts, dimensions)
+    with _rates() as watch:
+        result = embed_file(
+            embedder,
+            str(input),
+            out,
+            model=model,
+            text=text,
+            id=id,
+            kind=kind,
+            precision=precision,
+            ranges=_ranges(ranges),
+            shard_rows=shard_rows,
+            header=header,
+            format=format,
+            resume=resume,
+            watch=watch,
+        )
+    _show(result)
+
+
+def _ranges(path: Path | None) -> "Int8Ranges | None":
+    from bertsmith.errors import InputError
+    from bertsmith.inference.vector_file import read_about
+
+    if path is None:
+        return None
+    found = read_about(path).int8_ranges
+    if found is None:
+        raise InputError(f"{path} holds no int8 vectors, and so no ranges. Name a file made with int8.")
+    return found
+
+
+@contextmanager
+def _rates() -> "Iterator[Watch]":
+    """A line that is kept up to date in a terminal; elsewhere a line now and then."""
+    from bertsmith.cli.screen import error_console
+
+    with error_console.status("Embedding") as status:
+        last = time.monotonic()
+
+        def watch(count: "Count") -> None:
+            nonlocal last
+            if error_console.is_terminal:
+                status.update(f"Embedding: {_rate(count)}")
+            elif time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
+                last = time.monotonic()
+                error_console.print(f"Embedding: {_rate(count)}", markup=False, soft_wrap=True)
+
+        yield watch
+
+
+def _rate(count: "Count") -> str:
+    seconds = max(count.seconds, 1e-9)
+    return (
+        f"{count.texts:,} texts, {count.tokens:,} tokens in {count.seconds:,.1f} s: "
+        f"{count.texts / seconds:,.0f} texts/s, {count.tokens / seconds:,.0f} tokens/s"
+    )
+
+
+def _show(result: "EmbeddingResult") -> None:
+    from bertsmith.cli.screen import console
+
+    about, loss = result.about, result.loss
+    lines = [_rate(result.computed) if result.computed.texts else "Nothing was left to compute."]
+    if loss is not None:
+        lines.append(
+            f"{about.precision}: cosines are off by {loss.cosine_error:.4f} on average, and "
+            f"{loss.neighbours_kept:.1%} of the {loss.k} nearest stay so, among {loss.vectors:,} vectors."
+        )
+    lines.append(
+        f"{result.path}: {result.whole.texts:,} vectors, {about.dimensions} dimensions, {about.precision}"
+    )
+    console.print("\n".join(lines), markup=False, soft_wrap=True)

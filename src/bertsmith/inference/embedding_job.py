@@ -1,0 +1,166 @@
+"""A table's texts → a Parquet file of vectors, shard by shard, so that a kill costs one shard at most."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from bertsmith.errors import InputError
+from bertsmith.files import sha256
+from bertsmith.inference.embedder import Embedder, Kind
+from bertsmith.inference.shard_folder import ShardFolder, require_same
+from bertsmith.inference.shard_rows import ShardedRows
+from bertsmith.inference.vector_file import About, decode, encode, read_about, vector_table
+from bertsmith.inference.vectors import Int8Ranges, Loss, Precision, Vectors, loss
+from bertsmith.model.checkpoint import WEIGHTS
+from bertsmith.text.columns import LABELS, guess_columns
+from bertsmith.text.labelled import read_column_names, stream_rows
+
+SHARD_ROWS = 4096
+_ID = "id"
+
+
+@dataclass(frozen=True)
+class Count:
+    """Texts and tokens, and the seconds they took."""
+
+    texts: int
+    tokens: int
+    seconds: float
+
+
+Watch = Callable[[Count], None]
+
+
+@dataclass(frozen=True)
+class EmbeddingResult:
+    """`whole` counts what is in the file, `computed` what this run added; `loss` is that of the precision on
+    the first vectors of this run, None for float32.
+    """
+
+    path: Path
+    about: About
+    whole: Count
+    computed: Count
+    loss: Loss | None = None
+
+
+def embed_file(
+    embedder: Embedder,
+    input: Path | str,
+    out: Path | str,
+    *,
+    model: str = "",
+    text: str | int | None = None,
+    id: str | int | None = None,
+    kind: Kind = "document",
+    precision: Precision = "float32",
+    ranges: Int8Ranges | None = None,
+    shard_rows: int = SHARD_ROWS,
+    header: bool = True,
+    format: str | None = None,
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> EmbeddingResult:
+    """Vectors of a CSV, TSV, JSON lines, Parquet or text file, or of standard input ('-'); see vector_file.
+
+    `model` is the name that the file notes, by default that of the embedder's folder. Without `text` the
+    names of the columns decide; without `id` a column of that name is taken, else the row's number from 1.
+    int8's `ranges` are learnt from the first shard unless given. With `resume` finished shards are kept, and
+    a finished file of the same settings is left as it is. Memory: `shard_rows` vectors and the ids of three
+    shards. Raises InputError for a file that exists, other settings, and rows that can't be read.
+    """
+    if shard_rows < 1:
+        raise InputError(f"A shard has 1 row or more, found --shard-rows {shard_rows}.")
+    about = _about(embedder, model, kind, precision, ranges)
+    parts = ShardFolder(Path(out), about)
+    if parts.out.exists():
+        return _finished(parts, resume)
+    columns = _columns(input, text, id, header, format)
+    parts.open(resume)
+    hashes, texts, tokens = parts.done()
+    rows = ShardedRows(stream_rows(input, columns, header=header, format=format), shard_rows, hashes)
+    try:
+        computed, cost = _embed(embedder, rows, parts, kind, watch)
+        parts.join()
+    finally:
+        if not parts.shards():
+            parts.remove()
+    whole = Count(texts + computed.texts, tokens + computed.tokens, computed.seconds)
+    return EmbeddingResult(parts.out, parts.about, whole, computed, cost)
+
+
+def _embed(
+    embedder: Embedder, rows: ShardedRows, parts: ShardFolder, kind: Kind, watch: Watch | None
+) -> tuple[Count, Loss | None]:
+    """The shards that remain."""
+    started = time.monotonic()
+    count, cost = Count(0, 0, 0.0), None
+    number = len(rows.done)
+
+    def report(texts: int, tokens: int) -> None:
+        if watch is not None:
+            watch(Count(texts, tokens, time.monotonic() - started))
+
+    for chunk in embedder.embed_batches(rows.texts(), kind, rows.size, report):
+        if parts.about.precision == "int8" and parts.about.ranges is None:
+            parts.note(parts.about.with_ranges(Int8Ranges.of(chunk.vectors)))
+        cost = cost or _cost(chunk.vectors, parts.about)
+        ids, digest = rows.waiting.popleft()
+        parts.write(number, vector_table(ids, chunk.vectors, parts.about), digest, chunk.tokens)
+        number += 1
+        seconds = time.monotonic() - started
+        count = Count(count.texts + len(ids), count.tokens + chunk.tokens, seconds)
+    return count, cost
+
+
+def _cost(vectors: Vectors, about: About) -> Loss | None:
+    if about.precision == "float32" or len(vectors) < 2:
+        return None
+    return loss(vectors, decode(encode(vectors, about), about))
+
+
+def _about(
+    embedder: Embedder, model: str, kind: Kind, precision: Precision, ranges: Int8Ranges | None
+) -> About:
+    about = About(
+        model=model or embedder.folder.name,
+        model_sha256=sha256(embedder.folder / WEIGHTS),
+        kind=kind,
+        prefix=embedder.prefixes[kind],
+        max_length=embedder.max_length,
+        long_texts=embedder.long_texts,
+        dimensions=embedder.width,
+        precision=precision,
+    )
+    return about if ranges is None or precision != "int8" else about.with_ranges(ranges)
+
+
+def _finished(parts: ShardFolder, resume: bool) -> EmbeddingResult:
+    """The file as it is, if that is what was asked for."""
+    if not resume:
+        raise InputError(f"{parts.out} already exists. Choose another --out or remove it first.")
+    noted = read_about(parts.out)
+    require_same(noted, parts.about, parts.out)
+    parts.remove()
+    rows = pq.read_metadata(parts.out).num_rows
+    return EmbeddingResult(parts.out, noted, Count(rows, 0, 0.0), Count(0, 0, 0.0))
+
+
+def _columns(
+    input: Path | str, text: str | int | None, id: str | int | None, header: bool, format: str | None
+) -> list[str | int]:
+    """The columns of text and id: as said, else by the names in the file."""
+    if str(input) == "-":
+        return [text or "text", *([id] if id else [])]
+    names = read_column_names(input, header=header, format=format)
+    if text is None:
+        texts = [name for name in names if name.lower() != _ID and name.lower() not in LABELS]
+        text, pair, _ = guess_columns(texts, str(input))
+        if pair is not None:
+            raise InputError(f"{input}: the text could be {text} or {pair}. Name it with --text.")
+    if id is None:
+        id = next((name for name in names if name.lower() == _ID), None)
+    return [text, *([id] if id else [])]

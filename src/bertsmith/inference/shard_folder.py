@@ -1,0 +1,109 @@
+"""OUT.parts: the finished shards of an embedding job, from which a killed one goes on.
+
+about.json            what makes the vectors; another job's parts are refused
+shard-00000.parquet   one shard, whole or absent; its metadata has the SHA-256 of its rows and its tokens
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_write, flush, read_json, write_json
+from bertsmith.inference.vector_file import About, vector_schema
+
+_ABOUT, _WHOLE = "about.json", "whole.parquet"
+_ROWS, _TOKENS = "rows_sha256", "tokens"
+
+
+@dataclass
+class ShardFolder:
+    """The parts beside `out`. `about` may learn int8's ranges with the first shard."""
+
+    out: Path
+    about: About
+
+    @property
+    def folder(self) -> Path:
+        return self.out.with_name(f"{self.out.name}.parts")
+
+    def open(self, resume: bool) -> None:
+        """Raises InputError when there are parts of another job, or any without `resume`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.shards():
+            self.note(self.about)
+            return
+        if not resume:
+            raise InputError(
+                f"{self.folder} holds the parts of an unfinished job. --resume goes on with it; "
+                "remove the folder to begin anew."
+            )
+        noted = About.model_validate(read_json(self.folder / _ABOUT))
+        require_same(noted, self.about, self.folder)
+        self.about = noted
+
+    def note(self, about: About) -> None:
+        """Writes down what makes the vectors."""
+        self.about = about
+        write_json(self.folder / _ABOUT, about.model_dump())
+
+    def shards(self) -> list[Path]:
+        """The finished ones, in order, up to the first that is missing."""
+        found = sorted(self.folder.glob("shard-*.parquet"))
+        return [path for number, path in enumerate(found) if path == self._path(number)]
+
+    def done(self) -> tuple[list[str], int, int]:
+        """Of the finished shards: each one's SHA-256, all rows, all tokens. InputError for a damaged one."""
+        hashes, rows, tokens = list[str](), 0, 0
+        for path in self.shards():
+            try:
+                file = pq.read_metadata(path)
+                hashes.append(file.metadata[_ROWS.encode()].decode())
+                rows, tokens = rows + file.num_rows, tokens + int(file.metadata[_TOKENS.encode()])
+            except (pa.ArrowInvalid, OSError, KeyError, ValueError) as error:
+                raise InputError(f"{path} is damaged ({error}). Remove it, and run this again.") from error
+        return hashes, rows, tokens
+
+    def write(self, number: int, table: pa.Table, rows_sha256: str, tokens: int) -> None:
+        """One shard. Raises ResourceError when the disk is full."""
+        noted = {**(table.schema.metadata or {}), _ROWS: rows_sha256, _TOKENS: str(tokens)}
+        buffer = pa.BufferOutputStream()
+        pq.write_table(table.replace_schema_metadata(noted), buffer, **_PLAIN)
+        atomic_write(self._path(number), buffer.getvalue().to_pybytes())
+
+    def join(self) -> None:
+        """All shards become `out`, one in memory at a time; the parts are removed."""
+        whole = self.folder / _WHOLE
+        schema = vector_schema(self.about)
+        with pq.ParquetWriter(whole, schema, **_PLAIN) as writer:
+            for path in self.shards():
+                writer.write_table(pq.read_table(path).replace_schema_metadata(schema.metadata))
+        flush(whole)
+        whole.replace(self.out)
+        flush(self.out.parent)
+        self.remove()
+
+    def remove(self) -> None:
+        """What is left of the parts once `out` stands."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"shard-{number:05d}.parquet"
+
+
+# Vectors don't compress and don't repeat: looking for either only costs.
+_PLAIN = {"compression": "none", "use_dictionary": False}
+
+
+def require_same(noted: About, wanted: About, where: Path) -> None:
+    """Raises InputError naming the first setting that differs; int8's ranges count only where given."""
+    for name in About.model_fields:
+        before, now = getattr(noted, name), getattr(wanted, name)
+        if before != now and not (name == "ranges" and now is None):
+            said = "other int8 ranges" if name == "ranges" else f"{name} {before!r}, not {now!r}"
+            raise InputError(
+                f"{where} was made with {said}. Resume with the same settings, or choose another --out."
+            )

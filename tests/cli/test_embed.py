@@ -1,0 +1,87 @@
+"""`bertsmith embed` as a user runs it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.cli.main import main
+from bertsmith.inference.vector_file import read_vectors
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.model.config import make_config
+from bertsmith.text.tokenizer import Tokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "blue", "cat", "dog", "runs"]
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a tiny model and a table."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    config = make_config({"vocab_size": len(PIECES), "max_position_embeddings": 32, **SHAPE}, "test")
+    tensors = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
+    tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
+    save_checkpoint(tmp_path / "model", tensors, config, "BertModel", task="test", tokenizer=tokenizer)
+    rows = [{"id": f"d{n}", "text": text} for n, text in enumerate(["red cat", "blue dog runs", "", "cat"])]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def test_vectors_are_written_and_their_speed_is_printed(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["embed", "model", "texts.jsonl", "--out", "v.parquet", "--prefix", "red "]) == 0
+    found = read_vectors(desk / "v.parquet")
+    assert found.ids == ["d0", "d1", "d2", "d3"]
+    assert (found.about.model, found.about.prefix) == ("model", "red ")
+    printed = capsys.readouterr().out
+    assert "4 texts, 18 tokens in" in printed
+    assert "tokens/s" in printed
+    assert "v.parquet: 4 vectors, 16 dimensions, float32" in printed
+
+
+def test_smaller_vectors_say_what_they_cost(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    smaller = ["--dimensions", "8", "--precision", "int8", "--shard-rows", "3"]
+    assert main(["embed", "model", "texts.jsonl", "--out", "a.parquet", *smaller]) == 0
+    assert "int8: cosines are off by 0.0" in capsys.readouterr().out
+    again = ["--precision", "int8", "--dimensions", "8", "--ranges", "a.parquet"]
+    assert main(["embed", "model", "texts.jsonl", "--out", "b.parquet", *again]) == 0
+    first, second = read_vectors(desk / "a.parquet"), read_vectors(desk / "b.parquet")
+    assert first.about.ranges == second.about.ranges
+    np.testing.assert_allclose(first.vectors, second.vectors, atol=1e-3)
+    assert first.vectors.shape == (4, 8)
+
+
+def test_a_finished_file_is_refused_and_left_with_resume(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["embed", "model", "texts.jsonl", "--out", "v.parquet"]) == 0
+    assert main(["embed", "model", "texts.jsonl", "--out", "v.parquet"]) == 2
+    assert "Error: v.parquet already exists" in capsys.readouterr().err
+    assert main(["embed", "model", "texts.jsonl", "--out", "v.parquet", "--resume"]) == 0
+    assert "Nothing was left to compute." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["nowhere", "texts.jsonl"], "There is no model 'nowhere'"),
+        (["model", "none.csv"], "none.csv does not exist"),
+        (["model", "texts.jsonl", "--text", "body"], "no column 'body'. There are: id, text"),
+        (["model", "texts.jsonl", "--dimensions", "17"], "dimensions must be 1 to 16"),
+        (["model", "texts.jsonl", "--precision", "int4"], "See `bertsmith embed --help`"),
+        (["model", "texts.jsonl", "--ranges", "texts.jsonl"], "is no whole file of vectors"),
+    ],
+)
+def test_mistakes_get_a_sentence(
+    desk: Path, capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
+) -> None:
+    before = sorted(desk.iterdir())
+    assert main(["embed", *words, "--out", "v.parquet"]) == 2
+    assert complaint in " ".join(capsys.readouterr().err.split())
+    assert sorted(desk.iterdir()) == before

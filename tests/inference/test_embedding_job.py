@@ -1,0 +1,298 @@
+"""A file of texts becomes a file of vectors, whole or resumable, whatever happens in between."""
+
+import io
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from killed_job import kill_at
+
+from bertsmith.errors import InputError, ResourceError
+from bertsmith.inference import shard_folder
+from bertsmith.inference.embedder import Embedder
+from bertsmith.inference.embedding_job import EmbeddingResult, embed_file
+from bertsmith.inference.vector_file import read_about, read_vectors
+
+TEXTS = [
+    f"{colour} {animal} {number}"
+    for number in range(4)
+    for colour in ("red", "blue")
+    for animal in ("cat", "dog")
+]
+ROWS = [{"id": f"d{number}", "text": text, "label": 1} for number, text in enumerate(TEXTS)]
+
+
+@pytest.fixture(scope="module")
+def embedder(tiny_bert: Path) -> Embedder:
+    return Embedder(tiny_bert)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+def run(embedder: Embedder, table: Path | str, out: Path, **changes: Any) -> EmbeddingResult:
+    return embed_file(embedder, table, out, **{"shard_rows": 5, **changes})
+
+
+# -- what is written -----------------------------------------------------------------------------------------
+
+
+def test_the_file_holds_ids_vectors_and_what_made_them(
+    embedder: Embedder, table: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "new" / "vectors.parquet"
+    result = run(embedder, table, out, model="minimal")
+    found = read_vectors(out)
+    assert found.ids == [row["id"] for row in ROWS]
+    np.testing.assert_allclose(found.vectors, embedder.documents(TEXTS), atol=1e-6)
+    assert pq.read_schema(out).field("vector").type == pa.list_(pa.float32(), 32)
+    assert (found.about.model, found.about.kind, found.about.precision) == ("minimal", "document", "float32")
+    assert len(found.about.model_sha256) == 64
+    assert result.whole == result.computed
+    assert result.whole.texts == len(ROWS)
+    assert list(out.parent.iterdir()) == [out]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "ids"),
+    [
+        ("a.csv", "id,text\nx,red cat\ny,old dog\n", {}, ["x", "y"]),
+        ("a.csv", "1,red cat\n2,old dog\n", {"header": False, "text": 2}, ["1", "2"]),
+        ("a.tsv", "sentence\tname\nred cat\tx\nold dog\ty\n", {"id": "name"}, ["x", "y"]),
+        ("a.txt", "red cat\n\nold dog\n", {}, ["1", "2"]),
+        (
+            "a.jsonl",
+            '{"ID": 7, "body": "red cat"}\n{"ID": 8, "body": "old dog"}\n',
+            {"text": "body"},
+            ["7", "8"],
+        ),
+        ("-", "red cat\nold dog\n", {"format": "lines"}, ["1", "2"]),
+        ("-", '{"text": "red cat"}\n{"text": "old dog"}\n', {}, ["1", "2"]),
+    ],
+)
+def test_tables_of_every_kind(
+    embedder: Embedder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    content: str,
+    options: dict[str, Any],
+    ids: list[str],
+) -> None:
+    source: Path | str = "-"
+    if name == "-":
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+    else:
+        source = tmp_path / name
+        source.write_text(content)
+    run(embedder, source, tmp_path / "v.parquet", **options)
+    found = read_vectors(tmp_path / "v.parquet")
+    assert found.ids == ids
+    np.testing.assert_allclose(found.vectors, embedder.documents(["red cat", "old dog"]), atol=1e-6)
+
+
+def test_a_parquet_table_and_queries(embedder: Embedder, tiny_bert: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"question": ["red", None]}), tmp_path / "q.parquet")
+    asking = Embedder(tiny_bert, query_prefix="new ")
+    run(asking, tmp_path / "q.parquet", tmp_path / "v.parquet", kind="query")
+    found = read_vectors(tmp_path / "v.parquet")
+    np.testing.assert_allclose(found.vectors, embedder.documents(["new red", "new "]), atol=1e-6)
+    assert (found.about.kind, found.about.prefix) == ("query", "new ")
+
+
+def test_int8_ranges_come_from_the_first_shard_or_from_another_file(
+    embedder: Embedder, table: Path, tmp_path: Path
+) -> None:
+    whole = embedder.documents(TEXTS)
+    result = run(embedder, table, tmp_path / "a.parquet", precision="int8")
+    first = read_vectors(tmp_path / "a.parquet")
+    ranges = first.about.int8_ranges
+    assert ranges is not None
+    np.testing.assert_allclose(ranges.lowest, whole[:5].min(0), atol=1e-6)
+    np.testing.assert_allclose(first.vectors, ranges.decode(ranges.encode(whole)), atol=1e-2)
+    assert result.loss is not None
+    assert 0 < result.loss.cosine_error < 0.01
+    assert pq.read_schema(tmp_path / "a.parquet").field("vector").type == pa.list_(pa.int8(), 32)
+    (tmp_path / "one.txt").write_text("green bird\n")
+    run(embedder, tmp_path / "one.txt", tmp_path / "b.parquet", precision="int8", ranges=ranges)
+    assert read_about(tmp_path / "b.parquet").ranges == first.about.ranges
+
+
+def test_bits(embedder: Embedder, table: Path, tmp_path: Path) -> None:
+    run(embedder, table, tmp_path / "v.parquet", precision="binary")
+    found = read_vectors(tmp_path / "v.parquet")
+    assert pq.read_schema(tmp_path / "v.parquet").field("vector").type == pa.list_(pa.uint8(), 4)
+    clear = np.abs(embedder.documents(TEXTS)) > 1e-5
+    assert ((found.vectors > 0) == (embedder.documents(TEXTS) > 0))[clear].all()
+
+
+def test_texts_and_tokens_are_counted_to_the_end(embedder: Embedder, table: Path, tmp_path: Path) -> None:
+    seen = []
+    result = run(embedder, table, tmp_path / "v.parquet", watch=seen.append)
+    tokens = sum(len(embedder.tokenizer.encode(text).ids) + 2 for text in TEXTS)
+    assert (
+        (seen[-1].texts, seen[-1].tokens) == (result.whole.texts, result.whole.tokens) == (len(TEXTS), tokens)
+    )
+
+
+# -- killed and resumed --------------------------------------------------------------------------------------
+
+KILLS = [
+    ("before a shard", 1, "float32"),
+    ("before a shard", 2, "int8"),
+    ("before a shard", 4, "float32"),
+    ("after a shard", 1, "int8"),
+    ("after a shard", 3, "float32"),
+    ("after a shard", 4, "binary"),
+    ("within the write of a file", 1, "int8"),
+    ("within the write of a file", 2, "float32"),
+    ("before the ranges are noted", 2, "int8"),
+    ("before joining", 1, "int8"),
+    ("while joining", 1, "float32"),
+    ("while joining", 2, "float32"),
+    ("before the parts are removed", 1, "float32"),
+]
+
+
+@pytest.mark.parametrize(("place", "time", "precision"), KILLS)
+def test_a_job_killed_anywhere_ends_in_the_same_file(
+    tiny_bert: Path, embedder: Embedder, table: Path, tmp_path: Path, place: str, time: int, precision: str
+) -> None:
+    expected, out = tmp_path / "whole.parquet", tmp_path / "v.parquet"
+    run(embedder, table, expected, precision=precision)
+    status = kill_at(place, time, tiny_bert, table, out, shard_rows=5, precision=precision)
+    assert status == -signal.SIGKILL
+    result = run(embedder, table, out, precision=precision, resume=True)
+    assert out.read_bytes() == expected.read_bytes()
+    assert result.whole.texts == len(TEXTS)
+    assert sorted(tmp_path.iterdir()) == sorted([table, expected, out])
+
+
+def interrupted(embedder: Embedder, table: Path, out: Path, **changes: Any) -> None:
+    """A job that ends by an error after its first shard."""
+
+    def stop(count: Any) -> None:
+        if count.texts > 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(embedder, table, out, watch=stop, **changes)
+
+
+def test_what_is_finished_is_not_computed_again(embedder: Embedder, table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "v.parquet"
+    interrupted(embedder, table, out)
+    assert not out.exists()
+    result = run(embedder, table, out, resume=True)
+    assert (result.computed.texts, result.whole.texts) == (len(TEXTS) - 5, len(TEXTS))
+
+
+def test_unfinished_parts_are_refused_without_resume(embedder: Embedder, table: Path, tmp_path: Path) -> None:
+    interrupted(embedder, table, tmp_path / "v.parquet")
+    with pytest.raises(InputError, match=r"v.parquet.parts holds the parts of an unfinished job. --resume"):
+        run(embedder, table, tmp_path / "v.parquet")
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda rows: [*rows[:2], rows[2] | {"text": "old"}, *rows[3:]], "shard 0 has other rows now"),
+        (lambda rows: [*rows[:2], rows[2] | {"id": "new"}, *rows[3:]], "shard 0 has other rows now"),
+        (lambda rows: rows[:4], "shard 0 has other rows now"),
+    ],
+)
+def test_a_changed_input_is_not_resumed(
+    embedder: Embedder, table: Path, tmp_path: Path, change: Any, complaint: str
+) -> None:
+    interrupted(embedder, table, tmp_path / "v.parquet")
+    table.write_text("".join(json.dumps(row) + "\n" for row in change(ROWS)))
+    with pytest.raises(InputError, match=complaint):
+        run(embedder, table, tmp_path / "v.parquet", resume=True)
+
+
+def test_other_settings_are_not_resumed(embedder: Embedder, table: Path, tmp_path: Path) -> None:
+    interrupted(embedder, table, tmp_path / "v.parquet")
+    with pytest.raises(
+        InputError, match=r"made with precision 'float32', not 'binary'. Resume with the same"
+    ):
+        run(embedder, table, tmp_path / "v.parquet", precision="binary", resume=True)
+
+
+def test_a_finished_file_is_refused_or_left_as_it_is(embedder: Embedder, table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "v.parquet"
+    run(embedder, table, out)
+    before = out.stat()
+    with pytest.raises(InputError, match="already exists"):
+        run(embedder, table, out)
+    result = run(embedder, table, out, resume=True)
+    assert (result.whole.texts, result.computed.texts) == (len(TEXTS), 0)
+    assert out.stat() == before
+    with pytest.raises(InputError, match="made with kind 'document', not 'query'"):
+        run(embedder, table, out, kind="query", resume=True)
+
+
+# -- refused -------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_leaves_what_stood(
+    embedder: Embedder, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "v.parquet"
+    written = 0
+
+    def full(path: Path, content: bytes) -> None:
+        nonlocal written
+        written += 1
+        if written > 1:
+            raise ResourceError("The disk is full")
+        path.write_bytes(content)
+
+    monkeypatch.setattr(shard_folder, "atomic_write", full)
+    with pytest.raises(ResourceError, match="disk is full"):
+        run(embedder, table, out)
+    monkeypatch.undo()
+    assert run(embedder, table, out, resume=True).computed.texts == len(TEXTS) - 5
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "complaint"),
+    [
+        ('{"body": 1}', {}, "no column has a name that says it holds the text"),
+        ('{"question": "a", "answer": "b"}', {}, "the text could be question or answer. Name it with --text"),
+        ('{"text": 1}', {}, "line 1: expected a text, found"),
+        ('{"id": null, "text": "a"}', {}, "line 1: expected an id, a string or a whole number; found None"),
+        ('{"text": "a"}\n{', {}, "line 2: expected one JSON object"),
+        ('{"text": "a"}', {"shard_rows": 0}, "A shard has 1 row or more"),
+    ],
+)
+def test_rows_that_cannot_be_read_leave_nothing(
+    embedder: Embedder, tmp_path: Path, content: str, options: dict[str, Any], complaint: str
+) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text(content)
+    with pytest.raises(InputError, match=complaint):
+        run(embedder, source, tmp_path / "v.parquet", **options)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_what_is_no_file_of_vectors_is_refused(embedder: Embedder, table: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(InputError, match=r"other.parquet is no whole file of vectors"):
+        read_vectors(tmp_path / "other.parquet")
+    with pytest.raises(InputError, match="does not exist"):
+        read_vectors(tmp_path / "none.parquet")
+    interrupted(embedder, table, tmp_path / "v.parquet")
+    shard = tmp_path / "v.parquet.parts" / "shard-00000.parquet"
+    shard.write_bytes(shard.read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"shard-00000.parquet is damaged \(.*Remove it, and run this again"):
+        run(embedder, table, tmp_path / "v.parquet", resume=True)
