@@ -126,7 +126,7 @@ class Documents:
         self.settings = settings or DocumentSettings()
         self._reading = CorpusSettings(
             encoding=self.settings.encoding,
-            encoding_errors=self.settings.encoding_errors,  # type: ignore[arg-type]  # checked by CorpusSettings
+            encoding_errors=self.settings.encoding_errors,
             include=self.settings.include,
             exclude=self.settings.exclude,
         )

@@ -9,12 +9,12 @@ beginning of a sentence where one begins in the overlap, so that what stands acr
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from bertsmith.errors import InputError
 from bertsmith.text.manifest import Strict
@@ -37,6 +37,21 @@ class PassageSettings(Strict):
         default=40, ge=0, description="tokens that a passage repeats of the one before, at most"
     )
     language: str = Field(default="en", description="two-letter code: sentences, stems and stop words")
+
+    def changed(self, values: Mapping[str, Any]) -> "PassageSettings":
+        """The same with other values. Raises InputError for one that can't be."""
+        try:
+            return PassageSettings.model_validate(self.model_dump() | dict(values))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InputError(
+                f"{first['loc'][0]} of passages: {first['msg']}, found {first['input']!r}."
+            ) from error
+
+    def within(self, room: int) -> "PassageSettings":
+        """The same for a model that reads `room` tokens, if that is less."""
+        tokens = max(8, min(self.tokens, room))
+        return self.model_copy(update={"tokens": tokens, "overlap": min(self.overlap, tokens // 5)})
 
     def checked(self) -> "PassageSettings":
         """Raises InputError when a passage would hold little but what it repeats."""

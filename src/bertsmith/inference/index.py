@@ -1,0 +1,223 @@
+"""Index: a folder of passages to be searched by meaning and by words, kept in step with its sources."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.inference.index_build import APPROXIMATE_FROM, Changes, remove_documents, update
+from bertsmith.inference.index_embedder import TextEmbedder, identify, open_embedder, require_same_model
+from bertsmith.inference.index_manifest import MANIFEST, IndexManifest, read_index_manifest
+from bertsmith.inference.index_plan import Progress
+from bertsmith.inference.index_writer import create_index, writing
+from bertsmith.inference.passage_table import PassageTable, require_lancedb
+from bertsmith.inference.reranker import Reranker, open_reranker
+from bertsmith.inference.search import Hit, Mode, Question, check_question, find
+from bertsmith.text.documents import Documents, DocumentSettings
+from bertsmith.text.passages import PassageSettings
+
+_SPECIAL = 2  # tokens of [CLS] and [SEP]
+
+
+class Index:
+    """An index on disk, opened to be searched and changed.
+
+    >>> index = Index.build(["handbook/"], "indexes/handbook", model="minilm")
+    >>> index.search("how do I book a day off?")[0].place
+    'handbook/leave.md:12'
+
+    Any number of processes may search while one writes: a search sees what was committed when it began.
+    """
+
+    def __init__(self, path: Path, embedder: TextEmbedder | None = None) -> None:
+        """Use `open` or `build`."""
+        self.path = path
+        self.changes: Changes | None = None  # what the last build or add did
+        self._embedder = embedder
+        self._manifest = read_index_manifest(path)
+        self._table = PassageTable.open(path, self._manifest.version)
+        self._rerankers: dict[str, Reranker] = {}
+        self._same_model = False
+
+    @classmethod
+    def open(cls, path: Path | str, embedder: TextEmbedder | None = None) -> "Index":
+        """Opens an index; `embedder`: your own, where it was built with one.
+
+        Raises InputError when the folder is no index or is damaged, MissingExtra without lancedb.
+        """
+        require_lancedb()
+        return cls(Path(path), embedder)
+
+    @classmethod
+    def build(
+        cls,
+        sources: Sequence[str | Path],
+        out: Path | str,
+        model: str | None = None,
+        *,
+        embedder: TextEmbedder | None = None,
+        documents: DocumentSettings | None = None,
+        passages: PassageSettings | None = None,
+        approximate_from: int = APPROXIMATE_FROM,
+        progress: Progress | None = None,
+    ) -> "Index":
+        """Makes an index of files, folders and tables, or brings the one at `out` in step with them.
+
+        Only new and changed documents are embedded; those that the sources no longer have are removed, but
+        for those that `add` put in. An interrupted build goes on. `model` and `passages` are settled by the
+        first build; `embedder` is used in the model's place. From `approximate_from` passages on an
+        approximate index is trained and measured.
+        Raises InputError for sources that can't be read and for settings that differ from those of the index.
+        """
+        require_lancedb()
+        out, named = Path(out), [str(source) for source in sources]
+        found = Documents(named, documents)
+        is_new = not (out / MANIFEST).exists()
+        if is_new:
+            _create(out, model, embedder, passages)
+        index = cls(out, embedder)
+        try:
+            index._require_settings(model, passages)
+            index._update(named, found, False, approximate_from, progress)
+        finally:
+            if is_new and not index.info.documents:  # refused before anything was taken in
+                shutil.rmtree(out)
+        return index
+
+    def add(
+        self,
+        sources: Sequence[str | Path],
+        *,
+        documents: DocumentSettings | None = None,
+        approximate_from: int = APPROXIMATE_FROM,
+        progress: Progress | None = None,
+    ) -> Changes:
+        """Takes in more documents, instead of those of the same ids; they stay until they are removed."""
+        named = [str(source) for source in sources]
+        return self._update(named, Documents(named, documents), True, approximate_from, progress)
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Takes documents out by their ids; one that ends in '/' is a folder. Returns how many.
+
+        Raises InputError for an id that isn't there; nothing is removed then.
+        """
+        with writing(self.path) as writer:
+            count = remove_documents(writer, ids)
+        self.refresh()
+        return count
+
+    def search(
+        self,
+        query: str,
+        k: int = 10,
+        mode: Mode = "hybrid",
+        where: str | None = None,
+        rerank: str | Reranker | None = None,
+    ) -> list[Hit]:
+        """The k best passages, best first; fewer when the index or the filter has fewer.
+
+        mode: vector (meaning), text (words, BM25), hybrid (both, by reciprocal rank fusion). where: SQL on
+        the columns of `info`, such as "year >= 2015 AND source LIKE 'docs/%'". rerank: a model trained on
+        pairs, or a callable (query, passages) -> scores, that orders the 50 best anew.
+        Raises InputError for an empty query, a filter that can't be used, and a damaged index.
+        """
+        check_question(query, k, mode)
+        self.refresh()
+        vector = None if mode == "text" else self._checked_embedder().queries([query])[0]
+        question = Question(query, vector, k, mode, where)
+        scores = self._reranker(rerank) if isinstance(rerank, str) else rerank
+        version = self._manifest.version
+        try:
+            return find(self._table, self._manifest, question, scores)
+        except InputError:
+            if not self.refresh() and self._manifest.version == version:
+                raise
+            # A writer has cleaned up behind a version that went out of use meanwhile.
+            return find(self._table, self._manifest, question, scores)
+
+    def refresh(self) -> bool:
+        """Sees what was committed since; every search does it. Returns whether there was anything."""
+        manifest = read_index_manifest(self.path)
+        if manifest == self._manifest:
+            return False
+        if manifest.version != self._manifest.version:
+            self._table = PassageTable.open(self.path, manifest.version)
+        self._manifest = manifest
+        return True
+
+    @property
+    def info(self) -> IndexManifest:
+        """Model, settings, columns of metadata, counts, and the approximate index with its recall."""
+        self.refresh()
+        return self._manifest
+
+    def verify(self) -> int:
+        """Reads every row; returns how many. Raises InputError when the index is damaged."""
+        self.refresh()
+        rows: int = sum(batch.num_rows for batch in self._table.scan(self._table.table.schema.names))
+        if rows != self._manifest.rows:
+            raise InputError(
+                f"The index {self.path} is damaged: index.json counts {self._manifest.rows:,} passages, the "
+                f"table has {rows:,}. Take it from a copy, or remove the folder and build it again."
+            )
+        return rows
+
+    def _update(
+        self,
+        named: Sequence[str],
+        documents: Documents,
+        added: bool,
+        approximate_from: int,
+        progress: Progress | None,
+    ) -> Changes:
+        embedder = self._checked_embedder()
+        room = embedder.max_length - _SPECIAL
+        if self._manifest.passages.tokens > room:
+            raise InputError(
+                f"Passages of {self._manifest.passages.tokens} tokens are longer than the {room} that "
+                f"{self._manifest.model.name} reads. Choose a smaller --passage-tokens."
+            )
+        with writing(self.path) as writer:
+            given: dict[str, Any] = {"approximate_from": approximate_from, "progress": progress}
+            self.changes = update(writer, named, documents, embedder, added=added, **given)
+        self.refresh()
+        return self.changes
+
+    def _checked_embedder(self) -> TextEmbedder:
+        noted = self._manifest.model
+        if self._embedder is None:
+            self._embedder = open_embedder(noted.name)
+        if not self._same_model:
+            require_same_model(self.path, noted, identify(noted.name, self._embedder))
+            self._same_model = True
+        return self._embedder
+
+    def _require_settings(self, model: str | None, passages: PassageSettings | None) -> None:
+        noted = self._manifest
+        if model is not None and model != noted.model.name:
+            require_same_model(
+                self.path, noted.model, identify(model, self._embedder or open_embedder(model))
+            )
+        if passages is not None and passages != noted.passages:
+            raise InputError(
+                f"{self.path} was built with other passages ({noted.passages.tokens} tokens, overlap "
+                f"{noted.passages.overlap}, language {noted.passages.language}). Leave the settings away, "
+                "or build another index."
+            )
+
+    def _reranker(self, name: str) -> Reranker:
+        if name not in self._rerankers:
+            self._rerankers[name] = open_reranker(name)
+        return self._rerankers[name]
+
+
+def _create(
+    out: Path, model: str | None, embedder: TextEmbedder | None, passages: PassageSettings | None
+) -> None:
+    if model is None and embedder is None:
+        raise InputError("A new index needs a model: --model minilm, or the folder of another one.")
+    name = model or type(embedder).__name__
+    embedder = embedder or open_embedder(name)
+    settings = passages or PassageSettings().within(embedder.max_length - _SPECIAL)
+    create_index(out, identify(name, embedder), settings.checked())

@@ -1,0 +1,164 @@
+"""Documents → passages → vectors → the index, some thousand passages at a time, each time committed.
+
+E passages. An update embeds what is new or changed and nothing else. Killed, it goes on behind its last
+commit when it is called again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.inference.index_columns import MetadataColumns
+from bertsmith.inference.index_embedder import TextEmbedder
+from bertsmith.inference.index_plan import Plan, Progress, survey
+from bertsmith.inference.index_writer import IndexWriter
+from bertsmith.text.documents import Document, Documents, part_of
+from bertsmith.text.passages import Passage, passages
+
+APPROXIMATE_FROM = 100_000  # rows; below, comparing every vector takes some ten milliseconds
+PASSAGES_AT_A_TIME = 2048  # of a commit: some ten megabytes, some ten seconds of embedding
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What an update did, in documents; `passages`: how many were embedded; `left_out`: a sentence, or ''."""
+
+    new: int
+    changed: int
+    removed: int
+    unchanged: int
+    passages: int
+    left_out: str = ""
+
+
+def update(
+    writer: IndexWriter,
+    sources: Sequence[str],
+    documents: Documents,
+    embedder: TextEmbedder,
+    *,
+    added: bool,
+    approximate_from: int = APPROXIMATE_FROM,
+    progress: Progress | None = None,
+) -> Changes:
+    """Makes the index hold `documents`: instead of all that earlier builds took in, or with `added` besides.
+
+    Raises InputError, having changed nothing, when the sources hold no document or one that can't be read.
+    """
+    columns = MetadataColumns(writer.manifest.metadata)
+    plan = survey(documents, writer.known, columns, not added, progress)
+    if not plan.wanted and not plan.unchanged:
+        raise InputError(f"No document was found in {', '.join(sources)}. {plan.skipped.sentence()}".rstrip())
+    embedded = 0
+    if plan.wanted or plan.vanished:
+        writer.add_columns(columns.kinds)
+        writer.remove(plan.vanished)
+        writer.commit(complete=False)
+        embedded = _embed(writer, documents, plan, embedder, added, progress)
+    _settle(writer, sources, added, approximate_from)
+    return Changes(
+        len(plan.new),
+        len(plan.changed),
+        len(plan.vanished),
+        plan.unchanged,
+        embedded,
+        plan.skipped.sentence(),
+    )
+
+
+def remove_documents(
+    writer: IndexWriter, ids: Sequence[str], approximate_from: int = APPROXIMATE_FROM
+) -> int:
+    """Takes documents out, with all their parts; an id that ends in '/' is a folder. Returns how many.
+
+    Raises InputError for an id that isn't in the index; nothing has changed then.
+    """
+    found = set(chain.from_iterable(_meant(id, writer) for id in ids))
+    writer.remove(found)
+    writer.finish(approximate_from)
+    return len({part_of(id) for id in found})
+
+
+def _settle(writer: IndexWriter, sources: Sequence[str], added: bool, approximate_from: int) -> None:
+    """An index that was complete, and of which nothing has changed, isn't touched."""
+    noted = writer.manifest.sources if added else tuple(sources)
+    if not writer.manifest.complete or noted != writer.manifest.sources:
+        writer.finish(approximate_from, sources=noted)
+
+
+def _embed(
+    writer: IndexWriter,
+    documents: Documents,
+    plan: Plan,
+    embedder: TextEmbedder,
+    added: bool,
+    progress: Progress | None,
+) -> int:
+    """Passes over the files that hold something new; returns how many passages were embedded."""
+    wanted, done, count = plan.wanted, 0, 0
+    found = (document for document in documents.of_files(plan.files.__contains__) if document.id in wanted)
+    for batch in _batches(found, writer, embedder):
+        rows = [_row(document, passage, plan, added) for document, cut in batch for passage in cut]
+        vectors = embedder.documents([_read(row) for row in rows])
+        writer.replace([document for document, _ in batch], rows, vectors, added)
+        writer.commit()
+        count, done = count + len(rows), done + len(batch)
+        if progress is not None:
+            progress(done, len(wanted), "documents")
+    return count
+
+
+def _batches(
+    documents: Iterator[Document], writer: IndexWriter, embedder: TextEmbedder
+) -> Iterator[list[tuple[Document, list[Passage]]]]:
+    """Whole documents, until they have passages enough."""
+    batch: list[tuple[Document, list[Passage]]] = []
+    size = 0
+    for document in documents:
+        cut = passages(document.text, embedder.tokenizer, writer.manifest.passages)
+        batch.append((document, cut))
+        size += len(cut)
+        if size >= PASSAGES_AT_A_TIME:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _row(document: Document, passage: Passage, plan: Plan, added: bool) -> dict[str, Any]:
+    lines_before = document.text.count("\n", 0, passage.start)
+    return {
+        "id": f"{document.id}@{document.start + passage.start}",
+        "document_id": document.id,
+        "source": document.source,
+        "start": document.start + passage.start,
+        "end": document.start + passage.end,
+        "line": None if document.line is None else document.line + lines_before,
+        "title": document.title,
+        "text": passage.text,
+        "sha256": document.sha256,
+        "added": added,
+        **plan.columns.values(document),
+    }
+
+
+def _read(row: dict[str, Any]) -> str:
+    """What the model reads: the title says what a passage from the middle is about."""
+    title, text = row["title"], row["text"]
+    return text if not title or text.startswith(title) else f"{title}\n{text}"
+
+
+def _meant(id: str, writer: IndexWriter) -> set[str]:
+    if id.endswith("/"):
+        found = {known for known in writer.known if known.startswith(id)}
+    else:
+        found = {known for known in writer.known if part_of(known) == id or known == id}
+    if not found:
+        from difflib import get_close_matches
+
+        near = get_close_matches(id, writer.known, n=1)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"{writer.folder} holds no document {id!r}.{meant} Nothing was removed.")
+    return found

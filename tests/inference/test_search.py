@@ -1,0 +1,194 @@
+"""What a search finds: by vectors, by words, by both, filtered, read again, and marked."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from index_samples import SETTINGS, WordEmbedder, sentences, write_files
+
+pytest.importorskip("lancedb")
+
+from bertsmith.errors import InputError
+from bertsmith.inference.approximate import RECALL
+from bertsmith.inference.fusion import reciprocal_rank_fusion
+from bertsmith.inference.highlight import matching_spans
+from bertsmith.inference.index import Index
+from bertsmith.inference.index_manifest import read_index_manifest
+
+TEXTS = {
+    "cats.txt": "The red cat runs. Indexes of cats sleep.",
+    "dogs.txt": "The blue dog sleeps. O'Brien's dog is old.",
+    "birds.txt": "Green birds sing. A small bird sings.",
+    "café.md": "# Café\n\nLe café est ouvert.",
+}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    folder = tmp_path_factory.mktemp("search")
+    rows = folder / "rows.jsonl"
+    rows.write_text(
+        '{"id": "r1", "text": "a new cat", "year": 2001}\n{"id": "r2", "text": "old cat", "year": 2020}\n'
+    )
+    docs = write_files(folder / "docs", TEXTS)
+    return Index.build([docs, rows], folder / "index", embedder=WordEmbedder(), passages=SETTINGS)
+
+
+def found(index: Index, query: str, **how: object) -> list[str]:
+    return [hit.document_id for hit in index.search(query, **how)]  # type: ignore[arg-type]
+
+
+def test_vector_search_is_the_order_of_the_cosines(index: Index) -> None:
+    query = "old dog sleeps"
+    rows = [row for batch in index._table.scan(["id", "vector"]) for row in batch.to_pylist()]
+    cosines = np.array([row["vector"] for row in rows]) @ WordEmbedder().queries([query])[0]
+    hits = index.search(query, k=100, mode="vector")
+    assert [hit.score for hit in hits] == pytest.approx(sorted(cosines, reverse=True), abs=1e-5)
+
+
+def test_text_search_finds_words_in_any_form_and_nothing_else(index: Index) -> None:
+    assert set(found(index, "singing", mode="text")) == {"docs/birds.txt"}
+    assert set(found(index, "the cafe", mode="text")) == {"docs/café.md"}
+    assert found(index, "zebra", mode="text") == []
+    assert set(found(index, "index", mode="text")) == {"docs/cats.txt"}
+
+
+@pytest.mark.parametrize(
+    "query", ["O'Brien", 'a "quoted', "cat AND (", "+-*/\\", "cat:dog^2~", "🙂", "--", "%_"]
+)
+def test_a_query_is_words_and_has_no_syntax(index: Index, query: str) -> None:
+    for mode in ("text", "hybrid", "vector"):
+        index.search(query, mode=mode)  # type: ignore[arg-type]
+    assert found(index, "O'Brien", mode="text") == ["docs/dogs.txt"]
+
+
+def test_hybrid_is_the_fusion_of_both_rankings(index: Index) -> None:
+    query = "old cat"
+    rankings = [
+        [(hit.source, hit.start, hit.document_id) for hit in index.search(query, k=50, mode=mode)]
+        for mode in ("vector", "text")
+    ]
+    expected = {
+        key: sum(1 / (60 + r.index(key) + 1) for r in rankings if key in r) for r in rankings for key in r
+    }
+    hits = index.search(query, k=50)
+    assert {(hit.source, hit.start, hit.document_id): hit.score for hit in hits} == pytest.approx(expected)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+def test_k_is_how_many_and_fewer_where_there_are_fewer(index: Index) -> None:
+    assert len(index.search("cat", k=2)) == 2
+    assert len(index.search("cat", k=1000, mode="vector")) == index.info.rows
+
+
+@pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
+def test_a_filter_holds_before_the_best_are_taken(index: Index, mode: str) -> None:
+    assert set(found(index, "old cat", k=1, mode=mode, where="year < 2010")) == {"r1"}
+    assert set(found(index, "old cat", mode=mode, where="source LIKE 'docs/d%'")) <= {"docs/dogs.txt"}
+    assert found(index, "old cat", mode=mode, where="year > 3000") == []
+
+
+@pytest.mark.parametrize("where", ["yeer > 2000", "year >", "year = 'x'", "DROP TABLE passages", "'"])
+def test_a_filter_that_cannot_be_used_is_a_sentence(index: Index, where: str) -> None:
+    with pytest.raises(
+        InputError, match=r"The filter .* can't be used: .* with these columns: id, document_id"
+    ):
+        index.search("cat", where=where)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"query": "  "}, "The query is empty"),
+        ({"query": "cat", "k": 0}, "must be 1 or more, found 0"),
+        ({"query": "cat", "mode": "fuzzy"}, "mode must be hybrid, vector, text, found 'fuzzy'"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_a_sentence(
+    index: Index, how: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        index.search(**how)  # type: ignore[arg-type]
+
+
+def test_a_reranker_decides_over_the_candidates(index: Index) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def longest(query: str, passages: list[str]) -> list[float]:
+        asked.append((query, len(passages)))
+        return [len(passage) for passage in passages]
+
+    hits = index.search("cat", k=3, rerank=longest)  # type: ignore[arg-type]
+    assert asked == [("cat", index.info.rows)]
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert hits[0].score == max(len(hit.text) for hit in index.search("cat", k=100, mode="vector"))
+    with pytest.raises(InputError, match="gave 1 scores for"):
+        index.search("cat", rerank=lambda query, passages: [1.0])
+
+
+def test_a_hit_knows_its_place(index: Index) -> None:
+    (hit,) = index.search("café", mode="text")
+    text = TEXTS["café.md"]
+    assert text[hit.start : hit.end] == hit.text
+    assert (hit.title, hit.place, hit.metadata) == ("Café", "docs/café.md:1", {"year": None})
+    assert {hit.text[start:end] for start, end in hit.matches} == {"Café", "café"}
+
+
+def test_words_are_marked_whatever_their_case_accents_and_endings() -> None:
+    def marked(passage: str, query: str) -> list[str]:
+        return [passage[start:end] for start, end in matching_spans(passage, query)]
+
+    assert marked("Indexes are indexed; reindexing isn't.", "index") == ["Indexes", "indexed"]
+    assert marked("CAFÉ, cafe\u0301 and decaf", "cafe") == ["CAFÉ", "cafe\u0301"]
+    assert marked("the cat on the mat", "where is the cat") == ["cat"], "stop words are not marked"
+    assert marked("to be or not", "to be") == ["to", "be"], "but for a query of nothing else"
+    assert marked("", "cat") == [] == marked("cat", "")
+
+
+@given(rankings=st.lists(st.lists(st.integers(0, 12), unique=True, max_size=8), max_size=4))
+def test_fusion_adds_the_reciprocal_ranks(rankings: list[list[int]]) -> None:
+    fused = reciprocal_rank_fusion(rankings)
+    assert {key for key, _ in fused} == set(itertools.chain(*rankings))
+    for key, score in fused:
+        assert score == pytest.approx(sum(1 / (60 + 1 + each.index(key)) for each in rankings if key in each))
+    assert [score for _, score in fused] == sorted((score for _, score in fused), reverse=True)
+
+
+def test_fusion_of_the_paper_by_hand() -> None:
+    assert reciprocal_rank_fusion([["a", "b", "c"], ["b", "a"]]) == [
+        ("a", 1 / 61 + 1 / 62),
+        ("b", 1 / 62 + 1 / 61),
+        ("c", 1 / 63),
+    ]
+    assert reciprocal_rank_fusion([["a"], ["b"]], k=0) == [("a", 1.0), ("b", 1.0)], "ties: who came first"
+
+
+@settings(max_examples=40)
+@given(passage=st.text(max_size=60), query=st.text(max_size=20))
+def test_marks_are_words_of_the_passage(passage: str, query: str) -> None:
+    spans = matching_spans(passage, query)
+    assert all(0 <= start < end <= len(passage) for start, end in spans)
+    assert spans == sorted(spans)
+
+
+def test_a_large_index_is_searched_approximately_as_well_as_was_measured(tmp_path: Path) -> None:
+    docs = write_files(tmp_path / "docs", {f"{seed}.txt": sentences(seed, 6) for seed in range(160)})
+    index = Index.build(
+        [docs], tmp_path / "index", embedder=WordEmbedder(), passages=SETTINGS, approximate_from=300
+    )
+    noted = index.info.approximate
+    assert noted is not None
+    assert noted.rows == index.info.rows >= 300
+    assert noted.recall >= RECALL
+    index.add([write_files(tmp_path, {"new.txt": "a small red zebra"}) / "new.txt"])
+    assert index.info.approximate == noted, "a few more rows don't train it anew"
+    assert found(index, "small red zebra", k=1, mode="vector") == ["new.txt"]
+    exact = read_index_manifest(index.path).model_copy(update={"approximate": None})
+    approximately = index.search("old green bird", k=10, mode="vector")
+    index._manifest = exact
+    index.refresh = lambda: False  # type: ignore[method-assign]
+    exactly = index.search("old green bird", k=10, mode="vector")
+    assert [hit.score for hit in approximately] == pytest.approx([hit.score for hit in exactly], abs=1e-4)
