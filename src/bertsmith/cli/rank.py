@@ -1,0 +1,123 @@
+"""`bertsmith rank`."""
+
+import inspect
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from bertsmith.errors import InputError
+
+if TYPE_CHECKING:
+    from bertsmith.inference.ranking_results import Comparison
+
+
+def rank(
+    model: str,
+    data: Path,
+    *,
+    reranker: str | None = None,
+    format: str | None = None,
+    split: str = "test",
+    encoding: str = "utf-8",
+    k: int = 10,
+    depth: int = 100,
+    reranked: int = 50,
+    queries: int | None = None,
+    english: bool = True,
+    out: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Measure a model's search on judged queries: BM25, its vectors, both fused, and a re-ranker on top.
+
+    One table: each system's figures with intervals, what it gains over BM25, and whether that is more than
+    chance. The search is exact, every query against every document. Needs the extra `retrieval`.
+
+    Parameters
+    ----------
+    model
+        A folder such as runs/NAME/model, minilm, or a hub name.
+    data
+        A folder in BEIR's or TREC's layout, or a file of ReQA's (.json) or WikiQA's (.tsv).
+    reranker
+        A model fine-tuned on pairs, which reads the first documents of each query anew.
+    format
+        beir, trec, reqa, wikiqa: where the files don't tell.
+    split
+        Which judgements of a folder that has several.
+    encoding
+        Of the files.
+    k
+        How many documents count for nDCG, MRR and recall.
+    depth
+        How many documents each system keeps for a query.
+    reranked
+        How many of these the re-ranker reads.
+    queries
+        Take only so many queries, drawn at random; always the same.
+    english
+        Whether BM25 drops English stop words and endings.
+    out
+        A folder for results.json, report.html and TREC run files.
+    json
+        Print JSON instead of a table.
+
+    Examples
+    --------
+    bertsmith rank minilm beir/scifact --out runs/scifact
+
+    bertsmith rank runs/questions/model cranfield/ --reranker runs/reranker/model --queries 500
+    """
+    from bertsmith.cli.screen import console, progress_bar
+    from bertsmith.inference.embedder import Embedder
+    from bertsmith.inference.lexical_search import Bm25Settings
+    from bertsmith.inference.ranking import RankingSettings, rank_by_all
+    from bertsmith.inference.ranking_folder import write_comparison
+    from bertsmith.inference.ranking_results import compare, metrics_for
+    from bertsmith.inference.reranker import open_reranker
+    from bertsmith.text.retrieval_layouts import read_retrieval_data
+
+    options = {"reranker": reranker, "format": format, "split": split, "encoding": encoding, "k": k}
+    options |= {"depth": depth, "reranked": reranked, "queries": queries, "english": english}
+    if out is not None and out.exists():  # before the work, not after it
+        raise InputError(f"{out} already exists. Choose another name or remove it first.")
+    settings = RankingSettings(max(depth, k), reranked, bm25=Bm25Settings(english=english))
+    collection = read_retrieval_data(data, format, split, encoding)
+    if queries is not None:
+        collection = collection.with_fewer_queries(queries)
+    with progress_bar("Ranking") as progress:
+        reader = open_reranker(reranker) if reranker else None
+        systems = rank_by_all(collection, Embedder(model), reader, settings, progress)
+    found = compare(
+        systems, collection, metrics_for(collection, k, settings.depth), {"model": model, **options}
+    )
+    if out is not None:
+        write_comparison(out, found, _command(model, data, options))
+    if json:
+        console.print_json(data=found.to_json())
+    else:
+        _show(found, out)
+
+
+def _show(found: "Comparison", out: Path | None) -> None:
+    from bertsmith.cli.screen import console, print_table
+    from bertsmith.inference.ranking_report import figure_table
+
+    columns, rows = figure_table(found)
+    size = f"{len(found.data.documents):,} documents, {len(found.queries):,} queries"
+    print_table(columns, rows, title=f"{found.data.name}: {size}")
+    for note in found.notes():
+        console.print(note, markup=False)
+    if out is not None:
+        console.print(f"\nreport  {out / 'report.html'}\nruns    {out / 'runs'}", markup=False)
+
+
+def _command(model: str, data: Path, options: dict[str, Any]) -> str:
+    """What to type to get the same again, with the options that differ from their defaults."""
+    words = ["bertsmith", "rank", model, str(data)]
+    usual = inspect.signature(rank).parameters
+    for name, value in options.items():
+        if value != usual[name].default:
+            words += [f"--no-{name}"] if value is False else [f"--{name}", str(value)]
+    return shlex.join(words)

@@ -1,0 +1,82 @@
+"""`bertsmith rank` from a folder of files to a table, JSON and a folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertsmith.cli.main import main
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.model.config import make_config
+from bertsmith.text.tokenizer import Tokenizer
+
+pytest.importorskip("bm25s", reason="needs the extra `retrieval`")
+
+WORDS = ("red", "blue", "green", "cat", "dog", "bird", "runs", "sleeps")
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = make_config({"vocab_size": len(PIECES), "max_position_embeddings": 64, **shape}, "test")
+    weights = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
+    tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
+    save_checkpoint(folder, weights, config, "BertModel", task="test", tokenizer=tokenizer, provenance={})
+    return str(folder)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    """A cat, a dog and a bird in each colour; each query is a document without its colour."""
+    folder = tmp_path / "animals"
+    (folder / "qrels").mkdir(parents=True)
+    texts = [f"{colour} {animal} {act}" for colour in WORDS[:3] for animal in WORDS[3:6] for act in WORDS[6:]]
+    lines = [json.dumps({"_id": f"d{n}", "text": text}) for n, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("\n".join(lines))
+    asked = [{"_id": f"q{n}", "text": text.split(" ", 1)[1]} for n, text in enumerate(texts[:6])]
+    (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    judged = [f"q{n}\td{n}\t1" for n in range(6)]
+    (folder / "qrels/test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]))
+    return str(folder)
+
+
+def test_json_table_and_folder_agree(
+    model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ["rank", model, data, "--k", "3", "--queries", "5", "--no-english", "--out", str(out)]
+    assert main([*command, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((out / "results.json").read_text())
+    assert list(printed["systems"]) == ["BM25", "dense", "hybrid"]
+    assert list(printed["systems"]["BM25"]["scores"])[:2] == ["ndcg@3", "mrr@3"]
+    assert printed["queries"] == 5
+    assert {path.name for path in (out / "runs").iterdir()} == {"bm25.run", "dense.run", "hybrid.run"}
+    again = f"bertsmith rank {model} {data} --k 3 --queries 5 --no-english"
+    assert again in (out / "report.html").read_text()
+
+
+def test_the_table_has_a_row_a_system(model: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rank", model, data]) == 0
+    printed = capsys.readouterr().out
+    assert "animals: 18 documents, 6 queries" in printed
+    for word in ("nDCG@10", "BM25", "dense", "hybrid", "above BM25", "ms/query"):
+        assert word in printed
+
+
+def test_mistakes_get_a_sentence_before_any_work(
+    model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rank", model, data, "--out", str(tmp_path)]) == 2
+    assert f"{tmp_path} already exists" in capsys.readouterr().err
+    assert main(["rank", model, str(tmp_path)]) == 2
+    assert "found no documents and no topics and no judgements" in capsys.readouterr().err
+    assert main(["rank", model, data, "--split", "dev"]) == 2
+    assert "There are: test (--split)" in capsys.readouterr().err
+    assert main(["rank", model, data, "--reranked", "101"]) == 2
+    assert "1 to 100 can be re-ranked" in capsys.readouterr().err
