@@ -108,6 +108,16 @@ def span_scores(record: dict[str, Any], task: Task[Any], rows: int) -> Outputs:
     return scores
 
 
+def query_and_document(record: dict[str, Any], task: Task[Any], rows: int) -> Outputs:
+    """Vectors of a query, its document and one more: the first two at the angle that the record says."""
+    similarity = record["similarity"]
+    return np.array([[1, 0], [similarity, math.sqrt(1 - similarity**2)], [0, 1]], np.float32)
+
+
+def logit(record: dict[str, Any], task: Task[Any], rows: int) -> Outputs:
+    return np.array([math.log(record["score"] / (1 - record["score"]))], np.float32)
+
+
 # What a head would have to say for the prediction that the page shows.
 OUTPUTS_BEHIND = {
     "classification": logits,
@@ -116,6 +126,8 @@ OUTPUTS_BEHIND = {
     "tagging": tag_scores,
     "question-answering": span_scores,
     "similarity": one_number("similarity"),
+    "retrieval": query_and_document,
+    "reranking": logit,
 }
 
 

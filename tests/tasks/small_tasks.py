@@ -11,6 +11,7 @@ from bertsmith.data.stream import Cursor
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.tasks.finetuning import Finetuning, Split, encode_examples
+from bertsmith.tasks.query_documents import QueryExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
@@ -26,8 +27,9 @@ VALUES: dict[str, list[Any]] = {
     "multi-label": [("a",), ("b", "c"), ()],
     "regression": [1.5, 4.0, 2.25],
     "similarity": [0.0, 5.0, 2.0],
+    "reranking": [0.0, 2.0, 1.0],
 }
-NAMES = [*VALUES, "tagging", "question-answering"]
+NAMES = [*VALUES, "tagging", "question-answering", "retrieval"]
 
 
 def tiny_config(tokenizer: Tokenizer, *, dropout: float = 0.0) -> BertConfig:
@@ -72,7 +74,11 @@ def _example(
         passage, answer = " ".join(text), text[number % len(text)]
         answers = ((answer, passage.index(answer)),) if number % 3 else ()
         return Question(str(number), "bano delo", passage, answers, impossible=not answers)
-    pair = words(draw, vocabulary, longest) if task.name == "similarity" else None
+    if task.name == "retrieval":
+        documents = [" ".join(words(draw, vocabulary, longest)) for _ in range(1 + number % 3)]
+        return QueryExample(" ".join(text), tuple(documents), f"row {number}")
+    pair = words(draw, vocabulary, longest) if task.name in ("similarity", "reranking") else None
+    text = [f"query{number // 3}"] if task.name == "reranking" else text
     unlabelled = task.example(" ".join(text) if pair is None else (" ".join(text), " ".join(pair)))
     values = VALUES[task.name]
     return dataclasses.replace(unlabelled, label=values[number % len(values)])

@@ -60,6 +60,7 @@ COMMANDS = (
     Command("pretrain", "bertsmith.cli.pretrain:pretrain", "Train a BERT by a recipe, or go on.", _FLOW),
     Command("finetune", "bertsmith.cli.finetune:finetune", "Train a head on labelled text.", _FLOW),
     Command("tune", "bertsmith.cli.tune:tune", "Search the settings that suit a task.", _FLOW),
+    Command("mine", "bertsmith.cli.mine:mine", "Hard negatives to train a search with.", _FLOW),
     Command("fill-mask", "bertsmith.cli.look:fill_mask", "What a model puts in place of [MASK].", _LOOK),
     Command("evaluate", "bertsmith.cli.look:evaluate", "Its figures on held-out text.", _LOOK),
     Command("predict", "bertsmith.cli.predict:predict", "What a fine-tuned model says of each row.", _LOOK),

@@ -7,7 +7,16 @@ from typing import Any
 from bertsmith.errors import InputError
 from bertsmith.tasks.task import Task
 
-TASKS = ("classification", "multi-label", "regression", "tagging", "question-answering", "similarity")
+TASKS = (
+    "classification",
+    "multi-label",
+    "regression",
+    "tagging",
+    "question-answering",
+    "similarity",
+    "retrieval",
+    "reranking",
+)
 
 
 def find_task(name: str) -> type[Task[Any]]:

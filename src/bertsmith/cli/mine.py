@@ -1,0 +1,99 @@
+"""`bertsmith mine`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def mine(
+    model: str,
+    pairs: Path,
+    *,
+    out: Annotated[Path, Parameter(allow_leading_hyphen=True)],
+    documents: Path | None = None,
+    negatives: int = 4,
+    depth: int = 100,
+    ratio: float = 0.95,
+    margin: float = 0.0,
+    skip: int = 0,
+    text: str | None = None,
+    text_pair: str | None = None,
+    document_text: str = "text",
+    header: bool = True,
+    format: str | None = None,
+) -> None:
+    """Find hard negatives: documents near a query that don't answer it.
+
+    Writes each pair with its negatives, the nearest first, as rows that `bertsmith finetune retrieval` reads.
+
+    Parameters
+    ----------
+    model
+        What searches: a folder such as runs/NAME/model, minilm, or a hub name.
+    pairs
+        Rows of a query and a document that answers it, as for `finetune retrieval`.
+    out
+        The file of JSON lines; - is the standard output.
+    documents
+        What is searched: a table, or a text a line in a .txt file. By default the documents of the pairs.
+    negatives
+        At most so many a pair, those it has already among them.
+    depth
+        How many of the nearest documents are looked at.
+    ratio
+        No negative is nearer than this share of the cosine of query and answer.
+    margin
+        No negative is less than this below that cosine.
+    skip
+        So many of the nearest are never taken.
+    text
+        The column of the query: a name, or a number from 1. By default the names in the file decide.
+    text_pair
+        The column of the document that answers it.
+    document_text
+        The column of the text in the file of documents.
+    header
+        Whether the first row of either file names the columns.
+    format
+        csv, tsv, jsonl, json, parquet: where the pairs' ending doesn't say it.
+
+    Examples
+    --------
+    bertsmith mine minilm pairs.jsonl --out mined.jsonl
+
+    bertsmith mine runs/search/model pairs.tsv --documents manual.csv --document-text body --out mined.jsonl
+    """
+    from bertsmith.cli.screen import error_console, progress_bar
+    from bertsmith.inference.embedder import Embedder
+    from bertsmith.inference.mining import Guard
+    from bertsmith.inference.mining import mine as run
+    from bertsmith.tasks.retrieval import RetrievalSettings, Task
+    from bertsmith.text.jsonl import write_jsonl
+    from bertsmith.text.labelled import read_rows
+    from bertsmith.text.values import as_text
+
+    task = Task(RetrievalSettings(text=text, text_pair=text_pair, header=header, format=format))
+    rows = task.read(pairs)
+    task.check(rows)
+    searched = [row.documents[0] for row in rows]
+    if documents is not None:
+        found = read_rows(documents, [document_text], header=header)
+        searched = [as_text(values[0], where) for values, where in found]
+    with progress_bar("Embedding") as progress:
+        mined = run(
+            Embedder(model),
+            rows,
+            list(dict.fromkeys(searched)),
+            negatives=negatives,
+            depth=depth,
+            guard=Guard(ratio, margin, skip),
+            progress=progress,
+        )
+    write_jsonl(mined.rows, out)
+    reasons = "; ".join(f"{count:,} {reason}" for reason, count in mined.passed_over.most_common())
+    error_console.print(
+        f"{mined.negatives:,} negatives for {len(mined.rows):,} pairs. Passed over: {reasons or 'nothing'}.",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,194 @@
+"""Cross-encoders: a query and a document read together, and how relevant the one is to the other (Nogueira
+and Cho 2019). Rows of one query are its candidates, from which the relevant ones are to come first.
+
+E examples, a candidate each.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from bertsmith.errors import InputError, ModelError
+from bertsmith.files import read_json, write_json
+from bertsmith.model.config import BertConfig
+from bertsmith.tasks import contrastive
+from bertsmith.tasks.baselines import tfidf_cosine
+from bertsmith.tasks.batch_division import together
+from bertsmith.tasks.details import Details, number_details
+from bertsmith.tasks.encoding import Encoded, Integers
+from bertsmith.tasks.query_documents import text_number
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask
+from bertsmith.tasks.tied_ranking import average_precision, reciprocal_rank
+from bertsmith.text.tokenizer import Pieces, Tokenizer
+from bertsmith.text.values import as_number
+
+
+class RerankingSettings(TaskSettings):
+    """`loss`: each candidate by itself, or those of a query against each other. `positive_weight` is what
+    the relevant part of a pointwise loss weighs.
+    """
+
+    loss: Literal["pointwise", "listwise"] = "pointwise"
+    positive_weight: float = Field(1.0, gt=0)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The query by number, and the document's relevance in [0, 1]."""
+
+    query: int
+    relevance: float
+
+
+class Task(TextTask):
+    """Fulfils the contract for scores of relevance in [0, 1]."""
+
+    name = "reranking"
+    main_metric = "map"
+    Settings: ClassVar[type[TaskSettings]] = RerankingSettings
+    settings: RerankingSettings
+    highest = 1.0
+
+    def as_target(self, value: Any, where: str) -> float:
+        grade = as_number(value, where)
+        if grade < 0:
+            raise InputError(
+                f"{where}: expected a relevance of 0 or more, found {grade:g}. Is it the right column?"
+            )
+        return grade
+
+    def learn_labels(self, train: Sequence[TextExample]) -> None:
+        """The highest relevance, which becomes 1."""
+        grades = [example.label for example in train]
+        if min(grades) == max(grades):
+            raise InputError(
+                f"Every one of the {len(train):,} training rows has the relevance {grades[0]:g}, from "
+                f"{train[0].where} on: there is nothing to learn. Is --label the right column?"
+            )
+        self.highest = max(grades)
+
+    def check(self, examples: Sequence[TextExample]) -> None:
+        for example in examples:
+            if example.text_pair is None:
+                raise InputError(
+                    f"{example.where}: re-ranking needs a query and a document. Name the second: --text-pair."
+                )
+
+    def kept_together(self, example: TextExample) -> Sequence[str]:
+        """All candidates of a query."""
+        return (example.text,)
+
+    def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
+        encoded = super().encode(example, pieces, tokenizer)
+        if example.label is None:
+            return encoded
+        target = Candidate(text_number(example.text), min(example.label / self.highest, 1.0))
+        return Encoded(encoded.windows, target)
+
+    def divide(self, targets: Sequence[Candidate], order: Integers, batch_size: int) -> list[Integers]:
+        """For a listwise loss all candidates of a query stand in one batch."""
+        if not self.whole_batch:
+            return super().divide(targets, order, batch_size)
+        _, queries = np.unique([target.query for target in targets], return_inverse=True)
+        return together(queries, order, batch_size)
+
+    # -- model ---------------------------------------------------------------------------------------------
+
+    def head(self, config: BertConfig) -> Head:
+        return PooledHead(config, 1)
+
+    @property
+    def whole_batch(self) -> bool:
+        """With a listwise loss."""
+        return self.settings.loss == "listwise"
+
+    def loss(self, outputs: Tensor, targets: Sequence[Candidate]) -> Tensor:
+        return self.losses(outputs, targets).sum()
+
+    def losses(self, outputs: Tensor, targets: Sequence[Candidate]) -> Tensor:
+        """(E, 1) -> (E,)."""
+        scores = outputs.float().squeeze(1)
+        relevance = scores.new_tensor([target.relevance for target in targets])
+        if not self.whole_batch:
+            return contrastive.pointwise(scores, relevance, self.settings.positive_weight)
+        _, numbers = np.unique([target.query for target in targets], return_inverse=True)
+        query = torch.from_numpy(numbers).to(scores.device)
+        total = torch.zeros(len(scores), device=scores.device).index_add(0, query, relevance)[query]
+        return contrastive.listwise(scores, relevance / total.where(total > 0, 1.0), query)
+
+    def count(self, targets: Sequence[Candidate]) -> float:
+        """Candidates; for a listwise loss queries of which something is to be learnt, at least one."""
+        if not self.whole_batch:
+            return len(targets)
+        return max(len({target.query for target in targets if target.relevance > 0}), 1)
+
+    # -- predictions ---------------------------------------------------------------------------------------
+
+    def decode(
+        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
+    ) -> list[Prediction]:
+        """score, in [0, 1]."""
+        logits = np.array([output[0] for output in outputs], np.float64)
+        return [{"score": score} for score in np.exp(-np.logaddexp(0, -logits)).tolist()]
+
+    def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
+        """MAP and MRR over the queries that have a relevant candidate. Raises InputError if none has."""
+        rows: dict[str, list[int]] = {}
+        for row, example in enumerate(examples):
+            rows.setdefault(example.text, []).append(row)
+        values = []
+        for mine in rows.values():
+            relevant = [examples[row].label > 0 for row in mine]
+            if any(relevant):
+                scores = [predictions[row]["score"] for row in mine]
+                values.append((average_precision(scores, relevant), reciprocal_rank(scores, relevant)))
+        if not values:
+            raise InputError(
+                f"None of the {len(rows):,} queries has a relevant document, a label above 0, from "
+                f"{examples[0].where} on: there is nothing to measure by. Is --label the right column?"
+            )
+        mean = np.mean(values, axis=0)
+        return {"map": float(mean[0]), "mrr": float(mean[1])}
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+        """Right and predicted relevance side by side."""
+        gold = [min(example.label / self.highest, 1.0) for example in examples]
+        return number_details(gold, [prediction["score"] for prediction in predictions])
+
+    def baselines(
+        self, train: Sequence[TextExample], dev: Sequence[TextExample]
+    ) -> dict[str, list[Prediction]]:
+        """One score for all, which is worth the mean of all orders; and the cosine of TF-IDF vectors."""
+        pairs = [[(e.text, e.text_pair or "") for e in examples] for examples in (train, dev)]
+        cosine = tfidf_cosine(pairs[0], pairs[1])
+        scores = {"random order": np.zeros(len(dev)), cosine.name: cosine.predictions}
+        return {name: [{"score": score} for score in found.tolist()] for name, found in scores.items()}
+
+    # -- state ---------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"highest": self.highest}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], where: str) -> "Task":
+        task = super().from_state(state, where)
+        try:
+            task.highest = float(state["highest"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"{where}: highest: expected a number: {error}.") from error
+        return task
+
+    def config_labels(self) -> dict[str, Any]:
+        return {"id2label": {"0": "score"}, "label2id": {"score": 0}}
+
+    def write_beside(self, folder: Path, config: BertConfig) -> None:
+        """The longest input, where CrossEncoder of sentence-transformers looks for it."""
+        path = folder / "tokenizer_config.json"
+        write_json(path, read_json(path) | {"model_max_length": self.settings.max_length})

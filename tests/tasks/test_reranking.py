@@ -1,0 +1,121 @@
+"""Cross-encoders: columns, lists of candidates, what a batch and a split keep together, figures a query."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_tasks import make_task
+from torch.nn import functional as F
+
+from bertsmith.errors import InputError, ModelError
+from bertsmith.tasks.reranking import Candidate, Task
+
+ROWS = [
+    ("who?", "ann", 0),
+    ("who?", "bob", 2),
+    ("where?", "oslo", 1),
+    ("where?", "rome", 0),
+    ("why?", "so", 0),
+]
+
+
+def examples(task: Any) -> list[Any]:
+    return [
+        dataclasses.replace(task.example((query, document)), label=float(label))
+        for query, document, label in ROWS
+    ]
+
+
+def test_rows_without_a_header_are_read_by_number(tmp_path: Path) -> None:
+    path = tmp_path / "train.tsv"
+    path.write_text("".join(f"{q}\t{d}\t{label}\n" for q, d, label in ROWS))
+    task = make_task("reranking", text="1", text_pair="2", label="3", header=False)
+    assert [(e.text, e.text_pair, e.label) for e in task.read(path)] == ROWS
+
+
+def test_figures_are_means_over_queries_with_a_relevant_candidate() -> None:
+    """'who?' has its answer second of two, 'where?' first; 'why?' has none."""
+    task = make_task("reranking")
+    scores = [0.9, 0.2, 0.8, 0.1, 0.5]
+    found = task.metrics([{"score": score} for score in scores], examples(task))
+    assert found == {"map": pytest.approx(0.75), "mrr": pytest.approx(0.75)}
+    with pytest.raises(InputError, match="None of the 1 queries has a relevant document"):
+        task.metrics([{"score": 0.5}], examples(task)[4:])
+
+
+def test_the_random_baseline_is_the_expectation_and_words_do_better() -> None:
+    task = make_task("reranking")
+    rows = [("red cat", "the cat is red", 1.0), ("red cat", "a dog", 0.0), ("old bird", "an old bird", 1.0)]
+    rows += [("old bird", "a cat sleeps", 0.0)]
+    made = [dataclasses.replace(task.example(row[:2]), label=row[2]) for row in rows]
+    figures = [task.metrics(guessed, made)["map"] for guessed in task.baselines(made, made).values()]
+    assert figures == [pytest.approx(0.75), pytest.approx(1.0)]
+
+
+def test_scores_are_sigmoids_also_of_extreme_logits() -> None:
+    outputs = [np.array([value], np.float32) for value in (0.0, 3.0, -900.0, 900.0)]
+    found = [each["score"] for each in make_task("reranking").decode(outputs, [], [])]
+    assert found == pytest.approx([0.5, 1 / (1 + np.exp(-3)), 0.0, 1.0])
+
+
+@pytest.mark.parametrize("loss", ["pointwise", "listwise"])
+def test_the_loss_is_its_definition_over_each_querys_candidates(loss: str) -> None:
+    """Three queries in mixed order; the third has nothing relevant."""
+    task = make_task("reranking", loss=loss, positive_weight=1.0)
+    relevance = [0.0, 1.0, 0.5, 0.25, 0.0, 0.0]
+    query = [11, 22, 11, 11, 33, 22]
+    targets = [Candidate(q, r) for q, r in zip(query, relevance, strict=True)]
+    logits = torch.tensor([0.3, -1.0, 2.0, 0.1, 0.7, 1.5], requires_grad=True)
+    found = task.loss(logits[:, None], targets)
+    if loss == "pointwise":
+        wanted = F.binary_cross_entropy_with_logits(logits, torch.tensor(relevance), reduction="sum")
+        assert task.count(targets) == 6
+    else:
+        first = torch.tensor([0.0, 0.5, 0.25]) / 0.75
+        wanted = -(first * logits[[0, 2, 3]].log_softmax(0)).sum() - logits[[1, 5]].log_softmax(0)[0]
+        assert task.count(targets) == 2
+    torch.testing.assert_close(found, wanted)
+    ours, plain = (torch.autograd.grad(each, logits)[0] for each in (found, wanted))
+    torch.testing.assert_close(ours, plain)
+
+
+def test_a_listwise_batch_holds_whole_queries() -> None:
+    task = make_task("reranking", loss="listwise")
+    targets = [Candidate(number // 4, 0.0) for number in range(40)]
+    order = np.random.default_rng(0).permutation(40)
+    batches = task.divide(targets, order, 8)
+    assert [len(batch) for batch in batches] == [8] * 5
+    for batch in batches:
+        assert len({targets[number].query for number in batch.tolist()}) == 2
+    assert make_task("reranking").divide(targets, order, 8)[0].tolist() == order[:8].tolist()
+
+
+def test_all_candidates_of_a_query_are_held_out_or_none() -> None:
+    task = make_task("reranking")
+    first, second, *_ = examples(task)
+    assert task.kept_together(first) == task.kept_together(second)
+
+
+def test_what_cant_be_learnt_is_refused() -> None:
+    task = make_task("reranking")
+    with pytest.raises(InputError, match="line 3: expected a relevance of 0 or more, found -1"):
+        task.as_target("-1", "rows, line 3")
+    same = [dataclasses.replace(each, label=1.0) for each in examples(task)]
+    with pytest.raises(InputError, match="has the relevance 1, from"):
+        task.learn_labels(same)
+    with pytest.raises(InputError, match="needs a query and a document"):
+        task.check([task.example("who?")])
+    with pytest.raises(ModelError, match="here: highest"):
+        Task.from_state({"settings": {}, "labels": []}, "here")
+
+
+def test_grades_become_relevance_of_0_to_1(tokenizer: Any) -> None:
+    task = make_task("reranking")
+    made = examples(task)
+    task.learn_labels(made)
+    pieces = tokenizer.encode_pieces(["bano", "delo"])
+    assert [task.encode(each, pieces, tokenizer).target.relevance for each in made] == [0, 1, 0.5, 0, 0]
+    assert Task.from_state(task.state(), "here").highest == 2.0

@@ -1,0 +1,215 @@
+"""Dual encoders: rows in every format, what is never a negative, ranks against a plain sort, files beside."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from small_tasks import make_task, random_model, split_of
+
+from bertsmith.errors import InputError
+from bertsmith.tasks.query_documents import QueryExample, text_number
+from bertsmith.tasks.task_checkpoint import save_task_model
+from bertsmith.tasks.task_model import outputs_of
+from bertsmith.text.tokenizer import Tokenizer
+
+PAIRS = [("who?", "ann"), ("where?", "oslo"), ("why?", "so")]
+
+
+def rows(*pairs: tuple[str, ...]) -> list[QueryExample]:
+    return [
+        QueryExample(query, tuple(documents), f"row {n}") for n, (query, *documents) in enumerate(pairs, 1)
+    ]
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", '{"question": "who?", "answer": "ann", "negatives": ["bob", "eve"]}\n'),
+        ("a.json", '[{"anchor": "who?", "positive": "ann", "negative_1": "bob", "negative_2": "eve"}]'),
+        ("a.tsv", "query\tpassage\tnegative\tnegative_2\nwho?\tann\tbob\teve\n"),
+        ("a.csv", "text,text_pair,Negative 1,Negative 2,negative_3\nwho?,ann,bob,eve,\n"),
+    ],
+)
+def test_query_positive_and_negatives_are_found_by_their_names(
+    name: str, content: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    (found,) = make_task("retrieval").read(tmp_path / name)
+    assert (found.query, found.documents) == ("who?", ("ann", "bob", "eve"))
+
+
+def test_parquet_holds_lists_of_negatives_and_of_scores(tmp_path: Path) -> None:
+    table = pa.table({"query": ["who?"], "positive": ["ann"], "negatives": [["bob"]], "scores": [[9.5, 1]]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    (found,) = make_task("retrieval").read(tmp_path / "a.parquet")
+    assert (found.documents, found.scores) == (("ann", "bob"), (9.5, 1.0))
+
+
+def test_columns_by_number_and_a_limit_of_negatives(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("x\twho?\tann\tbob\n")
+    task = make_task("retrieval", text=2, text_pair=3, negative=4, header=False)
+    assert task.read(path)[0].documents == ("ann", "bob")
+    task = make_task("retrieval", query=2, positive=3, negative=4, negatives=0, header=False)
+    assert task.read(path)[0].documents == ("ann",)
+    assert task.settings.query == 2
+
+
+def test_prediction_needs_no_negatives_and_may_name_other_columns(tmp_path: Path) -> None:
+    train, new = tmp_path / "train.jsonl", tmp_path / "new.tsv"
+    train.write_text('{"question": "who?", "answer": "ann", "negatives": ["bob"]}\n')
+    new.write_text("q\td\nwho?\tann\n")
+    task = make_task("retrieval")
+    task.read(train)
+    again = type(task).from_state(
+        task.state() | {"settings": task.settings.model_dump() | {"text": "q", "text_pair": "d"}}, "here"
+    )
+    (found,) = again.read(new, labelled=False)
+    assert (found.query, found.documents, found.labelled) == ("who?", ("ann",), False)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"question": "who?", "label": 1}\n', "needs a query and a document"),
+        ('{"query": "who?", "positive": "ann", "scores": [1, 2]}\n', "line 1: expected 1 scores"),
+        ('{"query": "who?", "positive": 3}\n', "line 1: expected a text"),
+    ],
+)
+def test_rows_that_dont_fit_are_refused_with_their_line(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(content)
+    with pytest.raises(InputError, match=message):
+        make_task("retrieval").read(tmp_path / "a.jsonl")
+
+
+def test_what_cant_be_learnt_is_refused() -> None:
+    task = make_task("retrieval")
+    with pytest.raises(InputError, match="has the same query or the same document, from row 1 on"):
+        task.learn_labels(rows(("who?", "ann"), ("why?", "ann")))
+    with pytest.raises(InputError, match="row 2: expected a query and a document that answers it"):
+        task.check(rows(("who?", "ann"), ("why?", " ")))
+    with pytest.raises(InputError, match=r"row 1: loss=margin needs a negative .* \(bertsmith mine\)"):
+        make_task("retrieval", loss="margin").learn_labels(rows(*PAIRS))
+    with pytest.raises(InputError, match="row 1: loss=kl needs a column `scores`"):
+        make_task("retrieval", loss="kl").learn_labels(rows(("a", "b", "c"), ("d", "e", "f")))
+    with pytest.raises(InputError, match="compares a query with a document"):
+        task.example("who?")
+
+
+# -- batches and negatives ---------------------------------------------------------------------------------
+
+
+def test_known_documents_of_a_query_and_equal_texts_are_no_negatives(tokenizer: Tokenizer) -> None:
+    """Both documents of 'bano', written differently, and the query itself; 'delo' may count."""
+    task = make_task("retrieval")
+    made = rows(("bano", "firu"), ("Bano ", "GUMA"), ("delo", "kelo", "firu  "))
+    task.learn_labels(made)
+    encoded = split_of(task, made, tokenizer).encoded
+    assert set(encoded[0].target.known) == {text_number(text) for text in ("bano", "firu", "guma")}
+    model = random_model(task, tokenizer)
+    outputs = torch.from_numpy(np.concatenate([padded(each) for each in outputs_of(model, encoded)]))
+    query, documents = (
+        outputs[0, 0],
+        [outputs[0, 1], outputs[2, 1]],
+    )  # firu, kelo: guma and firu again are out
+    similar = torch.stack([20 * query @ document for document in documents])
+    found = task.losses(outputs, [each.target for each in encoded])
+    assert float(found[0]) == pytest.approx(-float(similar.log_softmax(0)[0]), abs=1e-5)
+
+
+def padded(output: np.ndarray) -> np.ndarray:
+    return np.pad(output, ((0, 3 - len(output)), (0, 0)))[None]
+
+
+def test_no_batch_has_a_query_or_a_document_twice(tokenizer: Tokenizer) -> None:
+    task = make_task("retrieval")
+    draw = np.random.default_rng(0)
+    made = rows(*((f"q{draw.integers(0, 12)}", f"d{draw.integers(0, 12)}") for _ in range(60)))
+    task.learn_labels(made)
+    targets = [each.target for each in split_of(task, made, tokenizer).encoded]
+    for batch in task.divide(targets, draw.permutation(60), 8):
+        for texts in zip(*((targets[n].query, targets[n].documents[0]) for n in batch.tolist()), strict=True):
+            assert len(set(texts)) == len(texts)
+
+
+# -- ranks -------------------------------------------------------------------------------------------------
+
+
+def test_ranks_and_figures_are_those_of_a_plain_sort(tokenizer: Tokenizer) -> None:
+    """Documents are shared, one query has two answers, and negatives stand among all documents."""
+    task = make_task("retrieval")
+    made = rows(
+        ("bano", "firu guma", "delo"),
+        ("bano", "kelo"),
+        ("suma", "kelo", "firu guma"),
+        ("tiru relo", "bano", "nuno"),
+        ("luma", "pano piru", "delo"),
+    )
+    task.learn_labels(made)
+    encoded = split_of(task, made, tokenizer).encoded
+    outputs = outputs_of(random_model(task, tokenizer), encoded)
+    predictions = task.decode(outputs, made, encoded)
+    vectors = {
+        text: output[n]
+        for e, output in zip(made, outputs, strict=True)
+        for n, text in enumerate(e.documents, 1)
+    }
+    reciprocal, recalled = {}, {}
+    for example, output, prediction in zip(made, outputs, predictions, strict=True):
+        ranked = sorted(vectors, key=lambda text, q=output[0]: -float(q @ vectors[text]))
+        rank = ranked.index(example.documents[0]) + 1
+        assert prediction["rank"] == rank
+        assert prediction["similarity"] == pytest.approx(float(output[0] @ vectors[example.documents[0]]))
+        reciprocal[example.query] = max(reciprocal.get(example.query, 0.0), 1 / rank)
+        recalled.setdefault(example.query, []).append(rank <= 10)
+    found = task.metrics(predictions, made)
+    assert found["mrr@10"] == pytest.approx(np.mean(list(reciprocal.values())))
+    assert found["recall@10"] == pytest.approx(np.mean([np.mean(each) for each in recalled.values()]))
+
+
+def test_ndcg_of_ranks_by_hand() -> None:
+    """One query with answers at ranks 1 and 3, one with its answer at rank 12."""
+    task = make_task("retrieval")
+    made = rows(("who?", "ann"), ("who?", "bob"), ("why?", "so"))
+    found = task.metrics([{"rank": 1}, {"rank": 3}, {"rank": 12}], made)
+    best = 1 + 1 / np.log2(3)
+    assert found["ndcg@10"] == pytest.approx((1 + 1 / np.log2(4)) / best / 2)
+    assert found["mrr@10"] == found["recall@10"] == 0.5
+
+
+def test_words_in_common_beat_the_random_order() -> None:
+    task = make_task("retrieval")
+    made = rows(*((f"what is item{n}", f"item{n} is thing{n}") for n in range(30)))
+    random, words = (task.metrics(guessed, made) for guessed in task.baselines(made, made).values())
+    assert words["mrr@10"] == pytest.approx(1.0)
+    assert random["mrr@10"] < 0.4
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+def test_prefixes_pooling_and_length_are_written_for_other_tools(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    task = make_task("retrieval", query_prefix="query: ", document_prefix="passage: ", max_length=32)
+    assert task.texts(QueryExample("a", ("b", "c"), "here")) == ("query: a", "passage: b", "passage: c")
+    save_task_model(tmp_path / "model", random_model(task, tokenizer), task, tokenizer, {})
+
+    def read(name: str) -> Any:
+        return json.loads((tmp_path / "model" / name).read_text())
+
+    assert read("config_sentence_transformers.json")["prompts"] == {
+        "query": "query: ",
+        "document": "passage: ",
+    }
+    assert [module["path"] for module in read("modules.json")] == ["", "1_Pooling", "2_Normalize"]
+    assert read("1_Pooling/config.json")["pooling_mode_mean_tokens"] is True
+    assert read("sentence_bert_config.json")["max_seq_length"] == 32
