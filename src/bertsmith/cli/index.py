@@ -1,0 +1,207 @@
+"""`bertsmith index`: build one, add to it, remove from it, look at it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from bertsmith.cli.screen import console, print_facts, progress_bar, readable_bytes
+from bertsmith.text.documents import DocumentSettings
+from bertsmith.text.passages import PassageSettings
+
+if TYPE_CHECKING:
+    from bertsmith.inference.index import Index
+    from bertsmith.inference.index_build import Changes
+    from bertsmith.inference.index_manifest import IndexManifest
+
+app = App(name="index", help="Documents to a searchable index, kept in step with them.")
+DOCUMENTS, PASSAGES = DocumentSettings(), PassageSettings()
+
+
+@app.command
+def build(
+    *sources: str,
+    out: Path,
+    model: str | None = None,
+    documents: Annotated[DocumentSettings, Parameter(name="*")] = DOCUMENTS,
+    passage_tokens: int | None = None,
+    passage_overlap: int | None = None,
+    language: str | None = None,
+    approximate_from: int | None = None,
+) -> None:
+    """Read SOURCES, cut them into passages, embed these, and write an index; or bring one up to date.
+
+    Called again, it embeds what is new or changed and removes what the sources no longer have. An interrupted
+    build goes on where it stopped.
+
+    Parameters
+    ----------
+    sources
+        Files, folders (searched through) and addresses such as s3://bucket/docs. Rows of CSV, TSV, JSON lines
+        and Parquet are documents; any other text file is one; HTML is read as a browser shows it.
+    out
+        The index's folder.
+    model
+        What embeds: minilm, a folder such as runs/NAME/model, or a hub name. Needed for a new index only.
+    passage_tokens
+        Tokens of a passage at most; 200, or what the model reads if that is less.
+    passage_overlap
+        Tokens that a passage repeats of the one before, at most; 40.
+    language
+        Two-letter code: for sentences, stems and stop words; en.
+    approximate_from
+        Passages from which on the search is approximate, with its recall measured; 100,000.
+
+    Examples
+    --------
+    bertsmith index build handbook/ --model minilm --out indexes/handbook
+
+    bertsmith index build articles.parquet --id doi --text abstract --model minilm --out indexes/papers
+
+    bertsmith index build handbook/ --out indexes/handbook
+    """
+    from bertsmith.errors import InputError
+    from bertsmith.inference.index import Index
+    from bertsmith.inference.index_build import APPROXIMATE_FROM
+
+    if not sources:
+        raise InputError("Name at least one SOURCE: files, folders, or addresses.")
+    given = {"tokens": passage_tokens, "overlap": passage_overlap, "language": language}
+    changed = {name: value for name, value in given.items() if value is not None}
+    with progress_bar("Indexing") as progress:
+        index = Index.build(
+            sources,
+            out,
+            model,
+            documents=documents,
+            passages=PASSAGES.changed(changed) if changed else None,
+            approximate_from=APPROXIMATE_FROM if approximate_from is None else approximate_from,
+            progress=progress,
+        )
+    if index.changes is not None:
+        _print_changes(index.changes)
+    _print_info(index)
+
+
+@app.command
+def add(
+    index: Path,
+    *sources: str,
+    documents: Annotated[DocumentSettings, Parameter(name="*")] = DOCUMENTS,
+) -> None:
+    """Take more documents into an index, instead of those with the same ids.
+
+    They stay when the index is built again from its own sources, until they are removed.
+
+    Parameters
+    ----------
+    index
+        The index's folder.
+    sources
+        As of `bertsmith index build`.
+
+    Examples
+    --------
+    bertsmith index add indexes/handbook notes.md minutes/
+
+    bertsmith index add indexes/papers new.csv --id doi --text abstract
+    """
+    from bertsmith.errors import InputError
+    from bertsmith.inference.index import Index
+
+    if not sources:
+        raise InputError("Name at least one SOURCE to add: files, folders, or addresses.")
+    with progress_bar("Indexing") as progress:
+        changes = Index.open(index).add(sources, documents=documents, progress=progress)
+    _print_changes(changes)
+
+
+@app.command
+def remove(index: Path, *ids: str) -> None:
+    """Take documents out of an index. If one of them isn't there, none is removed.
+
+    Parameters
+    ----------
+    index
+        The index's folder.
+    ids
+        Of documents, as hits show them; one that ends in / is a folder and all that is in it.
+
+    Examples
+    --------
+    bertsmith index remove indexes/handbook handbook/old.md handbook/drafts/
+    """
+    from bertsmith.errors import InputError
+    from bertsmith.inference.index import Index
+
+    if not ids:
+        raise InputError("Name at least one document to remove, by its id.")
+    count = Index.open(index).remove(ids)
+    console.print(f"{_counted(count, 'document')} removed", markup=False)
+
+
+@app.command
+def info(index: Path, *, verify: Annotated[bool, Parameter(negative="")] = False) -> None:
+    """What an index holds, what it was made with, and which columns a filter may use.
+
+    Parameters
+    ----------
+    index
+        The index's folder.
+    verify
+        Read every row, to find out whether a file was cut or lost.
+
+    Examples
+    --------
+    bertsmith index info indexes/handbook --verify
+    """
+    from bertsmith.inference.index import Index
+
+    opened = Index.open(index)
+    _print_info(opened)
+    if verify:
+        console.print(f"\nall {opened.verify():,} passages can be read", markup=False)
+
+
+def _print_changes(changes: "Changes") -> None:
+    counts = f"{changes.new:,} new, {changes.changed:,} changed, {changes.removed:,} removed"
+    console.print(f"Documents: {counts}, {changes.unchanged:,} unchanged", markup=False)
+    console.print(f"{_counted(changes.passages, 'passage')} embedded", markup=False)
+    if changes.left_out:
+        console.print(changes.left_out, markup=False)
+
+
+def _print_info(index: "Index") -> None:
+    noted = index.info
+    passages = _counted(noted.rows, "passage")
+    size = sum(path.stat().st_size for path in index.path.rglob("*") if path.is_file())
+    tokens, overlap, language = noted.passages.tokens, noted.passages.overlap, noted.passages.language
+    facts = {
+        "documents": f"{noted.documents:,}, {passages}, {readable_bytes(size)} on disk",
+        "model": f"{noted.model.name}, {noted.model.dimension} dimensions",
+        "passages": f"{tokens} tokens at most, overlap {overlap}, language {language}",
+        "search": _search(noted),
+        "filters on": ", ".join(["document_id, source, title, start, end, line", *_columns(noted)]),
+        "sources": ", ".join(noted.sources) or "none: documents were added",
+    }
+    if not noted.complete:
+        facts["interrupted"] = "yes: run the same `bertsmith index build` or `add` again, it goes on"
+    print_facts(f"Index {index.path}", facts)
+
+
+def _columns(noted: "IndexManifest") -> list[str]:
+    return [f"{name} ({kind})" for name, kind in noted.metadata.items()]
+
+
+def _search(noted: "IndexManifest") -> str:
+    found = noted.approximate
+    if found is None:
+        return "exact: every vector is compared"
+    return (
+        f"approximate: recall@10 {found.recall:.1%} of exact search, measured on {found.queries} vectors "
+        f"({found.probes} groups looked at)"
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

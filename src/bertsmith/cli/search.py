@@ -1,0 +1,108 @@
+"""`bertsmith search`."""
+
+import sys
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from bertsmith.inference.search import Hit
+
+_SHOWN = 600  # characters of a passage; --json has all of it
+
+
+def search(
+    index: Path,
+    query: str,
+    *,
+    mode: Literal["hybrid", "vector", "text"] = "hybrid",
+    k: int = 10,
+    where: str | None = None,
+    rerank: str | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """The passages of an index that answer a question, best first, the question's words marked.
+
+    Parameters
+    ----------
+    index
+        The index's folder.
+    query
+        The question, or words to look for.
+    mode
+        vector finds by meaning, text by words (BM25), hybrid joins both rankings.
+    k
+        How many passages.
+    where
+        A filter in SQL on the columns that `bertsmith index info` lists.
+    rerank
+        A model trained on pairs, which reads the 50 best beside the query and orders them anew.
+    json
+        One JSON object a hit, a line each.
+
+    Examples
+    --------
+    bertsmith search indexes/handbook "how do I book a day off?"
+
+    bertsmith search indexes/papers "graph neural networks" --where "year >= 2020" --k 3
+
+    bertsmith search indexes/handbook "parental leave" --rerank runs/reranker/model --json
+    """
+    from bertsmith.cli.screen import console
+    from bertsmith.inference.index import Index
+
+    hits = Index.open(index).search(query, k=k, mode=mode, where=where, rerank=rerank)
+    if json:
+        _print_json(hits)
+        return
+    for rank, hit in enumerate(hits, start=1):
+        console.print(_heading(rank, hit))
+        console.print(_passage(hit))
+        console.print()
+    if not hits:
+        console.print("Nothing was found.", markup=False)
+
+
+def _print_json(hits: "list[Hit]") -> None:
+    for hit in hits:
+        sys.stdout.write(dumps(asdict(hit) | {"place": hit.place}, ensure_ascii=False) + "\n")
+
+
+def _heading(rank: int, hit: "Hit") -> "Text":
+    from rich.text import Text
+
+    heading = Text(f"{rank}  ")
+    heading.append(hit.place, style="bold cyan")
+    if hit.title:
+        heading.append(f"  {hit.title}", style="bold")
+    heading.append(f"  {hit.score:.4f}", style="dim")
+    return heading
+
+
+def _passage(hit: "Hit") -> "Text":
+    """As it stands, cut when it is long, the query's words marked."""
+    from rich.text import Text
+
+    start, end = _window(hit)
+    text = Text(hit.text[start:end])
+    for begin, stop in hit.matches:
+        if start <= begin and stop <= end:
+            text.stylize("bold yellow", begin - start, stop - start)
+    before, after = "… " if start else "", " …" if end < len(hit.text) else ""
+    return Text.assemble(before, text, after)
+
+
+def _window(hit: "Hit") -> tuple[int, int]:
+    """The part of a long passage that begins a little before its first match."""
+    if len(hit.text) <= _SHOWN:
+        return 0, len(hit.text)
+    first = hit.matches[0][0] if hit.matches else 0
+    start = max(0, min(first - _SHOWN // 4, len(hit.text) - _SHOWN))
+    if start:
+        start = hit.text.find(" ", start, first) + 1 or start
+    return start, start + _SHOWN

@@ -1,0 +1,146 @@
+"""`bertsmith index` and `bertsmith search`: what they print, their exit status, sentences for what is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("lancedb")
+
+from bertsmith.cli.main import main
+from bertsmith.cli.search import _window
+from bertsmith.inference.search import Hit
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.model.config import make_config
+from bertsmith.text.tokenizer import Tokenizer
+
+WORDS = ("leave", "is", "asked", "for", "a", "week", "before", "the", "office", "opens", "at", "nine", "tea")
+TEXTS = {
+    "leave.md": "# Leave\n\nLeave is asked for a week before.\n",
+    "office.txt": "The office opens at nine.\n",
+    "logo.png": "\x89PNG\0",
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("models") / "tiny", 16)
+
+
+def tiny_model(folder: Path, width: int) -> Path:
+    tokenizer = Tokenizer.from_pieces(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS], lowercase=True
+    )
+    shape = {"hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape, "test")
+    tensors = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
+    save_checkpoint(folder, tensors, config, "BertModel", task="test", tokenizer=tokenizer)
+    return folder
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for name, text in TEXTS.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def index(docs: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    out = docs.parent / "index"
+    assert main(["index", "build", str(docs), "--model", str(model), "--out", str(out)]) == 0
+    return out
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a command prints that succeeds."""
+    capsys.readouterr()
+    assert main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The sentence of one that fails."""
+    capsys.readouterr()
+    assert main(list(words)) == 2
+    found = capsys.readouterr().err
+    assert found.count("\n") == 1, "one line"
+    return found
+
+
+def test_build_says_what_it_did_and_what_it_left_out(
+    docs: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("index", "build", str(docs), "--model", str(model), "--out", str(docs.parent / "index"))
+    first = printed(capsys, *command)
+    assert "Documents: 2 new, 0 changed, 0 removed, 0 unchanged\n2 passages embedded" in first
+    assert "Left out: 1 binary file (docs/logo.png)." in first
+    assert "exact: every vector is compared" in first
+    again = printed(capsys, *command)
+    assert "0 new, 0 changed, 0 removed, 2 unchanged\n0 passages embedded" in again
+
+
+def test_search_shows_place_title_and_passage(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed(capsys, "search", str(index), "asked for leave", "--mode", "text")
+    assert "docs/leave.md:1  Leave" in found
+    assert "Leave is asked for a week before." in found
+    assert "office" not in found
+    assert printed(capsys, "search", str(index), "zebra", "--mode", "text") == "Nothing was found.\n"
+
+
+def test_search_as_json_has_all_of_each_hit(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "search", str(index), "the office", "--json", "--k", "1").splitlines()
+    (hit,) = map(json.loads, lines)
+    assert (hit["document_id"], hit["place"], hit["line"]) == ("docs/office.txt", "docs/office.txt:1", 1)
+    assert [hit["text"][start:end] for start, end in hit["matches"]] == ["office"]
+    assert TEXTS["office.txt"][hit["start"] : hit["end"]] == hit["text"]
+
+
+def test_add_remove_and_info(index: Path, docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    note = docs.parent / "note.jsonl"
+    note.write_text('{"id": "tea", "text": "Tea at nine.", "floor": 3}\n')
+    assert "1 new" in printed(capsys, "index", "add", str(index), str(note))
+    found = printed(capsys, "search", str(index), "tea", "--where", "floor = 3", "--json")
+    assert json.loads(found)["metadata"] == {"floor": 3}
+    shown = printed(capsys, "index", "info", str(index), "--verify")
+    assert (
+        "3, 3 passages" in shown
+        and "floor (whole numbers)" in shown
+        and "all 3 passages can be read" in shown
+    )
+    assert printed(capsys, "index", "remove", str(index), "tea", "docs/leave.md") == "2 documents removed\n"
+    assert "1, 1 passage," in printed(capsys, "index", "info", str(index))
+
+
+def test_mistakes_are_one_sentence(
+    index: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "is no index" in complaint(capsys, "search", str(docs), "tea")
+    assert "does not exist" in complaint(capsys, "index", "info", str(docs / "nowhere"))
+    assert "holds no document 'docs/leav.md'. Did you mean 'docs/leave.md'?" in complaint(
+        capsys, "index", "remove", str(index), "docs/leav.md"
+    )
+    assert "can't be used" in complaint(capsys, "search", str(index), "tea", "--where", "floor = 3")
+    assert "A new index needs a model" in complaint(
+        capsys, "index", "build", str(docs), "--out", str(tmp_path / "n")
+    )
+    assert "Name at least one SOURCE" in complaint(capsys, "index", "build", "--out", str(tmp_path / "n"))
+    assert "greater than or equal to 8, found 3" in complaint(
+        capsys, "index", "build", str(docs), "--out", str(tmp_path / "n"), "--passage-tokens", "3"
+    )
+    wide = tiny_model(tmp_path / "wide", 24)
+    assert "16 dimensions" in complaint(
+        capsys, "index", "build", str(docs), "--out", str(index), "--model", str(wide)
+    )
+    assert not (tmp_path / "n").exists()
+
+
+def test_a_long_passage_is_shown_from_a_little_before_its_first_match() -> None:
+    text = "word " * 300 + "needle " + "word " * 300
+    hit = Hit(1.0, "a", "a", "", text, 0, len(text), 1, ((1500, 1506),), {})
+    start, end = _window(hit)
+    assert start < 1500 and end >= 1506 and end - start <= 600
+    assert text[start - 1] == " "
