@@ -129,9 +129,13 @@ def test_figures_are_those_of_the_parts() -> None:
 def test_plain_values_hold_every_query() -> None:
     found = compared(random_collection(60, 25))
     plain = found.to_json()
+    assert found.figures[1].difference is not None
     assert plain["systems"]["dense"]["scores"] == found.figures[1].scores.means
     assert plain["model"] == "words"
-    of_queries = plain["ndcg@10 of each query"]
+    assert plain["main_metric"] == "ndcg@10"
+    assert plain["systems"]["dense"]["above_baseline"]["p"] == found.figures[1].difference.p
+    assert "above_baseline" not in plain["systems"]["BM25"]
+    of_queries = plain["per_query"]
     assert np.mean([scores["BM25"] for scores in of_queries.values()]) == pytest.approx(
         found.figures[0].scores.means["ndcg@10"]
     )

@@ -81,6 +81,17 @@ def test_trec(tmp_path: Path) -> None:
     )
 
 
+def test_trec_packed_beside_what_is_no_text(tmp_path: Path) -> None:
+    folder = trec(tmp_path / "cats")
+    (folder / "docs.sgml").unlink()
+    (folder / "docs.xml.gz").write_bytes(
+        gzip.compress(("\ufeff<?xml version='1.0'?>\n<xml>" + DOCUMENTS).encode())
+    )
+    (folder / "more.xml").write_text("<doc><docno>c</docno><text>Third.</text></doc>")
+    (folder / "logo.png").write_bytes(b"\x89PNG\0\0\0")
+    assert list(read_retrieval_data(folder).documents) == ["a", "b", "c"]
+
+
 def test_trec_judged_by_the_topics_order(tmp_path: Path) -> None:
     topics = "".join(f"<top><num>{n}</num><title>topic {n}</title></top>" for n in (1, 4, 9))
     by_order = read_retrieval_data(trec(tmp_path / "a", topics=topics, judged="2 0 a 1\n3 0 b 1\n"))

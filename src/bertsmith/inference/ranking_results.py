@@ -71,7 +71,8 @@ class Comparison:
             "notes": self.notes(),
             **self.facts,
             "systems": {each.system.name: self._plain(each) for each in self.figures},
-            f"{self.main} of each query": {
+            "main_metric": self.main,
+            "per_query": {
                 query: {
                     each.system.name: float(each.scores.values[self.main][place]) for each in self.figures
                 }
@@ -82,14 +83,14 @@ class Comparison:
     def _plain(self, figures: Figures) -> dict[str, Any]:
         found: dict[str, Any] = {
             "scores": figures.scores.means,
-            "intervals of 95 %": {name: list(interval) for name, interval in figures.intervals.items()},
-            "milliseconds a query": figures.system.milliseconds,
-            "seconds of indexing": figures.system.seconds,
+            "intervals": {name: list(interval) for name, interval in figures.intervals.items()},
+            "milliseconds": figures.system.milliseconds,
+            "indexing_seconds": figures.system.seconds,
         }
         if figures.difference is not None:
-            found[f"{self.main} above {self.figures[0].system.name}"] = {
+            found["above_baseline"] = {
                 "mean": figures.difference.mean,
-                "interval of 95 %": list(figures.difference.interval),
+                "interval": list(figures.difference.interval),
                 "p": figures.difference.p,
             }
         return found

@@ -11,6 +11,7 @@ In some collections, Cranfield's among them, judgements number the topics 1, 2, 
 is another number. So it is read where the judged numbers aren't all among the <num>s, but all are places.
 """
 
+import codecs
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,7 +75,7 @@ def _opened(path: Path, encoding: str) -> AbstractContextManager[TableFile]:
 def _files_by_kind(folder: Path, encoding: str) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {kind: [] for kind in _BEGINNINGS}
     for path in sorted(each for each in folder.iterdir() if each.is_file() and each.name[0] != "."):
-        head = _head(path)
+        head = _head(path, encoding)
         for kind, beginning in _BEGINNINGS.items():
             if beginning.match(head):
                 found[kind].append(path)
@@ -87,9 +88,13 @@ def _files_by_kind(folder: Path, encoding: str) -> dict[str, list[Path]]:
     return found
 
 
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(4096).removeprefix(b"\xef\xbb\xbf")
+def _head(path: Path, encoding: str) -> bytes:
+    """How a file begins; nothing of one that isn't text, such as a picture that lies beside the others."""
+    try:
+        with _opened(path, encoding) as table:
+            return table.stream.head[:4096].removeprefix(codecs.BOM_UTF8)
+    except InputError:
+        return b""
 
 
 def _only(folder: Path, kind: str, paths: list[Path]) -> Path:
