@@ -10,6 +10,7 @@ import random
 import statistics
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,10 +148,11 @@ def train_ours(
             seed=seed,
         )
         results = json.loads((out / "results.json").read_text())
-        return _timing(out / "restarts" / "1") | {"results": results, "found": look(out)}
+        recipe = tomllib.loads((out / "recipe.toml").read_text())
+        return _timing(out / "restarts" / "1", recipe) | {"results": results, "found": look(out)}
 
 
-def _timing(run: Path) -> dict[str, Any]:
+def _timing(run: Path, recipe: dict[str, Any]) -> dict[str, Any]:
     """From the log. Evaluations and checkpoints, which stand between two steps, are left out."""
     from bertsmith.training.log import RunLog, task_metrics
 
@@ -167,6 +169,12 @@ def _timing(run: Path) -> dict[str, Any]:
         "seconds": sum(seconds),
         "step_seconds": statistics.median(seconds),
         "tokens": tokens,
+        "asked": {
+            "epochs": recipe["epochs"],
+            "batch_size": recipe["batch_size"],
+            "learning_rate": recipe["optimizer"]["learning_rate"],
+            **recipe["settings"],
+        },
         "trained": records[0]["machine"].get("trained", "100.0% trained").removesuffix(" trained"),
     }
 

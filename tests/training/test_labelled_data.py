@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.labelled_data import read_labelled_data
@@ -36,3 +38,30 @@ def test_settings_of_the_task_stand_beside_those_of_the_run() -> None:
     recipe = make_finetune_recipe(values, ["crf=true", "optimizer.learning_rate=3e-5", "epochs=2"])
     assert (recipe.settings, recipe.epochs) == ({"crf": True}, 2)
     assert recipe.resolved(9 * 32 + 1, 7).steps == 20
+
+
+@pytest.mark.parametrize(
+    ("given", "width", "rows", "epochs", "rate"),
+    [
+        ([], 768, 100_000, 3, 5e-5),
+        ([], 384, 100_000, 3, 1e-4),
+        ([], 128, 100_000, 3, 3e-4),
+        ([], 1024, 100_000, 3, 3.8e-5),
+        ([], 384, 3576, 6, 1e-4),  # 112 steps an epoch
+        ([], 384, 20, 10, 1e-4),
+        (["batch_size=16"], 384, 3576, 3, 1e-4),
+        (["lora.rank=8"], 384, 100_000, 3, 1e-3),
+        (["epochs=3", "optimizer.learning_rate=5e-5"], 128, 20, 3, 5e-5),
+        (["optimizer.weight_decay=0"], 384, 100_000, 3, 1e-4),
+    ],
+)
+def test_what_nobody_gave_is_chosen_by_width_and_rows(
+    given: list[str], width: int, rows: int, epochs: float, rate: float
+) -> None:
+    values = {"task": "classification", "model": "m", "train": "t", "out": "o"}
+    recipe = make_finetune_recipe(values, given)
+    completed = recipe.completed(width, rows)
+    assert (completed.epochs, completed.optimizer.learning_rate) == (epochs, pytest.approx(rate))
+    assert completed.optimizer.weight_decay == recipe.optimizer.weight_decay
+    assert completed.completed(64, 7) == completed
+    assert recipe.chosen_as(completed) == completed

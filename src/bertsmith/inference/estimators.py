@@ -47,9 +47,9 @@ class _FinetunedEstimator(TextEstimator):
         self,
         model: str | Path = "minilm",
         *,
-        epochs: float = 3,
+        epochs: float | None = None,
         batch_size: int = 32,
-        learning_rate: float = 5e-5,
+        learning_rate: float | None = None,
         max_length: int = 128,
         stride: int | None = None,
         patience: int | None = None,
@@ -110,7 +110,8 @@ class _FinetunedEstimator(TextEstimator):
         train, dev = self._held_out(examples, recipe.seed)
         source = locate_model(recipe.model).folder
         model = finetune_examples(task, recipe, source, train, dev)
-        self.recipe_ = json.loads(recipe.model_dump_json())
+        completed = recipe.completed(model.config.hidden_size, len(train))
+        self.recipe_ = json.loads(completed.model_dump_json())
         self.predictor_ = Predictor(model, task, Tokenizer.load(source))
 
     def _recipe(self) -> FinetuneRecipe:
@@ -125,7 +126,7 @@ class _FinetunedEstimator(TextEstimator):
             "out": "",
             "epochs": self.epochs,
             "batch_size": self.batch_size,
-            "optimizer": {"learning_rate": self.learning_rate},
+            "optimizer": None if self.learning_rate is None else {"learning_rate": self.learning_rate},
             "patience": self.patience,
             "seed": int(seed),
             "settings": {"max_length": self.max_length, "stride": self.stride, **self._task_settings()},
@@ -161,8 +162,8 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
 
     >>> BertClassifier("minilm", epochs=4).fit(texts, labels).predict_proba(["Where is my parcel?"])
 
-    Parameters are those of `bertsmith finetune classification`; `settings` takes its dotted names, such as
-    {"freeze_layers": 3, "lora.rank": 8}. class_weights: none, auto, or a weight a class. With `patience`,
+    Parameters are those of `bertsmith finetune classification`, which chooses epochs and learning rate where
+    they are None; `settings` takes its dotted names, such as {"freeze_layers": 3, "lora.rank": 8}. class_weights: none, auto, or a weight a class. With `patience`,
     `validation_fraction` of X is held out: the best epoch's weights are kept, training ends after so many
     epochs without a better one, and probabilities are calibrated. Without, all of X is trained on.
     """
@@ -174,9 +175,9 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         self,
         model: str | Path = "minilm",
         *,
-        epochs: float = 3,
+        epochs: float | None = None,
         batch_size: int = 32,
-        learning_rate: float = 5e-5,
+        learning_rate: float | None = None,
         max_length: int = 128,
         stride: int | None = None,
         class_weights: str | Mapping[Any, float] = "none",

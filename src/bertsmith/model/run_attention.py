@@ -28,7 +28,7 @@ def attend_runs(qkv: Tensor, runs: Runs, make_mask: Callable[[Tensor], Tensor]) 
     """
     order = run_order(runs, qkv.shape[2], qkv.device)
     mask = make_mask(qkv.new_empty(order.weights))
-    attended: Tensor = _RunAttention.apply(qkv, order, mask)
+    attended: Tensor = _RunAttention.apply(qkv, order, mask)  # type: ignore[no-untyped-call]
     return attended
 
 

@@ -50,6 +50,7 @@ def finetune_examples(
         model = start_model(recipe, task, source).to(machine.device)
         encoded = encode_examples(task, train, tokenizer)
         held_out = encode_examples(task, dev, tokenizer) if dev else None
+        recipe = recipe.completed(model.config.hidden_size, len(encoded))
         settings = recipe.resolved(len(encoded), recipe.seed)
         observer = _Counter(settings.steps, progress)
         run = TaskRun(task, model, encoded, held_out, settings, machine, Path(folder), observer)

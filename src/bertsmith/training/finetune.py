@@ -60,11 +60,11 @@ def finetune(
     recipe = make_finetune_recipe(
         {k: v for k, v in (given | values).items() if v is not None}, list(overrides)
     )
-    folder = open_finetuning(recipe, resume)
+    recipe = open_finetuning(recipe, resume)
     hardware = Hardware.detect()
     machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, hardware)
     try:
-        return _run(recipe, folder, resume, machine, console if machine.ranks.is_first else None)
+        return _run(recipe, Path(recipe.out), resume, machine, console if machine.ranks.is_first else None)
     finally:
         leave()
 
@@ -74,6 +74,7 @@ def _run(
 ) -> FinetuneResult:
     keep_memory()
     bench = Workbench.open(recipe, machine)
+    recipe = recipe.completed(bench.width, len(bench.train))
     first = machine.ranks.is_first
     if first:
         write_recipe(recipe, out)

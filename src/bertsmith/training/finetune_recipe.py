@@ -24,10 +24,13 @@ from bertsmith.training.settings import (
 )
 
 _SPECIAL_TOKENS = 2  # around a single text
+_BASE_WIDTH = 768  # of BERT-base, which the rates of the papers are for
+_FEW_STEPS, _MOST_EPOCHS = 600, 10
+_LORA_FACTOR = 10
 
 
 class FinetuneOptimizer(OptimizerSettings):
-    """AdamW with the rates of fine-tuning."""
+    """AdamW with the rates of fine-tuning. Where no rate is given, the model's width decides."""
 
     learning_rate: float = Field(5e-5, gt=0)
     warmup: float = Field(0.1, ge=0)
@@ -44,7 +47,7 @@ class LoraRecipe(Settings):
 
 
 class FinetuneRecipe(RunSettings):
-    """One fine-tuning run. Its length is `epochs` passes over the training examples."""
+    """One fine-tuning run. Its length is `epochs` passes over the training examples, more on few of them."""
 
     task: str
     model: str
@@ -83,6 +86,33 @@ class FinetuneRecipe(RunSettings):
                 "freeze_layers and reinitialise, or set lora.rank=0"
             )
         return self
+
+    def completed(self, width: int, rows: int) -> "FinetuneRecipe":
+        """What nobody gave is chosen for a model of this hidden size and for so many training rows.
+
+        The rate is that of BERT-base divided by how much narrower the model is: 5e-5 at 768, 1e-4 at 384,
+        3e-4 at 128, in the range that Turc et al. 2019 found for small BERTs; ten times that with LoRA (Hu et
+        al. 2021, appendix D). Few rows get more than three epochs, so that there are some 600 steps, but no
+        more than ten (Mosbach et al. 2021: small data need more steps than three epochs).
+        """
+        chosen: dict[str, Any] = {}
+        if "learning_rate" not in self.optimizer.model_fields_set:
+            rate = 5e-5 * _BASE_WIDTH / width * (_LORA_FACTOR if self.lora.rank else 1)
+            chosen["optimizer"] = self.optimizer.model_copy(update={"learning_rate": float(f"{rate:.2g}")})
+        if "epochs" not in self.model_fields_set:
+            steps = -(-rows // self.batch_size)
+            chosen["epochs"] = max(self.epochs, min(-(-_FEW_STEPS // steps), _MOST_EPOCHS))
+        return self.model_copy(update=chosen)
+
+    def chosen_as(self, other: "FinetuneRecipe") -> "FinetuneRecipe":
+        """What `completed` would choose is as in the other recipe."""
+        chosen: dict[str, Any] = {}
+        if "learning_rate" not in self.optimizer.model_fields_set:
+            rate = other.optimizer.learning_rate
+            chosen["optimizer"] = self.optimizer.model_copy(update={"learning_rate": rate})
+        if "epochs" not in self.model_fields_set:
+            chosen["epochs"] = other.epochs
+        return self.model_copy(update=chosen)
 
     def resolved(self, rows: int, seed: int) -> "FinetuneRun":
         """The run of one seed on so many rows, as the loop takes it: in steps, with a checkpoint at each

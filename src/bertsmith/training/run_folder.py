@@ -23,13 +23,17 @@ def open_run(recipe: Recipe, resume: bool) -> Path:
     return _open(Path(recipe.out), recipe, lambda path: read_recipe(str(path), []), resume, again)
 
 
-def open_finetuning(recipe: FinetuneRecipe, resume: bool) -> Path:
-    """The same for a fine-tuning run."""
+def open_finetuning(recipe: FinetuneRecipe, resume: bool) -> FinetuneRecipe:
+    """The same for a fine-tuning run. Returns its recipe: one that goes on keeps what was chosen for it."""
 
     def stored(path: Path) -> FinetuneRecipe:
         return check(FinetuneRecipe, read_toml(path, str(path)), str(path))
 
-    return _open(Path(recipe.out), recipe, stored, resume, "the same command with --resume")
+    path = Path(recipe.out) / "recipe.toml"
+    if resume and path.exists():
+        recipe = recipe.chosen_as(stored(path))
+    _open(Path(recipe.out), recipe, stored, resume, "the same command with --resume")
+    return recipe
 
 
 def _open(

@@ -13,7 +13,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +102,14 @@ def _run(search: Search, out: Path, machine: Machine, trials: list[Trial], hear:
     if machine.ranks.count > 1:
         raise RecipeError("tune runs in one process. Start it without torchrun.")
     bench = Workbench.open(search.recipe, machine)
-    space = search.distributions(bench.layers)
+    completed = replace(search, recipe=search.recipe.completed(bench.width, len(bench.train)))
+    space = completed.distributions(bench.layers)
     if not space:
         raise RecipeError(
             "tune: every setting is given, so nothing is left to search. Leave one of them out."
         )
     begin_search(search, out)
+    search = completed
     while len(trials) < search.settings.trials:
         trial = _try_next(search, space, bench, out, trials)
         trials.append(trial)

@@ -27,7 +27,9 @@ from bertsmith.training.start import start_model
 
 @dataclass(frozen=True)
 class Workbench:
-    """A task that knows its labels, its data, and where to compute. `source` is the model's folder."""
+    """A task that knows its labels, its data, and where to compute. `source` is the model's folder, `layers`
+    and `width` its encoder's.
+    """
 
     task: Task[Any]
     source: Path
@@ -37,6 +39,7 @@ class Workbench:
     dev: Split
     machine: Machine
     layers: int
+    width: int
 
     @classmethod
     def open(cls, recipe: FinetuneRecipe, machine: Machine) -> "Workbench":
@@ -47,8 +50,9 @@ class Workbench:
         tokenizer = Tokenizer.load(source)
         data = read_labelled_data(task, recipe)
         train, dev = (encode_examples(task, examples, tokenizer) for examples in (data.train, data.dev))
-        layers = len(start_model(recipe, task, source).encoder.layers)
-        return cls(task, source, tokenizer, data, train, dev, machine, layers)
+        config = start_model(recipe, task, source).config
+        layers, width = config.num_hidden_layers, config.hidden_size
+        return cls(task, source, tokenizer, data, train, dev, machine, layers, width)
 
     def finish(self, recipe: FinetuneRecipe, run: Path, adapter: Path | None = None) -> TaskModel:
         """The model of a run's best weights, LoRA's merged; with `adapter` these are saved there first."""
