@@ -7,27 +7,45 @@ import pytest
 import torch
 
 from bertsmith.cli.main import main
+from bertsmith.inference.predictor import Predictor
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
-from bertsmith.model.config import make_config
+from bertsmith.model.config import BertConfig, make_config
+from bertsmith.tasks.reranking import Task as Reranking
+from bertsmith.tasks.task_checkpoint import save_task_model
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.trec_run import read_run
 
 pytest.importorskip("bm25s", reason="needs the extra `retrieval`")
 
 WORDS = ("red", "blue", "green", "cat", "dog", "bird", "runs", "sleeps")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+TOKENIZER = Tokenizer.from_pieces(PIECES, lowercase=True)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("models") / "tiny"
     torch.manual_seed(0)
-    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = make_config({"vocab_size": len(PIECES), "max_position_embeddings": 64, **shape}, "test")
+    config = tiny_config()
     weights = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
-    tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
-    save_checkpoint(folder, weights, config, "BertModel", task="test", tokenizer=tokenizer, provenance={})
+    save_checkpoint(folder, weights, config, "BertModel", task="test", tokenizer=TOKENIZER, provenance={})
     return str(folder)
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("models") / "reranker"
+    torch.manual_seed(1)
+    task, config = Reranking(Reranking.Settings()), tiny_config()
+    save_task_model(folder, TaskModel(Bert(config), task.head(config)), task, TOKENIZER, {})
+    return str(folder)
+
+
+def tiny_config() -> BertConfig:
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    return make_config({"vocab_size": len(PIECES), "max_position_embeddings": 64, **shape}, "test")
 
 
 @pytest.fixture
@@ -59,6 +77,22 @@ def test_json_table_and_folder_agree(
     assert {path.name for path in (out / "runs").iterdir()} == {"bm25.run", "dense.run", "hybrid.run"}
     again = f"bertsmith rank {model} {data} --k 3 --queries 5 --no-english"
     assert again in (out / "report.html").read_text()
+
+
+def test_the_reranker_reads_the_first_of_the_hybrid(
+    model: str, reranker: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["rank", model, data, "--reranker", reranker, "--reranked", "4", "--out", str(out)]) == 0
+    assert "re-ranked" in capsys.readouterr().out
+    hybrid, final = (read_run(out / "runs" / f"{name}.run")["q1"] for name in ("hybrid", "re-ranked"))
+    first = list(hybrid)[:4]
+    lines = (Path(data) / "corpus.jsonl").read_text().splitlines()
+    texts = {row["_id"]: row["text"] for row in map(json.loads, lines)}
+    pairs = [("cat sleeps", texts[name]) for name in first]
+    scores = [prediction["score"] for prediction in Predictor.load(reranker).predict(pairs)]
+    assert [final[name] for name in first] == pytest.approx(scores, abs=1e-6)
+    assert list(final)[4:] == list(hybrid)[4:]
 
 
 def test_the_table_has_a_row_a_system(model: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,11 +23,11 @@ from bertsmith.inference.exact_search import (
 )
 from bertsmith.inference.fusion import reciprocal_rank_fusion
 from bertsmith.inference.lexical_search import Bm25Settings, LexicalSearch
+from bertsmith.inference.reranker import Reranker
 from bertsmith.tasks.ranking_scores import in_order
 from bertsmith.tasks.task_model import Progress
 from bertsmith.text.retrieval_data import RetrievalData
 
-Rerank = Callable[[str, Sequence[str]], Sequence[float]]  # a query and passages -> a score each
 Rankings = dict[str, list[tuple[str, float]]]  # query -> (document, score), the best first
 
 BM25, DENSE, HYBRID, RERANKED = "BM25", "dense", "hybrid", "re-ranked"
@@ -65,7 +65,7 @@ class System(NamedTuple):
 def rank_by_all(
     data: RetrievalData,
     embedder: Embeds,
-    reranker: Rerank | None = None,
+    reranker: Reranker | None = None,
     settings: RankingSettings | None = None,
     progress: Progress | None = None,
 ) -> list[System]:
@@ -98,7 +98,7 @@ def fuse(systems: Sequence[System], settings: RankingSettings) -> System:
 
 
 def rerank(
-    reranker: Rerank, system: System, data: RetrievalData, count: int, progress: Progress | None = None
+    reranker: Reranker, system: System, data: RetrievalData, count: int, progress: Progress | None = None
 ) -> System:
     """The first `count` documents of each query in the re-ranker's order, the others below as they were."""
     begun = time.perf_counter()
