@@ -22,13 +22,21 @@ class Side:
         return len(self.split)
 
     def warnings(self, name: str, metric: str) -> list[str]:
-        """A sentence when the model does no better than always giving the most frequent answer."""
-        majority = next(iter(self.baselines.values()), {}).get(metric)
-        if majority is None or self.model[metric] > majority + 1e-6:
-            return []
+        """A sentence when the model does no better than always giving the most frequent answer, or than
+        another baseline.
+        """
+        ours, scores = self.model[metric], {by: given.get(metric) for by, given in self.baselines.items()}
+        majority = next(iter(scores.values()), None)
+        if majority is not None and ours <= majority + 1e-6:
+            return [
+                f"on {name} the model's {metric} of {ours:.4f} is no better than always giving the most "
+                f"frequent answer ({majority:.4f}): it has learned nothing"
+            ]
         return [
-            f"on {name} the model's {metric} of {self.model[metric]:.4f} is no better than always giving the "
-            f"most frequent answer ({majority:.4f}): it has learned nothing"
+            f"on {name} {by} has {metric} {score:.4f}, the model {ours:.4f}: train longer, or at a higher "
+            "rate; on few rows the simpler one may be the better choice"
+            for by, score in scores.items()
+            if score is not None and score >= ours
         ]
 
 

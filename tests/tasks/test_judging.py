@@ -1,0 +1,24 @@
+"""A score is never silent: what stands beside it, and what is said of it."""
+
+import pytest
+
+from bertsmith.tasks.finetuning import Split
+from bertsmith.tasks.judging import Side
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (0.5, ["no better than always giving the most frequent answer (0.5000): it has learned nothing"]),
+        (0.4, ["no better than always giving the most frequent answer (0.5000): it has learned nothing"]),
+        (0.6, ["on dev TF-IDF has accuracy 0.7000, the model 0.6000"]),
+        (0.7, ["on dev TF-IDF has accuracy 0.7000, the model 0.7000"]),
+        (0.71, []),
+    ],
+)
+def test_a_model_that_a_baseline_equals_is_named(model: float, said: list[str]) -> None:
+    baselines = {"majority": {"accuracy": 0.5}, "TF-IDF": {"accuracy": 0.7}}
+    side = Side({"accuracy": model}, baselines, [], Split([], []))
+    found = side.warnings("dev", "accuracy")
+    assert len(found) == len(said)
+    assert all(part in sentence for part, sentence in zip(said, found, strict=True))
