@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bertsmith.inference.estimators import BertClassifier, BertRegressor
     from bertsmith.inference.feature_transformer import BertFeatures
     from bertsmith.inference.features import Features
+    from bertsmith.inference.index import Index
     from bertsmith.inference.masked_language import MaskedLanguageModel
     from bertsmith.inference.predictor import Predictor
     from bertsmith.model.bert import Bert
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from bertsmith.tasks.pretraining import PretrainingModel
     from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
     from bertsmith.text.corpus import Corpus, CorpusSettings, build_corpus
+    from bertsmith.text.documents import DocumentSettings
+    from bertsmith.text.passages import PassageSettings
     from bertsmith.text.tokenizer import Tokenizer
     from bertsmith.text.vocabulary import VocabularySettings, train_tokenizer
     from bertsmith.training.finetune import FinetuneResult, finetune
@@ -81,6 +84,9 @@ _RUN = {
     "Predictor": "bertsmith.inference.predictor",
     "Features": "bertsmith.inference.features",
     "Embedder": "bertsmith.inference.embedder",
+    "DocumentSettings": "bertsmith.text.documents",
+    "PassageSettings": "bertsmith.text.passages",
+    "Index": "bertsmith.inference.index",
     "BertFeatures": "bertsmith.inference.feature_transformer",
     "BertClassifier": "bertsmith.inference.estimators",
     "BertRegressor": "bertsmith.inference.estimators",
@@ -113,15 +119,18 @@ __all__ = [
     "Corpus",
     "CorpusError",
     "CorpusSettings",
+    "DocumentSettings",
     "Embedder",
     "Features",
     "FinetuneResult",
     "Hardware",
+    "Index",
     "InputError",
     "MaskedLanguageModel",
     "MissingExtra",
     "ModelError",
     "PackedBatch",
+    "PassageSettings",
     "Predictor",
     "PretrainingModel",
     "Recipe",

@@ -1,4 +1,4 @@
-"""`bertsmith index` and `bertsmith search`: what they print, their exit status, sentences for what is wrong."""
+"""`bertsmith index` and `bertsmith search`: what they print, their exit status, and what they refuse."""
 
 import json
 from pathlib import Path
