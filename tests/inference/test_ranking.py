@@ -74,6 +74,13 @@ def test_the_reranker_orders_the_first_and_leaves_the_rest_below() -> None:
     assert found.milliseconds > 1.0
 
 
+def test_scores_that_trec_eval_cannot_tell_apart_are_equal() -> None:
+    """It reads them in single precision, where a sigmoid close to 1 is 1."""
+    first = System("any", {"a": [("d2", 2.0), ("d1", 1.0), ("d3", 0.5)]}, 1.0)
+    found = rerank(lambda query, passages: [1 - 1e-9, 1 - 1e-10, 1 - 2e-9], first, collection(), 3)
+    assert found.rankings["a"] == [("d3", 1.0), ("d2", 1.0), ("d1", 1.0)]
+
+
 @pytest.mark.parametrize("scores", [[1.0], [1.0, float("nan")]])
 def test_a_reranker_that_gives_no_score_for_a_passage_is_refused(scores: list[float]) -> None:
     first = System("any", {"a": [("d1", 1.0), ("d2", 0.5)]}, 1.0)

@@ -91,7 +91,7 @@ def fuse(systems: Sequence[System], settings: RankingSettings) -> System:
     rankings: Rankings = {}
     for query in systems[0].rankings:
         ranked = [[document for document, _ in system.rankings[query]] for system in systems]
-        fused = in_order(dict(reciprocal_rank_fusion(ranked, settings.fusion_k)))
+        fused = in_order(_single(reciprocal_rank_fusion(ranked, settings.fusion_k)))
         rankings[query] = fused[: max(settings.depth, *map(len, ranked))]
     own = _milliseconds(begun, rankings)
     return System(HYBRID, rankings, own + sum(system.milliseconds for system in systems))
@@ -106,7 +106,7 @@ def rerank(
     for query, ranking in system.rankings.items():
         names = [document for document, _ in ranking[:count]]
         scores = reranker(data.queries[query], [data.documents[name] for name in names]) if names else []
-        read = in_order(dict(zip(names, _checked(scores, len(names)), strict=True)))
+        read = in_order(_single(zip(names, _checked(scores, len(names)), strict=True)))
         rankings[query] = [*read, *_below(read, ranking[count:])]
         if progress is not None:
             progress(len(rankings), len(system.rankings), "queries re-ranked")
@@ -159,6 +159,11 @@ class _Collection:
         places = {id: place for place, id in enumerate(self.ids)}
         candidates = [np.array([places[id] for id in self.candidates[query]]) for query in self.queries]
         return search_among(search, texts, count, candidates, heard)
+
+
+def _single(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """In single precision, as trec_eval reads scores: what it takes for equal has to be equal here."""
+    return {document: float(np.float32(score)) for document, score in scores}
 
 
 def _below(read: Sequence[tuple[str, float]], rest: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
