@@ -176,6 +176,29 @@ def test_another_dropout_in_the_second_pass_would_be_seen(monkeypatch: pytest.Mo
         assert_close(step(made, 1, 40), wanted, 1e-6)
 
 
+def test_ranks_gather_tensors_of_different_sizes(tmp_path: Path) -> None:
+    """Two processes over gloo: each gives rows of its own number, and both get the same."""
+    script = (
+        "import sys, torch, torch.distributed as dist\n"
+        "from bertsmith.training.distributed import gather_over_ranks\n"
+        "rank = int(sys.argv[1])\n"
+        "dist.init_process_group('gloo', init_method='file://' + sys.argv[2], rank=rank, world_size=2)\n"
+        "own = torch.arange(2.0 * (rank + 1) * 3).view(2, rank + 1, 3) + 100 * rank\n"
+        "print([each.tolist() for each in gather_over_ranks(own)])\n"
+        "dist.destroy_process_group()\n"
+    )
+    command = [sys.executable, "-c", script]
+    started = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "meet")], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    found = [process.communicate(timeout=250)[0] for process in started]
+    wanted = [
+        (torch.arange(2.0 * (rank + 1) * 3).view(2, rank + 1, 3) + 100 * rank).tolist() for rank in (0, 1)
+    ]
+    assert found == [f"{wanted}\n"] * 2
+
+
 @pytest.mark.slow
 def test_a_batch_of_1024_needs_a_fifth_of_the_memory() -> None:
     """Peak resident memory of a step over what the process had before it, in processes of their own."""

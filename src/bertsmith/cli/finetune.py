@@ -29,8 +29,8 @@ def finetune(
     Parameters
     ----------
     task
-        classification, multi-label, regression, tagging, question-answering, similarity, or a task of your
-        own as package.module:Class.
+        classification, multi-label, regression, tagging, question-answering, similarity, retrieval,
+        reranking, or a task of your own as package.module:Class.
     overrides
         Settings as key=value, for instance epochs=4 batch_size=16 optimizer.learning_rate=3e-5 restarts=5
         patience=2 freeze_layers=3 lora.rank=8 max_length=256 stride=64 class_weights=auto.
@@ -65,6 +65,8 @@ def finetune(
     --text clause --label kind --out runs/clauses restarts=5 class_weights=auto
 
     bertsmith finetune tagging --model minilm --train train.conll --dev dev.conll --out runs/names epochs=3
+
+    bertsmith finetune retrieval --model minilm --train pairs.jsonl --out runs/search batch_size=64
     """
     from bertsmith.cli.results import show_results
     from bertsmith.cli.screen import console
