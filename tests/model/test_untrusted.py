@@ -3,12 +3,16 @@
 import json
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from bertsmith.errors import ModelError
 from bertsmith.model.bert import Bert
@@ -170,11 +174,41 @@ def test_links_of_the_hub_s_cache_are_followed_to_its_blobs_only(
     weights.rename(repository / "blobs" / "123")
     weights.symlink_to("../../blobs/123")
     assert read_checkpoint(snapshot).architecture == "BertForPreTraining"
+    (snapshot / "1_Pooling").mkdir()
+    (snapshot / "1_Pooling" / "config.json").symlink_to("../../../blobs/123")
+    assert plain_file(snapshot, "1_Pooling/config.json").is_file()
+    (snapshot / "a" / "b").mkdir(parents=True)
+    (snapshot / "a" / "b" / "config.json").symlink_to("../../../../blobs/123")
+    with pytest.raises(ModelError, match="symbolic link"):
+        plain_file(snapshot, "a/b/config.json")
     (repository / "blobs" / "123").rename(tmp_path / "elsewhere")
     weights.unlink()
     weights.symlink_to("../../../elsewhere")
     with pytest.raises(ModelError, match="symbolic link"):
         read_checkpoint(snapshot)
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from bertsmith.model.untrusted import read_tensors
+
+def peak():
+    return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+before = peak()
+tensors = read_tensors(Path(sys.argv[1]))
+print(sum(tensor.nbytes for tensor in tensors.values()), peak() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from Linux's /proc")
+def test_reading_tensors_takes_little_more_memory_than_the_tensors(tmp_path: Path) -> None:
+    save_file({f"t{n}": torch.ones(1 << 20) for n in range(16)}, tmp_path / "t.safetensors")
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "t.safetensors")]
+    read, taken = map(int, subprocess.check_output(command, text=True).split())
+    assert read == 64 << 20
+    assert taken < 1.4 * read  # mapped and copied at once it was twice that
 
 
 def test_a_pickle_is_not_opened_but_pointed_to_import(foreign_folder: Path) -> None:

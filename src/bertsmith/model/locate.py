@@ -57,6 +57,13 @@ _SAFE_FILES = (
     "vocab.txt",
     "vocab.json",
     "merges.txt",
+    # how sentence-transformers pools: without these, vectors would silently be others
+    "modules.json",
+    "1_Pooling/config.json",
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "config_sentence_transformers.json",
 )
 
 

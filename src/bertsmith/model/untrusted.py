@@ -5,6 +5,7 @@ Names and sizes are checked before a byte is parsed, so that a small hostile fil
 
 import json
 import stat
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +61,26 @@ def read_settings(path: Path) -> dict[str, Any]:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Every tensor of a safetensors file, copied into memory: the file may then be replaced or removed.
 
-    Raises ModelError when the header is too large or the file is cut, altered or in another format.
+    Opened anew for each, the largest first: what is mapped counts as memory until it is closed, and so the
+    peak is hardly above the tensors themselves instead of twice that. Raises ModelError when the header is
+    too large or the file is cut, altered or in another format.
     """
     _check_header_size(path)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            sizes = {name: prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        copies = {name: _copy_of(path, name) for name in sorted(sizes, key=lambda name: -sizes[name])}
     except safetensors.SafetensorError as error:
         raise ModelError(
             f"{path} is not a whole safetensors file ({error}). It may have been cut or altered."
         ) from error
+    return {name: copies[name] for name in sizes}
+
+
+def _copy_of(path: Path, name: str) -> Tensor:
+    with safetensors.safe_open(path, framework="pt") as file:
+        tensor: Tensor = file.get_tensor(name).clone()
+    return tensor
 
 
 def _check_header_size(path: Path) -> None:
@@ -87,14 +98,18 @@ def _check_header_size(path: Path) -> None:
 
 
 def _is_hub_link(path: Path) -> bool:
-    """models--org--name/snapshots/COMMIT/file -> models--org--name/blobs/HASH, and nowhere else."""
-    repository = path.absolute().parent.parent.parent
+    """models--org--name/snapshots/COMMIT/file -> models--org--name/blobs/HASH, and nowhere else.
+
+    The file may lie one folder deeper, as 1_Pooling/config.json does.
+    """
+    place = path.absolute()
     try:
         target = path.resolve(strict=True)
     except (OSError, RuntimeError):
         return False
-    return (
-        path.absolute().parent.parent.name == "snapshots"
-        and repository.name.startswith("models--")
-        and target.parent == (repository / "blobs").resolve()
+    return any(
+        snapshots.name == "snapshots"
+        and snapshots.parent.name.startswith("models--")
+        and target.parent == (snapshots.parent / "blobs").resolve()
+        for snapshots in (place.parent.parent, place.parent.parent.parent)
     )
