@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.embedder import Embedder
 from bertsmith.inference.text_windows import TextWindows
 from bertsmith.model.checkpoint import load_encoder
+from bertsmith.tasks import similarity
+from bertsmith.tasks.task_checkpoint import save_task_model
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokenizer import Tokenizer
 
 TEXTS = [
@@ -110,6 +114,21 @@ def test_a_plain_encoder_is_mean_pooled(tiny_bert: Path) -> None:
         np.testing.assert_allclose(vector, unit(by_hand(tiny_bert, text).mean(0)), atol=1e-5)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_our_similarity_models_are_pooled_as_they_were_trained(
+    tiny_bert: Path, tiny_tokenizer: Tokenizer, tmp_path: Path, pooling: str
+) -> None:
+    task = similarity.Task(similarity.Task.Settings(pooling=pooling, max_length=16))  # type: ignore[call-arg]
+    encoder = load_encoder(tiny_bert)
+    model = TaskModel(encoder, task.head(encoder.config))
+    save_task_model(tmp_path / "model", model, task, tiny_tokenizer, {})
+    embedder = Embedder(tmp_path / "model")
+    assert embedder.max_length == 16
+    states = by_hand(tiny_bert, LONG, 16)
+    expected = states.mean(0) if pooling == "mean" else states.max(0)
+    np.testing.assert_allclose(embedder.documents(["red", LONG])[1], unit(expected), atol=1e-5)
+
+
 def test_newer_folders_name_their_pooling(tiny_bert: Path, tmp_path: Path) -> None:
     folder = sentence_folder(tiny_bert, tmp_path / "model", {"pooling_mode": ["cls"]})
     found = Embedder(folder).documents(["red cats"])
@@ -170,6 +189,25 @@ def test_no_more_than_three_chunks_are_read_ahead(tiny_bert: Path) -> None:
         next(chunks)
         assert read <= 10 * (number + 2)
     chunks.close()
+
+
+def test_memory_does_not_grow_with_the_number_of_texts(tiny_bert: Path) -> None:
+    embedder = Embedder(tiny_bert)
+
+    def peak(texts: int) -> int:
+        tracemalloc.start()
+        for _ in embedder.embed_batches((LONG for _ in range(texts)), size=100):
+            pass
+        _, highest = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return highest
+
+    peak(100)  # what is made once
+    few, many = peak(400), peak(1600)
+    assert many < 1.2 * few
+    # Three chunks of 100 texts: 64 ids of 8 bytes and half a kilobyte around them; the texts of one, 600
+    # bytes each; and what tokenising makes on its way.
+    assert many < 2e6
 
 
 def test_a_long_text_that_is_cut_is_not_tokenised_to_its_end(tiny_tokenizer: Tokenizer) -> None:

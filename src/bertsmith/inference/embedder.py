@@ -16,7 +16,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.sentence_settings import read_sentence_settings
 from bertsmith.inference.text_windows import Chunk, TextWindows
 from bertsmith.inference.vectors import Vectors, cut, normalised
-from bertsmith.model.checkpoint import load_encoder
+from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.tasks.encoding import Integers, lay_out, pack_examples
 from bertsmith.tasks.similarity import Pooling, pool_texts
@@ -73,6 +73,7 @@ class Embedder:
             raise InputError(f"long_texts must be {' or '.join(get_args(LongTexts))}, found {long_texts!r}.")
         self.folder = locate_model(model).folder
         found = read_sentence_settings(self.folder)
+        self.weights = found.encoder / WEIGHTS
         self.encoder = load_encoder(found.encoder).to(device)
         config = self.encoder.config
         self.dimensions = _at_most(dimensions, config.hidden_size, "dimensions", "the model's width")

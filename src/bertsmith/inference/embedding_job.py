@@ -14,7 +14,6 @@ from bertsmith.inference.shard_folder import ShardFolder, require_same
 from bertsmith.inference.shard_rows import ShardedRows
 from bertsmith.inference.vector_file import About, decode, encode, read_about, vector_table
 from bertsmith.inference.vectors import Int8Ranges, Loss, Precision, Vectors, loss
-from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.text.columns import LABELS, guess_columns
 from bertsmith.text.labelled import read_column_names, stream_rows
 
@@ -127,7 +126,7 @@ def _about(
 ) -> About:
     about = About(
         model=model or embedder.folder.name,
-        model_sha256=sha256(embedder.folder / WEIGHTS),
+        model_sha256=sha256(embedder.weights),
         kind=kind,
         prefix=embedder.prefixes[kind],
         max_length=embedder.max_length,

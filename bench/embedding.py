@@ -1,0 +1,203 @@
+"""Embedding: texts and tokens per second beside sentence-transformers, with the same vectors.
+
+    python bench/embedding.py [--texts 2000] [--rounds 5] [--sides ours torch onnx onnx-int8]
+
+The texts are real and of mixed length: paragraphs of SQuAD's dev-v1.1, sentences of SST-2's dev.tsv and of
+ReQA-SQuAD's test, a third each, drawn and shuffled with seed 0. All sides use MiniLM (mean pooling, vectors
+of length 1, 256 tokens at most) on two threads, each in a process of its own, asked in turn. Ours is
+`Embedder` with its defaults; sentence-transformers has its defaults too (batches of 32, sorted by length), on
+torch, on ONNX Runtime, and on ONNX Runtime with its int8 model for AVX2. The last two need the package
+optimum[onnxruntime]; without it their rows say so. Tokens are real ones, padding is not counted. Peak memory
+is that of the process, libraries and model among it.
+"""
+
+import argparse
+import importlib.util
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import Worker, interleave, ratio, report, serve
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+MODEL, SEED = "minilm", 0
+SIDES = ("ours", "torch", "onnx", "onnx-int8")
+NAMES = {
+    "ours": "Bertsmith",
+    "torch": "sentence-transformers, torch",
+    "onnx": "sentence-transformers, ONNX",
+    "onnx-int8": "sentence-transformers, ONNX int8",
+}
+Embed = Callable[[Sequence[str]], Any]
+_FULL = {"texts": 2000, "rounds": 5, "threads": 2}
+
+
+def main() -> None:
+    """Parses, and is either the parent or a worker."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--texts", type=int, default=_FULL["texts"])
+    parser.add_argument("--rounds", type=int, default=_FULL["rounds"])
+    parser.add_argument("--threads", type=int, default=_FULL["threads"])
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
+    parser.add_argument("--worker", choices=SIDES)
+    options = parser.parse_args()
+    if options.worker:
+        serve(_Side(options.worker, _OPEN[options.worker](options.threads), real_texts(options.texts)))
+        return
+    chosen = [side for side in SIDES if side == "ours" or side in options.sides]
+    missing = [side for side in chosen if side.startswith("onnx") and not _has_onnx()]
+    there = [side for side in chosen if side not in missing]
+    passed = ("--texts", str(options.texts), "--threads", str(options.threads))
+    sides = {side: Worker(__file__, side, *passed) for side in there}
+    with tempfile.TemporaryDirectory() as folder:
+        answers = interleave(sides, options.rounds, folder=folder)
+        vectors = {side: np.load(Path(folder) / f"{side}.npy") for side in sides}
+    for worker in sides.values():
+        worker.close()
+    tokens = _count_tokens(real_texts(options.texts))
+    rows = [_row(side, answers, vectors, tokens) for side in sides]
+    rows += [
+        {**dict.fromkeys(rows[0], ""), "side": NAMES[side], "texts/s": "not installed"} for side in missing
+    ]
+    quick = "" if vars(options).items() >= _FULL.items() else "_part"
+    command = f"python bench/embedding.py --texts {options.texts} --rounds {options.rounds}"
+    command += "" if options.threads == _FULL["threads"] else f" --threads {options.threads}"
+    report(
+        f"embedding{quick}", "Embedding", command, rows, [" ".join((__doc__ or "").split("\n\n")[2].split())]
+    )
+
+
+def _row(side: str, answers: Mapping[str, Any], vectors: Mapping[str, Any], tokens: int) -> dict[str, Any]:
+    given = answers[side]
+    speed = {name: [each["texts"] / each["seconds"] for each in found] for name, found in answers.items()}
+    faster = ratio(speed["ours"], speed[side])
+    cosines = np.einsum("ed,ed->e", vectors["ours"], vectors[side])
+    return {
+        "side": NAMES[side],
+        "texts/s": f"{statistics.median(speed[side]):,.1f}",
+        "tokens/s": f"{statistics.median(tokens / each['seconds'] for each in given):,.0f}",
+        "ours is faster by": f"{faster['median']:.2f} ({faster['lowest']:.2f} – {faster['highest']:.2f})",
+        "cosine with ours, mean": f"{cosines.mean():.6f}",
+        "lowest": f"{cosines.min():.6f}",
+        "peak memory, MB": f"{max(each['peak'] for each in given) / 1e6:,.0f}",
+    }
+
+
+def real_texts(count: int) -> list[str]:
+    """`count` texts of mixed length. Ends with a sentence when the data isn't there."""
+    if not DATA.is_dir():
+        raise SystemExit(f"{DATA} isn't there. It needs SQuAD, SST-2 and ReQA-SQuAD.")
+    squad = json.loads((DATA / "squad" / "dev-v1.1.json").read_text(encoding="utf-8"))
+    paragraphs = [each["context"] for article in squad["data"] for each in article["paragraphs"]]
+    lines = (DATA / "sst2" / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    kinds = [paragraphs, [line.split("\t")[0] for line in lines], _reqa_sentences()]
+    drawn = random.Random(SEED)
+    texts = [drawn.choice(kinds[number % 3]) for number in range(count)]
+    drawn.shuffle(texts)
+    return texts
+
+
+class _Side:
+    """Embeds all texts when asked, says how long that took, and leaves the vectors in the folder given."""
+
+    def __init__(self, name: str, embed: Embed, texts: list[str]) -> None:
+        self.name, self.embed, self.texts = name, embed, texts
+
+    def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
+        started = time.perf_counter()
+        vectors = self.embed(self.texts)
+        seconds = time.perf_counter() - started
+        np.save(Path(request["folder"]) / f"{self.name}.npy", vectors)
+        return {"seconds": seconds, "texts": len(self.texts), "peak": _peak()}
+
+
+def _ours(threads: int) -> Embed:
+    import torch
+
+    from bertsmith import Embedder
+
+    torch.set_num_threads(threads)
+    return Embedder(MODEL).documents
+
+
+def _theirs(threads: int) -> Embed:
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(threads)
+    return _encode(SentenceTransformer(_folder(), device="cpu"))
+
+
+def _onnx(threads: int) -> Embed:
+    from sentence_transformers import SentenceTransformer
+
+    return _encode(SentenceTransformer(_folder(), backend="onnx", model_kwargs=_session(threads)))
+
+
+def _onnx_int8(threads: int) -> Embed:
+    """Exported and quantised as sentence-transformers' documentation says."""
+    from sentence_transformers import SentenceTransformer, export_dynamic_quantized_onnx_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        SentenceTransformer(_folder(), backend="onnx").save_pretrained(folder)
+        export_dynamic_quantized_onnx_model(SentenceTransformer(folder, backend="onnx"), "avx2", folder)
+        settings = _session(threads) | {"file_name": "onnx/model_quint8_avx2.onnx"}
+        return _encode(SentenceTransformer(folder, backend="onnx", model_kwargs=settings))
+
+
+def _encode(model: Any) -> Embed:
+    return lambda texts: model.encode(list(texts), show_progress_bar=False)
+
+
+def _folder() -> str:
+    from bertsmith.model.locate import locate_model
+
+    return str(locate_model(MODEL).folder)
+
+
+def _session(threads: int) -> dict[str, Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return {"session_options": options, "provider": "CPUExecutionProvider"}
+
+
+_OPEN: dict[str, Callable[[int], Embed]] = {
+    "ours": _ours,
+    "torch": _theirs,
+    "onnx": _onnx,
+    "onnx-int8": _onnx_int8,
+}
+
+
+def _count_tokens(texts: Sequence[str]) -> int:
+    from bertsmith import Tokenizer
+
+    tokenizer = Tokenizer.load(_folder())
+    return sum(min(len(ids) + 2, 256) for ids in tokenizer.encode_batch(texts))
+
+
+def _reqa_sentences() -> list[str]:
+    found = json.loads((DATA / "reqa_squad" / "squad_test.json").read_text(encoding="utf-8"))
+    return list(found["candidates"])
+
+
+def _peak() -> int:
+    """Bytes of resident memory, by Linux's own account."""
+    return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+
+def _has_onnx() -> bool:
+    return all(importlib.util.find_spec(name) for name in ("optimum", "onnxruntime"))
+
+
+if __name__ == "__main__":
+    main()
