@@ -43,8 +43,8 @@ def main() -> None:
     quick = "_part" if options.queries or options.documents else ""
     given = "".join(
         f" --{name} {getattr(options, name)}"
-        for name in ("reranker", "queries", "documents")
-        if getattr(options, name)
+        for name in ("reranker", "reranked", "queries", "documents")
+        if getattr(options, name) != parser.get_default(name)
     )
     if tuple(options.collections) != COLLECTIONS:
         quick = "_part"

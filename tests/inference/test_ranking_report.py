@@ -70,6 +70,13 @@ def test_a_relevant_document_that_was_not_found_is_shown() -> None:
     assert ">not found<" in render_comparison(compare([nothing], found.data, found.metrics, {}), "")
 
 
+def test_the_relevant_document_is_shown_once_and_marked() -> None:
+    page = render_comparison(comparison(), "")
+    card = page[page.index(">q2 ·") : page.index(">q1 ·")]
+    assert card.count("<small>a</small>") == 1
+    assert card.count("words gold") == 1
+
+
 class Tags(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
