@@ -130,5 +130,10 @@ def test_mistakes_get_a_sentence_before_any_work(
     assert "found no documents and no topics and no judgements" in capsys.readouterr().err
     assert main(["rank", model, data, "--split", "dev"]) == 2
     assert "There are: test (--split)" in capsys.readouterr().err
-    assert main(["rank", model, data, "--reranked", "101"]) == 2
-    assert "1 to 100 can be re-ranked" in capsys.readouterr().err
+    for option, complaint in {
+        "reranked": "At least one document a query is kept and one re-ranked",
+        "k": "k is 1 or more: found 0",
+        "queries": "One query or more can be drawn, not 0",
+    }.items():
+        assert main(["rank", model, data, f"--{option}", "0"]) == 2
+        assert complaint in capsys.readouterr().err

@@ -169,6 +169,7 @@ def test_fewer_queries_are_the_same_ones_each_time() -> None:
     assert data.with_fewer_queries(20) is data
 
 
-def test_more_reranked_than_kept_is_refused() -> None:
-    with pytest.raises(InputError, match="1 to 10 can be re-ranked, not 11"):
-        RankingSettings(10, 11)
+@pytest.mark.parametrize(("depth", "reranked"), [(0, 1), (10, 0)])
+def test_nothing_kept_and_nothing_reranked_are_refused(depth: int, reranked: int) -> None:
+    with pytest.raises(InputError, match=f"one re-ranked, not {depth} and {reranked}"):
+        RankingSettings(depth, reranked)

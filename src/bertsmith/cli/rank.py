@@ -86,12 +86,11 @@ def rank(
     collection = read_retrieval_data(data, format, split, encoding)
     if queries is not None:
         collection = collection.with_fewer_queries(queries)
+    metrics = metrics_for(collection, k, settings.depth)
     with progress_bar("Ranking") as progress:
         reader = open_reranker(reranker) if reranker else None
         systems = rank_by_all(collection, Embedder(model), reader, settings, progress)
-    found = compare(
-        systems, collection, metrics_for(collection, k, settings.depth), {"model": model, **options}
-    )
+    found = compare(systems, collection, metrics, {"model": model, **options})
     if out is not None:
         write_comparison(out, found, _command(model, data, options))
     if json:

@@ -44,9 +44,10 @@ class RankingSettings:
     bm25: Bm25Settings = field(default_factory=Bm25Settings)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.reranked <= self.depth:
+        if self.depth < 1 or self.reranked < 1:
             raise InputError(
-                f"Of {self.depth} documents a query, 1 to {self.depth} can be re-ranked, not {self.reranked}."
+                "At least one document a query is kept and one re-ranked, "
+                f"not {self.depth} and {self.reranked}."
             )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.errors import InputError
 from bertsmith.inference.ranking import System
 from bertsmith.tasks.ranking_scores import RankingScores, ranking_scores
 from bertsmith.tasks.significance import Interval, intervals_of_means, p_value
@@ -97,7 +98,12 @@ class Comparison:
 
 
 def metrics_for(data: RetrievalData, k: int, depth: int) -> tuple[str, ...]:
-    """The field's usual ones, the main one first: nDCG@k of a collection, MAP of candidates to re-rank."""
+    """The field's usual ones, the main one first: nDCG@k of a collection, MAP of candidates to re-rank.
+
+    Raises InputError when k is less than 1.
+    """
+    if k < 1:
+        raise InputError(f"The first k documents count, and k is 1 or more: found {k}.")
     if data.candidates is not None:
         return ("map", "mrr", f"ndcg@{k}", "precision@1")
     recalls = tuple(f"recall@{each}" for each in sorted({k, depth}))

@@ -29,8 +29,12 @@ class RetrievalData:
         return {query: text for query, text in self.queries.items() if query in relevant}
 
     def with_fewer_queries(self, count: int, seed: int = 0) -> "RetrievalData":
-        """The same collection with `count` of its judged queries, drawn at random; with all when there are no
-        more."""
+        """The same collection with `count` of its judged queries, drawn at random, or all if it has no more.
+
+        Raises InputError when count is less than 1.
+        """
+        if count < 1:
+            raise InputError(f"One query or more can be drawn, not {count}.")
         judged = list(self.judged_queries())
         if len(judged) <= count:
             return self
