@@ -229,6 +229,25 @@ def test_a_second_writer_is_told_who_the_first_one_is(docs: Path) -> None:
     assert index.remove(["docs/b.txt"]) == 1
 
 
+def test_an_index_that_may_not_be_written_to_can_be_searched(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = build(docs)
+    opened = Path.open
+
+    def refused(path: Path, mode: str = "r", *arguments: object, **named: object):  # type: ignore[no-untyped-def]
+        if path.name == ".lock":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, mode, *arguments, **named)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(
+        ResourceError, match=r"can't be written to: Permission denied. It can still be searched"
+    ):
+        index.remove(["docs/b.txt"])
+    assert Index.open(index.path, embedder=WordEmbedder()).search("cat")
+
+
 def test_a_reader_sees_what_is_committed_and_never_half_of_it(docs: Path) -> None:
     build(docs)
     reader = Index.open(docs.parent / "index", embedder=WordEmbedder())

@@ -127,13 +127,12 @@ class Index:
         vector = None if mode == "text" else self._checked_embedder().queries([query])[0]
         question = Question(query, vector, k, mode, where)
         scores = self._reranker(rerank) if isinstance(rerank, str) else rerank
-        version = self._manifest.version
         try:
             return find(self._table, self._manifest, question, scores)
         except InputError:
-            if not self.refresh() and self._manifest.version == version:
+            # Unless a writer has cleaned up meanwhile behind the version that was read, it is as it says.
+            if not self.refresh():
                 raise
-            # A writer has cleaned up behind a version that went out of use meanwhile.
             return find(self._table, self._manifest, question, scores)
 
     def refresh(self) -> bool:

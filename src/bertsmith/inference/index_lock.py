@@ -5,20 +5,21 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, ResourceError
 
 LOCK = ".lock"
 
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Raises InputError naming the process that is writing to the index already.
+    """Raises InputError naming the process that is writing to the index already, ResourceError if none may.
 
     The file with the writer's number stays behind, its lock doesn't: after SIGKILL, a crash or a power cut
     the next writer finds it free. Readers take no lock.
     """
-    with (Path(folder) / LOCK).open("a+") as file:
+    with _opened(Path(folder) / LOCK) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -31,3 +32,13 @@ def sole_writer(folder: Path) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        return path.open("a+")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ResourceError(
+            f"{path.parent} can't be written to: {reason}. It can still be searched."
+        ) from error

@@ -1,0 +1,60 @@
+"""Models that were fine-tuned on pairs as re-rankers."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertsmith.errors import InputError
+from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.reranker import open_reranker
+from bertsmith.model.bert import Bert
+from bertsmith.model.config import make_config
+from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task_checkpoint import save_task_model
+from bertsmith.tasks.task_model import TaskModel
+from bertsmith.text.tokenizer import Tokenizer
+
+WORDS = ["cat", "dog", "bird", "runs", "sings"]
+PASSAGES = ["cat runs", "dog", "bird sings", "dog dog"]
+
+
+def trained_on_pairs(folder: Path, name: str, labels: list[Any], **settings: Any) -> str:
+    """A random model of a task."""
+    tokenizer = Tokenizer.from_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS], lowercase=True)
+    kind = find_task(name)
+    task = kind(kind.Settings(max_length=16, **settings))
+    example = task.example(("cat", "dog"))
+    task.learn_labels([dataclasses.replace(example, label=label) for label in labels])
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape, "test")
+    torch.manual_seed(3)
+    model = TaskModel(Bert(config), task.head(config))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.3)
+    save_task_model(folder, model, task, tokenizer, {})
+    return str(folder)
+
+
+def test_a_regression_ranks_by_its_number(tmp_path: Path) -> None:
+    name = trained_on_pairs(tmp_path / "model", "regression", [0.0, 1.0, 5.0])
+    expected = [each["score"] for each in Predictor.load(name).predict([("cat", text) for text in PASSAGES])]
+    assert open_reranker(name)("cat", PASSAGES) == expected
+    assert len(set(expected)) == len(expected)
+
+
+def test_a_classification_ranks_by_the_probability_of_its_last_class(tmp_path: Path) -> None:
+    name = trained_on_pairs(tmp_path / "model", "classification", ["0", "1"])
+    predictions = Predictor.load(name).predict([("cat", text) for text in PASSAGES])
+    assert open_reranker(name)("cat", PASSAGES) == [each["probabilities"]["1"] for each in predictions]
+
+
+def test_a_model_without_a_score_is_refused(tmp_path: Path) -> None:
+    name = trained_on_pairs(tmp_path / "model", "similarity", ["0", "1"], target="class")
+    with pytest.raises(
+        InputError, match=r"can't re-rank: its predictions hold no score \(label, confidence\)"
+    ):
+        open_reranker(name)("cat", PASSAGES)
