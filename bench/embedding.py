@@ -1,21 +1,24 @@
 """Embedding: texts and tokens per second beside sentence-transformers, with the same vectors.
 
-    python bench/embedding.py [--texts 2000] [--rounds 5] [--sides ours torch onnx onnx-int8]
+    python bench/embedding.py [--texts 2000] [--rounds 5] [--onnx-python onnx/bin/python]
 
 The texts are real and of mixed length: paragraphs of SQuAD's dev-v1.1, sentences of SST-2's dev.tsv and of
 ReQA-SQuAD's test, a third each, drawn and shuffled with seed 0. All sides use MiniLM (mean pooling, vectors
 of length 1, 256 tokens at most) on two threads, each in a process of its own, asked in turn. Ours is
 `Embedder` with its defaults; sentence-transformers has its defaults too (batches of 32, sorted by length), on
-torch, on ONNX Runtime, and on ONNX Runtime with its int8 model for AVX2. The last two need the package
-optimum[onnxruntime]; without it their rows say so. Tokens are real ones, padding is not counted. Peak memory
-is that of the process, libraries and model among it.
+torch, on ONNX Runtime, and on ONNX Runtime with its int8 model for AVX2. The last two need optimum-onnx,
+which asks for transformers below 4.58 and so for an environment of its own (python -m venv onnx;
+onnx/bin/pip install 'sentence-transformers[onnx]'); --onnx-python names its interpreter, and without it their
+rows say so. Tokens are real ones, padding is not counted. Peak memory is that of the process, libraries and
+model among it.
 """
 
 import argparse
-import importlib.util
 import json
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,22 +49,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=_FULL["rounds"])
     parser.add_argument("--threads", type=int, default=_FULL["threads"])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
+    parser.add_argument("--onnx-python", default=sys.executable)
+    parser.add_argument("--model", help="MiniLM's folder, for environments without Bertsmith")
     parser.add_argument("--worker", choices=SIDES)
     options = parser.parse_args()
     if options.worker:
-        serve(_Side(options.worker, _OPEN[options.worker](options.threads), real_texts(options.texts)))
+        embed = _OPEN[options.worker](options.model, options.threads)
+        serve(_Side(options.worker, embed, real_texts(options.texts)))
         return
     chosen = [side for side in SIDES if side == "ours" or side in options.sides]
-    missing = [side for side in chosen if side.startswith("onnx") and not _has_onnx()]
+    missing = [side for side in chosen if side.startswith("onnx") and not _has_onnx(options)]
     there = [side for side in chosen if side not in missing]
-    passed = ("--texts", str(options.texts), "--threads", str(options.threads))
-    sides = {side: Worker(__file__, side, *passed) for side in there}
+    sides = {side: _start(side, options) for side in there}
     with tempfile.TemporaryDirectory() as folder:
         answers = interleave(sides, options.rounds, folder=folder)
         vectors = {side: np.load(Path(folder) / f"{side}.npy") for side in sides}
     for worker in sides.values():
         worker.close()
-    tokens = _count_tokens(real_texts(options.texts))
+    tokens = _count_tokens(_folder(), real_texts(options.texts))
     rows = [_row(side, answers, vectors, tokens) for side in sides]
     rows += [
         {**dict.fromkeys(rows[0], ""), "side": NAMES[side], "texts/s": "not installed"} for side in missing
@@ -104,6 +109,20 @@ def real_texts(count: int) -> list[str]:
     return texts
 
 
+class _Elsewhere(Worker):
+    """A worker under another interpreter."""
+
+    def __init__(self, python: str, script: str, *arguments: str) -> None:
+        command = [python, script, "--worker", *arguments]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _start(side: str, options: argparse.Namespace) -> Worker:
+    python = options.onnx_python if side.startswith("onnx") else sys.executable
+    passed = ("--texts", str(options.texts), "--threads", str(options.threads), "--model", _folder())
+    return _Elsewhere(python, __file__, side, *passed)
+
+
 class _Side:
     """Embeds all texts when asked, says how long that took, and leaves the vectors in the folder given."""
 
@@ -118,38 +137,38 @@ class _Side:
         return {"seconds": seconds, "texts": len(self.texts), "peak": _peak()}
 
 
-def _ours(threads: int) -> Embed:
+def _ours(folder: str, threads: int) -> Embed:
     import torch
 
     from bertsmith import Embedder
 
     torch.set_num_threads(threads)
-    return Embedder(MODEL).documents
+    return Embedder(folder).documents
 
 
-def _theirs(threads: int) -> Embed:
+def _theirs(folder: str, threads: int) -> Embed:
     import torch
     from sentence_transformers import SentenceTransformer
 
     torch.set_num_threads(threads)
-    return _encode(SentenceTransformer(_folder(), device="cpu"))
+    return _encode(SentenceTransformer(folder, device="cpu"))
 
 
-def _onnx(threads: int) -> Embed:
+def _onnx(folder: str, threads: int) -> Embed:
     from sentence_transformers import SentenceTransformer
 
-    return _encode(SentenceTransformer(_folder(), backend="onnx", model_kwargs=_session(threads)))
+    return _encode(SentenceTransformer(folder, backend="onnx", model_kwargs=_session(threads)))
 
 
-def _onnx_int8(threads: int) -> Embed:
+def _onnx_int8(folder: str, threads: int) -> Embed:
     """Exported and quantised as sentence-transformers' documentation says."""
     from sentence_transformers import SentenceTransformer, export_dynamic_quantized_onnx_model
 
-    with tempfile.TemporaryDirectory() as folder:
-        SentenceTransformer(_folder(), backend="onnx").save_pretrained(folder)
-        export_dynamic_quantized_onnx_model(SentenceTransformer(folder, backend="onnx"), "avx2", folder)
+    with tempfile.TemporaryDirectory() as made:
+        SentenceTransformer(folder, backend="onnx").save_pretrained(made)
+        export_dynamic_quantized_onnx_model(SentenceTransformer(made, backend="onnx"), "avx2", made)
         settings = _session(threads) | {"file_name": "onnx/model_quint8_avx2.onnx"}
-        return _encode(SentenceTransformer(folder, backend="onnx", model_kwargs=settings))
+        return _encode(SentenceTransformer(made, backend="onnx", model_kwargs=settings))
 
 
 def _encode(model: Any) -> Embed:
@@ -170,7 +189,7 @@ def _session(threads: int) -> dict[str, Any]:
     return {"session_options": options, "provider": "CPUExecutionProvider"}
 
 
-_OPEN: dict[str, Callable[[int], Embed]] = {
+_OPEN: dict[str, Callable[[str, int], Embed]] = {
     "ours": _ours,
     "torch": _theirs,
     "onnx": _onnx,
@@ -178,10 +197,10 @@ _OPEN: dict[str, Callable[[int], Embed]] = {
 }
 
 
-def _count_tokens(texts: Sequence[str]) -> int:
+def _count_tokens(folder: str, texts: Sequence[str]) -> int:
     from bertsmith import Tokenizer
 
-    tokenizer = Tokenizer.load(_folder())
+    tokenizer = Tokenizer.load(folder)
     return sum(min(len(ids) + 2, 256) for ids in tokenizer.encode_batch(texts))
 
 
@@ -195,8 +214,9 @@ def _peak() -> int:
     return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 
 
-def _has_onnx() -> bool:
-    return all(importlib.util.find_spec(name) for name in ("optimum", "onnxruntime"))
+def _has_onnx(options: argparse.Namespace) -> bool:
+    command = [options.onnx_python, "-c", "import optimum.onnxruntime, sentence_transformers"]
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 if __name__ == "__main__":
