@@ -42,8 +42,9 @@ def test_figures_are_means_over_queries_with_a_relevant_candidate() -> None:
     scores = [0.9, 0.2, 0.8, 0.1, 0.5]
     found = task.metrics([{"score": score} for score in scores], examples(task))
     assert found == {"map": pytest.approx(0.75), "mrr": pytest.approx(0.75)}
-    with pytest.raises(InputError, match="None of the 1 queries has a relevant document"):
-        task.metrics([{"score": 0.5}], examples(task)[4:])
+    assert np.isnan(task.metrics([{"score": 0.5}], examples(task)[4:])["map"])
+    with pytest.raises(InputError, match="None of the 1 documents is relevant, a label above 0"):
+        task.check(examples(task)[4:])
 
 
 def test_the_random_baseline_is_the_expectation_and_words_do_better() -> None:

@@ -217,7 +217,7 @@ def memory_of_a_step(micro_batch_tokens: int) -> int:
     """In bytes; a small step first, so that what is loaded once isn't counted."""
     torch.set_num_threads(1)
     step(objective(0.1, 8, 64), 1, 64)
-    made = objective(0.1, 1024, 64, words=24)
+    made = objective(0.1, 1024, 64, words=40)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step(made, 1, micro_batch_tokens)
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024

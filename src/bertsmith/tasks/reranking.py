@@ -4,6 +4,7 @@ and Cho 2019). Rows of one query are its candidates, from which the relevant one
 E examples, a candidate each.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,11 @@ class Task(TextTask):
                 raise InputError(
                     f"{example.where}: re-ranking needs a query and a document. Name the second: --text-pair."
                 )
+        if examples and not any(example.label for example in examples):
+            raise InputError(
+                f"None of the {len(examples):,} documents is relevant, a label above 0, from "
+                f"{examples[0].where} on: there is nothing to measure by. Is --label the right column?"
+            )
 
     def kept_together(self, example: TextExample) -> Sequence[str]:
         """All candidates of a query."""
@@ -139,7 +145,7 @@ class Task(TextTask):
         return [{"score": score} for score in np.exp(-np.logaddexp(0, -logits)).tolist()]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
-        """MAP and MRR over the queries that have a relevant candidate. Raises InputError if none has."""
+        """MAP and MRR over the queries that have a relevant candidate; NaN if none has."""
         rows: dict[str, list[int]] = {}
         for row, example in enumerate(examples):
             rows.setdefault(example.text, []).append(row)
@@ -149,12 +155,7 @@ class Task(TextTask):
             if any(relevant):
                 scores = [predictions[row]["score"] for row in mine]
                 values.append((average_precision(scores, relevant), reciprocal_rank(scores, relevant)))
-        if not values:
-            raise InputError(
-                f"None of the {len(rows):,} queries has a relevant document, a label above 0, from "
-                f"{examples[0].where} on: there is nothing to measure by. Is --label the right column?"
-            )
-        mean = np.mean(values, axis=0)
+        mean = np.mean(values, axis=0) if values else (math.nan, math.nan)
         return {"map": float(mean[0]), "mrr": float(mean[1])}
 
     def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:

@@ -77,20 +77,41 @@ def figure(name: str, value: float, error: float | None = None) -> str:
 def standard_error(task: Task[Any], side: Side, details: Details) -> float | None:
     """How far the main metric would move on other examples of the same kind; None for a single example.
 
-    Where the metric is the mean of the answers' scores, the error of that mean; else by bootstrap, of 25
-    resamples for large files, which give it to a seventh of itself, to 200 for small ones.
+    Where the metric is the mean of the answers' scores, or of those of rows that belong together (a query's
+    candidates), the error of that mean; else by bootstrap, of 25 resamples for large files, which give it to
+    a seventh of itself, to 200 for small ones.
     """
-    scores = np.array([answer.score for answer in details.answers])
     if side.rows < 2:
         return None
-    if len(scores) and math.isclose(scores.mean(), side.model[task.main_metric], abs_tol=1e-9):
-        return float(scores.std(ddof=1) / math.sqrt(len(scores)))
+    for scores in (np.array([answer.score for answer in details.answers]), _scores_of_groups(task, side)):
+        if len(scores) > 1 and math.isclose(scores.mean(), side.model[task.main_metric], abs_tol=1e-9):
+            return float(scores.std(ddof=1) / math.sqrt(len(scores)))
 
     def of_some(rows: Ints) -> dict[str, float]:
         return {"score": score_of(task, side, rows)}
 
     resamples = min(max(_SCORED_AGAIN // side.rows, 25), 200)
     return standard_errors(of_some, side.rows, resamples).get("score")
+
+
+def _groups(task: Task[Any], side: Side) -> list[Ints]:
+    """The rows that belong together, group by group; each alone where the task has no rule for that."""
+    if type(task).kept_together is Task.kept_together:
+        return [np.array([row]) for row in range(side.rows)]
+    found: dict[tuple[str, ...], list[int]] = {}
+    for row, example in enumerate(side.split.examples):
+        found.setdefault(tuple(task.kept_together(example)), []).append(row)
+    return [np.array(rows) for rows in found.values()]
+
+
+def _scores_of_groups(task: Task[Any], side: Side) -> Floats:
+    """The main metric of each group that has one; none where rows stand alone."""
+    groups = _groups(task, side)
+    if len(groups) == side.rows:
+        return np.zeros(0)
+    scores: Floats = np.array([score_of(task, side, rows) for rows in groups])
+    measured: Floats = scores[~np.isnan(scores)]
+    return measured
 
 
 def score_of(task: Task[Any], side: Side, rows: Ints) -> float:
@@ -203,9 +224,14 @@ def coverage_table(confidence: Floats, error: Floats) -> Table:
 
 
 def score_by_length(task: Task[Any], side: Side) -> list[LengthScore]:
-    """The main metric of each quarter of the examples, by their number of words."""
-    lengths = [sum(len(text.split()) for text in task.texts(example)) for example in side.split.examples]
-    return by_length(lengths, lambda rows: score_of(task, side, rows))
+    """The main metric of each quarter of the examples, by their number of words; rows that belong together
+    are never divided, and count by their mean.
+    """
+    words = [sum(len(text.split()) for text in task.texts(example)) for example in side.split.examples]
+    groups = _groups(task, side)
+    lengths = [round(sum(words[row] for row in rows.tolist()) / len(rows)) for rows in groups]
+    found = by_length(lengths, lambda some: score_of(task, side, np.concatenate([groups[n] for n in some])))
+    return [each for each in found if not math.isnan(each.score)]
 
 
 def worst_errors(task: Task[Any], side: Side, details: Details) -> list[Error]:

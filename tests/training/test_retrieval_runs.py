@@ -1,0 +1,108 @@
+"""Runs of retrieval and re-ranking from file to folder: they learn, resume to the bit, and can be used."""
+
+import json
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from finetune_toys import FILLERS, SMALL_RUN, tiny_encoder
+from safetensors.torch import load_file
+
+from bertsmith.inference.embedder import Embedder
+from bertsmith.inference.predictor import Predictor
+from bertsmith.training.best import Best
+from bertsmith.training.finetune import FinetuneResult, finetune
+
+MEANING = dict(
+    zip(FILLERS, [*FILLERS[5:], *FILLERS[:5]], strict=True)
+)  # a word of documents for each of queries
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_encoder(tmp_path_factory.mktemp("encoder") / "model")
+
+
+def pairs(folder: Path, rows: int = 80) -> Path:
+    """Queries of three words, answered by the documents of their meanings."""
+    draw = np.random.default_rng(0)
+    path = folder / "pairs.jsonl"
+    lines = []
+    for _ in range(rows):
+        words = draw.choice(FILLERS, 3, replace=False).tolist()
+        lines.append({"query": " ".join(words), "positive": " ".join(MEANING[word] for word in words)})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def candidates(folder: Path, queries: int = 40) -> Path:
+    """Three candidates a query, one of which holds a happy word."""
+    draw = np.random.default_rng(1)
+    path = folder / "candidates.tsv"
+    lines = []
+    for number in range(queries):
+        documents = [" ".join(draw.choice(FILLERS, 3)) + word for word in (" happy", " rainy", "")]
+        for document in draw.permutation(documents).tolist():
+            lines.append(f"{FILLERS[number % 12]} {number}\t{document}\t{int('happy' in document)}\n")
+    path.write_text("".join(lines))
+    return path
+
+
+def run(
+    task: str, encoder: Path, folder: Path, train: Path, *settings: str, **options: Any
+) -> FinetuneResult:
+    places = {"model": str(encoder), "train": str(train), "out": str(folder / "run"), "dev_share": 0.25}
+    return finetune(task, *SMALL_RUN, *settings, **(places | options))
+
+
+def test_a_dual_encoder_learns_what_answers_and_is_an_embedder(encoder: Path, tmp_path: Path) -> None:
+    """Micro-batches of a few rows: with cached gradients."""
+    train = pairs(tmp_path)
+    settings = ("epochs=12", "batch_size=20", "micro_batch_tokens=64", "optimizer.learning_rate=0.005")
+    done = run("retrieval", encoder, tmp_path, train, *settings)
+    side = done.results.sides["dev"]
+    assert side.model["mrr@10"] > max(each["mrr@10"] for each in side.baselines.values()) + 0.05
+    assert done.report.stat().st_size > 1000
+    query, document = "bano belo biru", " ".join(MEANING[word] for word in ("bano", "belo", "biru"))
+    (prediction,) = Predictor.load(done.model).predict([(query, document)])
+    embedder = Embedder(done.model)
+    cosine = float((embedder.queries([query]) @ embedder.documents([document]).T)[0, 0])
+    assert prediction["similarity"] == pytest.approx(cosine, abs=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["pointwise", "listwise"])
+def test_a_cross_encoder_learns_which_candidate_answers(loss: str, encoder: Path, tmp_path: Path) -> None:
+    train = candidates(tmp_path)
+    columns = {"text": "1", "text_pair": "2", "label": "3", "header": False}
+    settings = (f"loss={loss}", "epochs=6", "batch_size=12", "micro_batch_tokens=48")
+    done = run("reranking", encoder, tmp_path, train, *settings, **columns)
+    side = done.results.sides["dev"]
+    assert side.baselines["random order"]["map"] == pytest.approx(11 / 18)
+    assert side.model["map"] > 0.9
+
+
+def test_an_interrupted_run_of_retrieval_goes_on_to_the_same_model(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit, with dropout, cached gradients, and batches that keep equal texts apart."""
+    train = pairs(tmp_path, rows=40)
+    settings = ("epochs=3", "batch_size=8", "micro_batch_tokens=40", "dropout=0.1")
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    whole = run("retrieval", encoder, tmp_path / "whole", train, *settings)
+    considered, consider = count(), Best.consider
+
+    def interrupted(best: Best, *arguments: Any) -> None:
+        if next(considered) == 1:
+            raise KeyboardInterrupt
+        consider(best, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Best, "consider", interrupted)
+        run("retrieval", encoder, tmp_path / "parts", train, *settings)
+    parts = run("retrieval", encoder, tmp_path / "parts", train, *settings, resume=True)
+    first, second = (load_file(done.model / "model.safetensors") for done in (whole, parts))
+    assert all(bool((first[name] == second[name]).all()) for name in first)
+    assert whole.results.sides["dev"].model == parts.results.sides["dev"].model
