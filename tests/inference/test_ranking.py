@@ -60,6 +60,18 @@ def test_candidates_alone_are_ranked_all_of_them() -> None:
     assert lexical.rankings["b"][-1] == ("d5", 0.0)
 
 
+def test_only_candidates_of_measured_queries_are_embedded() -> None:
+    embedded: list[str] = []
+
+    class Listening(WordVectors):
+        def documents(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
+            embedded.extend(texts)
+            return super().documents(texts)
+
+    rank_by_all(collection({"a": ("d3", "d1"), "b": ("d4",), "c": ("d5", "d2")}), Listening())
+    assert embedded == ["heat plate wing", "heat", "wing flow"]
+
+
 def test_the_reranker_orders_the_first_and_leaves_the_rest_below() -> None:
     asked: list[tuple[str, list[str]]] = []
 

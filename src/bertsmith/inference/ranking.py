@@ -7,7 +7,7 @@ another tool, gives the figures that we give.
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -79,7 +79,8 @@ def rank_by_all(
     lexical = collection.search(
         BM25, lambda: LexicalSearch(collection.texts, collection.settings.bm25), floor=0.0
     )
-    dense = collection.search(DENSE, lambda: DenseSearch(embedder, collection.texts, progress))
+    needed = collection.needed()
+    dense = needed.search(DENSE, lambda: DenseSearch(embedder, needed.texts, progress))
     systems = [lexical, dense, fuse([lexical, dense], collection.settings)]
     if reranker is not None:
         systems.append(rerank(reranker, systems[-1], data, collection.settings.reranked, progress))
@@ -130,6 +131,14 @@ class _Collection:
         ids = sorted(data.documents, reverse=True)
         texts = [data.documents[id] for id in ids]
         return cls(ids, texts, data.judged_queries(), data.candidates, settings, progress)
+
+    def needed(self) -> "_Collection":
+        """Without documents that are no candidates of any query: to embed those would be in vain."""
+        if self.candidates is None:
+            return self
+        wanted = {document for query in self.queries for document in self.candidates[query]}
+        kept = [(id, text) for id, text in zip(self.ids, self.texts, strict=True) if id in wanted]
+        return replace(self, ids=[id for id, _ in kept], texts=[text for _, text in kept])
 
     def search(self, name: str, index: Callable[[], Scores], floor: float = -math.inf) -> System:
         """All queries by one system. Of the whole collection, only what scores above `floor` is found."""
