@@ -76,8 +76,8 @@ def reqa(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
 def wikiqa(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
     """The bi-encoder, and cross-encoders by row and by list, on the candidates of each question."""
     rows = None if options.rows is None else 10 * options.rows
-    files = {"dev": str(find("wikiqa/dev.tsv")), "text": "1", "text_pair": "2", "label": "3", "header": False}
-    path = first_queries(find("wikiqa/train.tsv"), rows)
+    path, dev = (first_queries(find(f"wikiqa/{name}.tsv"), rows) for name in ("train", "dev"))
+    files = {"dev": str(dev), "text": "1", "text_pair": "2", "label": "3", "header": False}
     data = read(DATA / "wikiqa" / "test.tsv", options)
     systems, notes = {ZERO_SHOT: dense(data, MODEL)}, []
     for loss in ("pointwise", "listwise"):
