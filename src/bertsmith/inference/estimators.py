@@ -163,9 +163,10 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
     >>> BertClassifier("minilm", epochs=4).fit(texts, labels).predict_proba(["Where is my parcel?"])
 
     Parameters are those of `bertsmith finetune classification`, which chooses epochs and learning rate where
-    they are None; `settings` takes its dotted names, such as {"freeze_layers": 3, "lora.rank": 8}. class_weights: none, auto, or a weight a class. With `patience`,
-    `validation_fraction` of X is held out: the best epoch's weights are kept, training ends after so many
-    epochs without a better one, and probabilities are calibrated. Without, all of X is trained on.
+    they are None; `settings` takes its dotted names, such as {"freeze_layers": 3, "lora.rank": 8}.
+    class_weights: none, auto, or a weight a class. With `patience`, `validation_fraction` of X is held out:
+    the best epoch's weights are kept, training ends after so many epochs without a better one, and
+    probabilities are calibrated. Without, all of X is trained on.
     """
 
     _task = "classification"
