@@ -67,7 +67,7 @@ COMMANDS = (
     Command("embed", "bertsmith.cli.embed:embed", "A vector for each text of a file.", _SEARCH),
     Command("index", "bertsmith.cli.index:app", "Documents to a searchable index.", _SEARCH),
     Command("search", "bertsmith.cli.search:search", "What an index has on a question.", _SEARCH),
-    Command("rank", "bertsmith.cli.rank:rank", "Its search beside BM25, on judged queries.", _LOOK),
+    Command("rank", "bertsmith.cli.rank:rank", "Its search beside BM25, on judged queries.", _SEARCH),
     Command("doctor", "bertsmith.cli.doctor:doctor", "What this machine has and will use.", _HOUSE),
     Command("import", "bertsmith.cli.importing:import_checkpoint", "Make a legacy checkpoint safe.", _HOUSE),
 )
