@@ -52,7 +52,7 @@ ROWS = {
     "a number where the text should be": Case(
         "train.jsonl, line 1: expected a text, found 3", train=[{"text": 3, "label": "a"}]
     ),
-    "no rows at all": Case("train.jsonl: no column has a name that says it holds the text", train=""),
+    "no rows at all": Case("train.jsonl has no rows. Expected at least one, as jsonl", train=""),
     "a line that is not JSON": Case(
         "train.jsonl, line 2", train='{"text": "dum", "label": "a"}\n{"text": \n'
     ),

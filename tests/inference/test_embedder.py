@@ -203,8 +203,8 @@ def test_memory_does_not_grow_with_the_number_of_texts(tiny_bert: Path) -> None:
         return highest
 
     peak(100)  # what is made once
-    few, many = peak(400), peak(1600)
-    assert many < few + 200_000  # the tokenising thread may be a chunk of 100 texts further ahead
+    few = max(peak(400) for _ in range(4))  # how far the tokenising thread is ahead differs
+    assert (many := peak(1600)) < 1.2 * few
     # Three chunks of 100 texts: 64 ids of 8 bytes and half a kilobyte around them; the texts of one, 600
     # bytes each; and what tokenising makes on its way.
     assert many < 2e6

@@ -208,3 +208,14 @@ def test_a_guess_is_never_a_choice() -> None:
         guess_columns(["text", "label", "score"], "a.csv")
     names = ["text", "review", "label", "score"]
     assert guess_columns(names, "a.csv", text=2, label="score") == Columns(2, None, "score")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.csv", b""), ("a.tsv", b""), ("a.jsonl", b"\n"), ("a.json", b"[]")]
+)
+def test_a_file_without_anything_has_no_rows_rather_than_no_columns(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=r"has no rows\. Expected at least one, as"):
+        read_column_names(tmp_path / name)

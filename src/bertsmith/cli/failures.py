@@ -42,9 +42,13 @@ def exit_status(failure: BaseException) -> int:
     if isinstance(failure, SystemExit):
         return failure.code if isinstance(failure.code, int) else int(failure.code is not None)
     if isinstance(failure, KeyboardInterrupt):
-        return _complain("Stopped by Ctrl-C. Nothing half-written is left.", 130)
+        return _complain(
+            "Stopped by Ctrl-C. Nothing half-written is left; what has --resume goes on with it.", 130
+        )
     if isinstance(failure, Terminated):
-        return _complain("Stopped by SIGTERM. Nothing half-written is left.", 143)
+        return _complain(
+            "Stopped by SIGTERM. Nothing half-written is left; what has --resume goes on with it.", 143
+        )
     if isinstance(failure, BrokenPipeError):
         return _reader_gone()
     sentence = _sentence(failure)

@@ -102,7 +102,10 @@ def read_column_names(
     if str(path) == "-":
         raise InputError("The columns of standard input cannot be looked up beforehand. Name them.")
     with _opened(path, format, encoding) as table:
-        return _NAMES[table.format](table, header)
+        names = _NAMES[table.format](table, header)
+    if not names:
+        raise InputError(f"{table.name} has no rows. Expected at least one, as {table.format}.")
+    return names
 
 
 def read_records(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> list[Record]:
