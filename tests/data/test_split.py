@@ -77,10 +77,10 @@ def test_equal_lengths_are_cut_evenly() -> None:
     assert [rows_of(part) for part in shares[0]] == [list(range(n, n + 8)) for n in (0, 8, 16, 24)]
 
 
-def test_fewer_sequences_than_ranks_are_an_error() -> None:
-    with pytest.raises(ValueError, match="a batch of 3 sequences can't be divided over 4 ranks"):
-        split(batch_of([5, 6, 7]), 4, 100)
+def test_of_fewer_sequences_than_ranks_the_last_ranks_get_none() -> None:
     assert [len(share) for share in split(batch_of([5, 6, 7, 8]), 4, 100)] == [1, 1, 1, 1]
+    shares = split(batch_of([5, 6, 7]), 4, 100)
+    assert [[rows_of(part) for part in share] for share in shares] == [[[2]], [[1]], [[0]], []]
 
 
 def groups_of(sizes: list[int], lengths: list[int]) -> Sequences:
@@ -112,6 +112,5 @@ def test_no_example_is_cut(sizes: list[int], lengths: list[int], ranks: int, tok
     assert sorted(seen) == list(range(len(batch)))
 
 
-def test_fewer_examples_than_ranks_are_an_error_however_many_their_windows() -> None:
-    with pytest.raises(ValueError, match="can't be divided over 3 ranks"):
-        split(groups_of([5, 4], [6]), 3, 100)
+def test_windows_of_one_text_stay_on_one_rank_even_when_others_have_none() -> None:
+    assert [len(share) for share in split(groups_of([5, 4], [6]), 3, 100)] == [1, 1, 0]

@@ -29,13 +29,16 @@ nursery.IMPORTED += [
 NewFinetuning = Callable[..., Settings]
 
 
-def tiny_model(folder: Path, words: list[str]) -> Path:
-    """A BERT of random weights that knows these words, with dropout."""
+def tiny_model(folder: Path, words: list[str], dropout: float = 0.1) -> Path:
+    """A BERT of random weights that knows these words."""
     tokenizer = Tokenizer.from_pieces(
         ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *words], lowercase=True
     )
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape, "test")
+    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    config = make_config(
+        {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape | rates, "test"
+    )
     torch.manual_seed(5)
     tensors = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
     save_checkpoint(folder, tensors, config, "BertModel", task="encoder", tokenizer=tokenizer)
@@ -45,25 +48,33 @@ def tiny_model(folder: Path, words: list[str]) -> Path:
 class FinetuneAttempt(Attempt):
     """One start of a fine-tuning run, which goes on where an earlier one ended."""
 
-    def __init__(self, settings: Settings, *faults: nursery.Change) -> None:
+    def __init__(self, settings: Settings, *faults: nursery.Change, ranks: int = 1) -> None:
         self.out = Path(settings["out"])
         self.began, began = CONTEXT.Pipe(duplex=False)
-        self.processes = [CONTEXT.Process(target=finetune_in_child, args=(settings, faults, began))]
-        self.processes[0].start()
+        port = nursery._free_port() if ranks > 1 else 0
+        self.processes = [
+            CONTEXT.Process(target=finetune_in_child, args=(settings, faults, began, rank, ranks, port))
+            for rank in range(ranks)
+        ]
+        for process in self.processes:
+            process.start()
         began.close()
 
 
-def finish_finetuning(settings: Settings, *faults: nursery.Change) -> None:
+def finish_finetuning(settings: Settings, *faults: nursery.Change, ranks: int = 1) -> None:
     """Runs, or goes on, to the end."""
-    attempt = FinetuneAttempt(settings, *faults)
-    assert attempt.wait() == [0], attempt.complaint()
+    attempt = FinetuneAttempt(settings, *faults, ranks=ranks)
+    assert attempt.wait() == [0] * ranks, [attempt.complaint(rank) for rank in range(ranks)]
 
 
-def finetune_in_child(settings: Settings, faults: tuple[nursery.Change, ...], began: Any) -> None:
+def finetune_in_child(
+    settings: Settings, faults: tuple[nursery.Change, ...], began: Any, rank: int, ranks: int, port: int
+) -> None:
     """What a forked process does."""
     from bertsmith.training import finetune, machine
 
     nursery._be_quiet()
+    nursery._be_rank(rank, ranks, port)
     machine.matmul_flops = lambda *_, **__: 1e11  # measuring the machine takes a second
     finetune.write_finetune_report = lambda *_: None  # and drawing pictures two
     for fault in faults:
@@ -74,7 +85,7 @@ def finetune_in_child(settings: Settings, faults: tuple[nursery.Change, ...], be
         given = {name: value for name, value in settings.items() if name not in ("task", "changes")}
         finetune.finetune(settings["task"], *changes, **given, resume=True)
     except BaseException as error:
-        complaint = nursery._complaint_file(Path(settings["out"]), 0)
+        complaint = nursery._complaint_file(Path(settings["out"]), rank)
         complaint.write_text(f"{type(error).__name__}: {error}")
         os._exit(1)
 

@@ -18,11 +18,9 @@ def split(sequences: Sequences, ranks: int, micro_batch_tokens: int) -> list[lis
     """Micro-batches for each rank, of about equal tokens and at most `micro_batch_tokens` plus one example.
 
     Examples are sorted by length, so that neighbours are equally long and attention runs on few, large
-    groups. Raises ValueError when there are fewer examples than ranks.
+    groups. Where there are fewer examples than ranks, as at an epoch's end, the last ranks have none.
     """
     starts = _example_starts(sequences)
-    if len(starts) < ranks:
-        raise ValueError(f"a batch of {len(starts)} sequences can't be divided over {ranks} ranks")
     tokens = np.add.reduceat(sequences.lengths, starts)
     by_length = np.argsort(-tokens, kind="stable")
     shares = [by_length] if ranks == 1 else _deal(tokens, by_length, ranks)
@@ -55,6 +53,8 @@ def _deal(tokens: Integers, order: Integers, ranks: int) -> list[Integers]:
 
 def _micro_batches(tokens: Integers, examples: Integers, micro_batch_tokens: int) -> list[Integers]:
     """Neighbours in the given order, cut where an equal share of the tokens is reached."""
+    if not len(examples):
+        return []
     ends = np.cumsum(tokens[examples])
     parts = -(-int(ends[-1]) // micro_batch_tokens)
     part_of = (ends - 1) * parts // int(ends[-1])

@@ -65,7 +65,8 @@ class GradientCache:
         loss, of the outputs of all ranks' micro-batches end to end.
         """
         states, outputs = self._first_pass(micro_batches[rank])
-        everything = joined(gather(joined(outputs))).requires_grad_()
+        own = joined(outputs) if outputs else self._nothing(next(filter(None, micro_batches))[0])
+        everything = joined(gather(own)).requires_grad_()
         with torch.enable_grad():
             parts = losses(everything)
             (gradients,) = torch.autograd.grad(parts.sum(), everything)
@@ -94,6 +95,11 @@ class GradientCache:
             states.append(RandomState.now(self.device))
             outputs.append(self.forward(micro_batch))
         return states, outputs
+
+    @torch.no_grad()
+    def _nothing(self, micro_batch: Sequences) -> Tensor:
+        """(0, …) what a rank without examples gives, in the shape of the others' outputs."""
+        return self.forward(micro_batch)[:0]
 
 
 def joined(outputs: Sequence[Tensor]) -> Tensor:

@@ -5,7 +5,7 @@ killed and resumed from its checkpoint repeats the uninterrupted one to the bit.
 """
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -184,7 +184,7 @@ class Loop:
         torch.manual_seed(_seed(self.recipe.seed, self.progress.step, ranks.rank))
         counts = self.task.counts(sequences)
         parts = split(sequences, ranks.count, self.machine.micro_batch_tokens)
-        micro_batches = parts[ranks.rank]
+        micro_batches, weight = _own_or_spare(parts, ranks.rank)
         with self._autocast():
             self.task.begin_step(parts, ranks.rank, gather_over_ranks)
         totals = torch.zeros(len(counts), device=self.machine.device)
@@ -192,7 +192,7 @@ class Loop:
             with self._gradients_shared(number == len(micro_batches)), self._autocast():
                 losses = self._parallel(micro_batch)
                 # the ranks' gradients are averaged by DDP, but the loss is a sum: hence the factor
-                shares = torch.stack([losses[name] / counts[name] for name in counts])
+                shares = torch.stack([losses[name] / counts[name] for name in counts]) * weight
                 (shares.sum() * ranks.count).backward()
             totals += shares.detach()
         norm = nn.utils.clip_grad_norm_(
@@ -224,7 +224,8 @@ class Loop:
             return
         ranks = self.machine.ranks
         batch = next(self.task.batches(self.progress.cursor))
-        micro_batch = split(batch.sequences, ranks.count, self.machine.micro_batch_tokens)[ranks.rank][0]
+        parts = split(batch.sequences, ranks.count, self.machine.micro_batch_tokens)
+        (micro_batch, *_), _ = _own_or_spare(parts, ranks.rank)
         with self._autocast():
             torch.stack(list(self._parallel(micro_batch).values())).sum().backward()
         self.optimizer.zero_grad()
@@ -350,6 +351,13 @@ class _LossModule(nn.Module):
 
     def forward(self, sequences: Sequences) -> dict[str, Tensor]:
         return self._loss(sequences)
+
+
+def _own_or_spare(parts: Sequence[list[Sequences]], rank: int) -> tuple[list[Sequences], float]:
+    """A rank's micro-batches and their weight, 1; for a rank without any, another's with the weight 0, since
+    the ranks exchange gradients together or not at all.
+    """
+    return (parts[rank], 1.0) if parts[rank] else (next(filter(None, parts))[:1], 0.0)
 
 
 def is_due(every: float, step: int, before: float, after: float) -> bool:

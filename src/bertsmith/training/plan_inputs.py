@@ -1,0 +1,109 @@
+"""What a plan can know of a recipe's model and data: real where the files are there, else a stated assumption."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertsmith.data.store import TokenStore
+from bertsmith.errors import RecipeError
+from bertsmith.model.blueprint import blueprint
+from bertsmith.model.checkpoint import CONFIG
+from bertsmith.model.config import BertConfig
+from bertsmith.model.config_json import config_from_hugging_face
+from bertsmith.model.locate import locate_model
+from bertsmith.model.untrusted import plain_file, read_settings
+from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.recipe import Recipe
+from bertsmith.training.workload import StepAmounts, full_step, sampled_step
+
+
+@dataclass(frozen=True)
+class PlanInputs:
+    """The model as a blueprint without memory, the token store if there is one, and what had to be assumed."""
+
+    model: PretrainingModel
+    store: TokenStore | None
+    tokenizer: Tokenizer | None
+    notes: tuple[str, ...]
+
+    @property
+    def config(self) -> BertConfig:
+        return self.model.config
+
+    @property
+    def next_sentence(self) -> bool:
+        return self.model.next_sentence is not None
+
+    @property
+    def weights(self) -> int:
+        """How many numbers are trained."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def step(self, recipe: Recipe, phase: int) -> StepAmounts:
+        """What a step of this phase holds: sampled from the store, or full."""
+        if self.store is None or self.tokenizer is None:
+            return full_step(recipe, phase)
+        return sampled_step(recipe, phase, self.store, self.tokenizer)
+
+
+def find_inputs(recipe: Recipe) -> PlanInputs:
+    """Opens what is there; nothing has to be.
+
+    Raises RecipeError where the recipe contradicts itself, TokenizerError, StoreError and ModelError for
+    files that are there but broken.
+    """
+    tokenizer, notes = _tokenizer(recipe)
+    config = _config(recipe, tokenizer)
+    if recipe.data.next_sentence and not config.has_next_sentence:
+        raise RecipeError(f"{config.model_type} has no next-sentence prediction: data.next_sentence=false.")
+    longest = max(recipe.data.sequence_lengths)
+    if longest > config.max_length:
+        raise RecipeError(
+            f"data.sequence_lengths has {longest}, but the model has positions for {config.max_length} "
+            "tokens. Shorten it, or raise model.max_position_embeddings."
+        )
+    store, more = _store(recipe, tokenizer)
+    model = blueprint(lambda: PretrainingModel(config, recipe.data.next_sentence))
+    return PlanInputs(model, store, tokenizer, (*notes, *more))
+
+
+def _tokenizer(recipe: Recipe) -> tuple[Tokenizer | None, list[str]]:
+    path = Path(recipe.tokenizer) if recipe.tokenizer else None
+    if path is None and recipe.init:
+        path = locate_model(recipe.init).folder
+    if path is not None and path.exists():
+        return Tokenizer.load(path), []
+    if path is not None:
+        missing = f"There is no tokenizer {path} yet"
+    else:
+        missing = "The recipe names no tokenizer"
+    usual = _usual_vocabulary(recipe)
+    return None, [f"{missing}: a vocabulary of {usual:,} pieces is assumed. Give tokenizer=FOLDER."]
+
+
+def _config(recipe: Recipe, tokenizer: Tokenizer | None) -> BertConfig:
+    if recipe.init:
+        folder = locate_model(recipe.init).folder
+        return config_from_hugging_face(
+            read_settings(plain_file(folder, CONFIG)), f"the settings of {folder}"
+        )
+    if tokenizer is not None:
+        return recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
+    usual = BertConfig(model_type=recipe.model.model_type)
+    return recipe.model.config(usual.vocab_size, usual.pad_token_id)
+
+
+def _usual_vocabulary(recipe: Recipe) -> int:
+    """Of the family as it was published."""
+    return BertConfig(model_type=recipe.model.model_type).vocab_size
+
+
+def _store(recipe: Recipe, tokenizer: Tokenizer | None) -> tuple[TokenStore | None, list[str]]:
+    path = Path(recipe.corpus) if recipe.corpus else None
+    if path is None or tokenizer is None or not (path / "train" / "tokens.bin").exists():
+        where = "" if path is None else f" {path} holds none."
+        return None, [
+            f"Without a token store and its tokenizer every sequence is taken to be full.{where} Natural "
+            "text has shorter ones, and a step then more of them. bertsmith corpus tokenize makes a store."
+        ]
+    return TokenStore.open(path / "train", tokenizer), []

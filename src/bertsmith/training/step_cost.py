@@ -1,0 +1,129 @@
+"""The cost model: what one optimiser step computes, moves and exchanges, and the seconds that takes.
+
+T tokens, B sequences, K masked positions of a step over all GPUs; H hidden size, I feed-forward width,
+V vocabulary, L sequence length.
+
+    products      FLOP / (peak x share), where the share is one measured number for a kind of hardware and of
+                  implementation; the encoder's are linear in tokens, attention's quadratic in the length
+    attention     where its weights are written to memory (Bertsmith never does on a GPU): bytes / bandwidth
+    optimiser     bytes of weights, gradients and moments / bandwidth
+    exchange      a ring's all-reduce of the gradients, less what hides behind the last backward pass
+
+Loading data is not in it: it happens beside the training, hundreds of times as fast (bench/loader.py).
+"""
+
+from dataclasses import dataclass
+
+from bertsmith.model.config import BertConfig
+from bertsmith.training.accelerators import Accelerator
+from bertsmith.training.workload import StepAmounts
+
+# Of a published bandwidth, what large copies and collectives reach in practice.
+_REACHED = 0.8
+# Of a float32 weight: AdamW reads weight, gradient and two moments and writes three of them (28); clipping
+# reads the gradient for its norm, then reads and writes it (12).
+_OPTIMIZER_BYTES = 40
+# Scores written; scaled, masked, softmax, dropout, each read and written; read for the product with the
+# values: ten. About as many in the backward pass.
+ATTENTION_PASSES = 20
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """What an implementation computes, beyond what it has to.
+
+    `all_positions`: the vocabulary's product for every token, not for the masked ones alone. `all_rows`: the
+    last layer too for every token, not for those a head reads. `attention_passes`: how often attention's
+    weights, two bytes each, pass through memory; 0 where they never leave the chip. `gradient_bytes`: of one
+    gradient as GPUs exchange it.
+    """
+
+    all_positions: bool = False
+    all_rows: bool = False
+    attention_passes: int = 0
+    gradient_bytes: int = 4
+
+
+OURS = Implementation()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One line of the bill, of one step on all GPUs together; `seconds` are those of the clock."""
+
+    name: str
+    operations: float
+    bytes: float
+    seconds: float
+
+
+def operations_by_part(
+    config: BertConfig, step: StepAmounts, next_sentence: bool, how: Implementation = OURS
+) -> dict[str, float]:
+    """FLOP of the matrix products of a step, forward and twice as much backward.
+
+    Of Bertsmith's own steps these are `PretrainingTask.operations`, taken apart, and the pooler's.
+    """
+    hidden, wide, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    read = step.tokens if how.all_rows else step.masked + (step.sequences if next_sentence else 0)
+    predicted = step.tokens if how.all_positions else step.masked
+    after_attention = 2 * hidden * hidden + 4 * hidden * wide
+    linear = layers * step.tokens * 6 * hidden * hidden
+    linear += ((layers - 1) * step.tokens + read) * after_attention
+    forward = {
+        "encoder layers": linear,
+        "attention": layers * 4 * hidden * step.squares,
+        "vocabulary": 2 * predicted * hidden * (config.vocab_size + hidden),
+        "next sentence": step.sequences * 2 * hidden * (hidden + 2) if next_sentence else 0.0,
+    }
+    return {name: 3 * operations for name, operations in forward.items()}
+
+
+def step_parts(
+    config: BertConfig,
+    weights: int,
+    step: StepAmounts,
+    next_sentence: bool,
+    hardware: Accelerator,
+    gpus: int,
+    micro_batches: int = 1,
+    how: Implementation = OURS,
+) -> list[Part]:
+    """The seconds of a step, part by part. `micro_batches` are those of one GPU."""
+    speed = gpus * hardware.peak * hardware.share(config.hidden_size)
+    bandwidth = _REACHED * hardware.memory_bandwidth
+    written = (
+        2.0 * how.attention_passes * config.num_hidden_layers * config.num_attention_heads * step.squares
+    )
+    parts = []
+    for name, operations in operations_by_part(config, step, next_sentence, how).items():
+        moved = written if name == "attention" else 0.0
+        seconds = operations / speed + moved / (gpus * bandwidth)
+        parts.append(Part(name, operations, moved, seconds))
+    computing = sum(part.seconds for part in parts)
+    optimizer = float(_OPTIMIZER_BYTES * weights)
+    parts.append(Part("optimiser", 0.0, optimizer * gpus, optimizer / bandwidth))
+    # two thirds of a micro-batch are its backward pass, during which gradients already travel
+    hidden_behind = computing / micro_batches * 2 / 3
+    exchanged = float(how.gradient_bytes * weights)
+    waiting = max(0.0, exchange_seconds(exchanged, hardware, gpus) - hidden_behind)
+    parts.append(Part("exchange of gradients", 0.0, _moved_by_ring(exchanged, gpus), waiting))
+    return parts
+
+
+def exchange_seconds(size: float, hardware: Accelerator, gpus: int) -> float:
+    """Of a ring's all-reduce of `size` bytes: each GPU sends and receives almost twice as many.
+
+    The slowest link counts: inside a machine that between two GPUs; between machines the whole network of
+    one, since NCCL lays one ring through each of its cards.
+    """
+    if gpus == 1:
+        return 0.0
+    inside = gpus <= hardware.gpus_per_node
+    link = hardware.link_bandwidth if inside else min(hardware.link_bandwidth, hardware.network_bandwidth)
+    return _moved_by_ring(size, gpus) / gpus / (_REACHED * link)
+
+
+def _moved_by_ring(size: float, gpus: int) -> float:
+    """Bytes that all GPUs send together."""
+    return 2 * (gpus - 1) * size

@@ -1,0 +1,55 @@
+"""This machine as `bertsmith plan` sees one: its matrix product and its memory's speed, measured in seconds."""
+
+import statistics
+import time
+
+import torch
+
+from bertsmith.training.accelerators import Accelerator, entry_for_here
+from bertsmith.training.hardware import Hardware, matmul_flops
+
+_CPU_BYTES, _CUDA_BYTES = 2**27, 2**30  # beyond every cache; copied in a few milliseconds
+_FEWEST_COPIES = 5
+
+
+def measure_here(seconds: float = 1.0, hardware: Hardware | None = None) -> Accelerator:
+    """Measures the matrix product for `seconds` and copies memory for half as long.
+
+    In the precision that training would take, and with its number of threads.
+    """
+    hardware = hardware or Hardware.detect()
+    torch.set_num_threads(hardware.threads)
+    device = hardware.device
+    on_gpu = device.type == "cuda"
+    return entry_for_here(
+        device.type,
+        title=hardware.gpus[0].name if on_gpu else f"{hardware.processor}, {hardware.threads} threads",
+        precision=str(hardware.precision).removeprefix("torch."),
+        peak=matmul_flops(hardware.precision, seconds, device),
+        memory=float(min(gpu.memory for gpu in hardware.gpus) if on_gpu else hardware.memory_available),
+        memory_bandwidth=memory_bandwidth(device, seconds / 2),
+    )
+
+
+def memory_bandwidth(device: torch.device, seconds: float = 0.5) -> float:
+    """Bytes a second, read and written, of a large copy: the median of several."""
+    size = _CUDA_BYTES if device.type == "cuda" else _CPU_BYTES
+    source = torch.ones(size // 4, device=device)
+    target = torch.empty_like(source)
+    _seconds_of_copy(source, target)
+    durations: list[float] = []
+    while len(durations) < _FEWEST_COPIES or sum(durations) < seconds:
+        durations.append(_seconds_of_copy(source, target))
+    return 2 * size / statistics.median(durations)
+
+
+def _seconds_of_copy(source: torch.Tensor, target: torch.Tensor) -> float:
+    """A GPU works on its own time, so both ends wait for it."""
+    on_gpu = source.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize(source.device)
+    start = time.perf_counter()
+    target.copy_(source)
+    if on_gpu:
+        torch.cuda.synchronize(source.device)
+    return time.perf_counter() - start
