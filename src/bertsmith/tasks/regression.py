@@ -25,7 +25,8 @@ class NumberHead(PooledHead):
     """Answers in the unit of the labels; learns in one where they have mean 0 and deviation 1.
 
     Otherwise prices in thousands would need a learning rate of their own. `finish` puts the unit into the
-    weights, so that transformers reads the same numbers.
+    weights, so that transformers reads the same numbers. Until then the unit is put on in float64, where a
+    small deviation is not lost beside a large mean.
     """
 
     def __init__(self, config: BertConfig, mean: float, deviation: float) -> None:
@@ -33,8 +34,8 @@ class NumberHead(PooledHead):
         self.mean, self.deviation = mean, deviation
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """-> (E, 1)."""
-        return super().forward(states, layout) * self.deviation + self.mean
+        """-> (E, 1) in float64."""
+        return super().forward(states, layout).double() * self.deviation + self.mean
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -68,8 +69,8 @@ class Task(TextTask):
 
     def loss(self, outputs: Tensor, targets: Sequence[float]) -> Tensor:
         """Squared error in deviations of the training scores."""
-        gold = torch.tensor(targets, device=outputs.device)
-        return (((outputs.float().squeeze(1) - gold) / self.deviation) ** 2).sum()
+        gold = torch.tensor(targets, dtype=torch.float64, device=outputs.device)
+        return (((outputs.squeeze(1) - gold) / self.deviation) ** 2).sum()
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
