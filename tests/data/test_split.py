@@ -1,7 +1,6 @@
 """A global batch divided over ranks and micro-batches: every sequence once, in the same places every time."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 

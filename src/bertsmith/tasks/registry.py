@@ -1,5 +1,6 @@
 """Tasks by name: ours, and those of others as `package.module:Class`."""
 
+import sys
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -22,12 +23,15 @@ TASKS = (
 def find_task(name: str) -> type[Task[Any]]:
     """The class of a task. Raises InputError when there is none of that name.
 
-    A name with a colon imports code: it may come from the user, never from a file.
+    A name with a colon imports code, also from the current folder: it may come from the user, never from a
+    file.
     """
     if name in TASKS:
         return _load(f"bertsmith.tasks.{name.replace('-', '_')}", "Task", name)
     module, colon, attribute = name.partition(":")
     if colon:
+        if "" not in sys.path:  # the current folder; last, so that it hides nothing that is installed
+            sys.path.append("")
         return _load(module, attribute, name)
     near = get_close_matches(name, TASKS, n=1)
     meant = f" Did you mean {near[0]!r}?" if near else ""
