@@ -1,4 +1,4 @@
-"""Fine-tuning by several processes: the same losses, though an epoch's last batch has too few rows for all."""
+"""Fine-tuning by several processes: the same losses, though an epoch's last batch has too few rows."""
 
 from pathlib import Path
 from typing import Any
