@@ -28,8 +28,8 @@ def _sequence_lost() -> None:
 
 
 def _other_dropout() -> None:
-    original = loop._seed
-    loop._seed = lambda seed, step, rank: original(seed + 1, step, rank)
+    original = loop.dropout_seed
+    loop.dropout_seed = lambda seed, step, rank: original(seed + 1, step, rank)
 
 
 def _one_bit_of_a_weight() -> None:

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.tasks.pretraining import PretrainingTask
-from bertsmith.training.loop import Loop
+from bertsmith.training.gradients import Gradients
 
 Step = dict[str, Any]
 
@@ -25,22 +25,22 @@ class Recording:
 
     def install(self) -> None:
         given: list[tuple[int, list[list[int]]]] = []
-        loss, forward_backward = PretrainingTask.loss, Loop._forward_backward
+        loss, compute = PretrainingTask.loss, Gradients.compute
 
         def recorded_loss(task: PretrainingTask, sequences: Sequences) -> Any:
             given.extend(masked(task, sequences))
             return loss(task, sequences)
 
-        def recorded_step(loop: Loop, sequences: Sequences) -> Any:
+        def recorded_step(step: Gradients, sequences: Sequences, *arguments: Any, **named: Any) -> Any:
             given.clear()
-            result = forward_backward(loop, sequences)
+            result = compute(step, sequences, *arguments, **named)
             self._write({"batch": sequences.keys.tolist(), "given": given})
-            if loop.progress.step == 0:
-                gradients = {name: p.grad for name, p in loop.task.model.named_parameters()}
-                save_file(gradients, self.path.with_suffix(".gradients"))
+            first = self.path.with_suffix(".gradients")
+            if not first.exists():
+                save_file({name: p.grad for name, p in step.task.model.named_parameters()}, first)
             return result
 
-        PretrainingTask.loss, Loop._forward_backward = recorded_loss, recorded_step
+        PretrainingTask.loss, Gradients.compute = recorded_loss, recorded_step
 
     def steps(self) -> list[Step]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]

@@ -19,6 +19,7 @@ from bertsmith.data.split import split
 from bertsmith.model.config import make_config
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.gradients import dropout_seed
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop, is_due
 
@@ -93,9 +94,9 @@ def test_gradients_are_clipped_after_the_last_micro_batch(
 
 def step(loop: Loop, batch: Sequences, micro_batch_tokens: int) -> tuple[dict[str, float], float, Gradients]:
     """Losses, gradient norm and gradients of one step, which is not taken."""
-    loop.machine = replace(loop.machine, micro_batch_tokens=micro_batch_tokens)
+    loop.gradients.machine = replace(loop.machine, micro_batch_tokens=micro_batch_tokens)
     loop.optimizer.zero_grad(set_to_none=False)
-    result = loop._forward_backward(batch)
+    result = loop.gradients.compute(batch, seed=0)
     return result.losses, result.gradient_norm, gradients_of(loop.task)
 
 
@@ -206,9 +207,7 @@ def test_a_damaged_last_checkpoint_is_written_again(tmp_path: Path, new_loop: Ne
 
 
 def test_dropout_differs_from_step_to_step_and_rank_to_rank() -> None:
-    from bertsmith.training.loop import _seed
-
-    seeds = {_seed(seed, step, rank) for seed in range(5) for step in range(20) for rank in range(8)}
+    seeds = {dropout_seed(seed, step, rank) for seed in range(5) for step in range(20) for rank in range(8)}
     assert len(seeds) == 5 * 20 * 8
 
 

@@ -5,26 +5,22 @@ killed and resumed from its checkpoint repeats the uninterrupted one to the bit.
 """
 
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-import torch
 from safetensors.numpy import save_file
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith.data.batch import Sequences
 from bertsmith.data.prefetch import prefetch
-from bertsmith.data.split import split
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.errors import TrainingStopped
 from bertsmith.tasks.objective import Objective
 from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
-from bertsmith.training.distributed import add_over_ranks, from_first, gather_over_ranks, wait
+from bertsmith.training.distributed import add_over_ranks, from_first, wait
+from bertsmith.training.gradients import Gradients, StepResult, dropout_seed
 from bertsmith.training.guard import Guard
 from bertsmith.training.interruption import Interruption
 from bertsmith.training.machine import Machine
@@ -50,18 +46,6 @@ class Observer(Protocol):
         ...
 
 
-@dataclass
-class StepResult:
-    """Losses per name, each the mean over the whole global batch; the gradient's norm before clipping."""
-
-    losses: dict[str, float]
-    gradient_norm: float
-
-    @property
-    def loss(self) -> float:
-        return sum(self.losses.values())
-
-
 class Loop:
     """Runs a task by a recipe until its steps or hours are over."""
 
@@ -85,10 +69,7 @@ class Loop:
         self.progress = Progress()
         self.schedule = Schedule(recipe.optimizer.learning_rate, recipe.warmup_share)
         self.guard = Guard(recipe.guard.spike_factor)
-        self._losses = _LossModule(task)
-        self._parallel: nn.Module = self._losses
-        if machine.ranks.count > 1:
-            self._parallel = DistributedDataParallel(self._losses, gradient_as_bucket_view=True)
+        self.gradients = Gradients(task, machine, recipe.optimizer.clip)
         self._interruption = Interruption()
         self._stop_agreed = False
         self._saved_step: int | None = None
@@ -104,7 +85,8 @@ class Loop:
     def run(self) -> None:
         """Trains to the end. Raises TrainingStopped, or KeyboardInterrupt after saving a checkpoint."""
         self.task.model.train()
-        self._settle_exchange()
+        if self.gradients.needs_settling:
+            self.gradients.settle(next(self.task.batches(self.progress.cursor)).sequences)
         self._restart_clock()
         with self._interruption:
             while self._share_done() < 1 and not self._ended:
@@ -123,7 +105,7 @@ class Loop:
 
     def evaluate(self) -> dict[str, float]:
         """Held-out metrics of the whole held-out sample, reported to the observer."""
-        with self._autocast():
+        with self.machine.autocast():
             metrics = self.task.evaluate(
                 self.machine.ranks.rank,
                 self.machine.ranks.count,
@@ -154,7 +136,9 @@ class Loop:
         learning_rate = self.schedule.learning_rate(self._share_done(half_a_step=0.5))
         set_learning_rate(self.optimizer, learning_rate)
         started = time.monotonic()
-        result = self._forward_backward(batch.sequences)
+        seed = dropout_seed(self.recipe.seed, self.progress.step, self.machine.ranks.rank)
+        result = self.gradients.compute(batch.sequences, seed, stop=self._interruption.asked)
+        self._stop_agreed = result.stop  # every rank stops after the same step
         if verdict := self.guard.verdict(self.progress, result.loss, result.gradient_norm):
             self._refuse(batch, verdict)
             return False
@@ -176,63 +160,9 @@ class Loop:
         self._after_step(before)
         return self._share_done() < 1 and not self._ended and self._phase() == self.progress.cursor.phase
 
-    # -- one step ------------------------------------------------------------------------------------------
-
-    def _forward_backward(self, sequences: Sequences) -> StepResult:
-        """Gradients of the whole global batch's loss, clipped."""
-        ranks = self.machine.ranks
-        torch.manual_seed(_seed(self.recipe.seed, self.progress.step, ranks.rank))
-        counts = self.task.counts(sequences)
-        parts = split(sequences, ranks.count, self.machine.micro_batch_tokens)
-        micro_batches, weight = _own_or_spare(parts, ranks.rank)
-        with self._autocast():
-            self.task.begin_step(parts, ranks.rank, gather_over_ranks)
-        totals = torch.zeros(len(counts), device=self.machine.device)
-        for number, micro_batch in enumerate(micro_batches, start=1):
-            with self._gradients_shared(number == len(micro_batches)), self._autocast():
-                losses = self._parallel(micro_batch)
-                # the ranks' gradients are averaged by DDP, but the loss is a sum: hence the factor
-                shares = torch.stack([losses[name] / counts[name] for name in counts]) * weight
-                (shares.sum() * ranks.count).backward()
-            totals += shares.detach()
-        norm = nn.utils.clip_grad_norm_(
-            self.task.model.parameters(), self.recipe.optimizer.clip, foreach=True
-        )
-        mean = dict(zip(counts, totals.tolist(), strict=True))
-        shared = add_over_ranks({**mean, "stop": float(self._interruption.asked)}, self.machine.device)
-        self._stop_agreed = shared.pop("stop") > 0  # every rank stops after the same step
-        return StepResult(shared, float(norm))
-
     def _interrupted_on_any_rank(self) -> bool:
         asked = {"stop": float(self._interruption.asked)}
         return add_over_ranks(asked, self.machine.device)["stop"] > 0
-
-    def _gradients_shared(self, last: bool) -> AbstractContextManager[None]:
-        """Ranks exchange gradients once a step, after the last micro-batch."""
-        if isinstance(self._parallel, DistributedDataParallel) and not last:
-            context: AbstractContextManager[None] = self._parallel.no_sync()
-            return context
-        return nullcontext()
-
-    def _settle_exchange(self) -> None:
-        """One backward pass for nothing, since DDP arranges its buckets anew after the first one.
-
-        The arrangement decides in what order three or more ranks' gradients are added up, and so their last
-        bit: a resumed run must start with the one that the uninterrupted run had by then.
-        """
-        if not isinstance(self._parallel, DistributedDataParallel):
-            return
-        ranks = self.machine.ranks
-        batch = next(self.task.batches(self.progress.cursor))
-        parts = split(batch.sequences, ranks.count, self.machine.micro_batch_tokens)
-        (micro_batch, *_), _ = _own_or_spare(parts, ranks.rank)
-        with self._autocast():
-            torch.stack(list(self._parallel(micro_batch).values())).sum().backward()
-        self.optimizer.zero_grad()
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        enabled = self.machine.precision != torch.float32
-        return torch.autocast(self.machine.device.type, self.machine.precision, enabled=enabled)
 
     def _after_step(self, before: float) -> None:
         step, after = self.progress.step, self._share_done()
@@ -341,25 +271,6 @@ class Loop:
         self.observer.record(kind, self.progress.step, **values)
 
 
-class _LossModule(nn.Module):
-    """The task's loss as a module, which is what DistributedDataParallel wraps."""
-
-    def __init__(self, task: Objective) -> None:
-        super().__init__()
-        self.model = task.model
-        self._loss: Callable[[Sequences], dict[str, Tensor]] = task.loss
-
-    def forward(self, sequences: Sequences) -> dict[str, Tensor]:
-        return self._loss(sequences)
-
-
-def _own_or_spare(parts: Sequence[list[Sequences]], rank: int) -> tuple[list[Sequences], float]:
-    """A rank's micro-batches and their weight, 1; for a rank without any, another's with the weight 0, since
-    the ranks exchange gradients together or not at all.
-    """
-    return (parts[rank], 1.0) if parts[rank] else (next(filter(None, parts))[:1], 0.0)
-
-
 def is_due(every: float, step: int, before: float, after: float) -> bool:
     """Whether what is done `every` so many steps, or share of the run, is due after this step."""
     if every >= 1:
@@ -369,8 +280,3 @@ def is_due(every: float, step: int, before: float, after: float) -> bool:
 
 def _bad_batch(folder: Path, step: int) -> Path:
     return folder / f"bad-batch-step-{step}.safetensors"
-
-
-def _seed(seed: int, step: int, rank: int) -> int:
-    """Dropout's seed: a function of where the run stands, so that there is no random state to save."""
-    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))

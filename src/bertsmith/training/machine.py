@@ -2,7 +2,9 @@
 
 import math
 import os
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -23,6 +25,10 @@ class Machine:
     peak: float
     ranks: Ranks
     micro_batch_tokens: int
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Products in this precision, where it isn't float32."""
+        return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
 
 
 def set_up_machine(settings: HardwareSettings, micro_batch_tokens: int | None, hardware: Hardware) -> Machine:
