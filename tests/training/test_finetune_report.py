@@ -23,6 +23,7 @@ from bertsmith.tasks.tagging import TaggedExample
 from bertsmith.tasks.tagging import Task as Tagging
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.text_task import TextExample
+from bertsmith.tasks.uncertainty import score_of, standard_error
 from bertsmith.text.squad import Question
 from bertsmith.training.finetune_charts import risk_points
 from bertsmith.training.finetune_figures import (
@@ -33,8 +34,6 @@ from bertsmith.training.finetune_figures import (
     figure,
     metric_name,
     score_by_length,
-    score_of,
-    standard_error,
     worst_errors,
 )
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
@@ -281,8 +280,8 @@ def test_the_best_baseline_is_the_best_of_those_that_look_at_the_text() -> None:
 
 def test_the_standard_error_of_a_mean_agrees_with_the_bootstrap() -> None:
     task, dev = classified(300)
-    of_mean = standard_error(task, dev, task.details(dev.predictions, dev.split.examples))
-    by_bootstrap = standard_error(task, dev, Details())
+    of_mean = standard_error(task, dev, task.details(dev.predictions, dev.split.examples).answers)
+    by_bootstrap = standard_error(task, dev, ())
     assert of_mean is not None
     assert by_bootstrap == pytest.approx(of_mean, rel=0.25)
 
@@ -291,13 +290,20 @@ def test_the_standard_error_of_a_correlation_agrees_with_its_theory() -> None:
     task, dev = scored(Regression)
     rho = dev.model["spearman"]
     theory = (1 - rho**2) * math.sqrt(1 + rho**2 / 2) / math.sqrt(200 - 3)  # Bonett and Wright 2000
-    found = standard_error(task, dev, task.details(dev.predictions, dev.split.examples))
+    found = standard_error(task, dev, task.details(dev.predictions, dev.split.examples).answers)
     assert found == pytest.approx(theory, rel=0.4)
+
+
+def test_the_standard_error_is_kept_among_the_results() -> None:
+    task, dev = classified(300)
+    wanted = standard_error(task, dev, task.details(dev.predictions, dev.split.examples).answers)
+    assert wanted is not None and wanted > 0
+    assert results_of(task, dev).record()["sides"]["dev"]["standard_error"] == wanted
 
 
 def test_one_example_has_no_standard_error() -> None:
     task, dev = classified(1)
-    assert standard_error(task, dev, Details()) is None
+    assert standard_error(task, dev, ()) is None
 
 
 def test_the_worst_errors_are_the_surest_wrong_answers() -> None:

@@ -8,7 +8,9 @@ from bertsmith.training.results import Results
 def show_results(results: Results) -> None:
     """A table for each file, the restarts, then the warnings."""
     for name, side in results.sides.items():
-        show_side(side, f"{name}: {side.rows:,} rows")
+        error = results.standard_errors[name]
+        spread = "" if error is None else f", {results.task.main_metric} ± {error:.4f}"
+        show_side(side, f"{name}: {side.rows:,} rows{spread}")
     summary = results.summary()
     if len(results.restarts) > 1:
         console.print(

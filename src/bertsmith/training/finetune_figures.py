@@ -13,9 +13,10 @@ import numpy as np
 
 from bertsmith.tasks.details import Answer, Confusion, Details
 from bertsmith.tasks.judging import Side
-from bertsmith.tasks.scores import ClassScore, Floats, Ints, LengthScore, by_length, standard_errors
+from bertsmith.tasks.scores import ClassScore, Floats, LengthScore, by_length
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.thresholds import risk_coverage
+from bertsmith.tasks.uncertainty import groups_of, score_of
 from bertsmith.training import units
 from bertsmith.training.report_tables import MOST_ROWS, Table
 from bertsmith.training.results import Results
@@ -23,7 +24,6 @@ from bertsmith.training.results import Results
 MOST_CLASSES = 20
 NO_BREAK = "\N{NO-BREAK SPACE}"
 LONGEST_TEXT = 240  # characters of a text that are shown
-_SCORED_AGAIN = 100_000  # examples that a bootstrap may score: seconds, whatever the size of the file
 _SHARES = re.compile("accuracy|f1|precision|recall|exact_match")
 _WORDS = {
     "f1": "F1",
@@ -74,60 +74,13 @@ def figure(name: str, value: float, error: float | None = None) -> str:
     return f"{factor * value:.{decimals}f}{spread}{unit}".replace(" ", NO_BREAK)
 
 
-def standard_error(task: Task[Any], side: Side, details: Details) -> float | None:
-    """How far the main metric would move on other examples of the same kind; None for a single example.
-
-    Where the metric is the mean of the answers' scores, or of those of rows that belong together (a query's
-    candidates), the error of that mean; else by bootstrap, of 25 resamples for large files, which give it to
-    a seventh of itself, to 200 for small ones.
-    """
-    if side.rows < 2:
-        return None
-    for scores in (np.array([answer.score for answer in details.answers]), _scores_of_groups(task, side)):
-        if len(scores) > 1 and math.isclose(scores.mean(), side.model[task.main_metric], abs_tol=1e-9):
-            return float(scores.std(ddof=1) / math.sqrt(len(scores)))
-
-    def of_some(rows: Ints) -> dict[str, float]:
-        return {"score": score_of(task, side, rows)}
-
-    resamples = min(max(_SCORED_AGAIN // side.rows, 25), 200)
-    return standard_errors(of_some, side.rows, resamples).get("score")
-
-
-def _groups(task: Task[Any], side: Side) -> list[Ints]:
-    """The rows that belong together, group by group; each alone where the task has no rule for that."""
-    if type(task).kept_together is Task.kept_together:
-        return [np.array([row]) for row in range(side.rows)]
-    found: dict[tuple[str, ...], list[int]] = {}
-    for row, example in enumerate(side.split.examples):
-        found.setdefault(tuple(task.kept_together(example)), []).append(row)
-    return [np.array(rows) for rows in found.values()]
-
-
-def _scores_of_groups(task: Task[Any], side: Side) -> Floats:
-    """The main metric of each group that has one; none where rows stand alone."""
-    groups = _groups(task, side)
-    if len(groups) == side.rows:
-        return np.zeros(0)
-    scores: Floats = np.array([score_of(task, side, rows) for rows in groups])
-    measured: Floats = scores[~np.isnan(scores)]
-    return measured
-
-
-def score_of(task: Task[Any], side: Side, rows: Ints) -> float:
-    """The main metric of some of the examples."""
-    numbers = rows.tolist()
-    predictions = [side.predictions[number] for number in numbers]
-    return task.metrics(predictions, [side.split.examples[number] for number in numbers])[task.main_metric]
-
-
-def headline(results: Results, errors: dict[str, float | None]) -> list[tuple[str, str]]:
+def headline(results: Results) -> list[tuple[str, str]]:
     """The figures to remember, the most telling first."""
     metric = results.task.main_metric
     tiles = [
         (
             f"{metric_name(metric)} on {name}, ± standard error",
-            figure(metric, side.model[metric], errors[name]),
+            figure(metric, side.model[metric], results.standard_errors[name]),
         )
         for name, side in results.sides.items()
     ]
@@ -228,7 +181,7 @@ def score_by_length(task: Task[Any], side: Side) -> list[LengthScore]:
     are never divided, and count by their mean.
     """
     words = [sum(len(text.split()) for text in task.texts(example)) for example in side.split.examples]
-    groups = _groups(task, side)
+    groups = groups_of(task, side)
     lengths = [round(sum(words[row] for row in rows.tolist()) / len(rows)) for rows in groups]
     found = by_length(lengths, lambda some: score_of(task, side, np.concatenate([groups[n] for n in some])))
     return [each for each in found if not math.isnan(each.score)]

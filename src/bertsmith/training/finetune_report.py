@@ -41,19 +41,13 @@ def write_finetune_report(out: Path, recipe: FinetuneRecipe, results: Results) -
 def render_finetune(out: Path, recipe: FinetuneRecipe, results: Results) -> str:
     """The page as text. What comes from data, such as texts and labels, is escaped."""
     task, dev = results.task, results.sides["dev"]
-    details = {
-        name: task.details(side.predictions, side.split.examples) for name, side in results.sides.items()
-    }
-    errors = {
-        name: finetune_figures.standard_error(task, side, details[name])
-        for name, side in results.sides.items()
-    }
+    details, errors = results.details["dev"], results.standard_errors
     logs = [_log(out / "restarts" / str(number + 1)) for number in range(len(results.restarts))]
     return render_page(
         TEMPLATE,
         title=f"Fine-tuning · {out.resolve().name}",
         status=_status(recipe, results),
-        headline=finetune_figures.headline(results, errors),
+        headline=finetune_figures.headline(results),
         warnings=[*results.warnings, *_log_warnings(logs)],
         sides=[
             finetune_figures.side_table(name, side, task.main_metric, errors[name])
@@ -62,13 +56,13 @@ def render_finetune(out: Path, recipe: FinetuneRecipe, results: Results) -> str:
         strip=_strip(results),
         restarts=finetune_figures.restart_table(results) if len(results.restarts) > 1 else None,
         curves=_curves(logs, results),
-        details=details["dev"],
+        details=details,
         figures=finetune_figures,
-        where=_where_pictures(results, details["dev"]),
-        sure=_sure_pictures(results, details["dev"]),
+        where=_where_pictures(results, details),
+        sure=_sure_pictures(results, details),
         calibration=[(finetune_figures.metric_name(n), f"{v:.4f}") for n, v in results.figures.items()],
-        coverage=_coverage(details["dev"]),
-        worst=finetune_figures.worst_errors(task, dev, details["dev"]),
+        coverage=_coverage(details),
+        worst=finetune_figures.worst_errors(task, dev, details),
         settings=_settings(recipe, results),
         command=command(recipe),
         environment=report_tables.raw_facts(_environment(recipe, logs)),

@@ -8,12 +8,15 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.files import sha256, write_json
+from bertsmith.tasks.details import Details
 from bertsmith.tasks.judging import Side
 from bertsmith.tasks.task import Metrics, Task
+from bertsmith.tasks.uncertainty import standard_error
 from bertsmith.text.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 
@@ -61,6 +64,22 @@ class Results:
             found.append(f"{self.degenerate} of {len(self.restarts)} restarts learned nothing")
         return found
 
+    @cached_property
+    def details(self) -> dict[str, Details]:
+        """Of each side, where the model errs."""
+        return {
+            name: self.task.details(side.predictions, side.split.examples)
+            for name, side in self.sides.items()
+        }
+
+    @cached_property
+    def standard_errors(self) -> dict[str, float | None]:
+        """Of each side's main metric."""
+        return {
+            name: standard_error(self.task, side, self.details[name].answers)
+            for name, side in self.sides.items()
+        }
+
     def summary(self) -> dict[str, float]:
         """Mean, spread and best of the restarts' scores on dev."""
         scores = [each.score for each in self.restarts]
@@ -76,7 +95,12 @@ class Results:
             "labels": list(self.task.labels),
             "train_rows": self.train_rows,
             "sides": {
-                name: {"rows": side.rows, "model": side.model, "baselines": side.baselines}
+                name: {
+                    "rows": side.rows,
+                    "model": side.model,
+                    "standard_error": self.standard_errors[name],
+                    "baselines": side.baselines,
+                }
                 for name, side in self.sides.items()
             },
             "figures": self.figures,
