@@ -10,6 +10,7 @@ import pytest
 from bertsmith.cli import quickstart
 from bertsmith.cli.main import main
 from bertsmith.text.corpus import CorpusSettings, build_corpus
+from bertsmith.training.origin_task import ROWS
 
 SUBJECTS = ("court", "judge", "witness", "clerk", "lawyer", "jury", "tenant", "bank")
 
@@ -71,17 +72,20 @@ def test_its_model_is_put_to_use_where_texts_have_several_sources(
     monkeypatch.setattr(quickstart, "find_spec", lambda _: None)
     draw = random.Random(0)
     for name in ("north", "south"):
-        texts = [" ".join(_sentence(draw, name) for _ in range(3)) for _ in range(110)]
+        texts = [" ".join(_sentence(draw, name) for _ in range(3)) for _ in range(150)]
         lines = "\n".join(json.dumps({"text": text}) for text in texts)
         Path(f"{name}.jsonl").write_text(lines)
     command = ["quickstart", "--minutes", "0.02", "--vocab-size", "120", "--out", "made"]
     corpus = build_corpus(["north.jsonl", "south.jsonl"], Path("made/corpus"), settings=CorpusSettings())
-    assert corpus.manifest.kept.documents == 220
+    assert corpus.manifest.kept.documents == 300
     assert main(command) == 0
     screen = capsys.readouterr().out
     assert "which of 2 sources" in screen
     for start in ("pre-trained above", "random weights", "majority", "TF-IDF"):
         assert start in screen
+    rows = {name: set(Path(f"made/origin/rows/{name}.jsonl").read_text().splitlines()) for name in ROWS}
+    assert {name: len(found) for name, found in rows.items()} == {"train": 128, "dev": 64, "test": 64}
+    assert len(set.union(*rows.values())) == 256, "a text in two files"
     made = {path: path.stat().st_mtime_ns for path in Path("made").rglob("*") if path.is_file()}
     assert main(command) == 0
     assert {path: path.stat().st_mtime_ns for path in Path("made").rglob("*") if path.is_file()} == made

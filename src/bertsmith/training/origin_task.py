@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +23,30 @@ from bertsmith.text.jsonl import write_jsonl
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.finetune import finetune
 
-CLASSES, TRAIN_ROWS, DEV_ROWS = 8, 64, 32  # rows a class
+CLASSES = 8
+ROWS = {"train": 64, "dev": 32, "test": 32}  # a class
 _FEWEST_WORDS, _MOST_WORDS = 20, 60
 
 
 @dataclass(frozen=True)
 class Start:
-    """A model to begin with, and how long it is trained: a larger one needs fewer passes."""
+    """A model to begin with, how long it is trained (a larger one needs fewer passes), and how often."""
 
     name: str
     model: str
     settings: tuple[str, ...]
+    seeds: int
 
 
 def write_origin_task(corpus: Corpus, folder: Path) -> int:
-    """Writes train.jsonl and dev.jsonl of texts from the sources that have most, unless they are there;
-    returns how many sources.
+    """Writes train.jsonl, dev.jsonl and test.jsonl of texts from the sources that have most, unless they are
+    there; returns how many sources.
 
-    Which texts, and on which side, is decided by a hash of their names: stable when the corpus grows. With
+    Which texts, and in which file, is decided by a hash of their names: stable when the corpus grows. With
     fewer than two sources of enough text nothing is written, and 0 returned.
     """
-    if (folder / "dev.jsonl").exists():
-        lines = (folder / "dev.jsonl").read_text(encoding="utf-8").splitlines()
+    if (folder / "test.jsonl").exists():
+        lines = (folder / "test.jsonl").read_text(encoding="utf-8").splitlines()
         return len({json.loads(line)["label"] for line in lines})
     texts: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for document in corpus.documents("train"):
@@ -52,13 +55,17 @@ def write_origin_task(corpus: Corpus, folder: Path) -> int:
             order = hashlib.blake2b(document.id.encode(), digest_size=8).hexdigest()
             texts[document.source].append((order, " ".join(words[:_MOST_WORDS])))
     most = sorted((source for source in texts), key=lambda source: (-len(texts[source]), source))
-    chosen = [source for source in most[:CLASSES] if len(texts[source]) >= TRAIN_ROWS + DEV_ROWS]
+    chosen = [source for source in most[:CLASSES] if len(texts[source]) >= sum(ROWS.values())]
     if len(chosen) < 2:
         return 0
-    rows = {source: sorted(texts[source])[: TRAIN_ROWS + DEV_ROWS] for source in chosen}
+    rows = {source: iter(sorted(texts[source])) for source in chosen}
     with atomic_folder(folder, replace=True) as partial:
-        for name, part in (("train", slice(0, TRAIN_ROWS)), ("dev", slice(TRAIN_ROWS, None))):
-            records = [{"text": text, "label": source} for source in chosen for _, text in rows[source][part]]
+        for name, count in ROWS.items():
+            records = [
+                {"text": text, "label": source}
+                for source in chosen
+                for _, text in islice(rows[source], count)
+            ]
             write_jsonl(records, partial / f"{name}.jsonl")
     return len(chosen)
 
@@ -74,24 +81,29 @@ def write_random_start(model: Path, folder: Path) -> None:
 
 
 def compare_starts(
-    rows: Path, starts: list[Start], out: Path, restarts: int, progress: Progress | None = None
-) -> dict[str, dict[str, Any]]:
-    """Fine-tunes every start on the same rows with the same seeds: results.json of each, made once."""
-    found = {}
-    for number, start in enumerate(starts):
+    rows: Path, starts: list[Start], out: Path, progress: Progress | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """Fine-tunes every start on the same rows: results.json of each seed, made once.
+
+    Each seed keeps the epoch that is best on dev; test has no part in it.
+    """
+    runs = [(start, seed) for start in starts for seed in range(start.seeds)]
+    found: dict[str, list[dict[str, Any]]] = {start.name: [] for start in starts}
+    for number, (start, seed) in enumerate(runs):
         if progress is not None:
-            progress(number, len(starts), "models")
-        run = out / start.name.replace(" ", "-")
+            progress(number, len(runs), "models")
+        run = out / start.name.replace(" ", "-") / f"seed-{seed}"
         if not (run / "results.json").exists():
             finetune(
                 "classification",
-                f"restarts={restarts}",
+                f"seed={seed}",
                 *start.settings,
                 model=start.model,
                 train=str(rows / "train.jsonl"),
                 dev=str(rows / "dev.jsonl"),
+                test=str(rows / "test.jsonl"),
                 out=str(run),
                 resume=True,
             )
-        found[start.name] = read_json(run / "results.json")
+        found[start.name].append(read_json(run / "results.json"))
     return found
