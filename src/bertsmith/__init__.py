@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from bertsmith.text.vocabulary import VocabularySettings, train_tokenizer
     from bertsmith.training.finetune import FinetuneResult, finetune
     from bertsmith.training.hardware import Hardware
+    from bertsmith.training.plan import plan
     from bertsmith.training.pretrain import pretrain
     from bertsmith.training.recipe import Recipe, read_recipe
 
@@ -76,6 +77,7 @@ _MODEL = {
 _RUN = {
     "Recipe": "bertsmith.training.recipe",
     "read_recipe": "bertsmith.training.recipe",
+    "plan": "bertsmith.training.plan",
     "pretrain": "bertsmith.training.pretrain",
     "finetune": "bertsmith.training.finetune",
     "FinetuneResult": "bertsmith.training.finetune",
@@ -148,6 +150,7 @@ __all__ = [
     "load_encoder",
     "load_pretraining_model",
     "locate_model",
+    "plan",
     "preset",
     "pretrain",
     "read_recipe",

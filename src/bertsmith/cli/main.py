@@ -57,6 +57,7 @@ COMMANDS = (
     Command("quickstart", "bertsmith.cli.quickstart:quickstart", "The whole flow in ten minutes.", _FLOW),
     Command("corpus", "bertsmith.cli.corpus:app", "Raw text to a corpus, and to tokens.", _FLOW),
     Command("tokenizer", "bertsmith.cli.tokenizer:app", "A vocabulary from a corpus; a report on it.", _FLOW),
+    Command("plan", "bertsmith.cli.plan:plan", "Hours, cost and memory of a run, beforehand.", _FLOW),
     Command("pretrain", "bertsmith.cli.pretrain:pretrain", "Train a BERT by a recipe, or go on.", _FLOW),
     Command("finetune", "bertsmith.cli.finetune:finetune", "Train a head on labelled text.", _FLOW),
     Command("tune", "bertsmith.cli.tune:tune", "Search the settings that suit a task.", _FLOW),

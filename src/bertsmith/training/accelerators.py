@@ -39,6 +39,11 @@ class Accelerator:
     gpus_per_node: int = 1
     network_bandwidth: float = 0.0
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it was measured on the spot."""
+        return self.name in _MEASURED
+
     def share(self, width: int) -> float:
         """Of the peak, for a model `width` wide: interpolated between the widths that are known."""
         known = sorted(self.shares)
@@ -55,10 +60,13 @@ class Accelerator:
 
 def find_accelerator(name: str) -> Accelerator:
     """An entry of the table. Raises InputError naming the nearest; `here` is `measure_here`'s to answer."""
-    table = accelerators()
-    if name.lower() in table:
-        return table[name.lower()]
-    near = nearest(name.lower(), [HERE, *table])
+    table, wanted = accelerators(), name.lower()
+    if wanted in table:
+        return table[wanted]
+    longer = [
+        entry for entry in table if entry.startswith(wanted)
+    ]  # a100 means one of its kinds, not the a10
+    near = nearest(wanted, longer or [HERE, *table])
     raise InputError(
         f"Unknown hardware {name!r}.{near} There are: {HERE} (this machine, measured), {', '.join(table)}."
     )

@@ -16,8 +16,8 @@ def memory_warnings(
     if memory.total <= hardware.memory:
         return []
     said = (
-        f"This does not fit: about {memory.total / _GB:.1f} GB are needed with {micro_batch_tokens:,} tokens at "
-        f"a time, and {hardware.title} has {hardware.memory / _GB:.1f} GB."
+        f"This does not fit: about {memory.total / _GB:.1f} GB are needed with {micro_batch_tokens:,} tokens "
+        f"at a time, and {hardware.title} has {hardware.memory / _GB:.1f} GB."
     )
     fitting = largest_micro_batch(model, recipe, hardware.memory)
     if fitting is not None:
@@ -37,7 +37,7 @@ def memory_warnings(
 def largest_micro_batch(model: PretrainingModel, recipe: Recipe, memory: float) -> int | None:
     """The largest power of two, from the longest sequence up, that fits; None if none does."""
     longest = max(recipe.data.sequence_lengths)
-    tokens = 2 ** (longest - 1).bit_length()
+    tokens = 1 << (longest - 1).bit_length()
     if step_memory(model, recipe, tokens).total > memory:
         return None
     most = recipe.data.batch_size * longest

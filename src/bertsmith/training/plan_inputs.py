@@ -1,4 +1,4 @@
-"""What a plan can know of a recipe's model and data: real where the files are there, else a stated assumption."""
+"""What a plan can know of a recipe's model and data: real where the files are, else a stated assumption."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from bertsmith.training.workload import StepAmounts, full_step, sampled_step
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """The model as a blueprint without memory, the token store if there is one, and what had to be assumed."""
+    """The model as a blueprint, the token store if there is one, and sentences on what had to be assumed."""
 
     model: PretrainingModel
     store: TokenStore | None

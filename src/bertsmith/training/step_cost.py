@@ -92,9 +92,8 @@ def step_parts(
     """The seconds of a step, part by part. `micro_batches` are those of one GPU."""
     speed = gpus * hardware.peak * hardware.share(config.hidden_size)
     bandwidth = _REACHED * hardware.memory_bandwidth
-    written = (
-        2.0 * how.attention_passes * config.num_hidden_layers * config.num_attention_heads * step.squares
-    )
+    scores = config.num_hidden_layers * config.num_attention_heads * step.squares
+    written = 2.0 * how.attention_passes * scores
     parts = []
     for name, operations in operations_by_part(config, step, next_sentence, how).items():
         moved = written if name == "attention" else 0.0

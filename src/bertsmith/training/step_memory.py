@@ -21,7 +21,7 @@ _HEADER_LENGTH, _HEADER_ALIGNMENT = 8, 8
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one GPU. The first three are exact; `activations` is the rough upper bound a run checks itself by."""
+    """Of one GPU. The first three are exact; `activations` is the rough bound that a run checks itself by."""
 
     weights: int
     gradients: int
@@ -33,13 +33,12 @@ class Memory:
         return self.weights + self.gradients + self.moments + self.activations
 
 
-def step_memory(model: PretrainingModel, recipe: Recipe, micro_batch_tokens: int) -> Memory:
+def step_memory(model: PretrainingModel, recipe: Recipe, micro_batch_tokens: int, gpus: int = 1) -> Memory:
     """What training takes. `model` may be a blueprint: nothing but shapes is read."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     size = _FLOAT * sum(parameter.numel() for parameter in trained)
     weights = _FLOAT * sum(parameter.numel() for parameter in model.parameters())
-    # only the micro-batch matters to `step_bytes`
-    machine = Machine(torch.device("cpu"), torch.float32, 1.0, Ranks(), micro_batch_tokens)
+    machine = Machine(torch.device("cpu"), torch.float32, 1.0, Ranks(0, gpus), micro_batch_tokens)
     activations = step_bytes(model, recipe, machine)
     return Memory(weights, size, 2 * size + _FLOAT * len(trained), activations)
 

@@ -1,4 +1,4 @@
-"""This machine as `bertsmith plan` sees one: its matrix product and its memory's speed, measured in seconds."""
+"""This machine as `bertsmith plan` sees one: its matrix product and its memory's speed, measured now."""
 
 import statistics
 import time
@@ -6,28 +6,30 @@ import time
 import torch
 
 from bertsmith.training.accelerators import Accelerator, entry_for_here
-from bertsmith.training.hardware import Hardware, matmul_flops
+from bertsmith.training.hardware import Hardware
+from bertsmith.training.machine import set_up_machine
+from bertsmith.training.settings import HardwareSettings
 
 _CPU_BYTES, _CUDA_BYTES = 2**27, 2**30  # beyond every cache; copied in a few milliseconds
 _FEWEST_COPIES = 5
 
 
-def measure_here(seconds: float = 1.0, hardware: Hardware | None = None) -> Accelerator:
-    """Measures the matrix product for `seconds` and copies memory for half as long.
+def measure_here(settings: HardwareSettings | None = None, hardware: Hardware | None = None) -> Accelerator:
+    """Measures the matrix product and copies memory, half a second each.
 
-    In the precision that training would take, and with its number of threads.
+    On the device, in the precision and with the threads that training by `settings` would take.
     """
     hardware = hardware or Hardware.detect()
-    torch.set_num_threads(hardware.threads)
-    device = hardware.device
-    on_gpu = device.type == "cuda"
+    machine = set_up_machine(settings or HardwareSettings(), None, hardware)
+    on_gpu = machine.device.type == "cuda"
+    processor = f"{hardware.processor}, threads: {torch.get_num_threads()}"
     return entry_for_here(
-        device.type,
-        title=hardware.gpus[0].name if on_gpu else f"{hardware.processor}, {hardware.threads} threads",
-        precision=str(hardware.precision).removeprefix("torch."),
-        peak=matmul_flops(hardware.precision, seconds, device),
+        machine.device.type,
+        title=hardware.gpus[0].name if on_gpu else processor,
+        precision=str(machine.precision).removeprefix("torch."),
+        peak=machine.peak,
         memory=float(min(gpu.memory for gpu in hardware.gpus) if on_gpu else hardware.memory_available),
-        memory_bandwidth=memory_bandwidth(device, seconds / 2),
+        memory_bandwidth=memory_bandwidth(machine.device),
     )
 
 

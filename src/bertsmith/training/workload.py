@@ -7,7 +7,7 @@ full: `data.batch_size` sequences of the phase's length.
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -39,19 +39,13 @@ class StepAmounts:
     def masked_share(self) -> float:
         return self.masked / self.tokens
 
-    def scaled(self, factor: float) -> "StepAmounts":
-        """A part of a step, or several."""
-        return StepAmounts(
-            self.sequences * factor, self.tokens * factor, self.squares * factor, self.masked * factor
-        )
-
 
 @dataclass(frozen=True)
 class PhaseWork:
     """Steps of one phase, and what each of them holds."""
 
     sequence_length: int
-    steps: float
+    steps: int
     step: StepAmounts
 
     @property
@@ -67,7 +61,7 @@ def steps_of_phases(recipe: Recipe, steps: int) -> list[int]:
         bisect_left(range(steps), phase, key=lambda step: recipe.phase(step / steps)) for phase in phases
     ]
     bounds = [0, *starts, steps]
-    return [end - start for start, end in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [end - start for start, end in pairwise(bounds)]
 
 
 def full_step(recipe: Recipe, phase: int) -> StepAmounts:
@@ -90,7 +84,9 @@ def sampled_step(recipe: Recipe, phase: int, store: TokenStore, tokenizer: Token
         data.short_probability,
     )  # fmt: skip
     masker = Masker(tokenizer, MaskingRates(**recipe.masking.model_dump()))
-    most = min(recipe.steps or _SAMPLED_BATCHES, _SAMPLED_BATCHES)
+    most = _SAMPLED_BATCHES
+    if recipe.steps is not None:
+        most = min(most, max(1, steps_of_phases(recipe, recipe.steps)[phase]))
     batches = (batch.sequences for batch in islice(stream.batches(Cursor(phase)), most))
     return _mean(batches, masker)
 

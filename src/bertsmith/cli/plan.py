@@ -1,0 +1,162 @@
+"""`bertsmith plan`: hours, cost and memory of a run before anything is paid."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from bertsmith.training.plan import Plan
+
+
+def plan(
+    recipe: str,
+    *overrides: str,
+    hardware: str = "here",
+    gpus: int = 1,
+    price_per_hour: float | None = None,
+    tokens: float | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Say what a pre-training run will take before it is begun: hours, cost, memory, tokens, checkpoints.
+
+    Trains nothing and writes nothing. The data need not exist; a token store that does is looked into, and
+    so is a tokenizer. docs/plan.md has the cost model, and how far off it was of published runs.
+
+    Parameters
+    ----------
+    recipe
+        One of ours (quickstart, budget, bert-base, bert-large, roberta-base) or a TOML file.
+    overrides
+        Settings as dotted.key=value, as for bertsmith pretrain.
+    hardware
+        What it will run on: h100, h200, a100-80, l4, rtx-4090 and others; `here` measures this
+        machine for some seconds.
+    gpus
+        How many of them.
+    price_per_hour
+        Of one GPU, in any currency.
+    tokens
+        Train on so many tokens, whatever the recipe says of steps or hours: 3e9, for instance.
+    json
+        Print everything as JSON.
+
+    Examples
+    --------
+    bertsmith plan bert-base --hardware h100 --gpus 8 --price-per-hour 2.50
+
+    bertsmith plan budget hours=4 corpus=stores/law tokenizer=tokenizers/law
+
+    bertsmith plan bert-base model.size=small --tokens 3e9 --hardware rtx-4090
+    """
+    from bertsmith.training.plan import plan as make_plan
+
+    made = make_plan(
+        recipe, *overrides, hardware=hardware, gpus=gpus, price_per_hour=price_per_hour, tokens=tokens
+    )
+    if json:
+        _print_json(made)
+    else:
+        _print_page(made)
+
+
+def as_json(plan: "Plan") -> dict[str, Any]:
+    """The plan in plain values; what is computed from others stands with them."""
+    from dataclasses import asdict
+    from json import loads
+
+    values = asdict(plan)
+    values["recipe"] = loads(plan.recipe.model_dump_json())
+    values["memory"]["total"] = plan.memory.total
+    values["operations"] = plan.operations
+    return values
+
+
+def _print_json(plan: "Plan") -> None:
+    from json import dumps
+
+    print(dumps(as_json(plan), indent=2))
+
+
+def _print_page(plan: "Plan") -> None:
+    from bertsmith.cli.screen import console, error_console, print_facts, print_table
+
+    print_facts("The run", _run(plan))
+    print_facts("What it takes", _needs(plan))
+    console.print("\n[bold]Where the hours go[/bold]")
+    print_table(("part", "FLOP", "bytes moved", "hours", "of all"), _rows(plan))
+    print_facts("What this rests on", _grounds(plan))
+    for note in plan.notes:
+        console.print(f"Note: {note}", markup=False, soft_wrap=True)
+    for warning in plan.warnings:
+        error_console.print(f"Warning: {warning}", markup=False, soft_wrap=True)
+
+
+def _run(plan: "Plan") -> dict[str, str]:
+    from bertsmith.training.units import count, large
+
+    phases = ", ".join(f"{count(phase.steps)} of {phase.sequence_length} tokens" for phase in plan.phases)
+    means = {round(phase.step.mean_length) for phase in plan.phases}
+    epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} times the store's"
+    return {
+        "weights": large(plan.weights),
+        "steps": f"{count(plan.steps)}: {phases}",
+        "sequences": f"{' and '.join(str(mean) for mean in sorted(means))} tokens long on average",
+        "tokens": f"{large(plan.tokens)}{epochs}",
+        "products": f"{plan.operations:.2e} FLOP",
+    }
+
+
+def _needs(plan: "Plan") -> dict[str, str]:
+    from bertsmith.training.units import count
+
+    memory, low, high = plan.memory, 1 - plan.error, 1 + plan.error
+    needs = {"time": f"{_time(plan.hours)} ({_time(low * plan.hours)} to {_time(high * plan.hours)})"}
+    if plan.cost is not None:
+        needs["cost"] = f"{plan.cost:,.2f} ({low * plan.cost:,.2f} to {high * plan.cost:,.2f})"
+    return needs | {
+        "hardware": f"{plan.gpus} x {plan.hardware.title}",
+        "speed": f"{count(plan.tokens_per_second)} tokens a second",
+        "memory": f"{_bytes(memory.total)} of {_bytes(plan.hardware.memory)} each: weights "
+        f"{_bytes(memory.weights)}, gradients {_bytes(memory.gradients)}, moments {_bytes(memory.moments)}, "
+        f"at most {_bytes(memory.activations)} for {count(plan.micro_batch_tokens)} tokens at a time",
+        "checkpoints": f"{_bytes(plan.checkpoint_bytes)} each, {plan.recipe.checkpoint.keep} kept; "
+        f"{_bytes(plan.disk_bytes)} of disk at most, the model with them",
+    }
+
+
+def _rows(plan: "Plan") -> list[tuple[str, ...]]:
+    return [
+        (
+            part.name,
+            f"{part.operations:.2e}" if part.operations else "",
+            _bytes(part.bytes) if part.bytes else "",
+            f"{part.seconds / 3600:,.3f}",
+            f"{part.seconds / (plan.hours * 3600):.1%}",
+        )
+        for part in plan.parts
+        if part.operations or part.bytes
+    ]
+
+
+def _time(hours: float) -> str:
+    if hours < 1:
+        return f"{60 * hours:.1f} minutes"
+    return f"{hours:,.1f} hours" if hours < 72 else f"{hours:,.0f} hours"
+
+
+def _bytes(count: float) -> str:
+    from bertsmith.cli.screen import readable_bytes
+
+    return readable_bytes(count) if count < 1e15 else f"{count / 1e15:,.1f} PB"
+
+
+def _grounds(plan: "Plan") -> dict[str, str]:
+    hardware = plan.hardware
+    return {
+        "peak": f"{_speed(hardware.peak)} in {hardware.precision} ({hardware.source})",
+        "share of it": f"{plan.share:.0%} ({hardware.share_source})",
+    }
+
+
+def _speed(flops: float) -> str:
+    return f"{flops / 1e12:,.1f} TFLOP/s" if flops >= 1e12 else f"{flops / 1e9:,.0f} GFLOP/s"

@@ -1,0 +1,109 @@
+"""The bill of a whole run: its steps by phase, and what stops the training between them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from bertsmith.training.accelerators import Accelerator
+from bertsmith.training.plan_inputs import PlanInputs
+from bertsmith.training.recipe import Recipe
+from bertsmith.training.step_cost import Part, step_parts
+from bertsmith.training.workload import PhaseWork, StepAmounts, steps_of_phases
+
+_SECONDS_OF_AN_HOUR = 3600
+_DISK_BANDWIDTH = 1e9  # bytes a second, written, flushed and hashed: a checkpoint's, assumed
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """Prices a recipe on `gpus` of a kind, each of which computes `micro_batch_tokens` at a time."""
+
+    recipe: Recipe
+    inputs: PlanInputs
+    hardware: Accelerator
+    gpus: int
+    micro_batch_tokens: int
+    checkpoint_bytes: int
+
+    @cached_property
+    def amounts(self) -> list[StepAmounts]:
+        """What a step of each phase holds."""
+        phases = range(len(self.recipe.data.sequence_lengths))
+        return [self.inputs.step(self.recipe, phase) for phase in phases]
+
+    @cached_property
+    def bills(self) -> list[list[Part]]:
+        """Of one step of each phase."""
+        return [self._bill(step) for step in self.amounts]
+
+    def work(self, tokens: float | None) -> tuple[PhaseWork, ...]:
+        """Each phase with its number of steps: by the recipe, or by `tokens` in place of its length."""
+        lengths = self.recipe.data.sequence_lengths
+        counts = self._counts(tokens)
+        return tuple(PhaseWork(*phase) for phase in zip(lengths, counts, self.amounts, strict=True))
+
+    def steps_bill(self, work: Sequence[PhaseWork]) -> list[Part]:
+        """The parts of all steps together."""
+        counts = [phase.steps for phase in work]
+        return [_times(parts, counts) for parts in zip(*self.bills, strict=True)]
+
+    def pauses_bill(self, steps: int) -> list[Part]:
+        """What stops the training now and then: evaluation, a forward pass alone, and checkpoints."""
+        products = [part for part in self.bills[0] if part.operations]
+        batches = self.recipe.evaluation.tokens / self.amounts[0].tokens
+        # a step's products are a forward pass and a backward one that is twice as long
+        passes = times_due(self.recipe.evaluation.every, steps) * batches / 3
+        operations = passes * sum(part.operations for part in products)
+        evaluation = Part("evaluation", operations, 0.0, passes * sum(part.seconds for part in products))
+        written = float(self.checkpoint_bytes * times_due(self.recipe.checkpoint.every, steps))
+        return [evaluation, Part("checkpoints", 0.0, written, written / _DISK_BANDWIDTH)]
+
+    def _bill(self, step: StepAmounts) -> list[Part]:
+        return step_parts(
+            self.inputs.config,
+            self.inputs.weights,
+            step,
+            self.inputs.next_sentence,
+            self.hardware,
+            self.gpus,
+            micro_batches=max(1, math.ceil(step.tokens / self.gpus / self.micro_batch_tokens)),
+        )
+
+    def _counts(self, tokens: float | None) -> list[int]:
+        """Steps of each phase."""
+        shares = self.recipe.data.sequence_shares
+        if tokens is not None:
+            mean = sum(share * step.tokens for share, step in zip(shares, self.amounts, strict=True))
+            return steps_of_phases(self.recipe, max(1, round(tokens / mean)))
+        if self.recipe.steps is not None:
+            return steps_of_phases(self.recipe, self.recipe.steps)
+        assert self.recipe.hours is not None
+        hours = self.recipe.hours * _SECONDS_OF_AN_HOUR
+        # pauses are priced by the steps there would be without them, which is not quite as many too many
+        pauses = sum(part.seconds for part in self.pauses_bill(sum(self._counts_in(hours))))
+        return self._counts_in(max(0.0, hours - pauses))
+
+    def _counts_in(self, seconds: float) -> list[int]:
+        """Each phase gets its share of the time, as in a run of given hours."""
+        shares = self.recipe.data.sequence_shares
+        of_a_step = [sum(part.seconds for part in bill) for bill in self.bills]
+        return [max(1, round(seconds * share / each)) for share, each in zip(shares, of_a_step, strict=True)]
+
+
+def _times(parts: Sequence[Part], counts: Sequence[int]) -> Part:
+    """One part over the steps of all phases."""
+    pairs = list(zip(counts, parts, strict=True))
+    return Part(
+        parts[0].name,
+        operations=sum(count * part.operations for count, part in pairs),
+        bytes=sum(count * part.bytes for count, part in pairs),
+        seconds=sum(count * part.seconds for count, part in pairs),
+    )
+
+
+def times_due(every: float, steps: int) -> int:
+    """How often what is done `every` so many steps, or share of the run, is done; the end is one of them."""
+    if every >= 1:
+        return math.ceil(steps / int(every))
+    return math.ceil(1 / every - 1e-9)

@@ -1,0 +1,59 @@
+"""`bertsmith plan` as people and scripts see it."""
+
+import json
+
+import pytest
+
+from bertsmith.cli.main import main
+
+
+def test_the_page_says_hours_cost_memory_and_what_they_rest_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "bert-base", "--hardware", "a100-80", "--gpus", "2", "--price-per-hour", "1.5"]) == 0
+    out = capsys.readouterr().out
+    page = " ".join(out.split())
+    assert "1,000,000: 900,000 of 128 tokens, 100,000 of 512 tokens" in page
+    assert "42.6 G" in page
+    assert "2 x NVIDIA A100 SXM 80 GB" in page
+    assert "weights 440.4 MB, gradients 440.4 MB, moments 880.9 MB" in page
+    for part in ("encoder layers", "attention", "vocabulary", "optimiser", "exchange of gradients"):
+        assert part in out
+    assert "40% (1024: NVIDIA's BERT-large" in page
+    assert "Note: The recipe names no tokenizer" in out
+
+
+def test_json_holds_the_same_and_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--hardware", "h100", "--price-per-hour", "2", "--json", "steps=1000", "optimizer.warmup=10"]
+    assert main(["plan", "bert-base", *arguments]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["steps"] == said["recipe"]["steps"] == 1000
+    assert said["hours"] == pytest.approx(sum(part["seconds"] for part in said["parts"]) / 3600)
+    assert said["cost"] == pytest.approx(2 * said["hours"])
+    assert said["operations"] == pytest.approx(sum(part["operations"] for part in said["parts"]))
+    memory = said["memory"]
+    assert memory["total"] == sum(memory[name] for name in ("weights", "gradients", "moments", "activations"))
+
+
+def test_what_does_not_fit_is_a_warning_and_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "bert-large", "--hardware", "l4"]) == 0
+    said = capsys.readouterr()
+    assert "Warning: This does not fit" in said.err
+    assert "data.micro_batch_tokens=" in said.err
+    assert "Where the hours go" in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["bert-base", "--hardware", "h1oo"], "Did you mean 'h100'?"),
+        (["bert-basis", "--hardware", "h100"], "Did you mean 'bert-base'?"),
+        (["bert-base", "modell.size=tiny", "--hardware", "h100"], "unknown key"),
+        (["bert-base", "--hardware", "h100", "--gpus", "-1"], "gpus must be at least 1"),
+    ],
+)
+def test_bad_input_gets_a_sentence_and_status_2(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *arguments]) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert said.out == ""

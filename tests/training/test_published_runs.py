@@ -1,0 +1,79 @@
+"""The cost model against what others published. No run has a number of its own; see published_runs.toml."""
+
+import re
+from pathlib import Path
+
+import pytest
+from published_runs import Published, PublishedRun, published
+
+from bertsmith.model.config import preset
+from bertsmith.training.plan import ERROR, plan
+from bertsmith.training.step_cost import Implementation, operations_by_part
+from bertsmith.training.workload import StepAmounts
+
+PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
+RUNS = list(published())
+CHECKS = [(runs, check) for runs in RUNS for check in runs.checks]
+
+
+@pytest.mark.parametrize(
+    ("runs", "check"), CHECKS, ids=[f"{runs.name}: {check.title}" for runs, check in CHECKS]
+)
+def test_a_published_run_takes_the_hours_it_took(runs: Published, check: PublishedRun) -> None:
+    assert runs.hours(check, runs.share) == pytest.approx(check.hours, rel=ERROR)
+
+
+def test_a_share_is_what_makes_its_own_run_take_its_hours() -> None:
+    for runs in RUNS:
+        assert 0.05 < runs.share < 0.7
+        assert runs.hours(runs.measured, runs.share) == pytest.approx(runs.measured.hours, rel=1e-6)
+
+
+def test_the_table_of_the_documentation_is_what_the_model_says() -> None:
+    rows = re.findall(
+        r"^\| (.+?) \| ([\d.,]+) h \| ([\d.,]+) h \| ([−+][\d.]+) % \|$", PAGE.read_text(), re.M
+    )
+    expected = []
+    for runs, check in CHECKS:
+        hours = runs.hours(check, runs.share)
+        miss = f"{hours / check.hours - 1:+.0%}".replace("-", "−").removesuffix("%")
+        expected.append((f"{runs.name}: {check.title}", _hours(check.hours), _hours(hours), miss))
+    assert rows == expected
+    largest = max(abs(runs.hours(check, runs.share) / check.hours - 1) for runs, check in CHECKS)
+    assert f"largest miss is {largest:.0%}".replace("%", " %") in " ".join(PAGE.read_text().split())
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.4g}"
+
+
+def test_the_shares_of_the_documentation_are_those_of_the_model() -> None:
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| .+ \| (\d+) % \|$", PAGE.read_text(), re.M))
+    assert rows == {runs.name: f"{100 * runs.share:.0f}" for runs in RUNS}
+
+
+def test_hugging_faces_bert_reached_a_quarter_of_an_a100() -> None:
+    """111,000 tokens a second on each, all vocabulary products counted: 24 % of the peak."""
+    (runs,) = [runs for runs in RUNS if runs.name == "transformers-2023"]
+    ((length, sequences, steps),) = runs.measured.phases
+    speed = length * sequences * steps / (runs.measured.hours * 3600) / runs.measured.gpus
+    assert speed == pytest.approx(111_000, rel=0.01)
+    step = StepAmounts(1, length, length**2, 19)
+    operations = sum(operations_by_part(preset("base"), step, False, runs.how).values())
+    assert operations / length * speed / runs.hardware.peak == pytest.approx(0.24, abs=0.01)
+
+
+def test_berts_own_recipe_is_17_to_20_hours_of_an_h100() -> None:
+    """Devlin et al. 2019: 42.6 G tokens of slots, 2.4e19 FLOP, at 40 % of the peak 17 hours and more."""
+    made = plan("bert-base", hardware="h100")
+    assert made.tokens == 900_000 * 256 * 128 + 100_000 * 256 * 512 == pytest.approx(42.6e9, rel=0.001)
+    assert made.share == 0.40
+    assert made.hours == pytest.approx(18.5, rel=ERROR)
+    as_published = sum(
+        phase.steps * sum(operations_by_part(preset("base"), phase.step, True, ALL_ROWS).values())
+        for phase in made.phases
+    )
+    assert as_published == pytest.approx(2.4e19, rel=0.02)
+
+
+ALL_ROWS = Implementation(all_rows=True)

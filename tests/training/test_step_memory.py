@@ -1,0 +1,93 @@
+"""Predicted bytes against those of a real model, its optimiser and its checkpoint on disk."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertsmith.model.blueprint import blueprint
+from bertsmith.model.config import make_config
+from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.training.accelerators import Accelerator
+from bertsmith.training.checkpoint import Progress, TrainingState, save_training_state
+from bertsmith.training.fitting import largest_micro_batch, memory_warnings
+from bertsmith.training.optimizer import make_optimizer, optimizer_tensors
+from bertsmith.training.recipe import Recipe, check_recipe
+from bertsmith.training.settings import OptimizerSettings
+from bertsmith.training.step_memory import checkpoint_bytes, step_memory
+
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+@pytest.fixture(params=["bert", "roberta", "distilbert"])
+def model(request: pytest.FixtureRequest) -> PretrainingModel:
+    torch.manual_seed(0)
+    return PretrainingModel(make_config({"vocab_size": 300, "model_type": request.param, **SHAPE}, "test"))
+
+
+def recipe() -> Recipe:
+    data = {"batch_size": 64, "sequence_lengths": [32], "sequence_shares": [1.0]}
+    return check_recipe({"steps": 10, "optimizer": {"warmup": 1}, "data": data}, "test")
+
+
+def bytes_of(tensors: list[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def stepped(model: PretrainingModel) -> dict[str, torch.Tensor]:
+    """Gradients on every weight, and the optimiser's state after a step."""
+    optimizer = make_optimizer(model, OptimizerSettings())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    return optimizer_tensors(model, optimizer)
+
+
+def test_weights_gradients_and_moments_are_exactly_those_of_the_run(model: PretrainingModel) -> None:
+    state = stepped(model)
+    predicted = step_memory(model, recipe(), 256)
+    assert predicted.weights == bytes_of(list(model.parameters()))
+    assert predicted.gradients == bytes_of([p.grad for p in model.parameters() if p.grad is not None])
+    assert predicted.moments == bytes_of(list(state.values()))
+    assert predicted.total == predicted.weights * 2 + predicted.moments + predicted.activations
+
+
+def test_a_blueprint_tells_the_same(model: PretrainingModel) -> None:
+    plan = blueprint(lambda: PretrainingModel(model.config))
+    assert step_memory(plan, recipe(), 256) == step_memory(model, recipe(), 256)
+    assert checkpoint_bytes(plan) == checkpoint_bytes(model)
+
+
+def test_a_checkpoint_has_the_size_foretold(model: PretrainingModel, tmp_path: Path) -> None:
+    state = TrainingState(Progress(step=3), model.state_dict(), stepped(model))
+    path = save_training_state(tmp_path, state, keep=1)
+    saved = sum(file.stat().st_size for file in path.iterdir())
+    assert checkpoint_bytes(model) == pytest.approx(saved, rel=0.01)
+    assert checkpoint_bytes(model) == pytest.approx(saved, abs=500)  # of state.json, whose numbers vary
+
+
+def gpu_with(memory: float) -> Accelerator:
+    return Accelerator("test", "a small GPU", "", "", {32: 0.5}, memory=memory)
+
+
+def test_what_fits_gets_no_warning(model: PretrainingModel) -> None:
+    needed = step_memory(model, recipe(), 512).total
+    assert memory_warnings(model, recipe(), 512, gpu_with(needed)) == []
+    assert len(memory_warnings(model, recipe(), 512, gpu_with(needed - 1))) == 1
+
+
+def test_the_micro_batch_advised_fits_and_twice_as_many_tokens_do_not(model: PretrainingModel) -> None:
+    memory = step_memory(model, recipe(), 512).total - 1
+    advised = largest_micro_batch(model, recipe(), memory)
+    assert advised == 256
+    assert step_memory(model, recipe(), advised).total <= memory < step_memory(model, recipe(), 512).total
+    (warning,) = memory_warnings(model, recipe(), 2048, gpu_with(memory))
+    assert "a small GPU has" in warning
+    assert "data.micro_batch_tokens=256 would" in warning
+
+
+def test_where_no_micro_batch_fits_larger_hardware_is_named(model: PretrainingModel) -> None:
+    assert largest_micro_batch(model, recipe(), 1000) is None
+    (warning,) = memory_warnings(model, recipe(), 512, gpu_with(1000))
+    assert "each holds the whole model" in warning
+    assert "--hardware l4 would hold it" in warning
