@@ -24,7 +24,7 @@ _RUNS: dict[str, dict[str, Any]] = {
     "banking77": {
         "task": "classification",
         "files": {"train": "banking77/train.csv", "test": "banking77/test.csv"},
-        "settings": {"label": "category", "epochs": 10, "batch_size": 32, "optimizer.learning_rate": 3e-4},
+        "settings": {"label": "category", "epochs": 8, "batch_size": 32, "optimizer.learning_rate": 3e-4},
     },
     "reuters": {
         "task": "multi-label",
@@ -34,7 +34,7 @@ _RUNS: dict[str, dict[str, Any]] = {
             "text_pair": "text",
             "label": "topics",
             "max_length": 128,
-            "epochs": 5,
+            "epochs": 4,
             "batch_size": 32,
             "optimizer.learning_rate": 3e-4,
         },
