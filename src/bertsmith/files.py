@@ -1,6 +1,7 @@
 """Files that are either whole or absent: write under a temporary name, flush, rename."""
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -19,15 +20,16 @@ from bertsmith.errors import InputError, ResourceError
 def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     """Yields an empty folder beside `path` that becomes `path` when the block ends without an error.
 
-    Everything in it is flushed to disk first. On an error nothing remains.
-    Raises InputError when `path` exists and `replace` is False.
+    Everything in it is flushed to disk first. On an error nothing remains; what a killed process left is
+    cleared by the next that writes `path`. Raises InputError when `path`
+    exists and `replace` is False.
     """
     path = Path(path)
+    _clear_remains(path)
     if path.exists() and not replace:
         raise InputError(f"{path} already exists. Choose another name or remove it first.")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.parent / f".{path.name}.partial-{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
         yield partial
@@ -44,6 +46,29 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
         raise _as_resource_error(error, path) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _clear_remains(path: Path) -> None:
+    """What processes that are gone left of writing the folder `path`. One that was put aside for another that
+    never came gets its name back.
+    """
+    for remains in path.parent.glob(f".{glob.escape(path.name)}.*-*"):
+        kind, _, owner = remains.name.removeprefix(f".{path.name}.").rpartition("-")
+        if kind not in ("partial", "old") or not owner.isdigit() or _others_at_work(int(owner)):
+            continue
+        if kind == "old" and not path.exists():
+            remains.rename(path)
+        else:
+            shutil.rmtree(remains, ignore_errors=True)
+
+
+def _others_at_work(process: int) -> bool:
+    import psutil  # here, for reading files needs no more than the standard library
+
+    try:
+        return process != os.getpid() and psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def atomic_write(path: Path, content: bytes | str) -> None:

@@ -1,6 +1,5 @@
 """A build that is stopped or killed leaves no corpus, no process, and nothing that stays for good."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bertsmith.text.corpus import _remove_remains, build_corpus
+from bertsmith.text.corpus import build_corpus
 
 DOCUMENT = (
     "One of the sentences that this document is made of.\nAnd another one of them, a little longer.\n" * 5
@@ -66,10 +65,3 @@ def test_a_stopped_build_leaves_no_corpus_and_no_process(tmp_path: Path, stop: s
         assert left == [f".corpus.partial-{build.pid}"]
         build_corpus([str(tmp_path / "build.py")], tmp_path / "corpus")
         assert not (tmp_path / left[0]).exists()
-
-
-def test_remains_of_a_build_that_still_runs_are_left_alone(tmp_path: Path) -> None:
-    partial = tmp_path / f".corpus.partial-{os.getppid()}"
-    partial.mkdir()
-    _remove_remains(tmp_path / "corpus")
-    assert partial.exists()

@@ -1,6 +1,5 @@
 """The one writer of an index: what stands, what is committed, and how a killed build is taken up again."""
 
-import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,8 +28,6 @@ def create_index(folder: Path, model: IndexModel, settings: PassageSettings) -> 
     """An empty index, whole or not there. Raises InputError when the folder holds something else."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists and is no index. Choose another name for --out.")
-    for left in folder.parent.glob(f".{folder.name}.partial-*"):  # by a build that was killed right here
-        shutil.rmtree(left, ignore_errors=True)
     with atomic_folder(folder, replace=True) as partial:
         table = PassageTable.create(partial, model.dimension, {}, settings.language)
         manifest = IndexManifest(model=model, passages=settings, version=table.version)

@@ -1,12 +1,9 @@
 """A corpus: a folder of Parquet files with documents as sentences, and a manifest that accounts for them."""
 
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-import psutil
 from pydantic import ValidationError
 
 from bertsmith.errors import CorpusError, RecipeError
@@ -106,19 +103,10 @@ def build_corpus(
     """
     out = Path(out)
     settings = settings or CorpusSettings()
-    _remove_remains(out)
     with atomic_folder(out) as folder:
         manifest = build(sources, folder, settings, workers, progress)
         write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     return Corpus.open(out)
-
-
-def _remove_remains(out: Path) -> None:
-    """Removes the hidden folders of earlier builds of this name that were killed."""
-    for partial in out.parent.glob(f".{out.name}.partial-*"):
-        owner = partial.name.rpartition("-")[2]
-        if owner.isdigit() and int(owner) != os.getpid() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(partial, ignore_errors=True)
 
 
 def _first_line(error: Exception) -> str:

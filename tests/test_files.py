@@ -1,0 +1,73 @@
+"""Folders that are whole or absent, whatever killed processes left beside them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_folder
+
+DIES_WHILE_REPLACING = """
+import os, signal, sys
+from pathlib import Path
+from bertsmith.files import atomic_folder
+
+rename, left = Path.rename, int(sys.argv[2])
+
+def renamed(path, target):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(path, target)
+
+Path.rename = renamed
+with atomic_folder(Path(sys.argv[1]), replace=True) as folder:
+    (folder / "content").write_text("new")
+"""
+
+
+def write(path: Path, content: str) -> None:
+    with atomic_folder(path, replace=True) as folder:
+        (folder / "content").write_text(content)
+
+
+def killed_at_rename(path: Path, number: int) -> None:
+    command = [sys.executable, "-c", DIES_WHILE_REPLACING, str(path), str(number)]
+    assert subprocess.run(command).returncode == -9
+
+
+@pytest.mark.parametrize("rename", [1, 2])
+def test_a_kill_while_replacing_loses_neither_the_old_nor_disk_for_good(tmp_path: Path, rename: int) -> None:
+    path = tmp_path / "model"
+    write(path, "old")
+    killed_at_rename(path, rename)
+    assert len(list(tmp_path.iterdir())) == 2  # the old one, under its name or aside, and the new one
+    with pytest.raises(InputError, match="already exists"), atomic_folder(path):
+        pass
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+    assert (path / "content").read_text() == "old"
+    write(path, "newer")
+    assert (path / "content").read_text() == "newer"
+
+
+def test_what_a_living_process_is_writing_is_left_alone(tmp_path: Path) -> None:
+    others = [tmp_path / f".model.{kind}-{os.getppid()}" for kind in ("partial", "old")]
+    strangers = [tmp_path / name for name in (".model.partial-x", ".model.notes-1", ".model2.partial-1")]
+    for folder in (*others, *strangers):
+        folder.mkdir()
+    write(tmp_path / "model", "new")
+    assert all(folder.exists() for folder in (*others, *strangers))
+
+
+@pytest.mark.parametrize("name", ["a[b]c", "*", "model"])
+def test_names_are_taken_literally(tmp_path: Path, name: str) -> None:
+    other = tmp_path / ".abc.partial-999999999"
+    mine = tmp_path / f".{name}.partial-999999999"
+    other.mkdir()
+    mine.mkdir()
+    write(tmp_path / name, "new")
+    assert other.exists() and not mine.exists()
