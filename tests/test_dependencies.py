@@ -22,12 +22,14 @@ DECLARED = {*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for ea
 CONSTRAINTS = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
 
 # Imported where they are used, with an error that prints the install command when missing.
-OPTIONAL = {"huggingface-hub", "optuna", "lancedb", "bm25s", "pystemmer"}
+OPTIONAL = {"huggingface-hub", "optuna", "lancedb", "bm25s", "pystemmer", "ray"}
 
 
 def test_every_import_of_the_source_is_declared() -> None:
     base = names(PROJECT["dependencies"])
-    optional = names([each for name in ("minilm", "hub", "tune", "retrieval") for each in EXTRAS[name]])
+    optional = names(
+        [each for name in ("minilm", "hub", "tune", "retrieval", "ray") for each in EXTRAS[name]]
+    )
     assert third_party_imports(SOURCE) - optional <= base
     assert third_party_imports(SOURCE) & optional == OPTIONAL
 

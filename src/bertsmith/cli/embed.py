@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from bertsmith.text.ray_engine import Engine
+
 if TYPE_CHECKING:
     from bertsmith.inference.embedding_job import Count, EmbeddingResult, Watch
     from bertsmith.inference.vectors import Int8Ranges
@@ -33,6 +35,7 @@ def embed(
     header: bool = True,
     format: str | None = None,
     resume: Annotated[bool, Parameter(negative="")] = False,
+    engine: Engine = "local",
 ) -> None:
     """A vector for each text of a file, of length 1, as Parquet.
 
@@ -74,6 +77,8 @@ def embed(
         csv, tsv, jsonl, json, parquet, lines: where the file's ending doesn't say it.
     resume
         Go on where the job was interrupted; a finished file of the same settings is left as it is.
+    engine
+        ray computes on the cluster that RAY_ADDRESS names or this machine belongs to, else on this machine.
 
     Examples
     --------
@@ -82,6 +87,8 @@ def embed(
     bertsmith embed minilm questions.csv --text question --kind query --out questions.parquet
 
     bertsmith embed runs/search/model - --format lines --precision int8 --out lines.parquet --resume
+
+    bertsmith embed minilm articles.parquet --out vectors.parquet --engine ray
     """
     from bertsmith.inference.embedder import Embedder
     from bertsmith.inference.embedding_job import embed_file
@@ -102,6 +109,7 @@ def embed(
             header=header,
             format=format,
             resume=resume,
+            engine=engine,
             watch=watch,
         )
     _show(result)

@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 from bertsmith.cli.screen import console, print_facts, progress_bar, readable_bytes
 from bertsmith.text.documents import DocumentSettings
 from bertsmith.text.passages import PassageSettings
+from bertsmith.text.ray_engine import Engine
 
 if TYPE_CHECKING:
     from bertsmith.inference.index import Index
@@ -28,6 +29,7 @@ def build(
     passage_overlap: int | None = None,
     language: str | None = None,
     approximate_from: int | None = None,
+    engine: Engine = "local",
 ) -> None:
     """Read SOURCES, cut them into passages, embed these, and write an index; or bring one up to date.
 
@@ -51,6 +53,8 @@ def build(
         Two-letter code: for sentences, stems and stop words; en.
     approximate_from
         Passages from which on the search is approximate, with its recall measured; 100,000.
+    engine
+        ray embeds on the cluster that RAY_ADDRESS names or this machine belongs to, else on this machine.
 
     Examples
     --------
@@ -59,6 +63,8 @@ def build(
     bertsmith index build articles.parquet --id doi --text abstract --model minilm --out indexes/papers
 
     bertsmith index build handbook/ --out indexes/handbook
+
+    bertsmith index build archive/ --model minilm --out indexes/archive --engine ray
     """
     from bertsmith.errors import InputError
     from bertsmith.inference.index import Index
@@ -76,6 +82,7 @@ def build(
             documents=documents,
             passages=PASSAGES.changed(changed) if changed else None,
             approximate_from=APPROXIMATE_FROM if approximate_from is None else approximate_from,
+            engine=engine,
             progress=progress,
         )
     if index.changes is not None:
@@ -88,6 +95,7 @@ def add(
     index: Path,
     *sources: str,
     documents: Annotated[DocumentSettings, Parameter(name="*")] = DOCUMENTS,
+    engine: Engine = "local",
 ) -> None:
     """Take more documents into an index, instead of those with the same ids.
 
@@ -98,6 +106,8 @@ def add(
     index
         The index's folder.
     sources
+        As of `bertsmith index build`.
+    engine
         As of `bertsmith index build`.
 
     Examples
@@ -112,7 +122,7 @@ def add(
     if not sources:
         raise InputError("Name at least one SOURCE to add: files, folders, or addresses.")
     with progress_bar("Indexing") as progress:
-        changes = Index.open(index).add(sources, documents=documents, progress=progress)
+        changes = Index.open(index).add(sources, documents=documents, engine=engine, progress=progress)
     _print_changes(changes)
 
 

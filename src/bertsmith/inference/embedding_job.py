@@ -1,21 +1,24 @@
 """A table's texts → a Parquet file of vectors, shard by shard, so that a kill costs one shard at most."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from bertsmith.errors import InputError
 from bertsmith.files import sha256
-from bertsmith.inference.embedder import Embedder, Kind
+from bertsmith.inference.embedder import Embedded, Embedder, Kind
 from bertsmith.inference.shard_folder import ShardFolder, require_same
 from bertsmith.inference.shard_rows import ShardedRows
 from bertsmith.inference.vector_file import About, decode, encode, read_about, vector_table
 from bertsmith.inference.vectors import Int8Ranges, Loss, Precision, Vectors, loss
 from bertsmith.text.columns import LABELS, guess_columns
 from bertsmith.text.labelled import read_column_names, stream_rows
+from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
 
 SHARD_ROWS = 4096
 _ID = "id"
@@ -61,6 +64,7 @@ def embed_file(
     header: bool = True,
     format: str | None = None,
     resume: bool = False,
+    engine: Engine = "local",
     watch: Watch | None = None,
 ) -> EmbeddingResult:
     """Vectors of a CSV, TSV, JSON lines, Parquet or text file, or of standard input ('-'); see vector_file.
@@ -68,11 +72,14 @@ def embed_file(
     `model` is the name that the file notes, by default that of the embedder's folder. Without `text` the
     names of the columns decide; without `id` a column of that name is taken, else the row's number from 1.
     int8's `ranges` are learnt from the first shard unless given. With `resume` finished shards are kept, and
-    a finished file of the same settings is left as it is. Memory: `shard_rows` vectors and the ids of three
-    shards. Raises InputError for a file that exists, other settings, and rows that can't be read.
+    a finished file of the same settings is left as it is. With `engine` "ray" a cluster computes the shards,
+    and this process reads the rows and writes. Memory: `shard_rows` vectors and the ids of three shards; on
+    a cluster, of all shards of a round (see ray_engine). Raises InputError for a file that exists, other
+    settings, and rows that can't be read.
     """
     if shard_rows < 1:
         raise InputError(f"A shard has 1 row or more, found --shard-rows {shard_rows}.")
+    require_engine(engine)
     about = _about(embedder, model, kind, precision, ranges)
     parts = ShardFolder(Path(out), about)
     if parts.out.exists():
@@ -82,7 +89,7 @@ def embed_file(
     hashes, texts, tokens = parts.done()
     rows = ShardedRows(stream_rows(input, columns, header=header, format=format), shard_rows, hashes)
     try:
-        computed, cost = _embed(embedder, rows, parts, kind, watch)
+        computed, cost = _embed(embedder, rows, parts, kind, engine, watch)
         parts.join()
     finally:
         if not parts.shards():
@@ -92,7 +99,12 @@ def embed_file(
 
 
 def _embed(
-    embedder: Embedder, rows: ShardedRows, parts: ShardFolder, kind: Kind, watch: Watch | None
+    embedder: Embedder,
+    rows: ShardedRows,
+    parts: ShardFolder,
+    kind: Kind,
+    engine: Engine,
+    watch: Watch | None,
 ) -> tuple[Count, Loss | None]:
     """The shards that remain."""
     started = time.monotonic()
@@ -103,7 +115,7 @@ def _embed(
         if watch is not None:
             watch(Count(texts, tokens, time.monotonic() - started))
 
-    for chunk in embedder.embed_batches(rows.texts(), kind, rows.size, report):
+    for chunk in _ENGINES[engine](embedder, rows, kind, report):
         if parts.about.precision == "int8" and parts.about.ranges is None:
             parts.note(parts.about.with_ranges(Int8Ranges.of(chunk.vectors)))
         cost = cost or _cost(chunk.vectors, parts.about)
@@ -113,6 +125,32 @@ def _embed(
         seconds = time.monotonic() - started
         count = Count(count.texts + len(ids), count.tokens + chunk.tokens, seconds)
     return count, cost
+
+
+def _here(
+    embedder: Embedder, rows: ShardedRows, kind: Kind, report: Callable[[int, int], None]
+) -> Iterator[Embedded]:
+    return embedder.embed_batches(rows.texts(), kind, rows.size, report)
+
+
+def _on_a_cluster(
+    embedder: Embedder, rows: ShardedRows, kind: Kind, report: Callable[[int, int], None]
+) -> Iterator[Embedded]:
+    """A shard's vectors depend on its texts alone, and so are the same wherever it is computed."""
+    waiting, texts, tokens = rows.texts(), 0, 0
+    shards = iter(lambda: list(islice(waiting, rows.size)), [])
+    for chunk in ordered_by_ray(partial(_one_shard, embedder, kind), ((shard,) for shard in shards)):
+        yield chunk
+        texts, tokens = texts + len(chunk.vectors), tokens + chunk.tokens
+        report(texts, tokens)
+
+
+def _one_shard(embedder: Embedder, kind: Kind, texts: Sequence[str]) -> Embedded:
+    (shard,) = embedder.embed_batches(texts, kind, len(texts))
+    return shard
+
+
+_ENGINES = {"local": _here, "ray": _on_a_cluster}
 
 
 def _cost(vectors: Vectors, about: About) -> Loss | None:

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.inference.index_build import APPROXIMATE_FROM, Changes, remove_documents, update
@@ -16,6 +15,7 @@ from bertsmith.inference.reranker import Reranker, open_reranker
 from bertsmith.inference.search import Hit, Mode, Question, check_question, find
 from bertsmith.text.documents import Documents, DocumentSettings
 from bertsmith.text.passages import PassageSettings
+from bertsmith.text.ray_engine import Engine, require_engine
 
 _SPECIAL = 2  # tokens of [CLS] and [SEP]
 
@@ -60,6 +60,7 @@ class Index:
         documents: DocumentSettings | None = None,
         passages: PassageSettings | None = None,
         approximate_from: int = APPROXIMATE_FROM,
+        engine: Engine = "local",
         progress: Progress | None = None,
     ) -> "Index":
         """Makes an index of files, folders and tables, or brings the one at `out` in step with them.
@@ -67,10 +68,11 @@ class Index:
         Only new and changed documents are embedded; those that the sources no longer have are removed, but
         for those that `add` put in. An interrupted build goes on. `model` and `passages` are settled by the
         first build; `embedder` is used in the model's place. From `approximate_from` passages on an
-        approximate index is trained and measured.
+        approximate index is trained and measured. With `engine` "ray" a cluster cuts and embeds.
         Raises InputError for sources that can't be read and for settings that differ from those of the index.
         """
         require_lancedb()
+        require_engine(engine)
         out, named = Path(out), [str(source) for source in sources]
         found = Documents(named, documents)
         is_new = not (out / MANIFEST).exists()
@@ -79,7 +81,7 @@ class Index:
         index = cls(out, embedder)
         try:
             index._require_settings(model, passages)
-            index._update(named, found, False, approximate_from, progress)
+            index._update(named, found, False, approximate_from, engine, progress)
         finally:
             if is_new and not index.info.documents:  # refused before anything was taken in
                 shutil.rmtree(out)
@@ -91,11 +93,13 @@ class Index:
         *,
         documents: DocumentSettings | None = None,
         approximate_from: int = APPROXIMATE_FROM,
+        engine: Engine = "local",
         progress: Progress | None = None,
     ) -> Changes:
         """Takes in more documents, instead of those of the same ids; they stay until they are removed."""
+        require_engine(engine)
         named = [str(source) for source in sources]
-        return self._update(named, Documents(named, documents), True, approximate_from, progress)
+        return self._update(named, Documents(named, documents), True, approximate_from, engine, progress)
 
     def remove(self, ids: Sequence[str]) -> int:
         """Takes documents out by their ids; one that ends in '/' is a folder. Returns how many.
@@ -168,6 +172,7 @@ class Index:
         documents: Documents,
         added: bool,
         approximate_from: int,
+        engine: Engine,
         progress: Progress | None,
     ) -> Changes:
         embedder = self._checked_embedder()
@@ -178,8 +183,16 @@ class Index:
                 f"{self._manifest.model.name} reads. Choose a smaller --passage-tokens."
             )
         with writing(self.path) as writer:
-            given: dict[str, Any] = {"approximate_from": approximate_from, "progress": progress}
-            self.changes = update(writer, named, documents, embedder, added=added, **given)
+            self.changes = update(
+                writer,
+                named,
+                documents,
+                embedder,
+                added=added,
+                approximate_from=approximate_from,
+                engine=engine,
+                progress=progress,
+            )
         self.refresh()
         return self.changes
 

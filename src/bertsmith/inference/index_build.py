@@ -4,21 +4,23 @@ E passages. An update embeds what is new or changed and nothing else. Killed, it
 commit when it is called again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from bertsmith.errors import InputError
+from bertsmith.inference.document_shards import embedded_shards
 from bertsmith.inference.index_columns import MetadataColumns
 from bertsmith.inference.index_embedder import TextEmbedder
 from bertsmith.inference.index_plan import Plan, Progress, survey
 from bertsmith.inference.index_writer import IndexWriter
 from bertsmith.text.documents import Document, Documents, part_of
-from bertsmith.text.passages import Passage, passages
+from bertsmith.text.passages import Passage
+from bertsmith.text.ray_engine import Engine
 
 APPROXIMATE_FROM = 100_000  # rows; below, comparing every vector takes some ten milliseconds
-PASSAGES_AT_A_TIME = 2048  # of a commit: some ten megabytes, some ten seconds of embedding
+PASSAGES_AT_A_TIME = 2048  # of a commit, about: some ten megabytes, some ten seconds of embedding
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,12 @@ def update(
     *,
     added: bool,
     approximate_from: int = APPROXIMATE_FROM,
+    engine: Engine = "local",
     progress: Progress | None = None,
 ) -> Changes:
     """Makes the index hold `documents`: instead of all that earlier builds took in, or with `added` besides.
 
+    With `engine` "ray" a cluster cuts and embeds them; whatever is written is written here.
     Raises InputError, having changed nothing, when the sources hold no document or one that can't be read.
     """
     columns = MetadataColumns(writer.manifest.metadata)
@@ -56,7 +60,7 @@ def update(
         writer.add_columns(columns.kinds)
         writer.remove(plan.vanished)
         writer.commit(complete=False)
-        embedded = _embed(writer, documents, plan, embedder, added, progress)
+        embedded = _embed(writer, documents, plan, embedder, added, engine, progress)
     _settle(writer, sources, added, approximate_from)
     return Changes(
         len(plan.new),
@@ -94,37 +98,25 @@ def _embed(
     plan: Plan,
     embedder: TextEmbedder,
     added: bool,
+    engine: Engine,
     progress: Progress | None,
 ) -> int:
     """Passes over the files that hold something new; returns how many passages were embedded."""
     wanted, done, count = plan.wanted, 0, 0
     found = (document for document in documents.of_files(plan.files.__contains__) if document.id in wanted)
-    for batch in _batches(found, writer, embedder):
-        rows = [_row(document, passage, plan, added) for document, cut in batch for passage in cut]
-        vectors = embedder.documents([_read(row) for row in rows])
-        writer.replace([document for document, _ in batch], rows, vectors, added)
+    settings = writer.manifest.passages
+    for cut, shard in embedded_shards(found, PASSAGES_AT_A_TIME, embedder, settings, engine):
+        rows = [
+            _row(document, passage, plan, added)
+            for document, of_document in zip(shard, cut.passages, strict=True)
+            for passage in of_document
+        ]
+        writer.replace(shard, rows, cut.vectors, added)
         writer.commit()
-        count, done = count + len(rows), done + len(batch)
+        count, done = count + len(rows), done + len(shard)
         if progress is not None:
             progress(done, len(wanted), "documents")
     return count
-
-
-def _batches(
-    documents: Iterator[Document], writer: IndexWriter, embedder: TextEmbedder
-) -> Iterator[list[tuple[Document, list[Passage]]]]:
-    """Whole documents, until they have passages enough."""
-    batch: list[tuple[Document, list[Passage]]] = []
-    size = 0
-    for document in documents:
-        cut = passages(document.text, embedder.tokenizer, writer.manifest.passages)
-        batch.append((document, cut))
-        size += len(cut)
-        if size >= PASSAGES_AT_A_TIME:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _row(document: Document, passage: Passage, plan: Plan, added: bool) -> dict[str, Any]:
@@ -142,12 +134,6 @@ def _row(document: Document, passage: Passage, plan: Plan, added: bool) -> dict[
         "added": added,
         **plan.columns.values(document),
     }
-
-
-def _read(row: dict[str, Any]) -> str:
-    """What the model reads: the title says what a passage from the middle is about."""
-    title, text = row["title"], row["text"]
-    return text if not title or text.startswith(title) else f"{title}\n{text}"
 
 
 def _meant(id: str, writer: IndexWriter) -> set[str]:

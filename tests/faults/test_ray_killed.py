@@ -1,0 +1,201 @@
+"""Jobs on a Ray cluster of two nodes, one worker killed with SIGKILL in the middle: what comes out is what a
+single process makes."""
+
+import json
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from signal import SIGKILL
+
+import psutil
+import pytest
+import torch
+
+pytest.importorskip("ray", reason="needs the extra ray")
+pytest.importorskip("lancedb", reason="needs the extra retrieval")
+
+import mortal_embedder
+from index_documents import SETTINGS, rows_of
+from mortal_embedder import MortalEmbedder
+from tiny_run import WORDS
+
+from bertsmith.cli.main import main
+from bertsmith.errors import InputError, ResourceError
+from bertsmith.inference import index_build
+from bertsmith.inference.embedder import Embedder
+from bertsmith.inference.embedding_job import Count, embed_file
+from bertsmith.inference.index import Index
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.model.config import make_config
+from bertsmith.text import ray_engine
+from bertsmith.text.ray_engine import ATTEMPTS, ordered_by_ray
+from bertsmith.text.tokenizer import Tokenizer
+
+pytestmark = [
+    pytest.mark.slow,  # starting two nodes and their workers takes most of a minute
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),  # by Ray Data, of its own settings
+]
+
+TEXTS, SHARD_ROWS = 300, 25
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+DEADLY = "text157"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Two nodes of one CPU each, and this process connected to them."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+    from ray.cluster_utils import Cluster
+
+    small = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
+    nodes = Cluster(initialize_head=True, head_node_args=small)
+    nodes.add_node(num_cpus=1, object_store_memory=100 << 20)
+    ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+    for module in (mortal_embedder, sys.modules[__name__]):  # workers don't have the tests on their path
+        ray.cloudpickle.register_pickle_by_value(module)
+    yield
+    ray.shutdown()
+    nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
+    """Two random layers of 16."""
+    torch.manual_seed(0)
+    words = Tokenizer.load(tokenizer)
+    config = make_config({"vocab_size": words.vocab_size, "max_position_embeddings": 64, **SHAPE}, "test")
+    tensors = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    save_checkpoint(folder, tensors, config, "BertModel", task="test", tokenizer=words)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts of 1 to 30 words, of which each has its own."""
+    draw = random.Random(0)
+    path = tmp_path_factory.mktemp("table") / "texts.jsonl"
+    texts = (" ".join([f"text{n}", *draw.choices(WORDS, k=draw.randint(0, 29))]) for n in range(TEXTS))
+    path.write_text("".join(json.dumps({"id": f"d{n}", "text": text}) + "\n" for n, text in enumerate(texts)))
+    return path
+
+
+def test_vectors_of_a_killed_worker_are_computed_again(
+    cluster: None, model: Path, table: Path, tmp_path: Path
+) -> None:
+    expected, out = tmp_path / "alone.parquet", tmp_path / "v.parquet"
+    embed_file(Embedder(model), table, expected, shard_rows=SHARD_ROWS)
+    embedder = MortalEmbedder(model, tmp_path / "diary", DEADLY)
+    result = embed_file(embedder, table, out, shard_rows=SHARD_ROWS, engine="ray")
+    assert out.read_bytes() == expected.read_bytes()
+    assert result.whole.texts == result.computed.texts == TEXTS
+    one_worker_died(embedder, shards=TEXTS // SHARD_ROWS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alone.parquet", "diary", "v.parquet"]
+
+
+def one_worker_died(embedder: MortalEmbedder, shards: int) -> None:
+    """Both machines worked; the deadly shard was begun twice, by two processes, and every other one once."""
+    begun = embedder.begun()
+    assert len({each.node for each in begun}) == 2
+    assert not psutil.pid_exists(embedder.killed())
+    times = Counter(each.first_text for each in begun)
+    assert len(times) == shards >= 8
+    ((repeated, twice),) = ((text, count) for text, count in times.items() if count > 1)
+    assert twice == 2
+    first, second = (each.process for each in begun if each.first_text == repeated)
+    assert first == embedder.killed() != second
+
+
+def test_shards_that_are_written_are_not_computed_again(
+    cluster: None, model: Path, table: Path, tmp_path: Path
+) -> None:
+    expected, out = tmp_path / "alone.parquet", tmp_path / "v.parquet"
+    embed_file(Embedder(model), table, expected, shard_rows=SHARD_ROWS, precision="int8")
+
+    def stop(count: Count) -> None:
+        if count.texts > 3 * SHARD_ROWS:
+            raise KeyboardInterrupt
+
+    job = {"shard_rows": SHARD_ROWS, "precision": "int8", "engine": "ray"}
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(Embedder(model), table, out, watch=stop, **job)  # type: ignore[arg-type]
+    written = len(list(tmp_path.glob("v.parquet.parts/shard-*")))
+    assert written >= 3
+    embedder = MortalEmbedder(model, tmp_path / "diary", DEADLY)
+    embed_file(embedder, table, out, resume=True, **job)  # type: ignore[arg-type]
+    assert out.read_bytes() == expected.read_bytes()
+    one_worker_died(embedder, shards=TEXTS // SHARD_ROWS - written)
+
+
+def test_an_index_of_a_killed_worker_is_that_of_a_single_process(
+    cluster: None, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_build, "PASSAGES_AT_A_TIME", 12)
+    docs, more = folder_of_documents(tmp_path / "docs", 60), folder_of_documents(tmp_path / "more", 3)
+    alone = Index.build([docs], tmp_path / "alone", embedder=Embedder(model), passages=SETTINGS)
+    embedder = MortalEmbedder(model, tmp_path / "diary", "word30")
+    index = Index.build([docs], tmp_path / "index", embedder=embedder, passages=SETTINGS, engine="ray")
+    assert rows_of(index.path) == rows_of(alone.path)
+    assert index.changes == alone.changes
+    one_worker_died(embedder, shards=len({each.first_text for each in embedder.begun()}))
+    alone.add([more])
+    index.add([more], engine="ray")
+    assert rows_of(index.path) == rows_of(alone.path)
+
+
+def folder_of_documents(folder: Path, count: int) -> Path:
+    draw = random.Random(count)
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"{number:02}.txt").write_text(f"word{number} " + " ".join(draw.choices(WORDS, k=20)))
+    return folder
+
+
+def test_what_the_user_has_to_mend_comes_as_one_sentence(
+    cluster: None, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InputError, match=r"^line 3 is no text$"):
+        list(ordered_by_ray(refuse, [(1,), (2,), (3,), (4,)]))
+    (tmp_path / "rows.jsonl").write_text('{"text": "balen"}\n{"text": 3}\n')
+    rows, out = str(tmp_path / "rows.jsonl"), str(tmp_path / "v.parquet")
+    assert main(["embed", str(model), rows, "--out", out, "--engine", "ray"]) == 2
+    complaint = capsys.readouterr().err
+    assert "line 2: expected a text" in complaint and "Traceback" not in complaint
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def refuse(number: int) -> int:
+    if number == 3:
+        raise InputError("line 3 is no text")
+    return number
+
+
+def test_a_task_that_always_loses_its_worker_is_given_up(cluster: None) -> None:
+    with pytest.raises(
+        ResourceError, match=f"Task 0 lost its worker {ATTEMPTS} times, mostly because memory"
+    ):
+        list(ordered_by_ray(die, [()]))
+
+
+def die() -> None:
+    os.kill(os.getpid(), SIGKILL)
+
+
+def test_results_come_in_order_over_several_rounds(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_engine, "TASKS_OF_A_ROUND", 3)
+    drawn = []
+
+    def tasks() -> Iterator[tuple[int, int]]:
+        for number in range(14):
+            drawn.append(number)
+            yield number, 2
+
+    results = ordered_by_ray(pow, tasks())
+    assert next(results) == 0
+    assert len(drawn) == 6, "a round: three tasks for each of two CPUs"
+    assert list(results) == [number**2 for number in range(1, 14)]
