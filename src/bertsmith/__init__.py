@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from bertsmith.training.plan import plan
     from bertsmith.training.pretrain import pretrain
     from bertsmith.training.recipe import Recipe, read_recipe
+    from bertsmith.training.tune import TuneResult, tune
 
 __version__ = "0.1.0"
 
@@ -81,6 +82,8 @@ _RUN = {
     "pretrain": "bertsmith.training.pretrain",
     "finetune": "bertsmith.training.finetune",
     "FinetuneResult": "bertsmith.training.finetune",
+    "tune": "bertsmith.training.tune",
+    "TuneResult": "bertsmith.training.tune",
     "Hardware": "bertsmith.training.hardware",
     "MaskedLanguageModel": "bertsmith.inference.masked_language",
     "Predictor": "bertsmith.inference.predictor",
@@ -143,6 +146,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerError",
     "TrainingStopped",
+    "TuneResult",
     "VocabularySettings",
     "build_corpus",
     "finetune",
@@ -157,6 +161,7 @@ __all__ = [
     "save_pretraining_model",
     "tokenize_corpus",
     "train_tokenizer",
+    "tune",
 ]
 
 
