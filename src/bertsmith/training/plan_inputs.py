@@ -39,6 +39,12 @@ class PlanInputs:
         """How many numbers are trained."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
+    def evaluated_tokens(self, recipe: Recipe) -> float:
+        """Of one evaluation: what the recipe asks for, or all held-out text of the store."""
+        if self.store is None:
+            return recipe.evaluation.tokens
+        return min(recipe.evaluation.tokens, self.store.manifest.splits["heldout"].tokens)
+
     def step(self, recipe: Recipe, phase: int) -> StepAmounts:
         """What a step of this phase holds: sampled from the store, or full."""
         if self.store is None or self.tokenizer is None:

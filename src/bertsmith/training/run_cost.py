@@ -51,7 +51,7 @@ class RunCost:
     def pauses_bill(self, steps: int) -> list[Part]:
         """What stops the training now and then: evaluation, a forward pass alone, and checkpoints."""
         products = [part for part in self.bills[0] if part.operations]
-        batches = self.recipe.evaluation.tokens / self.amounts[0].tokens
+        batches = self.inputs.evaluated_tokens(self.recipe) / self.amounts[0].tokens
         # a step's products are a forward pass and a backward one that is twice as long
         passes = times_due(self.recipe.evaluation.every, steps) * batches / 3
         operations = passes * sum(part.operations for part in products)
