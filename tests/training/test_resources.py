@@ -34,10 +34,10 @@ def hardware_with(memory: int) -> Hardware:
     return replace(Hardware.detect(), memory_available=memory, gpus=())
 
 
-def needed(model: PretrainingModel) -> int:
+def needed(model: PretrainingModel, machine: Machine = MACHINE) -> int:
     """Weight, gradient and two moments of four bytes each, and what a micro-batch keeps."""
     weights = sum(parameter.numel() for parameter in model.parameters())
-    return 16 * weights + step_bytes(model, recipe_of(), MACHINE)
+    return 16 * weights + step_bytes(model, recipe_of(), machine)
 
 
 def test_a_steps_memory_grows_with_the_micro_batch_up_to_the_batch(model: PretrainingModel) -> None:
@@ -51,6 +51,12 @@ def test_a_steps_memory_grows_with_the_micro_batch_up_to_the_batch(model: Pretra
     assert bytes_of(8) == bytes_of(32)  # a sequence is not divided
 
 
+def test_a_rank_keeps_its_share_of_the_batch(model: PretrainingModel) -> None:
+    whole = replace(MACHINE, micro_batch_tokens=100_000)
+    four = replace(whole, ranks=Ranks(0, 4))
+    assert 4 * step_bytes(model, recipe_of(), four) == step_bytes(model, recipe_of(), whole)
+
+
 def test_just_enough_memory_is_enough(model: PretrainingModel, tmp_path: Path) -> None:
     enough = needed(model)
     require_resources(model, recipe_of(), MACHINE, hardware_with(enough), tmp_path)
@@ -60,9 +66,10 @@ def test_just_enough_memory_is_enough(model: PretrainingModel, tmp_path: Path) -
 
 def test_ranks_of_one_machine_share_its_memory(model: PretrainingModel, tmp_path: Path) -> None:
     machine = replace(MACHINE, ranks=Ranks(0, 2))
-    require_resources(model, recipe_of(), machine, hardware_with(2 * needed(model)), tmp_path)
+    enough = 2 * needed(model, machine)
+    require_resources(model, recipe_of(), machine, hardware_with(enough), tmp_path)
     with pytest.raises(ResourceError):
-        require_resources(model, recipe_of(), machine, hardware_with(2 * needed(model) - 2), tmp_path)
+        require_resources(model, recipe_of(), machine, hardware_with(enough - 2), tmp_path)
 
 
 def test_on_a_gpu_its_own_memory_counts(model: PretrainingModel, tmp_path: Path) -> None:

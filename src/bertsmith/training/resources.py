@@ -34,10 +34,11 @@ def require_resources(
 
 
 def step_bytes(model: PretrainingModel, recipe: Recipe, machine: Machine) -> int:
-    """Roughly what the forward pass of one micro-batch keeps."""
+    """Roughly what the forward pass of one micro-batch of a rank keeps."""
     config = model.config
-    tokens = min(machine.micro_batch_tokens, recipe.data.batch_size * max(recipe.data.sequence_lengths))
-    tokens = max(tokens, max(recipe.data.sequence_lengths))
+    longest = max(recipe.data.sequence_lengths)
+    share = -(-recipe.data.batch_size * longest // machine.ranks.count)  # of the global batch
+    tokens = max(min(machine.micro_batch_tokens, share), longest)
     hidden = tokens * config.num_hidden_layers * _ACTIVATIONS_A_LAYER * config.hidden_size
     vocabulary = tokens * recipe.masking.chosen * config.vocab_size
     return int(4 * (hidden + vocabulary))
