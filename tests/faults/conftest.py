@@ -69,13 +69,14 @@ def new_run(corpus: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session")
 def uninterrupted(new_run: NewRun) -> Uninterrupted:
     """What a run of so many ranks comes to when nothing happens to it."""
-    known: dict[int, Evidence] = {}
+    known: dict[tuple[int, str], Evidence] = {}
 
-    def run(ranks: int) -> Evidence:
-        if ranks not in known:
+    def run(ranks: int, shard: str = "none") -> Evidence:
+        if (ranks, shard) not in known:
             settings = new_run()
+            settings["hardware"] = settings["hardware"] | {"shard": shard}
             finish(settings, ranks=ranks)
-            known[ranks] = evidence(Path(settings["out"]))
-        return known[ranks]
+            known[ranks, shard] = evidence(Path(settings["out"]))
+        return known[ranks, shard]
 
     return run

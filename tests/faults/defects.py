@@ -19,8 +19,8 @@ def _optimizer_forgotten() -> None:
 def _sequence_lost() -> None:
     original = checkpoint._read
 
-    def read(path: Path) -> checkpoint.TrainingState:
-        state = original(path)
+    def read(*arguments: Any) -> checkpoint.TrainingState:
+        state = original(*arguments)
         cursor = replace(state.progress.cursor, offset=state.progress.cursor.offset + 1)
         return replace(state, progress=replace(state.progress, cursor=cursor))
 
@@ -35,8 +35,8 @@ def _other_dropout() -> None:
 def _one_bit_of_a_weight() -> None:
     original = checkpoint._read
 
-    def read(path: Path) -> checkpoint.TrainingState:
-        state = original(path)
+    def read(*arguments: Any) -> checkpoint.TrainingState:
+        state = original(*arguments)
         bits = state.weights["encoder.layers.0.attention.output.weight"].view(-1)[:1].view(torch.int32)
         bits ^= 1
         return state

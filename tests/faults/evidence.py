@@ -20,8 +20,8 @@ class Evidence:
     evaluations: dict[int, dict[str, Any]]
     phases: dict[int, int]
     progress: dict[str, Any]
-    weights: str
-    optimizer: str
+    weights: list[str]
+    optimizer: list[str]
     model: str
     fills: Any
 
@@ -39,8 +39,8 @@ def evidence(out: Path) -> Evidence:
         evaluations=evaluations,
         phases={record["step"]: record["sequence_length"] for record in _of(records, "phase")},
         progress={key: value for key, value in state.items() if key not in {"elapsed", "sha256"}},
-        weights=sha256(last / "weights.safetensors"),
-        optimizer=sha256(last / "optimizer.safetensors"),
+        weights=[sha256(path) for path in sorted(last.glob("weights*"))],
+        optimizer=[sha256(path) for path in sorted(last.glob("optimizer*"))],
         model=sha256(out / "model" / "model.safetensors"),
         fills=json.loads((out / "fills.json").read_text()),
     )

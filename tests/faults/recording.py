@@ -1,4 +1,4 @@
-"""What each rank was given at every step, and the gradients of the first step, as files."""
+"""What each rank was given at every step, the gradients of the first step, and what it held, as files."""
 
 import json
 from dataclasses import dataclass
@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 from safetensors.torch import save_file
+from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.tasks.pretraining import PretrainingTask
 from bertsmith.training.gradients import Gradients
+from bertsmith.training.loop import Loop
+from bertsmith.training.sharding import own_rows, whole_tensors
 
 Step = dict[str, Any]
 
@@ -37,7 +40,8 @@ class Recording:
             self._write({"batch": sequences.keys.tolist(), "given": given})
             first = self.path.with_suffix(".gradients")
             if not first.exists():
-                save_file({name: p.grad for name, p in step.task.model.named_parameters()}, first)
+                gradients = {name: p.grad for name, p in step.task.model.named_parameters()}
+                save_file(whole_tensors(gradients), first)
             return result
 
         PretrainingTask.loss, Gradients.compute = recorded_loss, recorded_step
@@ -48,6 +52,37 @@ class Recording:
     def _write(self, step: Step) -> None:
         with self.path.open("a") as file:
             file.write(json.dumps(step) + "\n")
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Bytes that one rank holds when a checkpoint is due, in a file: of weights, and of AdamW's moments."""
+
+    path: Path
+
+    def install(self) -> None:
+        save = Loop.save
+
+        def measured(loop: Loop) -> None:
+            weights = dict(loop.task.model.named_parameters())
+            moments = {
+                f"{number}.{name}": value
+                for number, state in enumerate(loop.optimizer.state.values())
+                for name, value in state.items()
+            }
+            self.path.write_text(json.dumps({"weights": held(weights), "moments": held(moments)}))
+            save(loop)
+
+        Loop.save = measured
+
+    def bytes(self) -> dict[str, int]:
+        found: dict[str, int] = json.loads(self.path.read_text())
+        return found
+
+
+def held(tensors: dict[str, Tensor]) -> int:
+    """Of the memory behind the tensors, padding included."""
+    return sum(tensor.untyped_storage().nbytes() for tensor in own_rows(tensors).values())
 
 
 def masked(task: PretrainingTask, sequences: Sequences) -> list[tuple[int, list[list[int]]]]:

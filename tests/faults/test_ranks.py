@@ -1,90 +1,180 @@
-"""The number of ranks changes who computes what, and nothing else: not the order, the masks, or the loss."""
+"""The number of ranks, and what they divide, changes who computes what, and nothing else: not the order, the
+masks, or the loss.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
+from signal import SIGKILL
+from typing import NamedTuple
 
 import pytest
 import torch
-from nursery import finish
-from recording import Recording, Step
+from nursery import Attempt, Settings, finish
+from places import Fault
+from recording import Holdings, Recording, Step
 from safetensors.torch import load_file
 from tiny_run import NewRun
 
 from bertsmith.training.log import RunLog
 
-COUNTS = [1, 2, 4]
-Recorded = Callable[[int], tuple[Path, list[Recording]]]
+# How many ranks, whether they divide the weights, and how many tokens each computes at a time.
+WAYS = {
+    "alone": (1, "none", 128),
+    "alone, each batch at once": (1, "none", 4096),
+    "two": (2, "none", 128),
+    "four": (4, "none", 128),
+    "two, sharded": (2, "full", 128),
+    "four, sharded": (4, "full", 40),
+}
+OTHERS = list(WAYS)[1:]
+
+
+class Run(NamedTuple):
+    """A finished run's folder, and for each rank what it was given and what it held."""
+
+    out: Path
+    recordings: list[Recording]
+    holdings: list[Holdings]
+
+
+Recorded = Callable[[str], Run]
+WithoutDropout = Callable[[str], Settings]
 
 
 @pytest.fixture(scope="module")
-def recorded(new_run: NewRun, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """The folder of a run of so many ranks without dropout, and what each rank was given."""
-    known: dict[int, tuple[Path, list[Recording]]] = {}
+def without_dropout(new_run: NewRun) -> WithoutDropout:
+    """Twelve steps; dropout depends on the rank."""
 
-    def run(ranks: int) -> tuple[Path, list[Recording]]:
-        if ranks not in known:
-            # Clipping would hide a gradient of the wrong size.
-            settings = new_run(steps=12, optimizer={"learning_rate": 1e-2, "warmup": 4, "clip": 1e6})
-            settings["model"] |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    def settings(way: str) -> Settings:
+        _, shard, tokens = WAYS[way]
+        # Clipping would hide a gradient of the wrong size.
+        optimizer = {"learning_rate": 1e-2, "warmup": 4, "clip": 1e6}
+        made = new_run(steps=12, optimizer=optimizer, checkpoint={"every": 2, "keep": 2})
+        made["model"] |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        made["data"] |= {"micro_batch_tokens": tokens}
+        made["hardware"] |= {"shard": shard}
+        return made
+
+    return settings
+
+
+@pytest.fixture(scope="module")
+def recorded(without_dropout: WithoutDropout, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """A run in one of the `WAYS`."""
+    known: dict[str, Run] = {}
+
+    def run(way: str) -> Run:
+        if way not in known:
+            ranks, settings = WAYS[way][0], without_dropout(way)
             folder = tmp_path_factory.mktemp("recordings")
             recordings = [Recording(folder / f"rank-{rank}") for rank in range(ranks)]
-            finish(settings, *([recording] for recording in recordings), ranks=ranks)
-            known[ranks] = Path(settings["out"]), recordings
-        return known[ranks]
+            holdings = [Holdings(folder / f"held-{rank}") for rank in range(ranks)]
+            finish(settings, *zip(recordings, holdings, strict=True), ranks=ranks)
+            known[way] = Run(Path(settings["out"]), recordings, holdings)
+        return known[way]
 
     return run
 
 
-def test_every_rank_of_every_count_sees_the_same_batches_in_the_same_order(recorded: Recorded) -> None:
+def test_every_rank_of_every_way_sees_the_same_batches_in_the_same_order(recorded: Recorded) -> None:
     batches = [
-        [step["batch"] for step in recording.steps()] for ranks in COUNTS for recording in recorded(ranks)[1]
+        [step["batch"] for step in recording.steps()]
+        for way in WAYS
+        for recording in recorded(way).recordings
     ]
-    assert len(batches) == sum(COUNTS)
+    assert len(batches) == sum(ranks for ranks, _, _ in WAYS.values())
     assert len(batches[0]) == 12
     assert all(others == batches[0] for others in batches)
     every_key = [key for batch in batches[0] for key in batch]
     assert len(set(every_key)) == len(every_key) > 12 * 16
 
 
-@pytest.mark.parametrize("ranks", COUNTS)
-def test_each_sequence_of_a_batch_is_given_to_one_rank(recorded: Recorded, ranks: int) -> None:
-    for step in together(recorded(ranks)[1]):
+@pytest.mark.parametrize("way", ["alone", "two", "four"])
+def test_each_sequence_of_a_batch_is_given_to_one_rank(recorded: Recorded, way: str) -> None:
+    for step in together(recorded(way).recordings):
         assert sorted(key for key, _ in step["given"]) == sorted(step["batch"])
 
 
-@pytest.mark.parametrize("ranks", COUNTS[1:])
-def test_masks_are_the_same_for_every_count(recorded: Recorded, ranks: int) -> None:
-    alone, shared = together(recorded(1)[1]), together(recorded(ranks)[1])
+def test_ranks_that_gather_weights_have_equally_many_micro_batches(recorded: Recorded) -> None:
+    """Some were given a sequence that another one was given too, which must not count twice."""
+    repeated = [
+        len(step["given"]) - len(step["batch"]) for step in together(recorded("four, sharded").recordings)
+    ]
+    assert min(repeated) >= 0
+    assert max(repeated) > 0
+
+
+@pytest.mark.parametrize("way", OTHERS)
+def test_masks_are_the_same_in_every_way(recorded: Recorded, way: str) -> None:
+    alone, shared = together(recorded("alone").recordings), together(recorded(way).recordings)
     for one, many in zip(alone, shared, strict=True):
         assert dict(one["given"]) == dict(many["given"])
     assert any(label >= 0 for _, (_, labels) in alone[0]["given"] for label in labels)
 
 
-@pytest.mark.parametrize("ranks", COUNTS[1:])
-def test_gradients_are_the_same_for_every_count(recorded: Recorded, ranks: int) -> None:
-    alone = load_file(recorded(1)[1][0].path.with_suffix(".gradients"))
-    for recording in recorded(ranks)[1]:
+@pytest.mark.parametrize("way", OTHERS)
+def test_gradients_are_the_same_in_every_way(recorded: Recorded, way: str) -> None:
+    alone = load_file(recorded("alone").recordings[0].path.with_suffix(".gradients"))
+    for recording in recorded(way).recordings:
         shared = load_file(recording.path.with_suffix(".gradients"))
         assert alone.keys() == shared.keys()
         for name, gradient in alone.items():
             torch.testing.assert_close(shared[name], gradient, rtol=0, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("ranks", COUNTS[1:])
-def test_losses_are_the_same_for_every_count(recorded: Recorded, ranks: int) -> None:
-    alone, shared = (steps(recorded(count)[0]) for count in (1, ranks))
+@pytest.mark.parametrize("way", OTHERS)
+def test_losses_are_the_same_in_every_way(recorded: Recorded, way: str) -> None:
+    assert_same_losses(recorded(way).out, recorded("alone").out)
+
+
+@pytest.mark.parametrize("way", OTHERS)
+def test_evaluation_is_the_same_in_every_way(recorded: Recorded, way: str) -> None:
+    alone, shared = (evaluations(recorded(each).out) for each in ("alone", way))
+    for one, many in zip(alone, shared, strict=True):
+        assert many == pytest.approx(one, rel=1e-3, abs=5e-3)
+
+
+@pytest.mark.parametrize("kind", ["weights", "moments"])
+def test_each_of_four_ranks_holds_a_quarter(recorded: Recorded, kind: str) -> None:
+    whole = recorded("alone").holdings[0].bytes()[kind]
+    for holdings in recorded("four, sharded").holdings:
+        assert holdings.bytes()[kind] < 0.27 * whole  # a little padding
+    for holdings in recorded("four").holdings:
+        assert holdings.bytes()[kind] == whole
+
+
+def test_the_saved_model_is_whole_and_the_same(recorded: Recorded) -> None:
+    alone, shared = (
+        load_file(recorded(way).out / "model" / "model.safetensors") for way in ("alone", "four, sharded")
+    )
+    assert alone.keys() == shared.keys()
+    for name, tensor in alone.items():
+        torch.testing.assert_close(shared[name], tensor, rtol=0, atol=2e-3, msg=name)
+
+
+def test_a_run_goes_on_with_other_numbers_of_ranks(
+    recorded: Recorded, without_dropout: WithoutDropout
+) -> None:
+    """Four, two, one and four again, each killed in the third step after the checkpoint it began from."""
+    settings = without_dropout("four, sharded")
+    for way, arrival, files in (("four, sharded", 5, 4), ("two, sharded", 3, 2), ("alone", 3, 1)):
+        settings["hardware"] |= {"shard": WAYS[way][1]}
+        fault = Fault("before the weights change", arrival)
+        assert -SIGKILL in Attempt(settings, [fault], ranks=WAYS[way][0]).wait()
+        last = max((Path(settings["out"]) / "checkpoints").iterdir())
+        assert len(list(last.glob("weights*"))) == len(list(last.glob("optimizer*"))) == files
+    finish(settings | {"hardware": settings["hardware"] | {"shard": "full"}}, ranks=4)
+    assert_same_losses(Path(settings["out"]), recorded("alone").out)
+
+
+def assert_same_losses(found: Path, expected: Path) -> None:
+    alone, shared = steps(expected), steps(found)
+    assert len(alone) == len(shared) == 12
     for name in ("loss", "mlm_loss", "nsp_loss", "gradient_norm"):
         assert shared[0][name] == pytest.approx(alone[0][name], rel=1e-6)
         # Rounding grows from step to step, and Adam's first steps are little more than signs.
         assert [step[name] for step in shared] == pytest.approx([step[name] for step in alone], rel=1e-3)
     assert [step["tokens"] for step in shared] == [step["tokens"] for step in alone]
-
-
-@pytest.mark.parametrize("ranks", COUNTS[1:])
-def test_evaluation_is_the_same_for_every_count(recorded: Recorded, ranks: int) -> None:
-    alone, shared = (evaluations(recorded(count)[0]) for count in (1, ranks))
-    for one, many in zip(alone, shared, strict=True):
-        assert many == pytest.approx(one, rel=1e-3, abs=5e-3)
 
 
 def together(recordings: list[Recording]) -> list[Step]:

@@ -10,5 +10,5 @@ STEPS = 36
 
 # Settings of a run in a new folder, with the given top-level keys changed.
 NewRun = Callable[..., Settings]
-# What an uninterrupted run of so many ranks comes to.
-Uninterrupted = Callable[[int], Evidence]
+# What an uninterrupted run of so many ranks comes to, its weights divided between them or not.
+Uninterrupted = Callable[..., Evidence]

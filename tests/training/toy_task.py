@@ -47,6 +47,8 @@ class ToyTask:
     def counts(self, sequences: Sequences) -> dict[str, float]:
         return {"toy": len(sequences.token_ids)}
 
+    whole_batch = False
+
     def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
         """Nothing to prepare."""
 

@@ -67,6 +67,11 @@ class Finetuning:
         self.task.bind(self.model.head)
         self._cache = GradientCache(self._outputs, self.device)
 
+    @property
+    def whole_batch(self) -> bool:
+        """As the task says."""
+        return self.task.whole_batch
+
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """Endless, as the task divides each epoch; a cursor's offset counts the epoch's examples so far."""
         epoch, done = cursor.epoch, cursor.offset

@@ -24,6 +24,11 @@ class Objective(Protocol):
         """Encoder and head: what is trained and saved."""
         ...
 
+    @property
+    def whole_batch(self) -> bool:
+        """Whether losses depend on other examples of the global batch, so that `begin_step` is needed."""
+        ...
+
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """Global batches from `cursor` on; `cursor.phase` says which phase of the run."""
         ...

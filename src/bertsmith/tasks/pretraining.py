@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +95,7 @@ class PretrainingTask:
     heldout: PretrainingStream | None
     heldout_tokens: int
     device: torch.device
+    whole_batch: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         stream = self.streams[0]

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from bertsmith.files import flush, read_json, tensors_written_to, write_json
+from bertsmith.training.sharding import whole_tensors
 
 
 @dataclass
@@ -55,30 +56,34 @@ class Best:
         return max(scores[-self.patience :]) <= max(scores[: -self.patience])
 
     def consider(self, step: int, metrics: dict[str, float], model: nn.Module, write: bool = True) -> None:
-        """Adds an evaluation, and keeps the weights if it is the best so far; of equals the first."""
+        """Adds an evaluation, and keeps the weights if it is the best so far; of equals the first.
+
+        All ranks call this, since a divided model is gathered by all; one of them is to `write`.
+        """
         score, best = metrics[self.metric], self.score
         if math.isnan(score):  # a constant output has no correlation; every number is better than that
             score = -math.inf
         if self.has(step):
             return
         self.history.append((step, score))
-        if not write:
-            return
         if best is None or score > best:
-            self._write_weights(model)
-        self._write_history()
+            weights = whole_tensors(model.state_dict(), keep=write)
+            if write:
+                self._write_weights(weights)
+        if write:
+            self._write_history()
 
     def restore(self, model: nn.Module) -> None:
         """Puts the best weights into the model."""
         model.load_state_dict(load_file(self.folder / "weights.safetensors"))
 
-    def _write_weights(self, model: nn.Module) -> None:
+    def _write_weights(self, weights: dict[str, Tensor]) -> None:
         """File by file: a folder is for a moment absent while it is replaced, and the history with it.
 
         A kill before the history is written costs nothing: the evaluation comes again on resuming.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+        tensors = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
         partial = self.folder / ".weights.partial"
         with tensors_written_to(partial):
             save_file(tensors, partial)

@@ -3,7 +3,10 @@
     checkpoints/step-00001000/
         weights.safetensors     the model, in our names
         optimizer.safetensors   AdamW's moments by parameter name
-        state.json              step, cursor, time spent, and the SHA-256 of these and of both files
+        state.json              step, cursor, time spent, and the SHA-256 of these and of the other files
+
+A model that is divided between processes is written by all of them, each its rows:
+weights-00001-of-00004.safetensors and so on. Any number of processes reads either.
 
 There is no random state to keep: dropout is seeded by (seed, step, rank), masks by the sequence's key.
 """
@@ -12,18 +15,20 @@ import hashlib
 import json
 import shutil
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from bertsmith.data.stream import Cursor
-from bertsmith.errors import BertsmithError, ModelError
+from bertsmith.errors import BertsmithError, ModelError, ResourceError
 from bertsmith.files import atomic_folder, read_json, sha256, tensors_written_to, write_json
+from bertsmith.training.parts import WHOLE, Part, part_names, read_part
 
 _FORMAT = 1
-_FILES = ("weights.safetensors", "optimizer.safetensors")
+_KINDS = ("weights", "optimizer")
 _STATE = "state.json"
 
 
@@ -42,37 +47,84 @@ class Progress:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """A checkpoint in memory."""
+    """A checkpoint in memory, or one process's rows of it."""
 
     progress: Progress
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
 
 
-def save_training_state(folder: Path, state: TrainingState, keep: int) -> Path:
+def save_training_state(folder: Path, state: TrainingState, keep: int, part: Part = WHOLE) -> Path:
     """Writes `folder`/step-N and then removes all but the newest `keep` up to it.
 
-    Later ones were damaged and passed over, or the run would not stand at this step: they go too.
-    Raises ResourceError when the disk is full; what stood before still stands.
+    Later ones were damaged and passed over, or the run would not stand at this step: they go too. A divided
+    state is written by all its processes together, each of which calls this with its own `part`.
+    Raises ResourceError when the disk is full, in every process; what stood before still stands.
     """
     path = folder / f"step-{state.progress.step:08d}"
-    with atomic_folder(path, replace=True) as partial:
-        for name, tensors in zip(_FILES, (state.weights, state.optimizer), strict=True):
-            _save(tensors, partial / name)
-        values = {"format": _FORMAT, **asdict(state.progress)}
-        hashes = {name: sha256(partial / name) for name in _FILES} | {_STATE: _digest(values)}
-        write_json(partial / _STATE, values | {"sha256": hashes})
-    names = sorted(entry.name for entry in folder.glob("step-*"))
-    kept = [name for name in names if name <= path.name][-keep:]
-    for name in names:
-        if name not in kept:
-            shutil.rmtree(folder / name)
+    if part.count > 1:
+        _save_together(path, state, part)
+    else:
+        with atomic_folder(path, replace=True) as partial:
+            _describe(partial, state.progress, part.count, _write_part(partial, state, part))
+    if part.number == 0:
+        _keep_newest(folder, path.name, keep)
     return path
 
 
-def load_training_state(folder: Path) -> tuple[TrainingState | None, list[str]]:
+def _save_together(path: Path, state: TrainingState, part: Part) -> None:
+    """Each process writes a folder beside `path`; when all of these stand, the first process makes one of
+    them.
+    """
+    folders = [path.parent / f".{path.name}.part-{number}" for number in range(part.count)]
+    own = folders[part.number]
+    written: dict[str, Any] = {"hashes": {}, "error": None}
+    try:
+        with atomic_folder(own, replace=True) as partial:
+            written["hashes"] = _write_part(partial, state, part)
+    except ResourceError as error:
+        written["error"] = str(error)
+    of_all = [json.loads(text) for text in part.gather(json.dumps(written))]
+    errors = [each["error"] for each in of_all if each["error"]]
+    if errors:
+        shutil.rmtree(own, ignore_errors=True)
+        raise ResourceError(errors[0])
+    if part.number == 0:
+        with atomic_folder(path, replace=True) as partial:
+            for folder, each in zip(folders, of_all, strict=True):
+                for name in each["hashes"]:
+                    (folder / name).rename(partial / name)
+                folder.rmdir()
+            hashes = {name: digest for each in of_all for name, digest in each["hashes"].items()}
+            _describe(partial, state.progress, part.count, hashes)
+
+
+def _write_part(folder: Path, state: TrainingState, part: Part) -> dict[str, str]:
+    """The files of one process; returns their hashes."""
+    names = [part_names(kind, part.count)[part.number] for kind in _KINDS]
+    for name, tensors in zip(names, (state.weights, state.optimizer), strict=True):
+        _save(tensors, folder / name)
+    return {name: sha256(folder / name) for name in names}
+
+
+def _describe(folder: Path, progress: Progress, parts: int, hashes: dict[str, str]) -> None:
+    values = {"format": _FORMAT, "parts": parts, **asdict(progress)}
+    write_json(folder / _STATE, values | {"sha256": hashes | {_STATE: _digest(values)}})
+
+
+def _keep_newest(folder: Path, newest: str, keep: int) -> None:
+    names = sorted(entry.name for entry in folder.glob("step-*"))
+    kept = [name for name in names if name <= newest][-keep:]
+    for name in names:
+        if name not in kept:
+            shutil.rmtree(folder / name)
+
+
+def load_training_state(folder: Path, part: Part = WHOLE) -> tuple[TrainingState | None, list[str]]:
     """The newest whole checkpoint of a run, and a sentence about each newer one that was not whole.
 
+    Of its tensors only the rows of `part` are read, whoever wrote them; whether all files are whole, every
+    process finds out for itself.
     Partial folders left by a kill are removed. None when there is no checkpoint at all.
     Raises ModelError when there are checkpoints and none of them is whole.
     """
@@ -81,7 +133,7 @@ def load_training_state(folder: Path) -> tuple[TrainingState | None, list[str]]:
     complaints: list[str] = []
     for path in sorted(folder.glob("step-*"), reverse=True):
         try:
-            return _read(path), complaints
+            return _read(path, part), complaints
         except (BertsmithError, OSError, KeyError, TypeError, ValueError) as error:
             complaints.append(f"{path.name} is damaged and was passed over: {error}")
     if complaints:
@@ -92,10 +144,12 @@ def load_training_state(folder: Path) -> tuple[TrainingState | None, list[str]]:
     return None, complaints
 
 
-def _read(path: Path) -> TrainingState:
+def _read(path: Path, part: Part) -> TrainingState:
     values: dict[str, Any] = read_json(path / _STATE)
     hashes = values.pop("sha256")
-    for name, found in {_STATE: _digest(values), **{name: sha256(path / name) for name in _FILES}}.items():
+    files = [part_names(kind, values.get("parts", 1)) for kind in _KINDS]
+    for name in [_STATE, *chain(*files)]:
+        found = _digest(values) if name == _STATE else sha256(path / name)
         if found != hashes[name]:
             raise ModelError(f"{name} has SHA-256 {found[:12]}…, expected {hashes[name][:12]}….")
     if values["format"] != _FORMAT:
@@ -103,7 +157,9 @@ def _read(path: Path) -> TrainingState:
     known = {key: values[key] for key in Progress.__dataclass_fields__}
     known["cursor"] = Cursor(**known["cursor"])
     known["skipped"] = tuple(Cursor(**cursor) for cursor in known["skipped"])
-    return TrainingState(Progress(**known), *(_load(path / name) for name in _FILES))
+    return TrainingState(
+        Progress(**known), *(read_part([path / name for name in each], part) for each in files)
+    )
 
 
 def _digest(values: dict[str, Any]) -> str:
@@ -114,8 +170,3 @@ def _digest(values: dict[str, Any]) -> str:
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
     with tensors_written_to(path):
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
-
-
-def _load(path: Path) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = load_file(path)
-    return tensors

@@ -60,6 +60,12 @@ def gather_over_ranks(tensor: Tensor) -> list[Tensor]:
     return [part[:size].view(*each.tolist()) for part, size, each in zip(found, sizes, shapes, strict=True)]
 
 
+def gather_texts(text: str, device: torch.device) -> list[str]:
+    """Every rank's text, in the order of the ranks."""
+    characters = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
+    return [bytes(found.tolist()).decode() for found in gather_over_ranks(characters)]
+
+
 def from_first(value: float, device: torch.device) -> float:
     """The first rank's value on every rank: for time, which must be agreed on."""
     if not dist.is_initialized():

@@ -1,12 +1,12 @@
 """The gradient of one step: of the global batch's loss, however micro-batches and ranks divide the work."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith.data.batch import Sequences
@@ -14,6 +14,9 @@ from bertsmith.data.split import split
 from bertsmith.tasks.objective import Objective
 from bertsmith.training.distributed import add_over_ranks, gather_over_ranks
 from bertsmith.training.machine import Machine
+from bertsmith.training.sharding import clip_gradients, distribute, exchange, with_whole_weights
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -37,10 +40,7 @@ class Gradients:
     def __init__(self, task: Objective, machine: Machine, clip: float) -> None:
         """`clip` is the largest norm that is left as it is."""
         self.task, self.machine, self.clip = task, machine, clip
-        losses = _Losses(task)
-        self._parallel: nn.Module = losses
-        if machine.ranks.count > 1:
-            self._parallel = DistributedDataParallel(losses, gradient_as_bucket_view=True)
+        self._computation = distribute(task.model, machine)
 
     def compute(self, sequences: Sequences, seed: int, stop: bool = False) -> StepResult:
         """Of one global batch. `seed` is dropout's; `stop`, whether this rank was asked to stop."""
@@ -48,21 +48,26 @@ class Gradients:
         torch.manual_seed(seed)
         counts = self.task.counts(sequences)
         parts = split(sequences, ranks.count, self.machine.micro_batch_tokens)
-        micro_batches, weight = _own_or_spare(parts, ranks.rank)
-        with self.machine.autocast():
-            self.task.begin_step(parts, ranks.rank, gather_over_ranks)
+        if self.task.whole_batch:
+            self.with_whole_weights(lambda: self.task.begin_step(parts, ranks.rank, gather_over_ranks))
         totals = torch.zeros(len(counts), device=self.machine.device)
-        for number, micro_batch in enumerate(micro_batches, start=1):
-            with self._shared(number == len(micro_batches)), self.machine.autocast():
-                losses = self._parallel(micro_batch)
-                # the ranks' gradients are averaged by DDP, but the loss is a sum: hence the factor
+        micro_batches = self._own_or_spare(parts)
+        for number, (micro_batch, weight) in enumerate(micro_batches, start=1):
+            with exchange(self._computation, number == len(micro_batches)), self.machine.autocast():
+                losses = self._losses(micro_batch)
+                # the ranks' gradients are averaged, but the loss is a sum: hence the factor
                 shares = torch.stack([losses[name] / counts[name] for name in counts]) * weight
                 (shares.sum() * ranks.count).backward()
             totals += shares.detach()
-        norm = nn.utils.clip_grad_norm_(self.task.model.parameters(), self.clip, foreach=True)
+        norm = clip_gradients(self.task.model, self.clip)
         mean = dict(zip(counts, totals.tolist(), strict=True))
         everywhere = add_over_ranks({**mean, "stop": float(stop)}, self.machine.device)
-        return StepResult(stop=everywhere.pop("stop") > 0, losses=everywhere, gradient_norm=float(norm))
+        return StepResult(stop=everywhere.pop("stop") > 0, losses=everywhere, gradient_norm=norm)
+
+    def with_whole_weights(self, compute: Callable[[], T]) -> T:
+        """`compute()`, without a gradient and in the machine's precision, however the model is divided."""
+        with self.machine.autocast():
+            return with_whole_weights(self._computation, compute)
 
     def settle(self, sequences: Sequences) -> None:
         """One backward pass for nothing, since DDP arranges its buckets anew after the first one.
@@ -71,42 +76,31 @@ class Gradients:
         bit: a resumed run must start with the one that the uninterrupted run had by then.
         """
         parts = split(sequences, self.machine.ranks.count, self.machine.micro_batch_tokens)
-        (micro_batch, *_), _ = _own_or_spare(parts, self.machine.ranks.rank)
+        (micro_batch, _), *_ = self._own_or_spare(parts)
         with self.machine.autocast():
-            torch.stack(list(self._parallel(micro_batch).values())).sum().backward()
+            torch.stack(list(self._losses(micro_batch).values())).sum().backward()
         self.task.model.zero_grad()
 
     @property
     def needs_settling(self) -> bool:
-        return isinstance(self._parallel, DistributedDataParallel)
+        return isinstance(self._computation, DistributedDataParallel)
 
-    def _shared(self, last: bool) -> AbstractContextManager[None]:
-        """Ranks exchange gradients once a step, after the last micro-batch."""
-        if isinstance(self._parallel, DistributedDataParallel) and not last:
-            context: AbstractContextManager[None] = self._parallel.no_sync()
-            return context
-        return nullcontext()
+    def _losses(self, micro_batch: Sequences) -> dict[str, Tensor]:
+        losses: dict[str, Tensor] = self._computation(lambda: self.task.loss(micro_batch))
+        return losses
 
+    def _own_or_spare(self, parts: Sequence[list[Sequences]]) -> list[tuple[Sequences, float]]:
+        """A rank's micro-batches with the weight 1, and another's with the weight 0 where it has too few.
 
-class _Losses(nn.Module):
-    """The task's loss as a module, which is what DistributedDataParallel wraps."""
-
-    def __init__(self, task: Objective) -> None:
-        super().__init__()
-        self.model = task.model
-        self._loss: Callable[[Sequences], dict[str, Tensor]] = task.loss
-
-    def forward(self, sequences: Sequences) -> dict[str, Tensor]:
-        return self._loss(sequences)
+        Ranks exchange gradients together or not at all, so each needs one; and where they gather the weights
+        for every micro-batch, as many as the others.
+        """
+        own = [(micro_batch, 1.0) for micro_batch in parts[self.machine.ranks.rank]]
+        needed = max(map(len, parts)) if self.machine.sharded else 1
+        spare = next(filter(None, parts))[0]
+        return own + [(spare, 0.0)] * (needed - len(own))
 
 
 def dropout_seed(seed: int, step: int, rank: int) -> int:
     """A function of where the run stands, so that there is no random state to save."""
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def _own_or_spare(parts: Sequence[list[Sequences]], rank: int) -> tuple[list[Sequences], float]:
-    """A rank's micro-batches and their weight, 1; for a rank without any, another's with the weight 0, since
-    the ranks exchange gradients together or not at all.
-    """
-    return (parts[rank], 1.0) if parts[rank] else (next(filter(None, parts))[:1], 0.0)

@@ -32,6 +32,7 @@ from bertsmith.training.optimizer import (
 )
 from bertsmith.training.schedule import Schedule
 from bertsmith.training.settings import RunSettings
+from bertsmith.training.sharding import load_own_rows, own_part, own_rows
 
 
 class Observer(Protocol):
@@ -63,13 +64,16 @@ class Loop:
         """
         self.task, self.recipe, self.machine = task, recipe, machine
         self.folder, self.observer = folder, observer
-        self.optimizer = make_optimizer(task.model, recipe.optimizer)
         self._after_evaluation = after_evaluation
         self._ended = False
         self.progress = Progress()
         self.schedule = Schedule(recipe.optimizer.learning_rate, recipe.warmup_share)
         self.guard = Guard(recipe.guard.spike_factor)
         self.gradients = Gradients(task, machine, recipe.optimizer.clip)
+        self.optimizer = make_optimizer(
+            task.model, recipe.optimizer
+        )  # of the weights as they are now divided
+        self._part = own_part(machine)
         self._interruption = Interruption()
         self._stop_agreed = False
         self._saved_step: int | None = None
@@ -105,23 +109,22 @@ class Loop:
 
     def evaluate(self) -> dict[str, float]:
         """Held-out metrics of the whole held-out sample, reported to the observer."""
-        with self.machine.autocast():
-            metrics = self.task.evaluate(
-                self.machine.ranks.rank,
-                self.machine.ranks.count,
-                lambda sums: add_over_ranks(sums, self.machine.device),
-            )
+        ranks, device = self.machine.ranks, self.machine.device
+        metrics = self.gradients.with_whole_weights(
+            lambda: self.task.evaluate(ranks.rank, ranks.count, lambda sums: add_over_ranks(sums, device))
+        )
         if metrics:
             self._record("evaluation", elapsed=self.progress.elapsed, tokens=self.progress.tokens, **metrics)
         return metrics
 
     def save(self) -> None:
-        """Writes a checkpoint, unless this step's stands already; only the first rank does."""
-        if self.folder is None or self._saved_step == self.progress.step or not self.machine.ranks.is_first:
+        """Writes a checkpoint, unless this step's stands already: each rank that holds a part of its own."""
+        writes = self.machine.sharded or self.machine.ranks.is_first
+        if self.folder is None or self._saved_step == self.progress.step or not writes:
             return
-        weights = self.task.model.state_dict()
-        state = TrainingState(self.progress, weights, optimizer_tensors(self.task.model, self.optimizer))
-        save_training_state(self.folder / "checkpoints", state, self.recipe.checkpoint.keep)
+        moments = optimizer_tensors(self.task.model, self.optimizer)
+        state = TrainingState(self.progress, own_rows(self.task.model.state_dict()), own_rows(moments))
+        save_training_state(self.folder / "checkpoints", state, self.recipe.checkpoint.keep, self._part)
         self._saved_step = self.progress.step
         self._record("checkpoint")
 
@@ -207,10 +210,12 @@ class Loop:
         )
 
     def _newest_checkpoint(self) -> tuple[TrainingState | None, list[str]]:
-        return (None, []) if self.folder is None else load_training_state(self.folder / "checkpoints")
+        if self.folder is None:
+            return None, []
+        return load_training_state(self.folder / "checkpoints", self._part)
 
     def _restore(self, state: TrainingState) -> None:
-        self.task.model.load_state_dict(state.weights)
+        load_own_rows(self.task.model, state.weights)
         load_optimizer_tensors(self.task.model, self.optimizer, state.optimizer)
         self.progress = state.progress
         self._saved_step = state.progress.step

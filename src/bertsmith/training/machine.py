@@ -18,13 +18,17 @@ CPU_MICRO_BATCH, CUDA_MICRO_BATCH = 4096, 32_768  # tokens: a CPU's should stay 
 
 @dataclass
 class Machine:
-    """Device, precision of products, measured matrix-product speed in FLOP/s, ranks."""
+    """Device, precision of products, measured matrix-product speed in FLOP/s, ranks.
+
+    `sharded`: each rank holds a part of every tensor, not the whole model.
+    """
 
     device: torch.device
     precision: torch.dtype
     peak: float
     ranks: Ranks
     micro_batch_tokens: int
+    sharded: bool = False
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Products in this precision, where it isn't float32."""
@@ -41,7 +45,8 @@ def set_up_machine(settings: HardwareSettings, micro_batch_tokens: int | None, h
     torch.set_num_threads(settings.threads or _threads(hardware, ranks))
     precision = _precision(settings, device, hardware)
     peak = matmul_flops(precision, device=device)
-    return Machine(device, precision, peak, ranks, micro_batch_tokens or _micro_batch(device))
+    sharded = settings.shard == "full" and ranks.count > 1
+    return Machine(device, precision, peak, ranks, micro_batch_tokens or _micro_batch(device), sharded)
 
 
 def plain_machine(settings: HardwareSettings, micro_batch_tokens: int | None, hardware: Hardware) -> Machine:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.training.settings import OptimizerSettings
+from bertsmith.training.sharding import divided_like
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 _EMBEDDINGS = re.compile(r"(?:^|\.)embeddings\.")
@@ -76,12 +77,13 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 def load_optimizer_tensors(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
-    """The inverse of `optimizer_tensors`."""
+    """The inverse of `optimizer_tensors`, of a divided model from this rank's rows of the moments."""
     for name, parameter in model.named_parameters():
         state = {key: tensors[f"{name}.{key}"] for key in state_keys(tensors, name)}
         if state:
             optimizer.state[parameter] = {
-                key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
+                key: value.to(parameter.device) if key == "step" else divided_like(parameter, value)
+                for key, value in state.items()
             }
 
 

@@ -10,14 +10,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
+from torch import Tensor
 
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.errors import RecipeError
 from bertsmith.files import write_json
+from bertsmith.model.blueprint import blueprint
 from bertsmith.tasks.fill_mask import Candidate, fill_mask, masked_examples
-from bertsmith.tasks.pretraining import PretrainingTask, start_at_frequencies
+from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
 from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
 from bertsmith.training.allocator import keep_memory
 from bertsmith.training.distributed import leave, wait
@@ -28,6 +30,7 @@ from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.run_folder import open_run, write_recipe
+from bertsmith.training.sharding import whole_tensors
 from bertsmith.training.summary import write_summary
 
 _EXAMPLES = 8
@@ -92,15 +95,24 @@ def _run(
         for warning in _baseline_warnings(metrics):
             loop_observer.record("warning", loop.progress.step, message=warning)
         loop_observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
-    after = [fill_mask(inputs.model, inputs.tokenizer, text) for text, _ in examples]
+    weights = whole_tensors(inputs.model.state_dict(), keep=first)
     if first:
+        model = _of(weights, inputs.model).to(machine.device)
+        after = [fill_mask(model, inputs.tokenizer, text) for text, _ in examples]
         provenance = _provenance(recipe, inputs, loop.progress.step, metrics)
-        save_pretraining_model(out / "model", inputs.model, inputs.tokenizer, provenance, replace=True)
+        save_pretraining_model(out / "model", model, inputs.tokenizer, provenance, replace=True)
         fills = [_fill(*each) for each in zip(examples, before, after, strict=True)]
         write_json(out / "fills.json", fills)
-        write_summary(out, recipe, inputs.model, hardware)
+        write_summary(out, recipe, model, hardware)
     wait()
     return PretrainingResult(out / "model", out / "report.html", metrics)
+
+
+def _of(weights: dict[str, Tensor], trained: PretrainingModel) -> PretrainingModel:
+    """The trained model in one piece, whether or not it was divided between the ranks."""
+    model = blueprint(lambda: PretrainingModel(trained.config, trained.next_sentence is not None))
+    model.load_state_dict(weights, assign=True)
+    return model
 
 
 def _baseline_warnings(metrics: dict[str, float]) -> list[str]:

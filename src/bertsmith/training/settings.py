@@ -59,11 +59,16 @@ class GuardSettings(Settings):
 
 
 class HardwareSettings(Settings):
-    """`auto` takes what the machine has; `bertsmith doctor` says what that is and why."""
+    """`auto` takes what the machine has; `bertsmith doctor` says what that is and why.
+
+    `shard` is what several processes divide between them: batches only (DDP), or the weights, gradients and
+    optimiser too (`full`, FSDP2).
+    """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     threads: int | None = Field(None, ge=1)
+    shard: Literal["none", "full"] = "none"
 
 
 class RunSettings(Settings):
