@@ -5,44 +5,46 @@ import json
 import os
 import random
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from signal import SIGKILL
 
-import psutil
 import pytest
 import torch
 
 pytest.importorskip("ray", reason="needs the extra ray")
 pytest.importorskip("lancedb", reason="needs the extra retrieval")
 
-import mortal_embedder
+import mortal_tasks
 from index_documents import SETTINGS, rows_of
-from mortal_embedder import MortalEmbedder
+from mortal_tasks import make_mortal, one_worker_died
 from tiny_run import WORDS
 
 from bertsmith.cli.main import main
+from bertsmith.data import tokenizing
+from bertsmith.data.store import tokenize_corpus
 from bertsmith.errors import InputError, ResourceError
-from bertsmith.inference import index_build
+from bertsmith.inference import document_shards, embedding_job, index_build
 from bertsmith.inference.embedder import Embedder
 from bertsmith.inference.embedding_job import Count, embed_file
 from bertsmith.inference.index import Index
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
-from bertsmith.text import ray_engine
+from bertsmith.text import building, ray_engine, reading
+from bertsmith.text.corpus import build_corpus
 from bertsmith.text.ray_engine import ATTEMPTS, ordered_by_ray
 from bertsmith.text.tokenizer import Tokenizer
 
 pytestmark = [
     pytest.mark.slow,  # starting two nodes and their workers takes most of a minute
+    pytest.mark.timeout(1800),  # on a machine that is busy otherwise, far longer
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),  # by Ray Data, of its own settings
 ]
 
 TEXTS, SHARD_ROWS = 300, 25
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-DEADLY = "text157"
+DEADLY = 4  # the task whose worker dies
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,7 @@ def cluster() -> Iterator[None]:
     nodes = Cluster(initialize_head=True, head_node_args=small)
     nodes.add_node(num_cpus=1, object_store_memory=100 << 20)
     ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
-    for module in (mortal_embedder, sys.modules[__name__]):  # workers don't have the tests on their path
+    for module in (mortal_tasks, sys.modules[__name__]):  # workers don't have the tests on their path
         ray.cloudpickle.register_pickle_by_value(module)
     yield
     ray.shutdown()
@@ -86,74 +88,88 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_vectors_of_a_killed_worker_are_computed_again(
-    cluster: None, model: Path, table: Path, tmp_path: Path
+    cluster: None, model: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, out = tmp_path / "alone.parquet", tmp_path / "v.parquet"
     embed_file(Embedder(model), table, expected, shard_rows=SHARD_ROWS)
-    embedder = MortalEmbedder(model, tmp_path / "diary", DEADLY)
-    result = embed_file(embedder, table, out, shard_rows=SHARD_ROWS, engine="ray")
+    make_mortal(monkeypatch, embedding_job, tmp_path / "diary", DEADLY)
+    result = embed_file(Embedder(model), table, out, shard_rows=SHARD_ROWS, engine="ray")
     assert out.read_bytes() == expected.read_bytes()
     assert result.whole.texts == result.computed.texts == TEXTS
-    one_worker_died(embedder, shards=TEXTS // SHARD_ROWS)
+    assert one_worker_died(tmp_path / "diary", DEADLY) == TEXTS // SHARD_ROWS
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone.parquet", "diary", "v.parquet"]
 
 
-def one_worker_died(embedder: MortalEmbedder, shards: int) -> None:
-    """Both machines worked; the deadly shard was begun twice, by two processes, and every other one once."""
-    begun = embedder.begun()
-    assert len({each.node for each in begun}) == 2
-    assert not psutil.pid_exists(embedder.killed())
-    times = Counter(each.first_text for each in begun)
-    assert len(times) == shards >= 8
-    ((repeated, twice),) = ((text, count) for text, count in times.items() if count > 1)
-    assert twice == 2
-    first, second = (each.process for each in begun if each.first_text == repeated)
-    assert first == embedder.killed() != second
-
-
 def test_shards_that_are_written_are_not_computed_again(
-    cluster: None, model: Path, table: Path, tmp_path: Path
+    cluster: None, model: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, out = tmp_path / "alone.parquet", tmp_path / "v.parquet"
     embed_file(Embedder(model), table, expected, shard_rows=SHARD_ROWS, precision="int8")
 
     def stop(count: Count) -> None:
-        if count.texts > 3 * SHARD_ROWS:
+        if count.texts > 2 * SHARD_ROWS:
             raise KeyboardInterrupt
 
     job = {"shard_rows": SHARD_ROWS, "precision": "int8", "engine": "ray"}
     with pytest.raises(KeyboardInterrupt):
         embed_file(Embedder(model), table, out, watch=stop, **job)  # type: ignore[arg-type]
     written = len(list(tmp_path.glob("v.parquet.parts/shard-*")))
-    assert written >= 3
-    embedder = MortalEmbedder(model, tmp_path / "diary", DEADLY)
-    embed_file(embedder, table, out, resume=True, **job)  # type: ignore[arg-type]
+    assert written >= 2
+    make_mortal(monkeypatch, embedding_job, tmp_path / "diary", DEADLY)
+    embed_file(Embedder(model), table, out, resume=True, **job)  # type: ignore[arg-type]
     assert out.read_bytes() == expected.read_bytes()
-    one_worker_died(embedder, shards=TEXTS // SHARD_ROWS - written)
+    assert one_worker_died(tmp_path / "diary", DEADLY) == TEXTS // SHARD_ROWS - written
 
 
 def test_an_index_of_a_killed_worker_is_that_of_a_single_process(
     cluster: None, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_build, "PASSAGES_AT_A_TIME", 12)
-    docs, more = folder_of_documents(tmp_path / "docs", 60), folder_of_documents(tmp_path / "more", 3)
-    alone = Index.build([docs], tmp_path / "alone", embedder=Embedder(model), passages=SETTINGS)
-    embedder = MortalEmbedder(model, tmp_path / "diary", "word30")
-    index = Index.build([docs], tmp_path / "index", embedder=embedder, passages=SETTINGS, engine="ray")
+    docs, more = folder_of_texts(tmp_path / "docs", 60), folder_of_texts(tmp_path / "more", 3)
+    settings = {"embedder": Embedder(model), "passages": SETTINGS}
+    alone = Index.build([docs], tmp_path / "alone", **settings)  # type: ignore[arg-type]
+    make_mortal(monkeypatch, document_shards, tmp_path / "diary", DEADLY)
+    index = Index.build([docs], tmp_path / "index", engine="ray", **settings)  # type: ignore[arg-type]
     assert rows_of(index.path) == rows_of(alone.path)
     assert index.changes == alone.changes
-    one_worker_died(embedder, shards=len({each.first_text for each in embedder.begun()}))
-    alone.add([more])
-    index.add([more], engine="ray")
+    one_worker_died(tmp_path / "diary", DEADLY)
+    assert index.add([more], engine="ray") == alone.add([more])
     assert rows_of(index.path) == rows_of(alone.path)
 
 
-def folder_of_documents(folder: Path, count: int) -> Path:
+def test_a_corpus_and_its_tokens_of_killed_workers_are_those_of_a_single_process(
+    cluster: None, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "BATCH_DOCUMENTS", 6)
+    monkeypatch.setattr(tokenizing, "DOCUMENTS_OF_A_TASK", 5)
+    texts = folder_of_texts(tmp_path / "texts", 60)
+    (texts / "copy.txt").write_bytes((texts / "07.txt").read_bytes())
+    alone = build_corpus([str(texts)], tmp_path / "alone")
+    make_mortal(monkeypatch, building, tmp_path / "diary", DEADLY)
+    corpus = build_corpus([str(texts)], tmp_path / "corpus", engine="ray")
+    one_worker_died(tmp_path / "diary", DEADLY)
+    assert contents(corpus.path) == contents(alone.path)
+    assert corpus.manifest.dropped["exact_duplicates"] == 1
+    words = Tokenizer.load(tokenizer)
+    tokenize_corpus(alone, words, tmp_path / "store alone")
+    make_mortal(monkeypatch, tokenizing, tmp_path / "second diary", DEADLY)
+    tokenize_corpus(corpus, words, tmp_path / "store", engine="ray")
+    one_worker_died(tmp_path / "second diary", DEADLY)
+    assert contents(tmp_path / "store") == contents(tmp_path / "store alone")
+
+
+def folder_of_texts(folder: Path, count: int) -> Path:
     draw = random.Random(count)
     folder.mkdir()
     for number in range(count):
-        (folder / f"{number:02}.txt").write_text(f"word{number} " + " ".join(draw.choices(WORDS, k=20)))
+        text = f"Word{number} " + " ".join(draw.choices(WORDS, k=20)) + ". It is what it is."
+        (folder / f"{number:02}.txt").write_text(text)
     return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def test_what_the_user_has_to_mend_comes_as_one_sentence(

@@ -1,5 +1,6 @@
 """What needs no cluster: an engine that isn't there is refused before anything is begun."""
 
+import socket
 import subprocess
 import sys
 
@@ -30,3 +31,12 @@ def test_help_imports_neither_ray_nor_arrow() -> None:
         "sys.exit(bool({'ray', 'pyarrow', 'torch'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_a_cluster_that_does_not_answer_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="needs the extra ray")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # taken, but nobody listens
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{unused.getsockname()[1]}")
+        with pytest.raises(InputError, match=r"^No Ray cluster could be joined \(.*refused.*RAY_ADDRESS"):
+            next(ordered_by_ray(abs, [(1,)]))

@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 
 from bertsmith.cli.screen import console, print_facts, print_table, progress_bar, readable_bytes
 from bertsmith.text.manifest import CorpusSettings
+from bertsmith.text.ray_engine import Engine
 
 if TYPE_CHECKING:
     from bertsmith.text.corpus import Corpus, Document
@@ -25,6 +26,7 @@ def build(
     out: Path,
     settings: Annotated[CorpusSettings, Parameter(name="*")] = DEFAULTS,
     workers: int | None = None,
+    engine: Engine = "local",
 ) -> None:
     """Read SOURCES, clean them, drop duplicates, hold some out, and write a corpus.
 
@@ -39,7 +41,10 @@ def build(
     out
         The folder to make.
     workers
-        Processes; by default one a core, for small inputs one in all.
+        Processes of the local engine; by default one a core, for small inputs one in all.
+    engine
+        ray cleans and splits on the cluster that RAY_ADDRESS names or this machine belongs to, else on this
+        machine.
 
     Examples
     --------
@@ -47,6 +52,7 @@ def build(
     bertsmith corpus build articles/ notes.txt.gz --out corpora/mine
     bertsmith corpus build rows.parquet --text-column body --out corpora/rows
     bertsmith corpus build texts.txt --format blank-lines --out corpora/texts
+    bertsmith corpus build dumps/ --out corpora/dumps --engine ray
     """
     from bertsmith.errors import InputError
     from bertsmith.text.corpus import build_corpus
@@ -54,7 +60,9 @@ def build(
     if not sources:
         raise InputError("Name at least one SOURCE: files, folders, addresses, or pydocs:.")
     with progress_bar("Building the corpus") as progress:
-        corpus = build_corpus(sources, out, settings=settings, workers=workers, progress=progress)
+        corpus = build_corpus(
+            sources, out, settings=settings, workers=workers, engine=engine, progress=progress
+        )
     _print_summary(corpus)
     _print_hints(corpus)
 
@@ -87,7 +95,7 @@ def info(corpus: Path, *, seed: int = 0) -> None:
 
 
 @app.command
-def tokenize(corpus: Path, tokenizer: Path, *, out: Path) -> None:
+def tokenize(corpus: Path, tokenizer: Path, *, out: Path, engine: Engine = "local") -> None:
     """Turn a corpus into a token store, which training reads from disk as it goes.
 
     Parameters
@@ -98,6 +106,8 @@ def tokenize(corpus: Path, tokenizer: Path, *, out: Path) -> None:
         The folder or vocab.txt of a tokenizer.
     out
         The folder to make.
+    engine
+        As of `bertsmith corpus build`.
 
     Examples
     --------
@@ -108,7 +118,7 @@ def tokenize(corpus: Path, tokenizer: Path, *, out: Path) -> None:
     from bertsmith.text.tokenizer import Tokenizer
 
     with progress_bar("Tokenising") as progress:
-        tokenize_corpus(Corpus.open(corpus), Tokenizer.load(tokenizer), out, progress=progress)
+        tokenize_corpus(Corpus.open(corpus), Tokenizer.load(tokenizer), out, engine=engine, progress=progress)
     console.print(f"Tokens written to {out}", markup=False)
 
 

@@ -4,8 +4,8 @@ T   tokens      S   sentences      D   documents
 """
 
 import hashlib
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterator
+from itertools import islice, tee
 from pathlib import Path
 
 import numpy as np
@@ -26,24 +26,35 @@ from bertsmith.data.store_manifest import (
 from bertsmith.files import atomic_folder, require_free_space, sha256, write_json
 from bertsmith.text.corpus import Corpus, Document
 from bertsmith.text.manifest import Split
+from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.text.word_cache import WordCache
+from bertsmith.text.workers import ordered
 
 Progress = Callable[[int, int | None, str], None]
+Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]  # see WordCache.encode
 
 DOCUMENTS_AT_ONCE = 512
+DOCUMENTS_OF_A_TASK = 4096  # each task of a cluster gets to know its words anew
 #: English has about 4.5 bytes a token; a language that the vocabulary fits badly has fewer.
 BYTES_PER_TOKEN = 3
 
 
 def tokenize_corpus(
-    corpus: Corpus, tokenizer: Tokenizer, out: Path | str, *, progress: Progress | None = None
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    out: Path | str,
+    *,
+    engine: Engine = "local",
+    progress: Progress | None = None,
 ) -> None:
     """Writes the token store of both splits, whole or not at all, with some hundred documents in memory.
 
+    With `engine` "ray" a cluster tokenizes, and this process reads and writes.
     Sentences without a token (nothing but control characters) are dropped, and documents without a sentence.
     Raises InputError when `out` exists, ResourceError when the disk is too small.
     """
+    require_engine(engine)
     out = Path(out)
     dtype: TokenType = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
     size = corpus.manifest.kept
@@ -57,7 +68,7 @@ def tokenize_corpus(
             tokenizer_sha256=tokenizer.sha256,
             corpus_sha256=sha256(corpus.path / "manifest.json"),
             splits={
-                split: _write_split(corpus, split, tokenizer, folder / split, dtype, progress)
+                split: _write_split(corpus, split, tokenizer, folder / split, dtype, engine, progress)
                 for split in SPLITS
             },
         )
@@ -70,11 +81,11 @@ def _write_split(
     tokenizer: Tokenizer,
     folder: Path,
     dtype: TokenType,
+    engine: Engine,
     progress: Progress | None,
 ) -> StoredSplit:
     total = corpus.manifest.splits[split].counts.documents
     folder.mkdir()
-    words = WordCache(tokenizer)
     with (
         ArrayFile(folder / TOKENS, dtype) as tokens,
         ArrayFile(folder / SENTENCES, OFFSETS) as sentences,
@@ -83,9 +94,7 @@ def _write_split(
         sentences.append(np.zeros(1))
         documents.append(np.zeros(1))
         read = 0
-        stream = corpus.documents(split)
-        while batch := list(islice(stream, DOCUMENTS_AT_ONCE)):
-            ids, lengths = words.encode([text for document in batch for text in document.sentences])
+        for (ids, lengths), batch in _encoded(corpus.documents(split), tokenizer, engine):
             tokens_each, sentences_each = _without_empty(batch, lengths)
             documents.append(np.cumsum(sentences_each) + sentences.length - 1)
             sentences.append(np.cumsum(tokens_each) + tokens.length)
@@ -99,6 +108,18 @@ def _write_split(
         tokens=tokens.length,
         files={array.path.name: array.entry() for array in (tokens, sentences, documents)},
     )
+
+
+def _encoded(
+    stream: Iterator[Document], tokenizer: Tokenizer, engine: Engine
+) -> Iterator[tuple[Encoded, list[Document]]]:
+    """Batches of documents, each with the ids of all its sentences."""
+    encode = WordCache(tokenizer).encode
+    size = DOCUMENTS_OF_A_TASK if engine == "ray" else DOCUMENTS_AT_ONCE
+    batches, sent = tee(iter(lambda: list(islice(stream, size)), []))
+    texts = (([text for document in batch for text in document.sentences],) for batch in sent)
+    encoded = ordered_by_ray(encode, texts) if engine == "ray" else ordered(encode, texts, workers=1)
+    return zip(encoded, batches)  # in this order: a batch is drawn when its ids are there, not before
 
 
 def _without_empty(

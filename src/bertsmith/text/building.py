@@ -3,7 +3,7 @@
 1. Workers clean and split the documents and put them on disk in batches; 32 bytes a document stay in memory.
 2. Duplicates are found over the whole, so that none has a copy on the other side of the split.
 3. The documents that stay are written to their split, in source order.
-The result depends on the sources and settings alone, not on the number of workers.
+The result depends on the sources and settings alone, not on the number of workers, nor on their machines.
 
 D documents.
 """
@@ -12,8 +12,8 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,14 +24,16 @@ from bertsmith.text.accounting import Prospect, manifest_of
 from bertsmith.text.choosing import Choice, choose
 from bertsmith.text.duplicates import SignatureFiles
 from bertsmith.text.manifest import CorpusManifest, CorpusSettings, Shard, Split
-from bertsmith.text.preparing import FACTS, prepare, read_prepared
-from bertsmith.text.reading import Reader
+from bertsmith.text.preparing import FACTS, Prepared, prepare, prepare_elsewhere, read_prepared
+from bertsmith.text.ray_engine import Engine, ordered_by_ray
+from bertsmith.text.reading import Batch, Reader
 from bertsmith.text.shards import ShardWriter
 from bertsmith.text.sources import Found, find_sources
 from bertsmith.text.streams import SourceFile
 from bertsmith.text.workers import ordered, usable_cores
 
 Progress = Callable[[int, int | None, str], None]
+Task = tuple[Batch, list[str], CorpusSettings, Path]  # what `prepare` takes
 WORTH_WORKERS = 8_000_000  # bytes of input; below, starting processes costs more than it saves
 SECONDS_BETWEEN_REPORTS = 0.3
 
@@ -41,6 +43,7 @@ def build(
     folder: Path,
     settings: CorpusSettings,
     workers: int | None,
+    engine: Engine,
     progress: Progress | None,
 ) -> CorpusManifest:
     """Fills the empty `folder` with shards and returns their manifest, which the caller writes."""
@@ -50,7 +53,8 @@ def build(
     scratch = folder / "scratch"
     scratch.mkdir()
     signatures = SignatureFiles(scratch)
-    prospect = _prepare_all(found, settings, signatures, scratch, _worker_count(workers, found), report)
+    prepare_each = _on_a_cluster if engine == "ray" else partial(_here, _worker_count(workers, found))
+    prospect = _prepare_all(found, settings, signatures, scratch, prepare_each, report)
     _require_text(prospect)
     choice = choose(prospect.facts, signatures, settings, report)
     shards = _write(prospect, choice, folder, report)
@@ -63,13 +67,13 @@ def _prepare_all(
     settings: CorpusSettings,
     signatures: SignatureFiles,
     scratch: Path,
-    workers: int,
+    prepare_each: Callable[[Iterator[Task]], Iterator[Prepared]],
     report: Progress,
 ) -> Prospect:
     reader = Reader(found.sources, settings)
     names = [source.name for source in found.sources]
     batches, facts, empty = list[Path](), [np.zeros(0, FACTS)], Counter[int]()
-    for prepared in ordered(prepare, _tasks(reader, names, settings, scratch), workers):
+    for prepared in prepare_each(_tasks(reader, names, settings, scratch)):
         batches.append(prepared.path)
         facts.append(prepared.facts)
         signatures.append(prepared.signatures)
@@ -78,11 +82,21 @@ def _prepare_all(
     return Prospect(found, reader.origins, batches, np.concatenate(facts), empty)
 
 
-def _tasks(
-    reader: Reader, names: list[str], settings: CorpusSettings, scratch: Path
-) -> Iterator[tuple[Any, ...]]:
+def _tasks(reader: Reader, names: list[str], settings: CorpusSettings, scratch: Path) -> Iterator[Task]:
     for number, batch in enumerate(reader):
         yield batch, names, settings, scratch / f"batch-{number:08d}.arrow"
+
+
+def _here(workers: int, tasks: Iterator[Task]) -> Iterator[Prepared]:
+    return ordered(prepare, tasks, workers)
+
+
+def _on_a_cluster(tasks: Iterator[Task]) -> Iterator[Prepared]:
+    """Pages of Python packages are read before they are sent: another machine may not have them."""
+    sent = ((Batch([*batch.documents()], batch.size), *rest) for batch, *rest in tasks)
+    for prepared, content in ordered_by_ray(prepare_elsewhere, sent):
+        prepared.path.write_bytes(content)
+        yield prepared
 
 
 def _write(

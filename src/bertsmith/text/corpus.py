@@ -10,6 +10,7 @@ from bertsmith.errors import CorpusError, RecipeError
 from bertsmith.files import atomic_folder, read_json, sha256, write_json
 from bertsmith.text.building import Progress, build
 from bertsmith.text.manifest import CorpusManifest, CorpusSettings, Shard, Split
+from bertsmith.text.ray_engine import Engine, require_engine
 from bertsmith.text.shards import read_shard
 
 __all__ = ["Corpus", "CorpusSettings", "Document", "build_corpus"]
@@ -92,19 +93,21 @@ def build_corpus(
     *,
     settings: CorpusSettings | None = None,
     workers: int | None = None,
+    engine: Engine = "local",
     progress: Progress | None = None,
 ) -> Corpus:
     """Reads the sources (files, folders, addresses, pydocs:) and writes a corpus folder, whole or not at all.
 
-    `workers` is the number of processes; None takes all cores for all but small inputs. `progress` hears
-    (done, total, unit) a few times a second.
+    `workers` is the number of processes; None takes all cores for all but small inputs. With `engine` "ray"
+    the workers are those of a cluster. `progress` hears (done, total, unit) a few times a second.
     Raises InputError for a source that is missing, unreadable or without text, ResourceError for too
     little disk.
     """
+    require_engine(engine)
     out = Path(out)
     settings = settings or CorpusSettings()
     with atomic_folder(out) as folder:
-        manifest = build(sources, folder, settings, workers, progress)
+        manifest = build(sources, folder, settings, workers, engine, progress)
         write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     return Corpus.open(out)
 

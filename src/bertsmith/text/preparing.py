@@ -5,6 +5,7 @@ d documents of the batch that hold any text.
 
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +54,15 @@ def prepare(batch: Batch, names: list[str], settings: CorpusSettings, path: Path
     _write(rows, path)
     signed = np.stack(signatures) if signatures else np.zeros((0, HASHES), np.uint32)
     return Prepared(path, np.array(facts, FACTS), signed, empty)
+
+
+def prepare_elsewhere(
+    batch: Batch, names: list[str], settings: CorpusSettings, path: Path
+) -> tuple[Prepared, bytes]:
+    """The same on another machine: what belongs into the file at `path` comes back as bytes."""
+    with TemporaryDirectory() as folder:
+        prepared = prepare(batch, names, settings, Path(folder) / path.name)
+        return prepared._replace(path=path), prepared.path.read_bytes()
 
 
 def read_prepared(path: Path) -> pa.Table:

@@ -7,6 +7,7 @@ them does not depend on the engine. A task whose worker or machine is lost is do
 import logging
 import os
 import pickle
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ Result = TypeVar("Result")
 # Ray Data wants all of its input at once. In rounds, what waits in memory doesn't grow with the job, and
 # workers idle for no more than the last task of many.
 TASKS_OF_A_ROUND = 16  # for each CPU of the cluster
+SECONDS_TO_ANSWER = 10.0
 ATTEMPTS = 4  # at a task: Ray Data would try one that runs out of memory for ever
 
 
@@ -144,8 +146,9 @@ def _connected(ray: Any) -> Iterator[None]:
         return
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # a cluster that is started here would report home
     try:
+        _require_answer(os.environ.get("RAY_ADDRESS", ""))
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:  # a ConnectionError is an OSError
         raise InputError(
             f"No Ray cluster could be joined ({_first_line(error)}). Start one with `ray start --head`, "
             "name it by the variable RAY_ADDRESS, or unset that to use this machine alone."
@@ -154,6 +157,13 @@ def _connected(ray: Any) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Raises OSError when nothing listens at host:port; Ray itself would try for more than five minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit() and "//" not in host:
+        socket.create_connection((host, int(port)), SECONDS_TO_ANSWER).close()
 
 
 @contextmanager
