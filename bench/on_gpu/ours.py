@@ -1,0 +1,164 @@
+"""Our sides: steps of the real loop, and an encoder that pools what it reads."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertsmith.data.batch import PackedBatch, Sequences
+from bertsmith.data.masking import Masker, MaskingRates
+from bertsmith.data.stream import Cursor, GlobalBatch
+from bertsmith.model import attention
+from bertsmith.model.bert import Bert
+from bertsmith.model.config import BertConfig
+from bertsmith.tasks.classification import Task
+from bertsmith.tasks.encoding import Encoded, lay_out, pack_examples
+from bertsmith.tasks.finetuning import Finetuning, Split
+from bertsmith.tasks.objective import Objective
+from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
+from bertsmith.tasks.similarity import pool_texts
+from bertsmith.tasks.task_model import TaskModel, batches_by_length
+from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.distributed import Ranks
+from bertsmith.training.loop import Loop
+from bertsmith.training.machine import Machine
+from bertsmith.training.settings import CheckpointSettings, EvaluationSettings, RunSettings
+from on_gpu.scale import Scale
+
+_NEVER = 1_000_000_000
+
+
+class Steps:
+    """The real loop, a step for each global batch; dropout as published."""
+
+    def __init__(self, task: Objective, scale: Scale) -> None:
+        self.task = task
+        task.model.train()
+        self._loop = make_loop(task, machine(scale))
+
+    def prepare(self, sequences: Sequences) -> Sequences:
+        """Nothing: packing, masks and copies are part of the step."""
+        return sequences
+
+    def step(self, sequences: Sequences) -> None:
+        """Forward, backward, clipping, AdamW."""
+        self._loop.advance(GlobalBatch(sequences, Cursor(), Cursor()))
+
+
+class Pretraining(Steps):
+    """Masked language modelling and next-sentence prediction."""
+
+    def __init__(self, scale: Scale, size: str, tokenizer: Tokenizer, *, compiled: bool = False) -> None:
+        task = pretraining_task(scale.config(size), tokenizer, scale.device)
+        if compiled:
+            compile_layers(task.model.encoder)
+        super().__init__(task, scale)
+
+
+class Finetune(Steps):
+    """Classification of sentences into two classes, from random weights."""
+
+    def __init__(
+        self, scale: Scale, size: str, examples: Sequence[Encoded], *, compiled: bool = False
+    ) -> None:
+        super().__init__(finetuning_task(scale.config(size), examples, scale.device, compiled), scale)
+
+
+class Embedding:
+    """Texts as token ids -> a vector each, in batches of like length; the mean of the hidden states."""
+
+    def __init__(self, scale: Scale, size: str, *, compiled: bool = False) -> None:
+        torch.manual_seed(0)
+        self._scale = scale
+        self.config = scale.config(size)
+        self._encoder = Bert(self.config).to(scale.device).eval()
+        self._autocast = machine(scale).autocast
+        if compiled:
+            compile_layers(self._encoder)
+
+    def prepare(self, encoded: Sequence[Encoded]) -> Sequence[Encoded]:
+        """Nothing: packing and copies are part of the work."""
+        return encoded
+
+    @torch.inference_mode()
+    def step(self, encoded: Sequence[Encoded]) -> np.ndarray:
+        """(E, H) on the host."""
+        device, vectors = self._scale.device, np.empty((len(encoded), self.config.hidden_size), np.float32)
+        for numbers in batches_by_length(encoded, self._scale.embed_tokens):
+            part = [encoded[number] for number in numbers]
+            layout = lay_out(part, device)
+            batch = PackedBatch.of(pack_examples(part, numbers), device)
+            with self._autocast():
+                states = self._encoder(batch, layout.rows)
+            vectors[numbers] = pool_texts(states, layout, "mean", texts=1).float().cpu().numpy()
+        return vectors
+
+
+def machine(scale: Scale) -> Machine:
+    """One process; its peak is measured elsewhere."""
+    return Machine(scale.device, scale.precision, 1.0, Ranks(), scale.step_tokens)
+
+
+def make_loop(task: Objective, on: Machine) -> Loop:
+    """Without evaluations, checkpoints or a folder."""
+    recipe = RunSettings(
+        steps=_NEVER,
+        evaluation=EvaluationSettings(every=_NEVER),
+        checkpoint=CheckpointSettings(every=_NEVER),
+    )
+    return Loop(task, recipe, on, None, _Silent())
+
+
+def pretraining_task(
+    config: BertConfig, tokenizer: Tokenizer, device: torch.device, rates: MaskingRates | None = None
+) -> PretrainingTask:
+    """A new model, the same at every call, and no text: batches are given from outside."""
+    torch.manual_seed(0)
+    model = PretrainingModel(config).to(device)
+    masker = Masker(tokenizer, rates or MaskingRates(), device)
+    return PretrainingTask(model, [_NoText(tokenizer)], masker, None, 0, device)  # type: ignore[list-item]
+
+
+def finetuning_task(
+    config: BertConfig, examples: Sequence[Encoded], device: torch.device, compiled: bool = False
+) -> Finetuning:
+    """Two classes, batches of 32."""
+    torch.manual_seed(0)
+    task = Task(Task.Settings(), ("no", "yes"))
+    model = TaskModel(Bert(config), task.head(config)).to(device)
+    if compiled:
+        compile_layers(model.encoder)
+    return Finetuning(task, model, Split(examples, examples), None, 32, 0, device)
+
+
+def global_batches(objective: Finetuning, count: int) -> list[Sequences]:
+    """The first batches of the epoch."""
+    batches: Iterator[GlobalBatch] = objective.batches(Cursor())
+    return [batch.sequences for batch in islice(batches, count)]
+
+
+def compile_layers(encoder: Bert) -> None:
+    """torch.compile for each layer but its attention, whose lengths differ in every batch: that is one kernel
+    already, and elsewhere the number of tokens is all that changes.
+    """
+    if not hasattr(attention.attend, "_torchdynamo_disable"):
+        attention.attend = torch.compiler.disable(attention.attend)
+    for layer in encoder.layers:
+        layer.compile(dynamic=True)
+
+
+class _NoText:
+    """In the place of a stream, of which a task wants the tokenizer and the most frequent piece."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.store, self.tokens = tokenizer, self, np.zeros(1, np.int64)
+
+
+class _Silent:
+    def record(self, kind: str, step: int, **values: Any) -> None:
+        """Nothing."""
+
+    def rewind(self, step: int) -> None:
+        """Nothing."""
