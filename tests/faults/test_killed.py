@@ -42,6 +42,13 @@ DEATHS_OF_TWO = {
     "both at the switch": 2 * ([Fault("at the switch of the sequence length")],),
 }
 
+# The same where two ranks divide the weights and write a checkpoint together.
+DEATHS_OF_TWO_SHARDED = {
+    "rank 1 in the middle of its part": ([], [Fault("in the middle of a tensor file", 6)]),
+    "rank 0 with half of the parts put together": ([Fault("before a folder gets its name", 7)], []),
+    "rank 0 after a checkpoint got its name": ([Fault("after a folder got its name", 8)], []),
+}
+
 
 def test_every_place_is_tried() -> None:
     assert DEATHS.keys() == PLACES.keys()
@@ -76,6 +83,19 @@ def test_one_of_two_ranks_or_both_killed(deaths: str, new_run: NewRun, uninterru
     assert_same(evidence(Path(settings["out"])), uninterrupted(2))
 
 
+@pytest.mark.parametrize("deaths", DEATHS_OF_TWO_SHARDED)
+def test_one_of_two_ranks_that_divide_the_weights(
+    deaths: str, new_run: NewRun, uninterrupted: Uninterrupted
+) -> None:
+    settings, changes = new_run(), DEATHS_OF_TWO_SHARDED[deaths]
+    settings["hardware"] |= {"shard": "full"}
+    statuses = Attempt(settings, *changes, ranks=2).wait()
+    assert -SIGKILL in statuses and 0 not in statuses
+    finish(settings, ranks=2)
+    assert_same(evidence(Path(settings["out"])), uninterrupted(2, "full"))
+    assert not list((Path(settings["out"]) / "checkpoints").glob(".*"))
+
+
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_two_ranks_killed_at_random_moments(
     seed: int, new_run: NewRun, uninterrupted: Uninterrupted, seconds: Callable[[int], float]
@@ -87,14 +107,18 @@ def test_two_ranks_killed_at_random_moments(
     assert_same(evidence(Path(settings["out"])), uninterrupted(2))
 
 
-@pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("ranks", "shard"),
+    [(3, "none"), *(pytest.param(*way, marks=pytest.mark.slow) for way in [(4, "none"), (3, "full")])],
+)
 def test_more_ranks_whose_gradients_add_up_in_a_ring(
-    ranks: int, new_run: NewRun, uninterrupted: Uninterrupted
+    ranks: int, shard: str, new_run: NewRun, uninterrupted: Uninterrupted
 ) -> None:
     settings = new_run()
+    settings["hardware"] |= {"shard": shard}
     Attempt(settings, [Fault("before the weights change", 11)], ranks=ranks).wait()
     finish(settings, ranks=ranks)
-    assert_same(evidence(Path(settings["out"])), uninterrupted(ranks))
+    assert_same(evidence(Path(settings["out"])), uninterrupted(ranks, shard))
 
 
 def assert_same(found: Evidence, expected: Evidence) -> None:

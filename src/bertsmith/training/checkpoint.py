@@ -128,7 +128,7 @@ def load_training_state(folder: Path, part: Part = WHOLE) -> tuple[TrainingState
     Partial folders left by a kill are removed. None when there is no checkpoint at all.
     Raises ModelError when there are checkpoints and none of them is whole.
     """
-    for leftover in folder.glob(".step-*"):
+    for leftover in folder.glob(".*step-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     complaints: list[str] = []
     for path in sorted(folder.glob("step-*"), reverse=True):
