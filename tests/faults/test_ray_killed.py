@@ -12,7 +12,6 @@ from signal import SIGKILL
 import pytest
 import torch
 
-pytest.importorskip("ray", reason="needs the extra ray")
 pytest.importorskip("lancedb", reason="needs the extra retrieval")
 
 import mortal_tasks
@@ -47,22 +46,28 @@ SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 DEADLY = 4  # the task whose worker dies
 
 
+# Ray gives up on a node that isn't ready after 15 seconds, which a busy machine may well take.
+PATIENT = {"RAY_agent_register_timeout_ms": "300000", "RAY_raylet_start_wait_time_s": "300"}
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """Two nodes of one CPU each, and this process connected to them."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    import ray
-    from ray.cluster_utils import Cluster
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in {"RAY_USAGE_STATS_ENABLED": "0", **PATIENT}.items():
+            environment.setenv(name, value)
+        ray = pytest.importorskip("ray", reason="needs the extra ray")
+        from ray.cluster_utils import Cluster
 
-    small = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
-    nodes = Cluster(initialize_head=True, head_node_args=small)
-    nodes.add_node(num_cpus=1, object_store_memory=100 << 20)
-    ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
-    for module in (mortal_tasks, sys.modules[__name__]):  # workers don't have the tests on their path
-        ray.cloudpickle.register_pickle_by_value(module)
-    yield
-    ray.shutdown()
-    nodes.shutdown()
+        small = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
+        nodes = Cluster(initialize_head=True, head_node_args=small)
+        nodes.add_node(num_cpus=1, object_store_memory=100 << 20)
+        ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+        for module in (mortal_tasks, sys.modules[__name__]):  # workers don't have the tests on their path
+            ray.cloudpickle.register_pickle_by_value(module)
+        yield
+        ray.shutdown()
+        nodes.shutdown()
 
 
 @pytest.fixture(scope="module")
