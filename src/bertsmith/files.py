@@ -103,6 +103,14 @@ def tensors_written_to(path: Path) -> Iterator[None]:
         raise OSError(int(number[1]), str(error), str(path)) from error
 
 
+def make_folder(path: Path) -> None:
+    """The folder and those above it. Raises InputError where none can be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path} can't be made: {error.strerror}. Choose another folder.") from error
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes readable JSON atomically."""
     atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

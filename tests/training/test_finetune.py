@@ -241,6 +241,42 @@ def test_a_finished_folder_is_not_overwritten(finished: FinetuneResult, encoder:
         run("classification", encoder, finished.model.parent.parent, "epochs=4")
 
 
+def test_a_model_of_ones_own_is_not_replaced(encoder: Path, tmp_path: Path) -> None:
+    """--out . beside one's own ./model, say."""
+    kept = tmp_path / "run" / "model" / "precious.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    with pytest.raises(RecipeError, match="model exists, and is of no run"):
+        run("classification", encoder, tmp_path)
+    assert [path.name for path in (tmp_path / "run").rglob("*")] == ["model", "precious.txt"]
+
+
+def test_a_run_does_not_go_on_with_other_rows(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = write_rows(tmp_path / "train.jsonl", "classification", 96)
+    dev = write_rows(tmp_path / "dev.jsonl", "classification", 40, seed=1)
+
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Best, "consider", interrupted)
+        run("classification", encoder, tmp_path, "epochs=2", train=str(train), dev=str(dev))
+    rows = train.read_text()
+    train.write_text(rows.replace("\n", "\n\n", 1))
+    with pytest.raises(RecipeError, match="The file of train has changed"):
+        run("classification", encoder, tmp_path, "epochs=2", train=str(train), dev=str(dev), resume=True)
+    train.write_text(rows)
+    run("classification", encoder, tmp_path, "epochs=2", train=str(train), dev=str(dev), resume=True)
+
+
+def test_a_folder_that_cant_be_made_is_a_sentence(encoder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(InputError, match="can't be made: Not a directory"):
+        run("classification", encoder, tmp_path, out=str(tmp_path / "file" / "run"))
+
+
 @pytest.mark.parametrize(
     ("overrides", "error", "message"),
     [

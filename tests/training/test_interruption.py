@@ -60,6 +60,22 @@ def test_sigterm_never_ends_it_early(first: signal.Signals) -> None:
         assert interruption.asked
 
 
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
+)
+def test_it_ends_as_the_signal_would_have_ended_it(
+    number: signal.Signals, raised: type[BaseException]
+) -> None:
+    with pytest.raises(raised), Interruption() as interruption:
+        send(number)
+        interruption.end()
+
+
+def test_a_rank_that_got_no_signal_ends_as_by_ctrl_c() -> None:
+    with pytest.raises(KeyboardInterrupt), Interruption() as interruption:
+        interruption.end()
+
+
 def test_handlers_are_given_back() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
     with Interruption():

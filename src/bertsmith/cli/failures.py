@@ -22,6 +22,7 @@ _OUT_OF_MEMORY = (
     "model or sample. `bertsmith doctor` shows what this machine has."
 )
 _DISK_FULL = "The disk is full. Free some space, or write to another disk, and run the command again."
+_OF_THE_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 _BUG = (
     "This is a bug in Bertsmith, not your mistake. Please report it with the lines above and what "
     "`bertsmith doctor --json` prints."
@@ -69,6 +70,10 @@ def _sentence(failure: BaseException) -> str | None:
         return _OUT_OF_MEMORY
     if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
         return _DISK_FULL
+    if isinstance(failure, OSError) and failure.filename and failure.errno in _OF_THE_PLACE:
+        return (
+            f"{failure.filename} can't be used: {failure.strerror}. Choose another place, or mend its rights."
+        )
     return None
 
 

@@ -30,7 +30,9 @@ error_console = Console(stderr=True, highlight=False, emoji=False)
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
     """Prints rows to stdout: numbers to the right with thousands separated, everything else as it is."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=escape(title or "") or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
+    )
     for number, name in enumerate(header):
         numeric = all(isinstance(row[number], int | float) for row in rows)
         table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")

@@ -22,8 +22,8 @@ from bertsmith.training.finetune_report import write_finetune_report
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
-from bertsmith.training.results import Restart, Results, leading, write_results
-from bertsmith.training.run_folder import open_finetuning, write_recipe
+from bertsmith.training.results import Restart, Results, data_hashes, leading, write_results
+from bertsmith.training.run_folder import begin_folder, open_finetuning, require_same_data
 from bertsmith.training.start import start_model
 from bertsmith.training.task_run import TaskRun
 from bertsmith.training.workbench import Workbench
@@ -75,9 +75,10 @@ def _run(
     keep_memory()
     bench = Workbench.open(recipe, machine)
     recipe = recipe.completed(bench.width, len(bench.train))
-    first = machine.ranks.is_first
+    first, hashes = machine.ranks.is_first, data_hashes(recipe)
+    require_same_data(out, hashes)
     if first:
-        write_recipe(recipe, out)
+        begin_folder(recipe, out, hashes)
     restarts: list[Restart] = []
     for number in range(1, recipe.restarts + 1):
         restarts.append(_train_once(recipe, bench, number, out, resume, console))

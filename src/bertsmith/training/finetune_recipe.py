@@ -27,6 +27,8 @@ _SPECIAL_TOKENS = 2  # around a single text
 _BASE_WIDTH = 768  # of BERT-base, which the rates of the papers are for
 _FEW_STEPS, _MOST_EPOCHS = 600, 10
 _LORA_FACTOR = 10
+CHOSEN = ("epochs", "optimizer.learning_rate")  # by `completed`, where they aren't given
+MADE_FROM_EPOCHS = ("steps", "hours", "evaluation", "checkpoint")  # and from `evaluations`, by `resolved`
 
 
 class FinetuneOptimizer(OptimizerSettings):

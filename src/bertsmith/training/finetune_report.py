@@ -13,7 +13,7 @@ from bertsmith.tasks.details import Details
 from bertsmith.training import finetune_charts, finetune_figures, report_tables
 from bertsmith.training.curves import Curve, Point, smooth
 from bertsmith.training.environment import environment
-from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.finetune_recipe import CHOSEN, MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.log import LOG_FILE, RunLog
 from bertsmith.training.page import as_markup, render_page
@@ -24,7 +24,6 @@ Record = dict[str, Any]
 Pictures = list[tuple[str, Any]]
 
 TEMPLATE = "finetune.html.jinja"
-_NOT_OURS = {"steps", "hours", "evaluation", "checkpoint"}  # made from epochs and evaluations
 
 
 def write_finetune_report(out: Path, recipe: FinetuneRecipe, results: Results) -> Path:
@@ -70,7 +69,9 @@ def render_finetune(out: Path, recipe: FinetuneRecipe, results: Results) -> str:
 
 
 def command(recipe: FinetuneRecipe) -> str:
-    """What to type to get this run again, with the settings that differ from their defaults."""
+    """What to type to get this run again: the settings that differ from their defaults, and those that would
+    be chosen anew if they weren't given.
+    """
     files = {"train": recipe.train, "dev": recipe.dev, "test": recipe.test}
     words = ["bertsmith", "finetune", recipe.task, "--model", recipe.model]
     for name, path in files.items():
@@ -79,7 +80,9 @@ def command(recipe: FinetuneRecipe) -> str:
     usual = dict(report_tables.flatten(_plain_recipe(_usual(recipe))))
     settings = {**_plain_recipe(recipe), **recipe.settings}
     for name, value in report_tables.flatten(settings):
-        if value is not None and name not in (*files, "task", "model", "out") and usual.get(name) != value:
+        if value is None or name in (*files, "task", "model", "out"):
+            continue
+        if usual.get(name) != value or name in CHOSEN:
             words.append(f"{name}={_as_override(value)}")
     return shlex.join(words)
 
@@ -94,7 +97,7 @@ def _usual(recipe: FinetuneRecipe) -> FinetuneRecipe:
 
 
 def _plain_recipe(recipe: FinetuneRecipe) -> dict[str, Any]:
-    return recipe.model_dump(mode="json", exclude={*_NOT_OURS, "settings"})
+    return recipe.model_dump(mode="json", exclude={*MADE_FROM_EPOCHS, "settings"})
 
 
 def _settings(recipe: FinetuneRecipe, results: Results) -> list[report_tables.Setting]:

@@ -6,7 +6,7 @@ Schedulers and launchers often send SIGTERM more than once, or after a Ctrl-C: i
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 
 class Interruption:
@@ -16,6 +16,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.asked = False
+        self._by: int | None = None
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -29,8 +30,17 @@ class Interruption:
     ) -> None:
         self._give_back()
 
+    def end(self) -> NoReturn:
+        """What the signal would have done at once: SIGTERM's own handler, where there is one; else, and on
+        ranks that got none, KeyboardInterrupt.
+        """
+        terminate = self._previous.get(signal.SIGTERM)
+        if self._by == signal.SIGTERM and callable(terminate):
+            terminate(signal.SIGTERM, None)
+        raise KeyboardInterrupt
+
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self.asked, self._by = True, number
         if number == signal.SIGINT:
             signal.signal(number, self._previous.pop(signal.SIGINT))
 

@@ -87,7 +87,9 @@ class Loop:
         return complaints
 
     def run(self) -> None:
-        """Trains to the end. Raises TrainingStopped, or KeyboardInterrupt after saving a checkpoint."""
+        """Trains to the end. Raises TrainingStopped; when interrupted, KeyboardInterrupt or what SIGTERM's
+        handler raises, after saving a checkpoint.
+        """
         self.task.model.train()
         if self.gradients.needs_settling:
             self.gradients.settle(next(self.task.batches(self.progress.cursor)).sequences)
@@ -101,11 +103,11 @@ class Loop:
                         if self._stop_agreed:
                             self.save()
                             wait()  # launchers kill all ranks when one ends: not before the checkpoint stands
-                            raise KeyboardInterrupt
+                            self._interruption.end()
             self.save()
             if self._interrupted_on_any_rank():  # since the last step's gradients were summed
                 wait()
-                raise KeyboardInterrupt
+                self._interruption.end()
 
     def evaluate(self) -> dict[str, float]:
         """Held-out metrics of the whole held-out sample, reported to the observer."""

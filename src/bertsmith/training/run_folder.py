@@ -1,15 +1,16 @@
 """The folder of a run is opened once, or again with the same settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import RecipeError
-from bertsmith.files import atomic_write
-from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.files import atomic_write, make_folder, read_json, write_json
+from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.settings import RunSettings, check, read_toml
 
+_DATA = "data.json"  # the SHA-256 of each labelled file
 # What may change between the parts of a run: none of it changes the text, the model or the schedule. Other
 # hardware computes the same steps, but to rounding only.
 _MAY_CHANGE = {"out", "guard", "hardware", "checkpoint", "log_every"}
@@ -43,6 +44,7 @@ def _open(
         raise RecipeError(f"{out} is a file. Name a folder for the run with out=.")
     stored = out / "recipe.toml"
     if not stored.exists():
+        require_no_model(out)
         return out
     if not resume:
         raise RecipeError(f"{out} already holds a run. Go on with it by --resume, or choose another out=.")
@@ -55,12 +57,40 @@ def _open(
     return out
 
 
-def write_recipe(recipe: RunSettings, out: Path) -> None:
-    """The resolved recipe, every setting written out, as a file that runs again."""
+def require_no_model(out: Path) -> None:
+    """Raises RecipeError when the folder of a run that is to begin holds a model already."""
+    if (out / "model").exists():
+        raise RecipeError(
+            f"{out / 'model'} exists, and is of no run in {out}: it would be replaced. Choose another out=."
+        )
+
+
+def require_same_data(out: Path, hashes: dict[str, str]) -> None:
+    """Raises RecipeError when a labelled file is another one than when the run was begun: what was done
+    counts rows of the old one.
+    """
+    stored = out / _DATA
+    begun = read_json(stored) if stored.exists() else hashes
+    changed = [name for name in hashes if begun.get(name) != hashes[name]]
+    if changed:
+        raise RecipeError(
+            f"The file of {', '.join(changed)} has changed since the run in {out} was begun. Put the old one "
+            "back to go on, or choose another out=."
+        )
+
+
+def begin_folder(recipe: RunSettings, out: Path, hashes: dict[str, str]) -> None:
+    """The recipe of a fine-tuning run, and what its files were."""
+    write_recipe(recipe, out, without=MADE_FROM_EPOCHS)
+    write_json(out / _DATA, hashes)
+
+
+def write_recipe(recipe: RunSettings, out: Path, without: Collection[str] = ()) -> None:
+    """The resolved recipe, every setting written out."""
     import tomli_w
 
-    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
-    out.mkdir(parents=True, exist_ok=True)
+    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True, exclude=set(without)))
+    make_folder(out)
     atomic_write(out / "recipe.toml", "# The resolved recipe of this run.\n" + text)
 
 

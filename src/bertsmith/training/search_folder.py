@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import RecipeError
-from bertsmith.files import atomic_write, read_json, write_json
-from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.files import atomic_write, make_folder, read_json, write_json
+from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.finetune_report import command
+from bertsmith.training.run_folder import require_no_model
 from bertsmith.training.search_space import Search
 from bertsmith.training.trials import Trial, leading_trial
 
@@ -22,6 +23,7 @@ def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
         raise RecipeError(f"{out} is a file. Name a folder for the search with out=.")
     stored = out / SEARCH_FILE
     if not stored.exists():
+        require_no_model(out)
         return []
     if not resume:
         raise RecipeError(f"{out} already holds a search. Go on with it by --resume, or choose another out=.")
@@ -38,7 +40,7 @@ def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
 
 def begin_search(search: Search, out: Path) -> None:
     """Makes the folder, and notes there what is searched."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     write_json(out / SEARCH_FILE, _identity(search))
 
 
@@ -56,7 +58,7 @@ def write_best_recipe(out: Path, recipe: FinetuneRecipe, best: Trial) -> None:
     import tomli_w
 
     header = f"# Trial {best.number}, {best.score:.4f} on dev. To train it again:\n# {command(recipe)}\n"
-    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
+    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True, exclude={*MADE_FROM_EPOCHS}))
     atomic_write(out / BEST_FILE, header + text)
 
 
