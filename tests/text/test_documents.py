@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -143,6 +145,48 @@ def test_half_a_surrogate_pair_from_json_is_replaced_in_place(tmp_path: Path) ->
     assert (found.text, found.metadata["tag"]) == ("a\ufffdb", "\ufffd")
 
 
+def test_half_a_surrogate_pair_within_a_list_is_replaced_too(tmp_path: Path) -> None:
+    (found,) = read(write(tmp_path / "a.jsonl", '{"text": "a", "tags": ["b\\ud800", {"\\udc00": 1}]}\n'))
+    assert found.metadata["tags"] == '["b\ufffd", {"\ufffd": 1}]'
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        (
+            '{"text": "b", "id": "x\\ud800"}',
+            r"line 2, column 'id': found an id 'x\\ud800', half of",
+        ),
+        (
+            '{"text": "b", "id": "x", "n\\ud800": 1}',
+            r"line 2: found a column called 'n\\ud800', half of",
+        ),
+    ],
+)
+def test_half_a_surrogate_pair_in_an_id_or_a_name_is_refused(
+    tmp_path: Path, row: str, complaint: str
+) -> None:
+    path = write(tmp_path / "a.jsonl", f'{{"text": "a", "id": "y"}}\n{row}\n')
+    with pytest.raises(InputError, match=complaint):
+        read(path)
+
+
+@pytest.mark.parametrize("ending", ["txt", "html", "jsonl"])
+def test_a_file_name_that_is_no_utf8_is_spelled_by_its_bytes(tmp_path: Path, ending: str) -> None:
+    name = os.fsdecode(b"caf\xe9.") + ending
+    try:
+        (tmp_path / name).write_text('{"text": "au lait"}\n')
+    except OSError:
+        pytest.skip("the file system takes UTF-8 names only")
+    for source in (tmp_path, tmp_path / name):
+        (found,) = read(source)
+        assert found.source.endswith(f"caf\\xe9.{ending}")
+        assert found.id.startswith(found.source)
+        assert "au lait" in found.text
+        for each in found[:5]:
+            each.encode()
+
+
 def test_a_json_file_in_a_folder_is_no_table(tmp_path: Path) -> None:
     write(tmp_path / "docs" / "settings.json", '{"indent": 2}\n')
     assert [each.text for each in read(tmp_path / "docs")] == ['{"indent": 2}\n']
@@ -163,6 +207,49 @@ def test_a_long_text_comes_in_parts_that_know_their_place(tmp_path: Path) -> Non
         assert len(each.text) <= LONGEST
 
 
+def test_a_file_of_one_line_comes_in_parts_of_its_own_text_in_bounded_memory(tmp_path: Path) -> None:
+    whole = "a word without end " * 1_600_000
+    path = write(tmp_path / "line.txt", whole)
+    characters = 0
+    tracemalloc.start()
+    for each in Documents([str(path)]):
+        assert whole.startswith(each.text, each.start)
+        assert (each.start, each.line, each.text[-1]) == (characters, 1, " ")
+        assert len(each.text) <= LONGEST
+        characters += len(each.text)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert characters == len(whole), "nothing is lost, and no line end added"
+    assert peak < 20_000_000
+
+
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        ("# The title", "The title"),
+        ("# The title ##  ", "The title"),
+        ("# Notes on C#", "Notes on C#"),
+        ("# # #", "#"),
+        ("#\tTab", "Tab"),
+        ("#hashtag", ""),
+        ("The title\n=====  ", "The title"),
+    ],
+)
+def test_the_first_heading_is_the_title(tmp_path: Path, line: str, title: str) -> None:
+    (found,) = read(write(tmp_path / "a.md", f"text before\n\n{line}\n\n# Another\n"))
+    assert found.title == (title or "Another")
+
+
+@pytest.mark.parametrize("line", ["# a" + " " * 1_900 + "b", "# " * 900 + "b", "# " + "#" * 1_900 + "b"])
+def test_a_heading_of_blanks_takes_no_time(tmp_path: Path, line: str) -> None:
+    """It took cubic time: minutes for the first of these."""
+    path = write(tmp_path / "a.md", line + "\n")
+    began = time.process_time()
+    (found,) = read(path)
+    assert time.process_time() - began < 1
+    assert found.title == line[1:].strip()
+
+
 @pytest.mark.slow
 def test_a_document_of_100_megabytes_takes_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "huge.txt"
@@ -180,7 +267,15 @@ def test_a_document_of_100_megabytes_takes_bounded_memory(tmp_path: Path) -> Non
 def test_the_hash_changes_with_whatever_an_index_would_keep() -> None:
     one = Document("a", "text", "title", "a.txt", "a.txt", metadata={"year": 1})
     assert one.sha256 == Document("b", "text", "title", "a.txt", "elsewhere", metadata={"year": 1}).sha256
-    for change in ({"text": "x"}, {"title": "x"}, {"metadata": {"year": 2}}, {"source": "x"}, {"start": 1}):
+    for change in (
+        {"text": "x"},
+        {"title": "x"},
+        {"metadata": {"year": 2}},
+        {"source": "x"},
+        {"start": 1},
+        {"line": 2},
+        {"line": None},
+    ):
         assert one._replace(**change).sha256 != one.sha256
 
 

@@ -21,7 +21,7 @@ from bertsmith.text.columns import find_column
 from bertsmith.text.labelled import FORMATS, records
 from bertsmith.text.streams import SourceFile
 from bertsmith.text.table_file import TableFile, open_table
-from bertsmith.text.tokenizer import without_surrogates
+from bertsmith.text.tokenizer import LONE_SURROGATE, without_surrogates
 from bertsmith.text.values import as_label, as_text
 
 USUAL = {
@@ -67,7 +67,8 @@ class _Columns(NamedTuple):
 
 
 def read_table(file: SourceFile, format: str, encoding: str, wanted: Wanted) -> Iterator[Row]:
-    """The rows of one table. Raises InputError naming file and line for what can't be read or lacks an id."""
+    """The rows of one table. Raises InputError naming file and line for what can't be read or lacks an id,
+    and for ids and names of columns that no database could store."""
     local = "://" not in file.origin
     path = file.path if local else file.filesystem.unstrip_protocol(file.path)
     with open_table(path, format, encoding, FORMATS, None) as table:
@@ -78,10 +79,21 @@ def read_table(file: SourceFile, format: str, encoding: str, wanted: Wanted) -> 
 
 
 def _row(fields: Mapping[str, Any], columns: _Columns, where: str, number: int) -> Row:
+    for name in fields:
+        _require_characters(name, "a column called", where)
     id = None if columns.id is None else as_label(fields.get(columns.id), f"{where}, column {columns.id!r}")
+    _require_characters(id or "", "an id", f"{where}, column {columns.id!r}")
     title = "" if columns.title is None else as_text(fields.get(columns.title), where)
     metadata = {name: _scalar(value) for name, value in fields.items() if name not in columns}
     return Row(id, as_text(fields.get(columns.text), where), title.strip(), metadata, where, number)
+
+
+def _require_characters(text: str, kind: str, where: str) -> None:
+    """Texts are mended, but two ids or names might become one."""
+    if not text.isascii() and LONE_SURROGATE.search(text):
+        raise InputError(
+            f"{where}: found {kind} {text!r}, half of a UTF-16 pair and no character. Mend or remove it."
+        )
 
 
 def _scalar(value: Any) -> Any:
@@ -91,7 +103,7 @@ def _scalar(value: Any) -> Any:
     if value is None or isinstance(value, Cell | int | float | bool):
         return value
     if isinstance(value, list | dict | tuple):
-        return json.dumps(value, ensure_ascii=False, default=str)
+        return without_surrogates(json.dumps(value, ensure_ascii=False, default=str))
     return str(value)
 
 

@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -40,9 +40,8 @@ TABLES = {
     ".parquet": "parquet",
 }
 _PAGES = {".html", ".htm", ".xhtml"}
-_LONGEST_LINE = 1 << 26  # characters; a longer one is cut, and what follows it stands a character too far
 _TITLE_WITHIN = 2_000  # characters in which a file's first heading is looked for
-_HEADING = re.compile(r"^#[ \t]+(.+?)[ \t]*#*[ \t]*$|^(\S.*)\n(?:={3,}|-{3,})[ \t]*$", re.MULTILINE)
+_HEADING = re.compile(r"^#[ \t]+(.*)$|^(\S.*)\n(?:={3,}|-{3,})[ \t]*$", re.MULTILINE)
 _HEADED = {".md", ".markdown", ".rst"}
 _BINARY_BEGINNINGS = (
     b"%PDF-",
@@ -89,7 +88,7 @@ class Document(NamedTuple):
     def sha256(self) -> str:
         """Of all that goes into an index: two documents of equal hash need not be embedded twice."""
         content = json.dumps(
-            [self.title, self.text, self.start, self.source, dict(self.metadata)], default=str
+            [self.title, self.text, self.start, self.line, self.source, dict(self.metadata)], default=str
         )
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -182,38 +181,51 @@ class Documents:
             if stream.looks_binary or stream.head.startswith(_BINARY_BEGINNINGS):
                 self.skipped.binary.append(file.name)
                 return
-            lines = (line + "\n" for line in stream.lines(_LONGEST_LINE))
-            yield from _page(file, lines) if file.suffix in _PAGES else _text(file, lines)
+            page = file.suffix in _PAGES
+            yield from _page(file, stream.chunks()) if page else _text(file, stream.chunks())
 
 
-def _text(file: SourceFile, lines: Iterable[str]) -> Iterator[Document]:
+def _text(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
     title, line = "", 1
-    for number, (start, text) in enumerate(_parts(lines), start=1):
-        if number == 1 and file.suffix in _HEADED and (heading := _HEADING.search(text[:_TITLE_WITHIN])):
-            title = (heading[1] or heading[2]).strip()
-        yield Document(_part_id(file.name, number), text, title, file.name, file.path, start, line)
+    for number, (start, text) in enumerate(_parts(chunks), start=1):
+        if number == 1 and file.suffix in _HEADED:
+            title = _first_heading(text[:_TITLE_WITHIN])
+        yield Document(_part_id(file.name, number), text, title, file.name, _shown(file.path), start, line)
         line += text.count("\n")
 
 
-def _page(file: SourceFile, lines: Iterable[str]) -> Iterator[Document]:
+def _first_heading(text: str) -> str:
+    """Of Markdown or reStructuredText, without the #s that may close it; they stand behind a blank."""
+    found = _HEADING.search(text)
+    if found is None:
+        return ""
+    if found[1] is None:
+        return found[2].strip()
+    title = found[1].strip()
+    bare = title.rstrip("#")
+    return bare.rstrip() if bare != bare.rstrip() else title
+
+
+def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
     parser = HtmlText()
 
     def pieces() -> Iterator[str]:
-        for line in lines:
-            parser.feed(line)
+        for chunk in chunks:
+            parser.feed(chunk)
             yield parser.take()
         parser.close()
         yield parser.take()
 
     for number, (start, text) in enumerate(_parts(pieces()), start=1):
-        yield Document(_part_id(file.name, number), text, parser.title, file.name, file.path, start, None)
+        id, where = _part_id(file.name, number), _shown(file.path)
+        yield Document(id, text, parser.title, file.name, where, start, None)
 
 
 def _row_documents(row: Row, source: str) -> Iterator[Document]:
     for number, (start, text) in enumerate(_parts([without_surrogates(row.text)]), start=1):
         id = _part_id(row.id or f"{source}#{row.number}", number)
         title = without_surrogates(row.title)
-        yield Document(id, text, title, source, row.where, start, None, row.metadata)
+        yield Document(id, text, title, source, _shown(row.where), start, None, row.metadata)
 
 
 def _parts(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -253,7 +265,12 @@ def part_of(id: str) -> str:
 def _only_file(source: object) -> SourceFile:
     if not isinstance(source, SourceFile):
         raise InputError("pydocs: is a source of corpora only. Name files, folders or addresses to search.")
-    return source
+    return replace(source, name=_shown(source.name))
+
+
+def _shown(name: str) -> str:
+    """A file's name may be any bytes; those that are no UTF-8 are spelled as in caf\\xe9.txt."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _counted(count: int, kind: str, names: Sequence[str] = ()) -> str:

@@ -98,26 +98,35 @@ class SourceStream:
 
         Raises InputError naming file and byte where the text is not in the expected encoding.
         """
-        rest = ""
-        for text in self._decoded():
-            *whole, rest = (rest + text).split("\n")
-            yield from whole
-            while len(rest) > limit:
-                cut = rest.rfind(" ", limit // 2, limit) + 1 or limit
-                yield rest[:cut]
-                rest = rest[cut:]
-        if rest:
-            yield rest
+        waiting, size = list[str](), 0  # pieces of a line, put together once: joining each would be quadratic
+        for chunk in self.chunks():
+            *ends, rest = chunk.split("\n")
+            if ends:
+                yield "".join([*waiting, ends[0]])
+                yield from ends[1:]
+                waiting, size = [], 0
+            waiting.append(rest)
+            size += len(rest)
+            if size > limit:
+                rest = "".join(waiting)
+                while len(rest) > limit:
+                    cut = rest.rfind(" ", limit // 2, limit) + 1 or limit
+                    yield rest[:cut]
+                    rest = rest[cut:]
+                waiting, size = [rest], len(rest)
+        if size:
+            yield "".join(waiting)
 
     def text(self) -> str:
         """All of it at once, for formats that cannot be read by lines; errors as of `lines`."""
-        return "".join(self._decoded())
+        return "".join(self.chunks())
 
     def content(self) -> bytes:
         """The decompressed bytes at once, for formats that are read by jumping about."""
         return b"".join([self.head, *iter(self._read, b"")])
 
-    def _decoded(self) -> Iterator[str]:
+    def chunks(self) -> Iterator[str]:
+        """The text as it comes, line ends as \\n, `CHUNK` characters at a time at most; errors as `lines`."""
         encoding = self._marked_encoding() or self._settings.encoding
         try:
             bytes_to_text = codecs.getincrementaldecoder(encoding)(self._settings.encoding_errors)
