@@ -100,6 +100,25 @@ def test_a_word_longer_than_a_passage_is_cut() -> None:
     assert {len(passage.text) for passage in found} == {10}
 
 
+@pytest.mark.parametrize(
+    "text", ["\u3042" * 9_999, "a" + " " * 9_999 + "b", "a " * 40 + "\u3042" * 400 + " b" * 40]
+)
+def test_what_is_one_token_or_none_for_the_model_still_ends(text: str) -> None:
+    """A word of any length is one [UNK], and blanks are nothing: a passage had no bound."""
+    found = passages(text, TOKENIZER, PassageSettings(tokens=10, overlap=2))
+    assert max(len(passage.text) for passage in found) <= 2 * 10 * 100
+    covered = {place for passage in found for place in range(passage.start, passage.end)}
+    assert all(place in covered for place, character in enumerate(text) if not character.isspace())
+
+
+def test_an_unknown_word_of_usual_length_is_one_token() -> None:
+    text = "a b c d \u3042\u3042\u3042 e f g h i j"
+    assert (
+        passages(text, TOKENIZER, PassageSettings(tokens=8, overlap=0))[0].text
+        == "a b c d \u3042\u3042\u3042 e f g"
+    )
+
+
 def test_sentences_end_where_the_splitter_says_in_the_text_as_it_stands() -> None:
     text = "Dr. Smith\tcame  late.\r\nNobody   minded.\n\n“Really?” She did."
     ends = list(sentence_ends(text, "en"))

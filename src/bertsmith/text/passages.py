@@ -21,12 +21,17 @@ from bertsmith.text.manifest import Strict
 from bertsmith.text.sentences import split
 from bertsmith.text.tokenizer import Tokenizer
 
+Offsets = npt.NDArray[np.int64]  # (T, 2)
+
 _PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n\s*")
 _LINE_END = re.compile(r"\n\s*")
 _BLANKS = re.compile(r"\s+")
 # A passage may end at a paragraph in its last half, else at a sentence in its last half, and so on: shorter
 # ones would multiply the vectors.
 _SHORTEST = 0.5
+# WordPiece makes one [UNK] of a word however long it is, and nothing of blanks: of either, so many characters
+# count as a token, or a passage could be as long as its document.
+_WIDEST = 100
 
 
 class PassageSettings(Strict):
@@ -104,7 +109,7 @@ class Cuts(NamedTuple):
 def passages(text: str, tokenizer: Tokenizer, settings: PassageSettings) -> list[Passage]:
     """The passages of a document in order; none for a text of blanks."""
     (pieces,) = tokenizer.encode_pieces([text])
-    offsets = np.array(pieces.offsets, np.int64).reshape(-1, 2)  # (T, 2)
+    offsets = _narrowed(np.array(pieces.offsets, np.int64).reshape(-1, 2))  # (T, 2)
     if len(offsets) <= settings.tokens:
         whole = _trimmed(text, 0, len(text))
         return [whole] if whole is not None else []
@@ -113,8 +118,22 @@ def passages(text: str, tokenizer: Tokenizer, settings: PassageSettings) -> list
     return [found for start, end in ranges if (found := _trimmed(text, start, end)) is not None]
 
 
+def _narrowed(offsets: Offsets) -> Offsets:
+    """Tokens (T, 2), and the blanks between them, as ranges of at most `_WIDEST` characters; narrower blanks
+    aren't among them.
+    """
+    edges = offsets.ravel()
+    ranges = np.stack([edges[:-1], edges[1:]], axis=1)  # token, blanks, token, …, token
+    widths = ranges[:, 1] - ranges[:, 0]
+    counts = np.maximum(widths, 0) // _WIDEST
+    counts[::2] = np.maximum(-(-widths[::2] // _WIDEST), 1)
+    first = np.cumsum(counts) - counts
+    starts = np.repeat(ranges[:, 0] - first * _WIDEST, counts) + np.arange(counts.sum()) * _WIDEST
+    return np.stack([starts, np.minimum(starts + _WIDEST, np.repeat(ranges[:, 1], counts))], axis=1)
+
+
 def _ranges(
-    length: int, offsets: npt.NDArray[np.int64], cuts: Cuts, settings: PassageSettings
+    length: int, offsets: Offsets, cuts: Cuts, settings: PassageSettings
 ) -> Iterator[tuple[int, int]]:
     """Ranges of characters, each of at most `settings.tokens` tokens; `offsets`: (T, 2), theirs."""
     starts, ends = offsets.T
