@@ -1,12 +1,11 @@
-"""Which words of a passage are words of the query: equal but for case, accents and English endings."""
+"""Which words of a passage are words of the query: equal but for case and accents, and in English endings."""
 
 import re
 import unicodedata
-from collections.abc import Iterator
 
 _WORD = re.compile(r"(?:\w[\u0300-\u036f]*)+")  # combining marks are no letters of their own
 _ENDINGS = re.compile(r"(?:ing|edly|ed|ies|es|ly|s|y|e)$")
-# They stand in nearly every passage, and full-text search leaves them out as well.
+# English ones. They stand in nearly every passage, and full-text search leaves them out as well.
 _STOP_WORDS = frozenset(
     """
     a an and are as at be but by can did do does for from had has have how i if in into is it its my no not of
@@ -16,20 +15,16 @@ _STOP_WORDS = frozenset(
 )
 
 
-def matching_spans(passage: str, query: str) -> list[tuple[int, int]]:
+def matching_spans(passage: str, query: str, language: str = "en") -> list[tuple[int, int]]:
     """(start, end) in characters of `passage`, in order, of every word that the query has too.
 
-    A query of stop words alone is looked for as it is.
+    A query of stop words alone is looked for as it is. Stop words and endings are known of English only.
     """
-    words = [_folded(word) for word in _WORD.findall(query)]
-    wanted = {_stem(word) for word in words if word not in _STOP_WORDS} or {_stem(word) for word in words}
-    return list(_spans(passage, wanted))
-
-
-def _spans(passage: str, wanted: set[str]) -> Iterator[tuple[int, int]]:
-    for found in _WORD.finditer(passage):
-        if _stem(_folded(found.group())) in wanted:
-            yield found.span()
+    form = _english if language == "en" else _folded
+    ignored = _STOP_WORDS if language == "en" else frozenset()
+    words = _WORD.findall(query)
+    wanted = {form(word) for word in words if _folded(word) not in ignored} or set(map(form, words))
+    return [found.span() for found in _WORD.finditer(passage) if form(found.group()) in wanted]
 
 
 def _folded(word: str) -> str:
@@ -37,7 +32,8 @@ def _folded(word: str) -> str:
     return "".join(letter for letter in decomposed if not unicodedata.combining(letter)).casefold()
 
 
-def _stem(word: str) -> str:
+def _english(word: str) -> str:
     """Good enough to mark words with, cheaper than a stemmer: 'indexes', 'indexed' and 'index' are one."""
+    word = _folded(word)
     stem = _ENDINGS.sub("", word)
     return stem if len(stem) >= 3 else word

@@ -5,6 +5,7 @@ for an hour; which version counts is index.json's to say (see index_manifest.py)
 """
 
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,6 +24,13 @@ Vectors = npt.NDArray[np.float32]
 TABLE = "passages"
 OLD_VERSIONS_STAY = timedelta(hours=1)  # longer than any search takes
 _IDS_AT_A_TIME = 500
+_LANCE_ERRORS = (RuntimeError, ValueError, OSError)
+_NOT_THERE = "`no.such`"  # no column of an index has a point in its name
+_OF_A_FILTER = re.compile("Query Execution error|Arrow error|Cast error")
+_OF_A_FILE = re.compile(
+    "[Nn]ot found|failed to fill whole buffer|size is too small|Invalid range|Protobuf"
+    "|not appear to be a Lance file|outside metadata region"
+)
 # Languages that LanceDB has stems and stop words for; of any other it takes words as they are.
 _STEMMED = {
     "ar": "Arabic",
@@ -119,11 +127,15 @@ class PassageTable:
 
     def remove(self, ids: Collection[str]) -> None:
         """Every passage of these documents."""
-        listed = sorted(ids)
         with index_errors(self.folder):
-            for start in range(0, len(listed), _IDS_AT_A_TIME):
-                quoted = ", ".join(map(quote, listed[start : start + _IDS_AT_A_TIME]))
-                self.table.delete(f"document_id IN ({quoted})")
+            for where in _of_documents(ids):
+                self.table.delete(where)
+
+    def keep(self, ids: Collection[str]) -> None:
+        """Notes of every passage of these documents that `add` put it there."""
+        with index_errors(self.folder):
+            for where in _of_documents(ids):
+                self.table.update(where=where, values={"added": True})
 
     def add(self, rows: Sequence[Mapping[str, Any]], vectors: Vectors) -> None:
         """Passages with their vectors, (E, D); metadata that a row doesn't name is null."""
@@ -159,18 +171,40 @@ class PassageTable:
             self.table.optimize(cleanup_older_than=OLD_VERSIONS_STAY, delete_unverified=True)
 
     def check_filter(self, where: str | None) -> None:
-        """Raises InputError for a filter that isn't SQL or names what there isn't."""
+        """Raises InputError for a filter that isn't one expression of SQL, or names what there isn't."""
         if where is None:
             return
         try:
-            self.table.search().where(where).limit(1).explain_plan()
-        except (RuntimeError, ValueError, OSError) as error:
-            names = ", ".join(name for name in self.table.schema.names if name != "vector")
-            reason = str(error).removeprefix("lance error: ").partition(", /")[0]
-            raise InputError(
-                f"The filter {where!r} can't be used: {reason}. Write it as SQL, such as \"year >= 2015 AND "
-                f"source LIKE 'docs/%'\", with these columns: {names}; odd names in `backticks`."
-            ) from error
+            self._plan(where)
+        except _LANCE_ERRORS as error:
+            raise self._filter_error(where, _reason(error)) from error
+        try:
+            # LanceDB reads one expression and ignores what follows it, as it then does this.
+            self._plan(f"{where}\nAND {_NOT_THERE}")
+        except _LANCE_ERRORS:
+            return
+        raise self._filter_error(where, "something follows the expression")
+
+    @contextmanager
+    def answering(self, where: str | None) -> Iterator[None]:
+        """Around a search: where a filter fails at some rows only, as by dividing by 0, it is the filter."""
+        with index_errors(self.folder):
+            try:
+                yield
+            except _LANCE_ERRORS as error:
+                if where is None or not _OF_A_FILTER.search(str(error)):
+                    raise
+                raise self._filter_error(where, _reason(error)) from error
+
+    def _plan(self, where: str) -> None:
+        self.table.search().where(where).limit(1).explain_plan()
+
+    def _filter_error(self, where: str, reason: str) -> InputError:
+        names = ", ".join(name for name in self.table.schema.names if name != "vector")
+        return InputError(
+            f"The filter {where!r} can't be used: {reason}. Write it as SQL, such as \"year >= 2015 AND "
+            f"source LIKE 'docs/%'\", with these columns: {names}; odd names in `backticks`."
+        )
 
 
 @contextmanager
@@ -178,7 +212,7 @@ def index_errors(folder: Path) -> Iterator[None]:
     """LanceDB says what happened in words only; here they become errors that the user can mend."""
     try:
         yield
-    except (RuntimeError, ValueError, OSError) as error:
+    except _LANCE_ERRORS as error:
         text = str(error)
         if "os error 28" in text or "No space left" in text or "os error 122" in text:
             raise ResourceError(
@@ -189,13 +223,29 @@ def index_errors(folder: Path) -> Iterator[None]:
             raise ResourceError(
                 f"No permission to write {folder}. Choose a folder you may write to."
             ) from error
-        if not text.startswith("lance error") and "was not found" not in text:
+        if _OF_A_FILE.search(text):
+            raise InputError(
+                f"The index {folder} is damaged, a file of it is missing or was cut: {_reason(error)}. Take "
+                "it from a copy, or remove the folder and build it again."
+            ) from error
+        if not text.startswith("lance error"):
             raise
-        reason = text.removeprefix("lance error: ").partition(", /")[0]
-        raise InputError(
-            f"The index {folder} is damaged, a file of it is missing or was cut: {reason}. Take it from a "
-            "copy, or remove the folder and build it again."
+        raise ResourceError(
+            f"LanceDB gave up on {folder}: {_reason(error)}. All that was committed stays. Run this again; "
+            f"`bertsmith index info {folder} --verify` says whether every passage can be read."
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What LanceDB says, without the line of its own source that says it."""
+    return str(error).removeprefix("lance error: ").partition(", /")[0]
+
+
+def _of_documents(ids: Collection[str]) -> Iterator[str]:
+    """Filters that choose the passages of some documents at a time."""
+    listed = sorted(ids)
+    for start in range(0, len(listed), _IDS_AT_A_TIME):
+        yield f"document_id IN ({', '.join(map(quote, listed[start : start + _IDS_AT_A_TIME]))})"
 
 
 def quote(text: str) -> str:

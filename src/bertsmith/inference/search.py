@@ -22,12 +22,13 @@ from bertsmith.inference.approximate import with_settings
 from bertsmith.inference.fusion import reciprocal_rank_fusion
 from bertsmith.inference.highlight import matching_spans
 from bertsmith.inference.index_manifest import IndexManifest
-from bertsmith.inference.passage_table import PassageTable, index_errors, require_lancedb
+from bertsmith.inference.passage_table import PassageTable, require_lancedb
 from bertsmith.inference.reranker import Reranker
 
 Mode = Literal["hybrid", "vector", "text"]
 Vector = npt.NDArray[np.float32]
 Row = dict[str, Any]
+MOST_HITS = 100_000  # LanceDB counts them in 32 bits, and whole passages are held in memory
 CANDIDATES = 50  # of each ranking that is fused or re-ranked; more cost time and seldom help
 _SHOWN = ["id", "document_id", "source", "start", "end", "line", "title", "text"]
 
@@ -72,8 +73,8 @@ def check_question(query: str, k: int, mode: str) -> None:
     """Raises InputError for what can't be answered."""
     if mode not in get_args(Mode):
         raise InputError(f"mode must be {', '.join(get_args(Mode))}, found {mode!r}.")
-    if k < 1:
-        raise InputError(f"k, the number of hits, must be 1 or more, found {k}.")
+    if not 1 <= k <= MOST_HITS:
+        raise InputError(f"k, the number of hits, must be 1 to {MOST_HITS:,}, found {k:,}.")
     if not query.strip():
         raise InputError("The query is empty. Ask something.")
 
@@ -85,7 +86,7 @@ def find(
     table.check_filter(question.where)
     alone = question.mode != "hybrid" and rerank is None
     depth = question.k if alone else max(CANDIDATES, question.k)
-    with index_errors(table.folder):
+    with table.answering(question.where):
         rankings = [_RANKINGS[name](table, manifest, question, depth) for name in _PARTS[question.mode]]
     ranked = rankings[0] if len(rankings) == 1 else _fused(rankings)
     if rerank is not None:
@@ -120,7 +121,8 @@ def _rows(search: Any, manifest: IndexManifest, where: str | None, depth: int, s
         search = search.where(where, prefilter=True)
     found: pa.Table = search.limit(depth).select([*_SHOWN, *manifest.metadata, score]).to_arrow()
     rows: list[Row] = found.to_pylist()
-    # Ties by id, so that equal scores come in the same order whatever the files on disk.
+    # Ties by id: equal scores come in the same order whatever the files on disk. Only which of those equal to
+    # the last one are among the `depth` is LanceDB's choice.
     rows.sort(key=lambda row: (row[score] if score == "_distance" else -row[score], row["id"]))
     return rows
 
@@ -145,4 +147,9 @@ def _reranked(ranked: Sequence[tuple[Row, float]], query: str, rerank: Reranker)
 def _hit(row: Row, score: float, query: str, manifest: IndexManifest) -> Hit:
     shown = {name: row[name] for name in _SHOWN if name != "id"}
     metadata = {name: row[name] for name in manifest.metadata}
-    return Hit(score=score, matches=tuple(matching_spans(row["text"], query)), metadata=metadata, **shown)
+    return Hit(
+        score=score,
+        matches=tuple(matching_spans(row["text"], query, manifest.passages.language)),
+        metadata=metadata,
+        **shown,
+    )
