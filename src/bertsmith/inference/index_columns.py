@@ -16,7 +16,8 @@ from bertsmith.text.document_rows import Cell
 from bertsmith.text.documents import Document
 
 OWN = ("id", "document_id", "source", "start", "end", "line", "title", "text", "vector", "sha256", "added")
-_LANCE_OWN = ("_rowid", "_rowaddr", "_distance", "_score", "_relevance_score")
+_LANCE_OWN = re.compile("_row.*|_distance|_score|_relevance_score")
+_ODD = re.compile(r"[^\w -]")
 ARROW: dict[Kind, pa.DataType] = {
     "text": pa.string(),
     "whole numbers": pa.int64(),
@@ -28,9 +29,9 @@ _NUMBER = re.compile(r"-?[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?")
 
 
 def column_name(name: str) -> str:
-    """How an index calls a column: LanceDB allows no point in it, and our own names are taken."""
-    name = name.replace(".", "_") or "column"
-    return f"{name}_" if name in OWN or name in _LANCE_OWN else name
+    """How an index calls a column: `.`, `*` and backticks mean something in SQL, and some names are taken."""
+    name = _ODD.sub("_", name) or "column"
+    return f"{name}_" if name in OWN or _LANCE_OWN.fullmatch(name) else name
 
 
 class MetadataColumns:

@@ -1,0 +1,50 @@
+"""Columns of metadata: whatever a table calls them, an index can hold them and filter by them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from index_samples import WordEmbedder
+
+pytest.importorskip("lancedb")
+
+from bertsmith.errors import InputError
+from bertsmith.inference.index import Index
+from bertsmith.inference.index_columns import column_name
+
+NAMES = {
+    "a`b": "a_b",
+    "*": "_",
+    "a.b-c": "a_b-c",
+    "_rowoffset": "_rowoffset_",
+    "_row_created_at_version": "_row_created_at_version_",
+    "_rowid": "_rowid_",
+    "_distance": "_distance_",
+    "vector": "vector_",
+    "due date": "due date",
+    "année": "année",
+    "order": "order",
+    "'; --": "__ --",
+}
+
+
+def test_odd_names_can_be_stored_shown_and_filtered_by(tmp_path: Path) -> None:
+    row = {"id": "1", "text": "red cat"} | {name: f"of {name}" for name in NAMES}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    index = Index.build([tmp_path / "rows.jsonl"], tmp_path / "index", embedder=WordEmbedder())
+    (hit,) = index.search("cat")
+    assert hit.metadata == {stored: f"of {name}" for name, stored in NAMES.items()}
+    for name, stored in NAMES.items():
+        quoted = name.replace("'", "''")
+        assert len(index.search("cat", mode="text", where=f"`{stored}` = 'of {quoted}'")) == 1, name
+
+
+@pytest.mark.parametrize("name", ["", "."])
+def test_a_column_without_a_name_gets_one(name: str) -> None:
+    assert column_name(name).strip()
+
+
+def test_two_columns_that_would_have_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": "1", "text": "red cat", "a.b": 1, "a`b": 2}\n')
+    with pytest.raises(InputError, match=r"the columns 'a\.b' and 'a`b' would both be called 'a_b'"):
+        Index.build([tmp_path / "rows.jsonl"], tmp_path / "index", embedder=WordEmbedder())
