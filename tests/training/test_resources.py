@@ -72,6 +72,18 @@ def test_ranks_of_one_machine_share_its_memory(model: PretrainingModel, tmp_path
         require_resources(model, recipe_of(), machine, hardware_with(enough - 2), tmp_path)
 
 
+def test_ranks_that_divide_the_weights_need_less_each(model: PretrainingModel, tmp_path: Path) -> None:
+    """A quarter of weight, gradient and moments, and all weights while they are gathered."""
+    four = replace(MACHINE, ranks=Ranks(0, 4), sharded=True)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    enough = 4 * (16 * weights // 4 + 4 * weights + step_bytes(model, recipe_of(), four))
+    require_resources(model, recipe_of(), four, hardware_with(enough), tmp_path)
+    with pytest.raises(ResourceError):
+        require_resources(model, recipe_of(), four, hardware_with(enough - 4), tmp_path)
+    with pytest.raises(ResourceError):
+        require_resources(model, recipe_of(), replace(four, sharded=False), hardware_with(enough), tmp_path)
+
+
 def test_on_a_gpu_its_own_memory_counts(model: PretrainingModel, tmp_path: Path) -> None:
     machine = replace(MACHINE, device=torch.device("cuda"))
     small = replace(hardware_with(10**12), gpus=(Gpu("small", 1000, (8, 0)), Gpu("large", 10**12, (8, 0))))

@@ -19,7 +19,6 @@ from bertsmith.training.sharding import (
     divided_like,
     load_own_rows,
     own_part,
-    own_rows,
     whole_tensors,
     with_whole_weights,
 )
@@ -91,17 +90,18 @@ def test_products_are_in_bfloat16_and_all_else_in_float32_as_autocast_has_them()
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
-def test_weights_that_changed_after_an_evaluation_are_computed_with() -> None:
+def test_after_an_evaluation_every_weight_is_divided_again() -> None:
     model, other = new_model(), new_model()
     computation = distribute(model, machine())
     with torch.no_grad():
-        before = with_whole_weights(computation, lambda: model(BATCH))
-        for changing in (model, other):
-            for tensor in own_rows(dict(changing.named_parameters())).values():
-                tensor.mul_(1.5)
-        after = computation(lambda: model(BATCH))
-    assert torch.equal(after, other(BATCH))
-    assert not torch.allclose(after, before)
+        inside, outputs = with_whole_weights(computation, lambda: (divided(model), model(BATCH)))
+    assert not any(inside)
+    assert all(divided(model))
+    assert torch.equal(outputs, other(BATCH))
+
+
+def divided(model: nn.Module) -> list[bool]:
+    return [isinstance(parameter, DTensor) for parameter in model.parameters()]
 
 
 def test_own_rows_are_put_back_and_gathered() -> None:

@@ -20,7 +20,7 @@ def require_resources(
     weights = sum(parameter.numel() for parameter in model.parameters())
     on_disk = (recipe.checkpoint.keep + 1) * 12 * weights + 4 * weights
     require_free_space(out, on_disk, "The run's checkpoints and model")
-    needed = _BYTES_A_WEIGHT * weights + step_bytes(model, recipe, machine)
+    needed = weight_bytes(weights, machine) + step_bytes(model, recipe, machine)
     if machine.device.type == "cpu":
         available, where = hardware.memory_available // machine.ranks.count, "this machine has free"
     else:
@@ -31,6 +31,13 @@ def require_resources(
             f"{machine.micro_batch_tokens:,} tokens at a time), but {where} {available / 1e9:.1f} GB. "
             "Choose a smaller model.size or data.micro_batch_tokens."
         )
+
+
+def weight_bytes(weights: int, machine: Machine) -> int:
+    """Of one process. One that holds a part has all weights as well, at the start and in an evaluation."""
+    if not machine.sharded:
+        return _BYTES_A_WEIGHT * weights
+    return _BYTES_A_WEIGHT * weights // machine.ranks.count + 4 * weights
 
 
 def step_bytes(model: PretrainingModel, recipe: Recipe, machine: Machine) -> int:

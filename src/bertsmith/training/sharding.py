@@ -99,7 +99,7 @@ def with_whole_weights(computation: nn.Module, compute: Callable[[], T]) -> T:
         return result
 
     result: T = computation(gathered)
-    computation.reshard()  # torch keeps these for a backward pass, and would train on with the old weights
+    computation.reshard()  # torch keeps the outermost for a backward pass
     return result
 
 
