@@ -1,10 +1,12 @@
 """What bench/gpu.py checks of a device: each path with a GPU, and the definitions they are held against."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
+from bertsmith.model import cross_entropy
 from bertsmith.model.attention import attend
 from on_gpu import checks, model_checks
 from on_gpu.checks import CPU, Check
@@ -78,3 +80,22 @@ def test_what_is_missing_or_no_number_is_infinitely_far() -> None:
     assert checks.apart(ones * 1.5, ones) == pytest.approx(0.5)
     assert checks.apart(ones * torch.nan, ones) == float("inf")
     assert checks.apart(None, ones) == float("inf")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gpus_way_to_the_vocabularys_gradient_is_right_on_a_processor_too(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One tile, and the targets taken away before the products; a few tokens are most of the labels."""
+    allowed = {torch.float32: checks.FLOAT32, torch.bfloat16: checks.BFLOAT16}[dtype]
+    monkeypatch.setattr(cross_entropy, "_is_tiled", lambda weight: False)
+    assert checks.vocabulary(dtype, CPU) <= allowed
+
+
+@pytest.mark.cuda
+def test_heads_that_flash_attention_does_not_take_are_computed_otherwise() -> None:
+    qkv = torch.randn(7, 3, 2, 12, generator=torch.Generator().manual_seed(0))
+    zeros, lengths = np.zeros(7, np.int64), np.array([3, 4])
+    found = attend(qkv.to("cuda", torch.bfloat16), PackedBatch.pack(zeros, zeros, lengths, "cuda"))
+    expected = attend(qkv, PackedBatch.pack(zeros, zeros, lengths))
+    assert checks.apart(found, expected) < checks.BFLOAT16

@@ -40,7 +40,7 @@ class _VocabularyLoss(torch.autograd.Function):
             hidden_states, weight, bias = hidden_states.to(dtype), weight.to(dtype), bias.to(dtype)
         counted = labels != IGNORED
         targets = labels.where(counted, 0)
-        tiles = weight.split(_TILE if device == "cpu" else len(weight))
+        tiles = weight.split(_TILE if _is_tiled(weight) else len(weight))
         exponentials = weight.new_empty(len(weight), len(labels))  # (V, K)
         largest = torch.full_like(labels, -torch.inf, dtype=torch.float32)  # (K,) so far
         total = torch.zeros_like(largest)  # (K,) sum of exponentials so far
@@ -73,16 +73,35 @@ class _VocabularyLoss(torch.autograd.Function):
         mean = expected / total.unsqueeze(1).to(dtype)  # (K, H) the vocabulary row expected by the softmax
         to_hidden_states = (mean - weight[targets]) * scale.unsqueeze(1).to(dtype)
         to_weight, to_bias = torch.empty_like(weight), torch.empty_like(weight[:, 0])
+        if not _is_tiled(weight):
+            _take_away(exponentials, targets, total)
         parts = exponentials.split(len(weight) if len(shrinks) == 1 else _TILE)
         tiles = zip(parts, _like(to_weight, parts), _like(to_bias, parts), shrinks, strict=True)
         for part, tile, tile_bias, shrink in tiles:
             factor = (shrink * scale).to(dtype)
             torch.mm(part, hidden_states * factor.unsqueeze(1), out=tile)
             torch.mv(part, factor, out=tile_bias)
-        of_targets = scale.to(dtype)
-        to_weight.index_add_(0, targets, hidden_states * -of_targets.unsqueeze(1))
-        to_bias.index_add_(0, targets, -of_targets)
+        if _is_tiled(weight):
+            of_targets = scale.to(dtype)
+            to_weight.index_add_(0, targets, hidden_states * -of_targets.unsqueeze(1))
+            to_bias.index_add_(0, targets, -of_targets)
         return to_hidden_states, to_weight, to_bias, None
+
+
+def _is_tiled(weight: Tensor) -> bool:
+    return weight.device.type == "cpu"
+
+
+def _take_away(exponentials: Tensor, targets: Tensor, total: Tensor) -> None:
+    """Makes softmax - 1 of each target's softmax, in units of 1 / total, before the products rather than
+    after them: on a GPU adding rows up afterwards has another order in every run, and in half precision the
+    rows of frequent tokens would lose most of their digits.
+
+    exponentials (V, K) of one tile, targets (K,), total (K,).
+    """
+    columns = torch.arange(len(targets), device=targets.device)
+    rest = exponentials[targets, columns].float() - total
+    exponentials[targets, columns] = rest.to(exponentials.dtype)
 
 
 def _like(tensor: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bertsmith.data.batch import to_device
+
 Runs = tuple[tuple[int, int], ...]  # (L, R) each
 
 
@@ -62,7 +64,8 @@ def run_order(runs: Runs, heads: int, device: torch.device) -> RunOrder:
         tokens = torch.arange(start, start + count * length).view(count, 1, length)
         parts.append((tokens * 3 * heads + torch.arange(heads)[:, None]).flatten())
         start += count * length
-    query = torch.cat(parts).to(device)  # rows of (N, 3, A): keys stand A rows further, values 2 A
+    # rows of (N, 3, A): keys stand A rows further, values 2 A
+    query = to_device(torch.cat(parts).numpy(), device)
     gather = torch.cat([query, query + heads, query + 2 * heads])
     given = query // (3 * heads) * heads + query % heads  # rows of (N, A)
     shapes = tuple((count * heads, length) for length, count in runs)

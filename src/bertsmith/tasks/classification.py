@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks import scores
@@ -82,8 +82,9 @@ class Task(TextTask):
 
     def loss(self, outputs: Tensor, targets: Sequence[int]) -> Tensor:
         """Cross-entropy of (E, C) logits."""
-        weights = None if self._weights is None else torch.tensor(self._weights, device=outputs.device)
-        gold = torch.tensor(targets, device=outputs.device)
+        device = outputs.device
+        weights = None if self._weights is None else to_device(np.array(self._weights, np.float32), device)
+        gold = to_device(np.array(targets, np.int64), device)
         return F.cross_entropy(outputs.float(), gold, weights, reduction="sum")
 
     def count(self, targets: Sequence[int]) -> float:

@@ -92,7 +92,7 @@ def pointwise(scores: Tensor, targets: Tensor, positive_weight: float = 1.0) -> 
     """(C,) binary cross-entropy of a cross-encoder's scores (C,) against relevance in [0, 1] (Nogueira and
     Cho 2019); the part of the relevant weighs `positive_weight`.
     """
-    weight = torch.tensor(positive_weight, device=scores.device)
+    weight = torch.full((), positive_weight, device=scores.device)
     return F.binary_cross_entropy_with_logits(scores, targets, reduction="none", pos_weight=weight)
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError, ModelError
 from bertsmith.tasks.entities import legal_transitions
 
@@ -241,7 +242,7 @@ class _Steps:
         rows = np.arange(len(step))
 
         def tensor(array: npt.NDArray[np.int64]) -> Tensor:
-            return torch.from_numpy(array).to(device)
+            return to_device(array, device)
 
         return _Steps(
             counts.tolist(),

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks import scores
@@ -64,7 +64,7 @@ class Task(TextTask):
 
     def loss(self, outputs: Tensor, targets: Sequence[Truths]) -> Tensor:
         """Binary cross-entropy of (E, C) logits, the mean over labels and the sum over examples."""
-        gold = torch.from_numpy(np.stack(targets)).to(outputs.device, torch.float32)
+        gold = to_device(np.stack(targets).astype(np.float32), outputs.device)
         loss = F.binary_cross_entropy_with_logits(outputs.float(), gold, reduction="sum")
         return loss / len(self.labels)
 

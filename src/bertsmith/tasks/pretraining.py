@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertsmith.data.batch import PackedBatch, Sequences
+from bertsmith.data.batch import PackedBatch, Sequences, to_device
 from bertsmith.data.masking import IGNORED, MaskedTokens, Masker, MaskingRates
 from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
@@ -124,7 +124,7 @@ class PretrainingTask:
         losses = {"mlm": self.model.masked_language_loss(predicting, masked.labels)}
         if self.model.next_sentence is not None:
             logits = self.model.next_sentence_logits(first_tokens)
-            labels = torch.from_numpy(sequences.labels).to(self.device)
+            labels = to_device(sequences.labels, self.device)
             losses["nsp"] = F.cross_entropy(logits.float(), labels, reduction="sum")
         return losses
 
@@ -204,7 +204,7 @@ class PretrainingTask:
         logits = self.model.vocabulary_logits(predicting[kept]).float()
         sums = {"mlm": (logits, labels)}
         if self.model.next_sentence is not None:
-            answers = torch.from_numpy(sequences.labels).to(self.device)
+            answers = to_device(sequences.labels, self.device)
             sums["nsp"] = (self.model.next_sentence_logits(first_tokens).float(), answers)
         totals = {"mlm_majority_right": float((labels == self.most_frequent).sum())}
         if "nsp" in sums:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from bertsmith.data.batch import to_device
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import ModelError, RecipeError
 from bertsmith.model.bert import initialise
@@ -121,7 +122,7 @@ class Task(Contract[Question]):
         padded = pad_sequence(list(outputs.float().split(sizes)), batch_first=True, padding_value=-torch.inf)
         loss = torch.zeros((), device=outputs.device)
         for side in (0, 1):  # start, end
-            gold = torch.tensor([target[1 + side] for target in flat], device=outputs.device)
+            gold = to_device(np.array([target[1 + side] for target in flat]), outputs.device)
             loss = loss + F.cross_entropy(padded[..., side], gold, reduction="sum") / 2
         return loss
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks import scores
@@ -69,7 +70,7 @@ class Task(TextTask):
 
     def loss(self, outputs: Tensor, targets: Sequence[float]) -> Tensor:
         """Squared error in deviations of the training scores."""
-        gold = torch.tensor(targets, dtype=torch.float64, device=outputs.device)
+        gold = to_device(np.array(targets, np.float64), outputs.device)
         return (((outputs.squeeze(1) - gold) / self.deviation) ** 2).sum()
 
     def decode(

@@ -15,6 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import read_json, write_json
 from bertsmith.model.config import BertConfig
@@ -121,11 +122,11 @@ class Task(TextTask):
     def losses(self, outputs: Tensor, targets: Sequence[Candidate]) -> Tensor:
         """(E, 1) -> (E,)."""
         scores = outputs.float().squeeze(1)
-        relevance = scores.new_tensor([target.relevance for target in targets])
+        relevance = to_device(np.array([target.relevance for target in targets], np.float32), scores.device)
         if not self.whole_batch:
             return contrastive.pointwise(scores, relevance, self.settings.positive_weight)
         _, numbers = np.unique([target.query for target in targets], return_inverse=True)
-        query = torch.from_numpy(numbers).to(scores.device)
+        query = to_device(numbers, scores.device)
         total = torch.zeros(len(scores), device=scores.device).index_add(0, query, relevance)[query]
         return contrastive.listwise(scores, relevance / total.where(total > 0, 1.0), query)
 

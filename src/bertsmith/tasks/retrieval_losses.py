@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bertsmith.data.batch import to_device
 from bertsmith.tasks import contrastive
+from bertsmith.tasks.encoding import Integers
 
 LossName = Literal["softmax", "margin", "margin-mse", "kl"]
 
@@ -43,34 +44,37 @@ class RetrievalLoss:
         """(E, T, H) -> (E,). In float32: similarities of half precision would lose what sets near documents
         apart.
         """
+        counts = np.array([len(target.documents) for target in targets])
+        present = np.arange(outputs.shape[1] - 1) < counts[:, None]  # (E, T - 1)
         with torch.autocast(outputs.device.type, enabled=False):
-            counts = torch.tensor([len(target.documents) for target in targets], device=outputs.device)
             queries, documents = outputs[:, 0].float(), outputs[:, 1:].float()
-            present = torch.arange(documents.shape[1], device=outputs.device) < counts[:, None]
             if self.name == "softmax":
-                return self._in_batch(queries, documents[present], counts.cumsum(0) - counts, targets)
+                rows = to_device(np.flatnonzero(present), outputs.device)
+                documents = documents.flatten(0, 1).index_select(0, rows)
+                return self._in_batch(queries, documents, counts.cumsum() - counts, targets)
             similarities = (queries[:, None] * documents).sum(2)  # (E, T - 1)
-            return self._among_own(similarities, present, targets)
+            return self._among_own(similarities, to_device(present, outputs.device), targets)
 
     def _in_batch(
-        self, queries: Tensor, documents: Tensor, positive: Tensor, targets: Sequence[Sought]
+        self, queries: Tensor, documents: Tensor, positive: Integers, targets: Sequence[Sought]
     ) -> Tensor:
         """documents (D, H), positive (E,)."""
         numbers = np.array([number for target in targets for number in target.documents])
         known = [target.known for target in targets]
-        excluded = contrastive.false_negatives(known, numbers, positive.cpu().numpy())
-        mask = to_device(excluded, documents.device)
+        excluded = to_device(contrastive.false_negatives(known, numbers, positive), documents.device)
+        rows = to_device(positive, documents.device)
         return contrastive.in_batch_softmax(
-            queries, documents, positive, mask, self.scale, symmetric=self.symmetric
+            queries, documents, rows, excluded, self.scale, symmetric=self.symmetric
         )
 
     def _among_own(self, similarities: Tensor, present: Tensor, targets: Sequence[Sought]) -> Tensor:
         if self.name == "margin":
             return contrastive.triplet_margin(similarities, present, self.margin)
-        teacher = torch.zeros_like(similarities)
+        taught = np.zeros(similarities.shape)
         for row, target in enumerate(targets):
             scores = target.scores or ()
-            teacher[row, : len(scores)] = teacher.new_tensor(scores)
+            taught[row, : len(scores)] = scores
+        teacher = to_device(taught, similarities.device).to(similarities.dtype)
         if self.name == "kl":
             return contrastive.kl_divergence(self.scale * similarities, teacher, present)
         return contrastive.margin_mse(self.scale * similarities, teacher, present)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bertsmith.data.batch import to_device
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError, ModelError
 from bertsmith.model.bert import initialise
@@ -69,10 +70,13 @@ def pool_texts(states: Tensor, layout: Layout, pooling: Pooling, texts: int = 2)
         lowest = torch.full((count, states.shape[1]), -torch.inf, dtype=states.dtype, device=states.device)
         return lowest.scatter_reduce(0, text[:, None].expand_as(states), states, "amax")
     if pooling == "cls":
-        firsts = torch.cat([text.new_zeros(1), (layout.window_of_row.diff() != 0).nonzero().squeeze(1) + 1])
+        windows = torch.arange(layout.windows, device=text.device)
+        firsts = torch.searchsorted(layout.window_of_row, windows)
         states, text = states[firsts], text[firsts]
     sums = torch.zeros(count, states.shape[1], dtype=states.dtype, device=states.device)
-    return sums.index_add(0, text, states) / torch.bincount(text, minlength=count)[:, None]
+    # bincount would ask the device for the largest number, and wait for the answer
+    rows = torch.zeros(count, dtype=torch.int64, device=text.device).index_add(0, text, torch.ones_like(text))
+    return sums.index_add(0, text, states) / rows[:, None]
 
 
 class Task(TextTask):
@@ -136,7 +140,7 @@ class Task(TextTask):
 
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
         """Squared error of the cosine, or cross-entropy."""
-        gold = torch.tensor(targets, device=outputs.device)
+        gold = to_device(np.array(targets), outputs.device)
         if self.settings.target == "class":
             return F.cross_entropy(outputs.float(), gold, reduction="sum")
         return ((outputs.float().squeeze(1) - gold.float()) ** 2).sum()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bertsmith.data.batch import to_device
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
 from bertsmith.model.bert import initialise
@@ -167,7 +168,7 @@ class Task(Contract[TaggedExample]):
 
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
         """Cross-entropy of each word, or the CRF's negative log-likelihood."""
-        gold = torch.from_numpy(np.concatenate(targets)).to(outputs.device)
+        gold = to_device(np.concatenate(targets), outputs.device)
         if self._crf is not None:
             return self._crf.loss(outputs.float(), gold, tuple(len(target) for target in targets))
         return F.cross_entropy(outputs.float(), gold, reduction="sum")

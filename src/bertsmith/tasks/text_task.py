@@ -178,5 +178,6 @@ def mean_over_windows(outputs: Tensor, layout: Layout) -> Tensor:
         return outputs
     sums = torch.zeros(layout.examples, outputs.shape[1], device=outputs.device, dtype=outputs.dtype)
     sums = sums.index_add(0, layout.example_of_window, outputs)
-    counts = torch.bincount(layout.example_of_window, minlength=layout.examples)
-    return sums / counts[:, None]
+    windows = torch.zeros(layout.examples, dtype=torch.int64, device=outputs.device)
+    windows.index_add_(0, layout.example_of_window, torch.ones_like(layout.example_of_window))
+    return sums / windows[:, None]
