@@ -17,6 +17,7 @@ from bertsmith.errors import InputError, ResourceError
 from bertsmith.inference import shard_folder
 from bertsmith.inference.embedder import Embedder
 from bertsmith.inference.embedding_job import EmbeddingResult, embed_file
+from bertsmith.inference.shard_folder import ShardFolder
 from bertsmith.inference.vector_file import read_about, read_vectors
 
 TEXTS = [
@@ -241,6 +242,71 @@ def test_a_finished_file_is_refused_or_left_as_it_is(embedder: Embedder, table: 
         run(embedder, table, out, kind="query", resume=True)
 
 
+@pytest.mark.parametrize("change", [{"text": "old"}, {"id": "new"}, None])
+def test_a_finished_file_of_other_rows_is_not_taken_for_theirs(
+    embedder: Embedder, table: Path, tmp_path: Path, change: dict[str, str] | None
+) -> None:
+    run(embedder, table, tmp_path / "v.parquet")
+    rows = ROWS[:-1] if change is None else [*ROWS[:-1], ROWS[-1] | change]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match=r"v.parquet was made of other rows than the input has now"):
+        run(embedder, table, tmp_path / "v.parquet", resume=True)
+
+
+def test_a_finished_file_may_have_been_made_in_other_shards(
+    embedder: Embedder, table: Path, tmp_path: Path
+) -> None:
+    run(embedder, table, tmp_path / "v.parquet", shard_rows=3)
+    assert run(embedder, table, tmp_path / "v.parquet", resume=True).computed.texts == 0
+
+
+def test_other_shards_are_not_resumed(embedder: Embedder, table: Path, tmp_path: Path) -> None:
+    interrupted(embedder, table, tmp_path / "v.parquet")
+    with pytest.raises(InputError, match=r"holds shards of 5 rows, not 4. Resume with --shard-rows 5"):
+        run(embedder, table, tmp_path / "v.parquet", shard_rows=4, resume=True)
+
+
+def test_vectors_of_another_length_or_pooling_are_other_vectors(
+    tiny_bert: Path, embedder: Embedder, table: Path, tmp_path: Path
+) -> None:
+    run(embedder, table, tmp_path / "v.parquet")
+    with pytest.raises(InputError, match="made with normalise True, not False"):
+        run(Embedder(tiny_bert, normalise=False), table, tmp_path / "v.parquet", resume=True)
+    other = Embedder(tiny_bert)
+    other.pooling = "max"
+    with pytest.raises(InputError, match="made with pooling 'mean', not 'max'"):
+        run(other, table, tmp_path / "v.parquet", resume=True)
+
+
+def test_shards_are_counted_past_the_width_of_their_names(
+    embedder: Embedder, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shard 100,000 stands before shard 10,001 in the order of names, as 10 before 2 here."""
+    monkeypatch.setattr(ShardFolder, "_path", lambda self, number: self.folder / f"shard-{number}.parquet")
+    result = run(embedder, table, tmp_path / "v.parquet", shard_rows=1)
+    assert result.whole.texts == len(TEXTS) > 10
+    assert read_vectors(tmp_path / "v.parquet").ids == [row["id"] for row in ROWS]
+
+
+def test_a_shard_that_is_gone_at_the_end_is_missed(
+    embedder: Embedder, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "v.parquet"
+    join = ShardFolder.join
+
+    def lose(parts: ShardFolder, *given: Any) -> None:
+        (parts.folder / "shard-00002.parquet").unlink()
+        join(parts, *given)
+
+    monkeypatch.setattr(ShardFolder, "join", lose)
+    with pytest.raises(InputError, match=r"shard-00002.parquet has gone. Run this again with --resume"):
+        run(embedder, table, out)
+    assert not out.exists()
+    monkeypatch.undo()
+    run(embedder, table, out, resume=True)
+    assert len(read_vectors(out).ids) == len(TEXTS)
+
+
 # -- refused -------------------------------------------------------------------------------------------------
 
 
@@ -272,6 +338,7 @@ def test_a_full_disk_leaves_what_stood(
         ('{"text": 1}', {}, "line 1: expected a text, found"),
         ('{"id": null, "text": "a"}', {}, "line 1: expected an id, a string or a whole number; found None"),
         ('{"text": "a"}\n{', {}, "line 2: expected one JSON object"),
+        ('{"id": "\\ud800", "text": "a"}', {}, r"line 1: the id '\\ud800' holds half of a UTF-16 pair"),
         ('{"text": "a"}', {"shard_rows": 0}, "A shard has 1 row or more"),
     ],
 )

@@ -76,7 +76,7 @@ def embed(
     format
         csv, tsv, jsonl, json, parquet, lines: where the file's ending doesn't say it.
     resume
-        Go on where the job was interrupted; a finished file of the same settings is left as it is.
+        Go on where the job was interrupted; a finished file of the same rows and settings is left as it is.
     engine
         ray computes on the cluster that RAY_ADDRESS names or this machine belongs to, else on this machine.
 

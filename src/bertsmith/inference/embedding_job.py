@@ -14,7 +14,7 @@ from bertsmith.files import sha256
 from bertsmith.inference.embedder import Embedded, Embedder, Kind
 from bertsmith.inference.shard_folder import ShardFolder, require_same
 from bertsmith.inference.shard_rows import ShardedRows
-from bertsmith.inference.vector_file import About, decode, encode, read_about, vector_table
+from bertsmith.inference.vector_file import ROWS, About, decode, encode, read_about, vector_table
 from bertsmith.inference.vectors import Int8Ranges, Loss, Precision, Vectors, loss
 from bertsmith.text.columns import LABELS, guess_columns
 from bertsmith.text.labelled import read_column_names, stream_rows
@@ -72,25 +72,28 @@ def embed_file(
     `model` is the name that the file notes, by default that of the embedder's folder. Without `text` the
     names of the columns decide; without `id` a column of that name is taken, else the row's number from 1.
     int8's `ranges` are learnt from the first shard unless given. With `resume` finished shards are kept, and
-    a finished file of the same settings is left as it is. With `engine` "ray" a cluster computes the shards,
-    and this process reads the rows and writes. Memory: `shard_rows` vectors and the ids of three shards; on
-    a cluster, of all shards of a round (see ray_engine). Raises InputError for a file that exists, other
-    settings, and rows that can't be read.
+    a finished file of the same rows and settings is left as it is. With `engine` "ray" a cluster computes the
+    shards, and this process reads the rows and writes. Memory: `shard_rows` vectors and the ids of three
+    shards; on a cluster, of all shards of a round (see ray_engine). Raises InputError for a file that exists,
+    other rows or settings, and rows that can't be read.
     """
     if shard_rows < 1:
         raise InputError(f"A shard has 1 row or more, found --shard-rows {shard_rows}.")
     require_engine(engine)
     about = _about(embedder, model, kind, precision, ranges)
-    parts = ShardFolder(Path(out), about)
-    if parts.out.exists():
-        return _finished(parts, resume)
+    parts = ShardFolder(Path(out), about, shard_rows)
+    if parts.out.exists() and not resume:
+        raise InputError(f"{parts.out} already exists. Choose another --out or remove it first.")
     columns = _columns(input, text, id, header, format)
+    found = stream_rows(input, columns, header=header, format=format)
+    if parts.out.exists():
+        return _finished(parts, ShardedRows(found, shard_rows))
     parts.open(resume)
     hashes, texts, tokens = parts.done()
-    rows = ShardedRows(stream_rows(input, columns, header=header, format=format), shard_rows, hashes)
+    rows = ShardedRows(found, shard_rows, hashes)
     try:
         computed, cost = _embed(embedder, rows, parts, kind, engine, watch)
-        parts.join()
+        parts.join(rows.shards, rows.sha256)
     finally:
         if not parts.shards():
             parts.remove()
@@ -169,21 +172,26 @@ def _about(
         prefix=embedder.prefixes[kind],
         max_length=embedder.max_length,
         long_texts=embedder.long_texts,
+        pooling=embedder.pooling,
+        normalise=embedder.normalise,
         dimensions=embedder.width,
         precision=precision,
     )
     return about if ranges is None or precision != "int8" else about.with_ranges(ranges)
 
 
-def _finished(parts: ShardFolder, resume: bool) -> EmbeddingResult:
-    """The file as it is, if that is what was asked for."""
-    if not resume:
-        raise InputError(f"{parts.out} already exists. Choose another --out or remove it first.")
+def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
+    """The file as it is, if it is of these rows and settings."""
     noted = read_about(parts.out)
     require_same(noted, parts.about, parts.out)
+    count = sum(1 for _ in rows.texts())
+    if pq.read_metadata(parts.out).metadata.get(ROWS.encode()) != rows.sha256.encode():
+        raise InputError(
+            f"{parts.out} was made of other rows than the input has now. Choose another --out, or remove it "
+            "to embed them anew."
+        )
     parts.remove()
-    rows = pq.read_metadata(parts.out).num_rows
-    return EmbeddingResult(parts.out, noted, Count(rows, 0, 0.0), Count(0, 0, 0.0))
+    return EmbeddingResult(parts.out, noted, Count(count, 0, 0.0), Count(0, 0, 0.0))
 
 
 def _columns(

@@ -1,30 +1,41 @@
 """OUT.parts: the finished shards of an embedding job, from which a killed one goes on.
 
-about.json            what makes the vectors; another job's parts are refused
+about.json            what makes the vectors, and the rows of a shard; another job's parts are refused
 shard-00000.parquet   one shard, whole or absent; its metadata has the SHA-256 of its rows and its tokens
 """
 
 import shutil
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import ValidationError
 
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, flush, read_json, write_json
-from bertsmith.inference.vector_file import About, vector_schema
+from bertsmith.inference.vector_file import ROWS, About, vector_schema
 
 _ABOUT, _WHOLE = "about.json", "whole.parquet"
-_ROWS, _TOKENS = "rows_sha256", "tokens"
+_TOKENS = "tokens"
+
+
+class _Noted(About):
+    """about.json."""
+
+    shard_rows: int
 
 
 @dataclass
 class ShardFolder:
-    """The parts beside `out`. `about` may learn int8's ranges with the first shard."""
+    """The parts beside `out`, each but the last of `shard_rows` rows. `about` may learn int8's ranges with
+    the first one.
+    """
 
     out: Path
     about: About
+    shard_rows: int
 
     @property
     def folder(self) -> Path:
@@ -41,19 +52,23 @@ class ShardFolder:
                 f"{self.folder} holds the parts of an unfinished job. --resume goes on with it; "
                 "remove the folder to begin anew."
             )
-        noted = About.model_validate(read_json(self.folder / _ABOUT))
+        noted = self._noted()
         require_same(noted, self.about, self.folder)
-        self.about = noted
+        if noted.shard_rows != self.shard_rows:
+            raise InputError(
+                f"{self.folder} holds shards of {noted.shard_rows} rows, not {self.shard_rows}. Resume with "
+                f"--shard-rows {noted.shard_rows}, or remove the folder to begin anew."
+            )
+        self.about = About.model_validate(noted.model_dump(exclude={"shard_rows"}))
 
     def note(self, about: About) -> None:
         """Writes down what makes the vectors."""
         self.about = about
-        write_json(self.folder / _ABOUT, about.model_dump())
+        write_json(self.folder / _ABOUT, about.model_dump() | {"shard_rows": self.shard_rows})
 
     def shards(self) -> list[Path]:
         """The finished ones, in order, up to the first that is missing."""
-        found = sorted(self.folder.glob("shard-*.parquet"))
-        return [path for number, path in enumerate(found) if path == self._path(number)]
+        return list(takewhile(Path.exists, map(self._path, count())))
 
     def done(self) -> tuple[list[str], int, int]:
         """Of the finished shards: each one's SHA-256, all rows, all tokens. InputError for a damaged one."""
@@ -61,7 +76,7 @@ class ShardFolder:
         for path in self.shards():
             try:
                 file = pq.read_metadata(path)
-                hashes.append(file.metadata[_ROWS.encode()].decode())
+                hashes.append(file.metadata[ROWS.encode()].decode())
                 rows, tokens = rows + file.num_rows, tokens + int(file.metadata[_TOKENS.encode()])
             except (pa.ArrowInvalid, OSError, KeyError, ValueError) as error:
                 raise InputError(f"{path} is damaged ({error}). Remove it, and run this again.") from error
@@ -69,17 +84,22 @@ class ShardFolder:
 
     def write(self, number: int, table: pa.Table, rows_sha256: str, tokens: int) -> None:
         """One shard. Raises ResourceError when the disk is full."""
-        noted = {**(table.schema.metadata or {}), _ROWS: rows_sha256, _TOKENS: str(tokens)}
+        noted = {**(table.schema.metadata or {}), ROWS: rows_sha256, _TOKENS: str(tokens)}
         buffer = pa.BufferOutputStream()
         pq.write_table(table.replace_schema_metadata(noted), buffer, **_PLAIN)
         atomic_write(self._path(number), buffer.getvalue().to_pybytes())
 
-    def join(self) -> None:
-        """All shards become `out`, one in memory at a time; the parts are removed."""
+    def join(self, shards: int, rows_sha256: str) -> None:
+        """So many shards become `out`, one in memory at a time; the parts are removed. The hash is that of
+        all rows. Raises InputError when a shard has gone.
+        """
         whole = self.folder / _WHOLE
-        schema = vector_schema(self.about)
+        schema = vector_schema(self.about, **{ROWS: rows_sha256})
+        found = self.shards()
+        if len(found) < shards:
+            raise InputError(f"{self._path(len(found))} has gone. Run this again with --resume.")
         with pq.ParquetWriter(whole, schema, **_PLAIN) as writer:
-            for path in self.shards():
+            for path in found[:shards]:
                 writer.write_table(pq.read_table(path).replace_schema_metadata(schema.metadata))
         flush(whole)
         whole.replace(self.out)
@@ -89,6 +109,14 @@ class ShardFolder:
     def remove(self) -> None:
         """What is left of the parts once `out` stands."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _noted(self) -> _Noted:
+        try:
+            return _Noted.model_validate(read_json(self.folder / _ABOUT))
+        except ValidationError as error:
+            raise InputError(
+                f"{self.folder / _ABOUT} isn't what this version writes. Remove the folder to begin anew."
+            ) from error
 
     def _path(self, number: int) -> Path:
         return self.folder / f"shard-{number:05d}.parquet"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.text.labelled import Row
+from bertsmith.text.tokenizer import LONE_SURROGATE
 from bertsmith.text.values import as_text
 
 
@@ -22,6 +23,7 @@ class ShardRows(NamedTuple):
 class ShardedRows:
     """Texts of `rows`, each (text,) or (text, id), `size` a shard. `texts` yields those that remain after the
     `done` shards, given by their SHA-256; the rows of each shard that was read lie in `waiting`, in order.
+    `sha256` is that of all rows, once they are read.
     """
 
     rows: Iterable[Row]
@@ -29,16 +31,18 @@ class ShardedRows:
     done: Sequence[str] = ()
     waiting: deque[ShardRows] = field(default_factory=deque)
     shards: int = 0  # read so far
+    sha256: str = ""
 
     def texts(self) -> Iterator[str]:
         """Raises InputError when a finished shard's rows have changed, and for what is no text or no id."""
-        ids, digest = list[str](), hashlib.sha256()
+        ids, digest, whole = list[str](), hashlib.sha256(), hashlib.sha256()
         for number, row in enumerate(self.rows, 1):
             text = as_text(row.values[0], row.where)
             ids.append(_id(row, number))
             for part in (ids[-1], text):
                 encoded = part.encode(errors="surrogatepass")
-                digest.update(len(encoded).to_bytes(8) + encoded)
+                for each in (digest, whole):
+                    each.update(len(encoded).to_bytes(8) + encoded)
             remains = self.shards >= len(self.done)
             if len(ids) == self.size:  # before its last text is given out: whoever takes that looks here
                 self._close(ids, digest.hexdigest())
@@ -49,6 +53,7 @@ class ShardedRows:
             self._close(ids, digest.hexdigest())
         if self.shards < len(self.done):
             raise _changed(self.shards)
+        self.sha256 = whole.hexdigest()
 
     def _close(self, ids: list[str], sha256: str) -> None:
         if self.shards >= len(self.done):
@@ -64,7 +69,10 @@ def _id(row: Row, number: int) -> str:
         return str(number)
     if not isinstance(row.values[1], str | int) or row.values[1] == "":
         raise InputError(f"{row.where}: expected an id, a string or a whole number; found {row.values[1]!r}.")
-    return str(row.values[1])
+    id = str(row.values[1])
+    if LONE_SURROGATE.search(id):
+        raise InputError(f"{row.where}: the id {id!r} holds half of a UTF-16 pair and no character. Mend it.")
+    return id
 
 
 def _changed(shard: int) -> InputError:

@@ -3,7 +3,8 @@
 id       string
 vector   a list of fixed size: D float32, D int8, or ceil(D / 8) uint8 of sign bits
 
-The key `bertsmith` of the schema's metadata holds `About` as JSON.
+In the schema's metadata the key `bertsmith` holds `About` as JSON, and `rows_sha256` the hash of all ids and
+texts in order.
 """
 
 import base64
@@ -21,6 +22,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.vectors import Int8Ranges, Precision, Vectors, from_bits, to_bits
 
 _KEY = b"bertsmith"
+ROWS = "rows_sha256"
 _VALUES: dict[Precision, pa.DataType] = {"float32": pa.float32(), "int8": pa.int8(), "binary": pa.uint8()}
 
 
@@ -39,6 +41,8 @@ class About(BaseModel):
     prefix: str
     max_length: int
     long_texts: str
+    pooling: str
+    normalise: bool
     dimensions: int
     precision: Precision
     ranges: str | None = None
