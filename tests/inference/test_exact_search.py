@@ -50,6 +50,22 @@ def test_queries_in_parts_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None
     assert heard == [3 * part for part in range(1, 14)] + [40]
 
 
+def test_queries_are_embedded_together_though_few_of_them_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time costs the batches of like length."""
+    monkeypatch.setattr(exact_search, "_SCORES_AT_ONCE", 2 * 5)
+    monkeypatch.setattr(exact_search, "_QUERIES_AT_ONCE", 3)
+    lots: list[int] = []
+
+    class Counted(LetterVectors):
+        def queries(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
+            lots.append(len(texts))
+            return super().queries(texts)
+
+    found = search_exactly(DenseSearch(Counted(), ["a", "b", "c", "d", "e"]), list("abcdeab"), 5, 1)
+    assert [each.places.tolist() for each in found] == [[0], [1], [2], [3], [4], [0], [1]]
+    assert lots == [3, 3, 1]
+
+
 def test_among_candidates_only_they_are_ranked_and_all_of_them() -> None:
     search = DenseSearch(LetterVectors(), ["a", "abc", "de", "ab", "ab"])
     found = list(search_among(search, ["ab", "d"], 5, [np.array([4, 2, 3, 0]), np.array([1])]))

@@ -16,12 +16,14 @@ from bertsmith.tasks.retrieval import RetrievalSettings, Task
 
 
 class ByTable:
-    """Gives each text the vector that a table has for it."""
+    """Gives each text the vector that a table has for it, and remembers what it was asked for."""
 
     def __init__(self, vectors: dict[str, Any]) -> None:
         self.vectors = vectors
+        self.asked: list[str] = []
 
     def queries(self, texts: Sequence[str], progress: Any = None) -> Any:
+        self.asked += texts
         return np.stack([self.vectors[text] for text in texts]).astype(np.float32)
 
     documents = queries
@@ -69,6 +71,20 @@ def test_a_negative_of_the_rows_own_counts_and_isnt_repeated() -> None:
     assert mine(TABLE, [pair], DOCUMENTS, negatives=3).rows[0]["negatives"] == ["hard", "next", "far"]
 
 
+def test_each_text_is_embedded_once() -> None:
+    table = ByTable(TABLE.vectors)
+    mine(table, PAIRS, ["far", "next", "far", "answer"])
+    assert sorted(table.asked) == sorted(["far", "next", "answer", "also", "q", "q"])
+
+
+def test_an_empty_document_is_no_negative() -> None:
+    table = ByTable(TABLE.vectors | {"": at(0.75), " ": at(0.74)})
+    (row,) = mine(table, PAIRS[:1], ["", " ", "hard"], negatives=2).rows
+    assert row["negatives"] == ["hard"]
+    with pytest.raises(InputError, match="found 1 and 0"):
+        mine(table, PAIRS[:1], ["", " "])
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_random_collections_give_what_a_plain_sort_gives(seed: int) -> None:
     draw = np.random.default_rng(seed)
@@ -105,3 +121,17 @@ def test_the_command_writes_rows_that_training_reads(tiny_bert: Path, tmp_path: 
     examples = Task(RetrievalSettings()).read(out)
     assert [list(e.documents) for e in examples] == [[row["positive"], *row["negatives"]] for row in rows]
     assert main([*command, "--document-text", "body"]) == 2
+
+
+def test_scores_are_left_out_and_that_is_said(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs, out = tmp_path / "pairs.jsonl", tmp_path / "mined.jsonl"
+    rows = [
+        {"query": "red cat", "positive": "the red cat runs", "negatives": ["blue bird"], "scores": [9, 1]},
+        {"query": "old dog", "positive": "an old dog sleeps", "negatives": ["small bird"], "scores": [8, 2]},
+    ]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["mine", str(tiny_bert), str(pairs), "--out", str(out), "--negatives", "2"]) == 0
+    assert "The pairs' scores were left out" in capsys.readouterr().err
+    assert all("scores" not in json.loads(line) for line in out.read_text().splitlines())

@@ -26,6 +26,7 @@ def mine(
     """Find hard negatives: documents near a query that don't answer it.
 
     Writes each pair with its negatives, the nearest first, as rows that `bertsmith finetune retrieval` reads.
+    A column `scores` isn't taken over: what is found has no score of the teacher's yet.
 
     Parameters
     ----------
@@ -84,13 +85,15 @@ def mine(
         mined = run(
             Embedder(model),
             rows,
-            list(dict.fromkeys(searched)),
+            searched,
             negatives=negatives,
             depth=depth,
             guard=Guard(ratio, margin, skip),
             progress=progress,
         )
     write_jsonl(mined.rows, out)
+    if any(row.scores is not None for row in rows):
+        error_console.print("The pairs' scores were left out: no teacher has scored the negatives found.")
     reasons = "; ".join(f"{count:,} {reason}" for reason, count in mined.passed_over.most_common())
     error_console.print(
         f"{mined.negatives:,} negatives for {len(mined.rows):,} pairs. Passed over: {reasons or 'nothing'}.",

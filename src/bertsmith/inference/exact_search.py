@@ -9,13 +9,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.inference.vectors import Vectors
 from bertsmith.tasks.task_model import Progress
 
-Vectors = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
 Hear = Callable[[int], None]
 
 _SCORES_AT_ONCE = 16_000_000  # 64 MB, and what finding the best of them takes beside
+_QUERIES_AT_ONCE = 4096  # embedded together, however few of them fit in the scores: enough of one length
 
 
 class Embeds(Protocol):
@@ -33,8 +34,8 @@ class Embeds(Protocol):
 class Scores(Protocol):
     """A way to search: it scores all documents for some queries."""
 
-    def scores(self, queries: Sequence[str]) -> Vectors:
-        """(Q, E), the higher the better."""
+    def in_parts(self, queries: Sequence[str], size: int) -> Iterator[Vectors]:
+        """(…, E), the higher the better, of `size` queries in order or fewer at a time."""
         ...
 
 
@@ -55,9 +56,12 @@ class DenseSearch:
         self._embedder = embedder
         self._vectors = embedder.documents(documents, progress)
 
-    def scores(self, queries: Sequence[str]) -> Vectors:
-        """(Q, E)."""
-        return np.asarray(self._embedder.queries(queries) @ self._vectors.T, np.float32)
+    def in_parts(self, queries: Sequence[str], size: int) -> Iterator[Vectors]:
+        """(…, E) of `size` queries at a time."""
+        for first in range(0, len(queries), _QUERIES_AT_ONCE):
+            vectors = self._embedder.queries(queries[first : first + _QUERIES_AT_ONCE])
+            for start in range(0, len(vectors), size):
+                yield np.asarray(vectors[start : start + size] @ self._vectors.T, np.float32)
 
 
 def silent(done: int) -> None:
@@ -87,7 +91,7 @@ def search_exactly(
     search: Scores, queries: Sequence[str], documents: int, k: int, heard: Hear = silent
 ) -> Iterator[Found]:
     """The K best of all documents for each query in turn; `documents` is how many there are."""
-    for scores in _in_parts(search, queries, documents, heard):
+    for scores in scores_in_parts(search, queries, documents, heard):
         for row, places in zip(scores, top_k(scores, k), strict=True):
             yield Found(places, row[places])
 
@@ -100,16 +104,19 @@ def search_among(
     heard: Hear = silent,
 ) -> Iterator[Found]:
     """Each query's own candidates, given by their places, all of them in order."""
-    rows = (row for scores in _in_parts(search, queries, documents, heard) for row in scores)
+    rows = (row for scores in scores_in_parts(search, queries, documents, heard) for row in scores)
     for row, places in zip(rows, candidates, strict=True):
         places = np.sort(places)
         best = places[np.argsort(-row[places], kind="stable")]
         yield Found(best, row[best])
 
 
-def _in_parts(search: Scores, queries: Sequence[str], documents: int, heard: Hear) -> Iterator[Vectors]:
-    """Scores of some queries at a time, which bounds memory; `heard` is told how many are done."""
-    step = max(1, _SCORES_AT_ONCE // max(documents, 1))
-    for start in range(0, len(queries), step):
-        yield search.scores(queries[start : start + step])
-        heard(min(start + step, len(queries)))
+def scores_in_parts(
+    search: Scores, queries: Sequence[str], documents: int, heard: Hear = silent
+) -> Iterator[Vectors]:
+    """Scores (…, E) of some queries at a time, which bounds memory; `heard` is told how many are done."""
+    done = 0
+    for scores in search.in_parts(queries, max(1, _SCORES_AT_ONCE // max(documents, 1))):
+        yield scores
+        done += len(scores)
+        heard(done)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
+from bertsmith.inference.vectors import Vectors
 from bertsmith.model.attention import take
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
@@ -35,7 +35,6 @@ from bertsmith.tasks.similarity import Pooling, pool_texts
 from bertsmith.tasks.task_model import Progress, batches_by_length
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 
-Vectors = npt.NDArray[np.float32]
 Layers = Literal["last", "last4-sum", "last4-concat"] | int | Sequence[int]
 FeaturePooling = Literal["mean", "cls", "max", "tokens", "words"]
 Text = str | Sequence[str]  # a text or a pair of texts; the words of a sentence for pooling="words"

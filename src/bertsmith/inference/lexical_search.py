@@ -7,7 +7,7 @@ Q queries, E documents.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +53,10 @@ class LexicalSearch:
         self._vocabulary = vocabulary
         if vocabulary:
             self._index.index((ids, vocabulary), create_empty_token=False, show_progress=False)
+
+    def in_parts(self, queries: Sequence[str], size: int) -> Iterator[npt.NDArray[np.float32]]:
+        """(…, E) of `size` queries at a time."""
+        return (self.scores(queries[start : start + size]) for start in range(0, len(queries), size))
 
     def scores(self, queries: Sequence[str]) -> npt.NDArray[np.float32]:
         """(Q, E); 0 where query and document share no word."""

@@ -9,10 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from bertsmith.errors import InputError
-from bertsmith.inference.exact_search import DenseSearch, Embeds, Found, search_exactly
+from bertsmith.inference.exact_search import DenseSearch, Embeds, Found, scores_in_parts, top_k
 from bertsmith.tasks.query_documents import QueryExample, text_number
 from bertsmith.tasks.task_model import Progress
 
@@ -36,7 +34,9 @@ class Guard:
 
 @dataclass(frozen=True)
 class Mined:
-    """Rows as `finetune retrieval` reads them; how many hits were passed over, by reason."""
+    """Rows as `finetune retrieval` reads them; how many hits were passed over, by reason. A teacher's scores
+    aren't in the rows: negatives that were found have none.
+    """
 
     rows: list[dict[str, Any]]
     passed_over: Counter[str] = field(default_factory=Counter)
@@ -58,10 +58,12 @@ def mine(
 ) -> Mined:
     """Up to so many negatives a pair, of the `depth` documents nearest to its query, the nearest first.
 
-    Negatives that a pair has already stay in front and count. The search is exact: vectors of all documents
-    are in memory. Raises InputError when nothing is to be searched, or for a guard that lets nothing pass.
+    Negatives that a pair has already stay in front and count; empty documents are never taken. The search is
+    exact: vectors of all documents are in memory, each text's computed once. Raises InputError when nothing
+    is to be searched, or for a guard that lets nothing pass.
     """
     guard = guard or Guard()
+    documents = [document for document in dict.fromkeys(documents) if document.strip()]
     _check(pairs, documents, negatives, depth, guard)
     known = _known(pairs)
     numbers = [text_number(document) for document in documents]
@@ -110,11 +112,14 @@ def _searched(
     progress: Progress | None,
 ) -> Iterator[tuple[QueryExample, float, Found]]:
     """Each pair, the cosine of its query with the document known to answer, and its hits."""
-    queries = [pair.query for pair in pairs]
-    answers = embedder.documents([pair.documents[0] for pair in pairs])
-    cosines = np.einsum("ed,ed->e", embedder.queries(queries), answers).tolist()
-    search = DenseSearch(embedder, documents, progress)
-    yield from zip(pairs, cosines, search_exactly(search, queries, len(documents), depth), strict=True)
+    texts = list(dict.fromkeys([*documents, *(pair.documents[0] for pair in pairs)]))
+    place = {text: number for number, text in enumerate(texts)}
+    search = DenseSearch(embedder, texts, progress)
+    waiting = iter(pairs)
+    for scores in scores_in_parts(search, [pair.query for pair in pairs], len(texts)):
+        hits = top_k(scores[:, : len(documents)], depth)
+        for row, places, pair in zip(scores, hits, waiting):
+            yield pair, float(row[place[pair.documents[0]]]), Found(places, row[places])
 
 
 def _check(
