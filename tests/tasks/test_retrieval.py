@@ -12,6 +12,7 @@ import torch
 from small_tasks import make_task, random_model, split_of
 
 from bertsmith.errors import InputError
+from bertsmith.tasks.document_ranks import ranks_of
 from bertsmith.tasks.query_documents import QueryExample, text_number
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import outputs_of
@@ -36,6 +37,7 @@ def rows(*pairs: tuple[str, ...]) -> list[QueryExample]:
         ("a.json", '[{"anchor": "who?", "positive": "ann", "negative_1": "bob", "negative_2": "eve"}]'),
         ("a.tsv", "query\tpassage\tnegative\tnegative_2\nwho?\tann\tbob\teve\n"),
         ("a.csv", "text,text_pair,Negative 1,Negative 2,negative_3\nwho?,ann,bob,eve,\n"),
+        ("a.csv", "query,positive,negative_1,negative_2,negative_3\nwho?,ann,bob, ,eve\n"),
     ],
 )
 def test_query_positive_and_negatives_are_found_by_their_names(
@@ -96,6 +98,8 @@ def test_what_cant_be_learnt_is_refused() -> None:
         task.learn_labels(rows(("who?", "ann"), ("why?", "ann")))
     with pytest.raises(InputError, match="row 2: expected a query and a document that answers it"):
         task.check(rows(("who?", "ann"), ("why?", " ")))
+    with pytest.raises(InputError, match=r"row 1: expected .* perhaps negatives, found an empty text"):
+        task.check(rows(("who?", "ann", "bob", " ")))
     with pytest.raises(InputError, match=r"row 1: loss=margin needs a negative .* \(bertsmith mine\)"):
         make_task("retrieval", loss="margin").learn_labels(rows(*PAIRS))
     with pytest.raises(InputError, match="row 1: loss=kl needs a column `scores`"):
@@ -173,6 +177,31 @@ def test_ranks_and_figures_are_those_of_a_plain_sort(tokenizer: Tokenizer) -> No
     found = task.metrics(predictions, made)
     assert found["mrr@10"] == pytest.approx(np.mean(list(reciprocal.values())))
     assert found["recall@10"] == pytest.approx(np.mean([np.mean(each) for each in recalled.values()]))
+
+
+def test_a_constant_score_is_worth_a_random_order_not_that_of_the_file() -> None:
+    """Each document is sought once: the mean over all of 1 / rank is that over the ranks, and which of them
+    are near the top of the file has no part in it.
+    """
+    texts = [f"text {number}" for number in range(400)]
+    everything = np.arange(400)
+    ranks = ranks_of(
+        lambda start, end: np.zeros((end - start, 400), np.float32), everything, list(map(text_number, texts))
+    )
+    assert sorted(ranks.tolist()) == list(range(1, 401))
+    assert abs(np.corrcoef(ranks, everything)[0, 1]) < 0.15
+    again = ranks_of(
+        lambda start, end: np.zeros((end - start, 400), np.float32),
+        everything,
+        list(map(text_number, reversed(texts))),
+    )
+    assert again.tolist() == ranks[::-1].tolist(), "of the text, not of its place"
+
+
+def test_ties_stand_behind_what_is_better() -> None:
+    scores = np.array([[3, 1, 1, 1, 0]], np.float32)
+    ranks = [int(ranks_of(lambda start, end: scores, np.array([n]), [5, 9, 2, 7, 1])[0]) for n in range(5)]
+    assert ranks == [1, 4, 2, 3, 5]
 
 
 def test_ndcg_of_ranks_by_hand() -> None:

@@ -1,5 +1,8 @@
 """At which rank each query's document stands among all documents, and what such ranks are worth.
 
+Documents of equal score stand in the order of the hashes of their texts, which is a random one, but the same
+every time: a constant score is worth what chance is, whatever the order of the file.
+
 E   examples, a query and its document each      D   distinct documents of them all
 """
 
@@ -18,16 +21,17 @@ DEPTH = 10
 _AT_A_TIME = 256  # queries: bounds memory to so many rows of D scores
 
 
-def ranks_of(scores: Callable[[int, int], Floats], positive: Integers) -> Integers:
+def ranks_of(scores: Callable[[int, int], Floats], positive: Integers, hashes: Sequence[int]) -> Integers:
     """(E,) ranks from 1 on. `scores(start, end)` are those of some of the queries for all documents, (…, D);
-    positive (E,) is the row of each example's document. Of documents of equal score the earlier one is first.
+    positive (E,) is the row of each example's document; hashes (D,), distinct, decide between equal scores.
     """
+    order = np.array(hashes, np.int64)
     ranks = np.zeros(len(positive), np.int64)
     for start in range(0, len(positive), _AT_A_TIME):
         end = min(start + _AT_A_TIME, len(positive))
         block, own = scores(start, end), positive[start:end, None]
         right = np.take_along_axis(block, own, 1)
-        earlier = np.arange(block.shape[1]) < own
+        earlier = order < order[own]
         ranks[start:end] = 1 + (block > right).sum(1) + ((block == right) & earlier).sum(1)
     return ranks
 

@@ -131,7 +131,7 @@ def _pair(
 
 def _texts(cell: Any, where: str) -> list[str]:
     """Negatives out of a cell: none, one text, or a list of them."""
-    if cell is None or cell == "":
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
         return []
     return [as_text(each, where) for each in (cell if isinstance(cell, list | tuple) else [cell])]
 

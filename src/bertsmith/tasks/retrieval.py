@@ -130,10 +130,10 @@ class Task(AnyTask[QueryExample]):
 
     def check(self, examples: Sequence[QueryExample]) -> None:
         for example in examples:
-            if not example.query.strip() or not example.documents[0].strip():
+            if not all(text.strip() for text in (example.query, *example.documents)):
                 raise InputError(
-                    f"{example.where}: expected a query and a document that answers it, found an empty text. "
-                    "Mend or remove the row."
+                    f"{example.where}: expected a query and a document that answers it, perhaps negatives, "
+                    "found an empty text. Mend or remove the row."
                 )
 
     def kept_together(self, example: QueryExample) -> Sequence[str]:
@@ -201,7 +201,7 @@ class Task(AnyTask[QueryExample]):
         place = {number: row for row, number in enumerate(rows)}
         positive = np.array([place[each.target.documents[0]] for each in encoded], np.int64)
         queries, documents = np.stack([output[0] for output in outputs]), np.stack(list(rows.values())).T
-        ranks = ranks_of(lambda start, end: queries[start:end] @ documents, positive).tolist()
+        ranks = ranks_of(lambda start, end: queries[start:end] @ documents, positive, list(rows)).tolist()
         return [{"similarity": s, "rank": rank} for s, rank in zip(similar, ranks, strict=True)]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[QueryExample]) -> Metrics:
@@ -236,7 +236,9 @@ class Task(AnyTask[QueryExample]):
         )
         ranks = {
             "random order": np.random.default_rng(0).integers(1, len(texts) + 1, len(dev)),
-            name: ranks_of(lambda start, end: (queries[start:end] @ documents.T).toarray(), positive),
+            name: ranks_of(
+                lambda start, end: (queries[start:end] @ documents.T).toarray(), positive, list(texts)
+            ),
         }
         return {name: [{"rank": rank} for rank in found.tolist()] for name, found in ranks.items()}
 
