@@ -207,6 +207,26 @@ def test_two_files_of_judgements_are_refused(tmp_path: Path) -> None:
         read_retrieval_data(folder)
 
 
+def test_reqa_in_another_encoding(tmp_path: Path) -> None:
+    values = {"questions": ["wo?"], "candidates": ["M\u00fcnchen", "K\u00f6ln"], "ground_truths": [[1]]}
+    path = tmp_path / "test.json"
+    path.write_bytes(json.dumps(values, ensure_ascii=False).encode("latin-1"))
+    assert read_retrieval_data(path, encoding="latin-1").documents == {"0": "M\u00fcnchen", "1": "K\u00f6ln"}
+    with pytest.raises(InputError, match=r"test.json: expected utf-8 text, found 0xfc .*--encoding latin-1"):
+        read_retrieval_data(path)
+    path.write_text('{"questions": [')
+    with pytest.raises(InputError, match=r"test.json is not valid JSON"):
+        read_retrieval_data(path)
+
+
+def test_an_id_that_no_run_file_could_hold_is_refused(tmp_path: Path) -> None:
+    folder = beir(tmp_path / "cats")
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text(corpus.read_text() + '{"_id": "x\\ud800", "text": "more"}\n')
+    with pytest.raises(InputError, match=r"the id 'x\\ud800' holds half of a UTF-16 pair"):
+        read_retrieval_data(folder)
+
+
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [

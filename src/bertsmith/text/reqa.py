@@ -5,17 +5,18 @@ question the places of its sentences among the candidates, from 0. A training fi
 "answers": [...]}: here the collection is all of its answers.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files import read_json
 from bertsmith.text.retrieval_data import Gathering, RetrievalData
+from bertsmith.text.table_file import open_table
 
 
-def read_reqa(path: Path) -> RetrievalData:
+def read_reqa(path: Path, encoding: str = "utf-8") -> RetrievalData:
     """Ids are the places in the lists, from 0. Raises InputError naming file and item."""
-    found = read_json(path)
+    found = _read(path, encoding)
     if not isinstance(found, dict):
         raise InputError(f"{path.name}: expected an object with 'questions', found {type(found).__name__}.")
     questions = _texts(found, "questions", path.name)
@@ -37,6 +38,14 @@ def read_reqa(path: Path) -> RetrievalData:
         for document in _places(right, len(documents), where):
             gathered.judge(str(place), str(document), 1, where)
     return gathered.finish(path.stem, path.name)
+
+
+def _read(path: Path, encoding: str) -> Any:
+    with open_table(path, "json", encoding, {".json": "json"}, None) as table:
+        try:
+            return json.loads(table.stream.text())
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path.name} is not valid JSON ({error}). It may have been cut.") from error
 
 
 def _list(found: dict[str, Any], key: str, name: str) -> list[Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from bertsmith.errors import InputError
+from bertsmith.text.tokenizer import LONE_SURROGATE
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,8 @@ def _check(id: str, text: str, kind: str, known: Mapping[str, str], where: str) 
         raise InputError(
             f"{where}: expected an id without blanks, for TREC's files separate by them; found {id!r}."
         )
+    if LONE_SURROGATE.search(id):
+        raise InputError(f"{where}: the id {id!r} holds half of a UTF-16 pair and no character. Mend it.")
     if id in known:
         raise InputError(f"{where}: a second {kind} with the id {id!r}. Give each its own.")
     if "\0" in text:

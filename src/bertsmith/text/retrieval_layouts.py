@@ -25,7 +25,7 @@ class Layout(NamedTuple):
 LAYOUTS = {
     "beir": Layout(read_beir),
     "trec": Layout(read_trec),
-    "reqa": Layout(lambda path, split, encoding: read_reqa(path), ".json"),
+    "reqa": Layout(lambda path, split, encoding: read_reqa(path, encoding), ".json"),
     "wikiqa": Layout(lambda path, split, encoding: read_wikiqa(path, encoding), ".tsv"),
 }
 
