@@ -97,7 +97,7 @@ def _run(
         loop_observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
     weights = whole_tensors(inputs.model.state_dict(), keep=first)
     if first:
-        model = _of(weights, inputs.model).to(machine.device)
+        model = _whole_model(weights, inputs.model).to(machine.device)
         after = [fill_mask(model, inputs.tokenizer, text) for text, _ in examples]
         provenance = _provenance(recipe, inputs, loop.progress.step, metrics)
         save_pretraining_model(out / "model", model, inputs.tokenizer, provenance, replace=True)
@@ -108,7 +108,7 @@ def _run(
     return PretrainingResult(out / "model", out / "report.html", metrics)
 
 
-def _of(weights: dict[str, Tensor], trained: PretrainingModel) -> PretrainingModel:
+def _whole_model(weights: dict[str, Tensor], trained: PretrainingModel) -> PretrainingModel:
     """The trained model in one piece, whether or not it was divided between the ranks."""
     model = blueprint(lambda: PretrainingModel(trained.config, trained.next_sentence is not None))
     model.load_state_dict(weights, assign=True)
