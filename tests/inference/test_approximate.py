@@ -1,0 +1,102 @@
+"""The approximate index: when there is one, how it is measured, and that it answers as well as it says."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from index_samples import SETTINGS, WordEmbedder, sentences, write_files
+
+pytest.importorskip("lancedb")
+
+from bertsmith.inference import approximate
+from bertsmith.inference.approximate import RECALL
+from bertsmith.inference.index import Index
+from bertsmith.inference.passage_table import PassageTable
+
+
+@pytest.fixture(scope="module")
+def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    texts = {f"{seed}.txt": sentences(seed, 6) for seed in range(160)}
+    return write_files(tmp_path_factory.mktemp("large") / "docs", texts)
+
+
+def build(docs: Path, out: Path, approximate_from: int | None = None) -> Index:
+    return Index.build(
+        [docs], out, embedder=WordEmbedder(), passages=SETTINGS, approximate_from=approximate_from
+    )
+
+
+def test_a_large_index_is_searched_approximately_as_well_as_was_measured(
+    docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups so small that the first number tried can't do."""
+    monkeypatch.setattr(approximate, "_ROWS_IN_A_GROUP", 16)
+    monkeypatch.setattr(approximate, "_PROBES", (1, 4, 16, 64))
+    index = build(docs, tmp_path / "index", approximate_from=300)
+    noted = index.info.approximate
+    assert noted is not None
+    assert noted.rows == index.info.rows >= 300
+    assert noted.probes > 1, "one group of sixty doesn't hold all neighbours"
+    assert noted.recall >= RECALL
+    index.add([write_files(tmp_path, {"new.txt": "a small red zebra"}) / "new.txt"])
+    assert index.info.approximate == noted, "a few more rows don't train it anew"
+    (hit,) = index.search("small red zebra", k=1, mode="vector")
+    assert hit.document_id == "new.txt"
+    vectors = np.concatenate(
+        [np.stack(batch.column("vector").to_pylist()) for batch in index._table.scan(["vector"])]
+    )
+    shares = []
+    for seed in range(20):
+        query = " ".join(sentences(1000 + seed, 1).rstrip(".").lower().split())
+        exact = np.sort(vectors @ WordEmbedder().queries([query])[0])[::-1][:10]
+        found = [hit.score for hit in index.search(query, k=10, mode="vector")]
+        shares.append(np.mean(np.array(found) >= exact[-1] - 1e-5))
+    assert np.mean(shares) >= 0.9
+
+
+def test_from_when_on_it_is_approximate_is_kept_until_a_build_says_otherwise(
+    docs: Path, tmp_path: Path
+) -> None:
+    index = build(docs, tmp_path / "index", approximate_from=10**9)
+    assert index.remove(["docs/1.txt"]) == 1
+    index.add([docs / "2.txt"])
+    assert build(docs, tmp_path / "index").info.approximate is None
+    index = build(docs, tmp_path / "index", approximate_from=10)
+    assert index.changes is not None and index.changes.passages == 0, "nothing else has changed"
+    assert index.info.approximate is not None
+    assert build(docs, tmp_path / "index").info.approximate is not None
+    assert build(docs, tmp_path / "index", approximate_from=10**9).info.approximate is None
+
+
+def test_rows_that_are_equal_are_equally_good_answers(tmp_path: Path) -> None:
+    """Of equal passages it is chance which are found, and no fault of the index."""
+    rng = np.random.default_rng(0)
+    kinds = rng.normal(size=(6, 16)).astype(np.float32)
+    vectors = np.repeat(kinds, 50, axis=0)
+    table = PassageTable.create(tmp_path, 16, {}, "en")
+    rows = [{"id": f"p{number}", "document_id": "d", "text": "", "added": False} for number in range(300)]
+    table.add(rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    assert approximate.build_approximate(table, 300, queries=20).recall == 1.0
+
+
+def test_neighbours_that_are_missed_lower_the_recall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the share of the ten nearest, computed here, that one group of many gives."""
+    monkeypatch.setattr(approximate, "_ROWS_IN_A_GROUP", 30)
+    monkeypatch.setattr(approximate, "_PROBES", (1,))
+    vectors = np.random.default_rng(0).normal(size=(600, 16)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    table = PassageTable.create(tmp_path, 16, {}, "en")
+    rows = [{"id": str(number), "document_id": "d", "text": "", "added": False} for number in range(600)]
+    table.add(rows, vectors)
+    measured = approximate.build_approximate(table, 600, queries=600).recall
+    shares = []
+    for number, vector in enumerate(vectors):
+        cosines = vectors @ vector
+        cosines[number] = -2
+        nearest = set(map(str, np.argsort(-cosines)[:10]))
+        search = table.table.search(vector, vector_column_name="vector").distance_type("cosine")
+        found = search.nprobes(1).refine_factor(10).limit(11).select(["id", "_distance"]).to_arrow()
+        others = [id for id in found.column("id").to_pylist() if id != str(number)][:10]
+        shares.append(len(nearest & set(others)) / 10)
+    assert measured == pytest.approx(np.mean(shares), abs=1e-3)
+    assert 0.1 < measured < 0.9
