@@ -75,10 +75,10 @@ def _build(options: argparse.Namespace) -> str:
         for begin, vectors in _batches(options.rows):
             documents = [Document(f"d{begin + n}", "", "", "random", "random") for n in range(len(vectors))]
             rows = [_row(document, number) for number, document in enumerate(documents, begin)]
-            writer.replace(documents, rows, vectors, added=False)
+            writer.replace(documents, rows, vectors)
             writer.commit()
         written = time.monotonic()
-        writer.finish(min(options.rows, 100_000))
+        writer.finish(approximate_from=min(options.rows, 100_000))
     ended = time.monotonic()
     noted = read_index_manifest(options.index).approximate
     size = sum(path.stat().st_size for path in options.index.rglob("*") if path.is_file())

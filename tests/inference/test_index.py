@@ -16,6 +16,7 @@ from bertsmith.inference.index import Index
 from bertsmith.inference.index_lock import sole_writer
 from bertsmith.inference.index_manifest import read_index_manifest
 from bertsmith.inference.index_writer import writing
+from bertsmith.text import documents
 from bertsmith.text.documents import DocumentSettings
 from bertsmith.text.passages import PassageSettings
 
@@ -93,6 +94,56 @@ def test_what_add_put_in_stays_until_it_is_removed(docs: Path) -> None:
     assert [hit.text for hit in index.search("red bird", k=1)] == ["A red bird."]
     assert index.remove(["e.txt"]) == 1
     assert index.info.documents == 3
+
+
+def test_what_add_named_stays_though_a_build_had_put_it_there(docs: Path) -> None:
+    other = write_files(docs.parent / "other", {"e.txt": "A green bird.", "f.txt": "A red bird."})
+    out, settings = docs.parent / "index", {"embedder": WordEmbedder(), "passages": SETTINGS}
+    index = Index.build([docs, other], out, **settings)  # type: ignore[arg-type]
+    embedder = WordEmbedder()
+    assert Index.open(out, embedder).add([other]).unchanged == 2
+    assert embedder.embedded == 0
+    assert Index.build([docs], out, **settings).info.documents == 5  # type: ignore[arg-type]
+    (other / "e.txt").write_text("An old bird.")
+    Index.build([docs, other], out, **settings)  # type: ignore[arg-type]
+    index = Index.build([docs], out, **settings)  # type: ignore[arg-type]
+    assert index.info.documents == 5, "nor does a build that embeds it take it over"
+    assert index.remove(["other/"]) == 2
+
+
+def test_a_document_in_parts_is_one_document(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "LONGEST", 100)
+    (docs / "big.txt").write_text(sentences(4, 12))
+    index = build(docs)
+    assert len([id for id in (row[1] for row in content(index).values()) if "#part" in str(id)]) > 2
+    found = index.changes
+    assert found is not None and (found.new, index.info.documents) == (4, 4)
+    (docs / "big.txt").write_text(sentences(4, 12)[:-4] + ".")
+    found = build(docs).changes
+    assert found is not None
+    assert (found.new, found.changed, found.removed, found.unchanged) == (0, 1, 0, 3)
+    (docs / "big.txt").write_text("An old bird.")
+    index = Index.open(docs.parent / "index", WordEmbedder())
+    assert index.add([docs / "big.txt"]).new == 1, "under the name of the file alone"
+    found = build(docs).changes
+    assert found is not None
+    assert (found.new, found.changed, found.removed, found.unchanged) == (0, 1, 0, 3)
+    assert {row[1] for row in content(build(docs)).values() if "docs/big" in str(row[1])} == {"docs/big.txt"}
+    (docs / "big.txt").unlink()
+    found = build(docs).changes
+    assert found is not None and found.removed == 1
+
+
+def test_an_added_document_that_became_shorter_leaves_no_parts(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "LONGEST", 100)
+    big = write_files(docs.parent / "more", {"big.txt": sentences(4, 12)}) / "big.txt"
+    index = build(docs)
+    index.add([big])
+    big.write_text("An old bird.")
+    assert index.add([big]).changed == 1
+    assert [row[1] for row in content(index).values() if "big" in str(row[1])] == ["big.txt"]
 
 
 def test_documents_are_removed_by_id_and_by_folder_or_not_at_all(docs: Path) -> None:
@@ -335,6 +386,10 @@ def test_columns_are_named_for_tables(docs: Path) -> None:
         "name": "WordEmbedder",
         "sha256": "",
         "dimension": 16,
+        "tokenizer": WordEmbedder().tokenizer.sha256,
+        "pooling": "",
+        "max_length": 64,
+        "long_texts": "",
         "query_prefix": "",
         "document_prefix": "",
     }

@@ -52,7 +52,8 @@ def build(
     language
         Two-letter code: for sentences, stems and stop words; en.
     approximate_from
-        Passages from which on the search is approximate, with its recall measured; 100,000.
+        Passages from which on the search is approximate, with its recall measured; 100,000. An index keeps
+        it, and it may be changed by another build.
     engine
         ray embeds on the cluster that RAY_ADDRESS names or this machine belongs to, else on this machine.
 
@@ -68,7 +69,6 @@ def build(
     """
     from bertsmith.errors import InputError
     from bertsmith.inference.index import Index
-    from bertsmith.inference.index_build import APPROXIMATE_FROM
 
     if not sources:
         raise InputError("Name at least one SOURCE: files, folders, or addresses.")
@@ -81,7 +81,7 @@ def build(
             model,
             documents=documents,
             passages=PASSAGES.changed(changed) if changed else None,
-            approximate_from=APPROXIMATE_FROM if approximate_from is None else approximate_from,
+            approximate_from=approximate_from,
             engine=engine,
             progress=progress,
         )
@@ -209,7 +209,7 @@ def _search(noted: "IndexManifest") -> str:
         return "exact: every vector is compared"
     return (
         f"approximate: recall@10 {found.recall:.1%} of exact search, measured on {found.queries} vectors "
-        f"({found.probes} groups looked at)"
+        f"when it had {_counted(found.rows, 'passage')} ({found.probes} groups looked at)"
     )
 
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bertsmith.errors import InputError
-from bertsmith.inference.index_build import APPROXIMATE_FROM, Changes, remove_documents, update
+from bertsmith.inference.index_build import Changes, remove_documents, update
 from bertsmith.inference.index_embedder import TextEmbedder, identify, open_embedder, require_same_model
-from bertsmith.inference.index_manifest import MANIFEST, IndexManifest, read_index_manifest
+from bertsmith.inference.index_manifest import MANIFEST, IndexManifest, IndexModel, read_index_manifest
 from bertsmith.inference.index_plan import Progress
 from bertsmith.inference.index_writer import create_index, writing
 from bertsmith.inference.passage_table import PassageTable, require_lancedb
@@ -30,15 +30,16 @@ class Index:
     Any number of processes may search while one writes: a search sees what was committed when it began.
     """
 
-    def __init__(self, path: Path, embedder: TextEmbedder | None = None) -> None:
-        """Use `open` or `build`."""
+    def __init__(
+        self, path: Path, embedder: TextEmbedder | None = None, identity: IndexModel | None = None
+    ) -> None:
+        """Use `open` or `build`. `identity`: of the embedder, where it is known already."""
         self.path = path
         self.changes: Changes | None = None  # what the last build or add did
-        self._embedder = embedder
+        self._embedder, self._identity = embedder, identity
         self._manifest = read_index_manifest(path)
         self._table = PassageTable.open(path, self._manifest.version)
         self._rerankers: dict[str, Reranker] = {}
-        self._same_model = False
 
     @classmethod
     def open(cls, path: Path | str, embedder: TextEmbedder | None = None) -> "Index":
@@ -59,7 +60,7 @@ class Index:
         embedder: TextEmbedder | None = None,
         documents: DocumentSettings | None = None,
         passages: PassageSettings | None = None,
-        approximate_from: int = APPROXIMATE_FROM,
+        approximate_from: int | None = None,
         engine: Engine = "local",
         progress: Progress | None = None,
     ) -> "Index":
@@ -67,8 +68,9 @@ class Index:
 
         Only new and changed documents are embedded; those that the sources no longer have are removed, but
         for those that `add` put in. An interrupted build goes on. `model` and `passages` are settled by the
-        first build; `embedder` is used in the model's place. From `approximate_from` passages on an
-        approximate index is trained and measured. With `engine` "ray" a cluster cuts and embeds.
+        first build; `embedder` is used in the model's place. From `approximate_from` passages on
+        an approximate index is trained and measured, 100,000 until a build says otherwise. With `engine`
+        "ray" a cluster cuts and embeds.
         Raises InputError for sources that can't be read and for settings that differ from those of the index.
         """
         require_lancedb()
@@ -76,15 +78,9 @@ class Index:
         out, named = Path(out), [str(source) for source in sources]
         found = Documents(named, documents)
         is_new = not (out / MANIFEST).exists()
-        if is_new:
-            _create(out, model, embedder, passages)
-        index = cls(out, embedder)
-        try:
-            index._require_settings(model, passages)
-            index._update(named, found, False, approximate_from, engine, progress)
-        finally:
-            if is_new and not index.info.documents:  # refused before anything was taken in
-                shutil.rmtree(out)
+        index = cls(out, *_create(out, model, embedder, passages)) if is_new else cls(out, embedder)
+        index._require_settings(model, passages)
+        index._update(named, found, False, approximate_from, engine, progress, is_new)
         return index
 
     def add(
@@ -92,14 +88,13 @@ class Index:
         sources: Sequence[str | Path],
         *,
         documents: DocumentSettings | None = None,
-        approximate_from: int = APPROXIMATE_FROM,
         engine: Engine = "local",
         progress: Progress | None = None,
     ) -> Changes:
         """Takes in more documents, instead of those of the same ids; they stay until they are removed."""
         require_engine(engine)
         named = [str(source) for source in sources]
-        return self._update(named, Documents(named, documents), True, approximate_from, engine, progress)
+        return self._update(named, Documents(named, documents), True, None, engine, progress)
 
     def remove(self, ids: Sequence[str]) -> int:
         """Takes documents out by their ids; one that ends in '/' is a folder. Returns how many.
@@ -171,28 +166,30 @@ class Index:
         named: Sequence[str],
         documents: Documents,
         added: bool,
-        approximate_from: int,
+        approximate_from: int | None,
         engine: Engine,
         progress: Progress | None,
+        is_new: bool = False,
     ) -> Changes:
         embedder = self._checked_embedder()
-        room = embedder.max_length - _SPECIAL
-        if self._manifest.passages.tokens > room:
-            raise InputError(
-                f"Passages of {self._manifest.passages.tokens} tokens are longer than the {room} that "
-                f"{self._manifest.model.name} reads. Choose a smaller --passage-tokens."
-            )
+        _require_room(self._manifest.passages, embedder, self._manifest.model.name)
         with writing(self.path) as writer:
-            self.changes = update(
-                writer,
-                named,
-                documents,
-                embedder,
-                added=added,
-                approximate_from=approximate_from,
-                engine=engine,
-                progress=progress,
-            )
+            try:
+                self.changes = update(
+                    writer,
+                    named,
+                    documents,
+                    embedder,
+                    added=added,
+                    approximate_from=approximate_from,
+                    engine=engine,
+                    progress=progress,
+                )
+            except BaseException:
+                # Here, while no other process can have begun to write to it.
+                if is_new and not writer.manifest.documents and not writer.manifest.complete:
+                    shutil.rmtree(self.path)
+                raise
         self.refresh()
         return self.changes
 
@@ -200,17 +197,16 @@ class Index:
         noted = self._manifest.model
         if self._embedder is None:
             self._embedder = open_embedder(noted.name)
-        if not self._same_model:
-            require_same_model(self.path, noted, identify(noted.name, self._embedder))
-            self._same_model = True
+        if self._identity is None:
+            self._identity = identify(noted.name, self._embedder)
+        require_same_model(self.path, noted, self._identity)
         return self._embedder
 
     def _require_settings(self, model: str | None, passages: PassageSettings | None) -> None:
         noted = self._manifest
-        if model is not None and model != noted.model.name:
-            require_same_model(
-                self.path, noted.model, identify(model, self._embedder or open_embedder(model))
-            )
+        if model is not None and model != noted.model.name and self._identity is None:
+            self._embedder = self._embedder or open_embedder(model)
+            self._identity = identify(model, self._embedder)
         if passages is not None and passages != noted.passages:
             raise InputError(
                 f"{self.path} was built with other passages ({noted.passages.tokens} tokens, overlap "
@@ -226,10 +222,22 @@ class Index:
 
 def _create(
     out: Path, model: str | None, embedder: TextEmbedder | None, passages: PassageSettings | None
-) -> None:
+) -> tuple[TextEmbedder, IndexModel]:
     if model is None and embedder is None:
         raise InputError("A new index needs a model: --model minilm, or the folder of another one.")
     name = model or type(embedder).__name__
     embedder = embedder or open_embedder(name)
     settings = passages or PassageSettings().within(embedder.max_length - _SPECIAL)
-    create_index(out, identify(name, embedder), settings.checked())
+    _require_room(settings.checked(), embedder, name)
+    identity = identify(name, embedder)
+    create_index(out, identity, settings)
+    return embedder, identity
+
+
+def _require_room(passages: PassageSettings, embedder: TextEmbedder, name: str) -> None:
+    room = embedder.max_length - _SPECIAL
+    if passages.tokens > room:
+        raise InputError(
+            f"Passages of {passages.tokens} tokens are longer than the {room} that {name} reads. "
+            "Choose a smaller --passage-tokens."
+        )

@@ -4,7 +4,7 @@ E passages. An update embeds what is new or changed and nothing else. Killed, it
 commit when it is called again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -19,7 +19,6 @@ from bertsmith.text.documents import Document, Documents, part_of
 from bertsmith.text.passages import Passage
 from bertsmith.text.ray_engine import Engine
 
-APPROXIMATE_FROM = 100_000  # rows; below, comparing every vector takes some ten milliseconds
 PASSAGES_AT_A_TIME = 2048  # of a commit, about: some ten megabytes, some ten seconds of embedding
 
 
@@ -42,7 +41,7 @@ def update(
     embedder: TextEmbedder,
     *,
     added: bool,
-    approximate_from: int = APPROXIMATE_FROM,
+    approximate_from: int | None = None,
     engine: Engine = "local",
     progress: Progress | None = None,
 ) -> Changes:
@@ -52,44 +51,36 @@ def update(
     Raises InputError, having changed nothing, when the sources hold no document or one that can't be read.
     """
     columns = MetadataColumns(writer.manifest.metadata)
-    plan = survey(documents, writer.known, columns, not added, progress)
+    plan = survey(documents, writer.known, columns, added, progress)
+    settled = {} if approximate_from is None else {"approximate_from": approximate_from}
     if not plan.wanted and not plan.unchanged:
         raise InputError(f"No document was found in {', '.join(sources)}. {plan.skipped.sentence()}".rstrip())
     embedded = 0
-    if plan.wanted or plan.vanished:
+    if plan.wanted or plan.vanished or plan.adopted:
         writer.add_columns(columns.kinds)
         writer.remove(plan.vanished)
-        writer.commit(complete=False)
-        embedded = _embed(writer, documents, plan, embedder, added, engine, progress)
-    _settle(writer, sources, added, approximate_from)
-    return Changes(
-        len(plan.new),
-        len(plan.changed),
-        len(plan.vanished),
-        plan.unchanged,
-        embedded,
-        plan.skipped.sentence(),
-    )
+        writer.keep(plan.adopted)
+        writer.commit(complete=False, **settled)
+        embedded = _embed(writer, documents, plan, embedder, engine, progress)
+    _settle(writer, settled if added else settled | {"sources": tuple(sources)})
+    return Changes(*plan.counts(), embedded, plan.skipped.sentence())
 
 
-def remove_documents(
-    writer: IndexWriter, ids: Sequence[str], approximate_from: int = APPROXIMATE_FROM
-) -> int:
+def remove_documents(writer: IndexWriter, ids: Sequence[str]) -> int:
     """Takes documents out, with all their parts; an id that ends in '/' is a folder. Returns how many.
 
     Raises InputError for an id that isn't in the index; nothing has changed then.
     """
     found = set(chain.from_iterable(_meant(id, writer) for id in ids))
     writer.remove(found)
-    writer.finish(approximate_from)
+    writer.finish()
     return len({part_of(id) for id in found})
 
 
-def _settle(writer: IndexWriter, sources: Sequence[str], added: bool, approximate_from: int) -> None:
+def _settle(writer: IndexWriter, noted: Mapping[str, Any]) -> None:
     """An index that was complete, and of which nothing has changed, isn't touched."""
-    noted = writer.manifest.sources if added else tuple(sources)
-    if not writer.manifest.complete or noted != writer.manifest.sources:
-        writer.finish(approximate_from, sources=noted)
+    if not writer.manifest.complete or writer.manifest != writer.manifest.model_copy(update=noted):
+        writer.finish(**noted)
 
 
 def _embed(
@@ -97,7 +88,6 @@ def _embed(
     documents: Documents,
     plan: Plan,
     embedder: TextEmbedder,
-    added: bool,
     engine: Engine,
     progress: Progress | None,
 ) -> int:
@@ -107,11 +97,11 @@ def _embed(
     settings = writer.manifest.passages
     for cut, shard in embedded_shards(found, PASSAGES_AT_A_TIME, embedder, settings, engine):
         rows = [
-            _row(document, passage, plan, added)
+            _row(document, passage, plan)
             for document, of_document in zip(shard, cut.passages, strict=True)
             for passage in of_document
         ]
-        writer.replace(shard, rows, cut.vectors, added)
+        writer.replace(shard, rows, cut.vectors, plan.lasting)
         writer.commit()
         count, done = count + len(rows), done + len(shard)
         if progress is not None:
@@ -119,7 +109,7 @@ def _embed(
     return count
 
 
-def _row(document: Document, passage: Passage, plan: Plan, added: bool) -> dict[str, Any]:
+def _row(document: Document, passage: Passage, plan: Plan) -> dict[str, Any]:
     lines_before = document.text.count("\n", 0, passage.start)
     return {
         "id": f"{document.id}@{document.start + passage.start}",
@@ -131,7 +121,7 @@ def _row(document: Document, passage: Passage, plan: Plan, added: bool) -> dict[
         "title": document.title,
         "text": passage.text,
         "sha256": document.sha256,
-        "added": added,
+        "added": document.id in plan.lasting,
         **plan.columns.values(document),
     }
 

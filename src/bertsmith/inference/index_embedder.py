@@ -16,12 +16,23 @@ from bertsmith.inference.index_manifest import IndexModel
 from bertsmith.text.tokenizer import Tokenizer
 
 Vectors = npt.NDArray[np.float32]
+# What else two models must have in common, besides the width: its field in index.json, and what it is.
+_MAKE_VECTORS = {
+    "sha256": "set of weights",
+    "tokenizer": "vocabulary",
+    "pooling": "pooling",
+    "max_length": "max_length",
+    "long_texts": "treatment of long texts",
+    "query_prefix": "query prefix",
+    "document_prefix": "document prefix",
+}
 
 
 class TextEmbedder(Protocol):
     """What an index needs of a model; `Embedder` has it, and so may something of your own.
 
-    Its `prefixes`, if it has any, are noted in the index: {"query": …, "document": …}.
+    Noted in the index, if it has them: `prefixes` {"query": …, "document": …}, the file of its `weights`, its
+    `pooling` and `long_texts`.
     """
 
     @property
@@ -47,9 +58,17 @@ def open_embedder(name: str) -> TextEmbedder:
 def identify(name: str, embedder: TextEmbedder) -> IndexModel:
     """What an index notes of its model. Embeds one text to learn the width."""
     noted = getattr(embedder, "prefixes", {})
-    prefixes = {f"{kind}_prefix": noted.get(kind, "") for kind in ("query", "document")}
+    weights = getattr(embedder, "weights", None)
     return IndexModel(
-        name=name, sha256=_weights_hash(name), dimension=embedder.queries(["a"]).shape[1], **prefixes
+        name=name,
+        sha256="" if weights is None else sha256(weights),
+        dimension=embedder.queries(["a"]).shape[1],
+        tokenizer=embedder.tokenizer.sha256,
+        pooling=getattr(embedder, "pooling", ""),
+        max_length=embedder.max_length,
+        long_texts=getattr(embedder, "long_texts", ""),
+        query_prefix=noted.get("query", ""),
+        document_prefix=noted.get("document", ""),
     )
 
 
@@ -60,23 +79,15 @@ def require_same_model(index: Path, noted: IndexModel, found: IndexModel) -> Non
             f"{index} holds vectors of {noted.dimension} dimensions from {noted.name}, but {found.name} "
             f"makes {found.dimension}. Use the same model, or build another index."
         )
-    differs = noted.sha256 and found.sha256 and noted.sha256 != found.sha256
-    prefixes = (noted.query_prefix, noted.document_prefix) != (found.query_prefix, found.document_prefix)
-    if differs or prefixes:
-        what = "other weights" if differs else "other prefixes"
+    differ = [what for field, what in _MAKE_VECTORS.items() if _differs(field, noted, found)]
+    if differ:
         raise InputError(
-            f"{index} was built by {noted.name} with {what} than {found.name} has now, so that their vectors "
-            "can't be compared. Use the same model, or build another index."
+            f"{index} was built by {noted.name} with another {' and '.join(differ)} than {found.name} has "
+            "now, so that their vectors can't be compared. Use the same model, or build another index."
         )
 
 
-def _weights_hash(name: str) -> str:
-    """Of the weights; empty when the name stands for no folder, as that of an embedder of your own."""
-    from bertsmith.errors import ModelError
-    from bertsmith.model.locate import locate_model
-
-    try:
-        path = locate_model(name).folder / "model.safetensors"
-    except ModelError:
-        return ""
-    return sha256(path) if path.is_file() else ""
+def _differs(field: str, noted: IndexModel, found: IndexModel) -> bool:
+    """An empty prefix is one; anything else that is empty isn't known."""
+    before, now = getattr(noted, field), getattr(found, field)
+    return before != now and (field.endswith("_prefix") or bool(before and now))

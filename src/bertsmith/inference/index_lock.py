@@ -1,4 +1,4 @@
-"""One writer at a time: a lock that the system itself lets go of when its process dies."""
+"""One writer at a time, and one maker: locks that the system itself lets go of when their process dies."""
 
 import fcntl
 import os
@@ -19,7 +19,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
     The file with the writer's number stays behind, its lock doesn't: after SIGKILL, a crash or a power cut
     the next writer finds it free. Readers take no lock.
     """
-    with _opened(Path(folder) / LOCK) as file:
+    path = Path(folder) / LOCK
+    with _opened(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -28,10 +29,33 @@ def sole_writer(folder: Path) -> Iterator[None]:
                 f"{folder} is being written to by process {file.read().strip() or 'unknown'}. "
                 "Wait until it has ended: an index has one writer and any number of readers."
             ) from error
+        if not _is_still(path, file):
+            raise InputError(f"{folder} was removed by another process a moment ago. Run this again.")
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+@contextmanager
+def sole_maker(folder: Path) -> Iterator[None]:
+    """Waits while another process makes an index in the same parent folder, which is made if need be.
+
+    The parent itself is locked, so that no file is left in it.
+    """
+    parent = Path(folder).absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(parent, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_still(path: Path, file: TextIO) -> bool:
+    """A lock on a file that was removed, or replaced, keeps nobody out."""
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def _opened(path: Path) -> TextIO:

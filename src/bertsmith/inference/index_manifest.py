@@ -1,7 +1,8 @@
 """index.json: what an index was made with, and which version of its table is the committed one.
 
-The file is replaced whole. Whatever it names stands; whatever was written after that and isn't named yet does
-not count. So several operations on the table become one, and a kill between them costs nothing but work.
+The file is replaced whole, once all that it names was forced to disk. Whatever it names stands; whatever was
+written after that and isn't named yet does not count. So several operations on the table become one, and a
+kill between them costs nothing but work.
 """
 
 from pathlib import Path
@@ -16,15 +17,23 @@ from bertsmith.text.manifest import Strict
 from bertsmith.text.passages import PassageSettings
 
 MANIFEST = "index.json"
+APPROXIMATE_FROM = 100_000  # rows; below, comparing every vector takes some ten milliseconds
 Kind = Literal["text", "whole numbers", "numbers", "yes or no"]
 
 
 class IndexModel(Strict):
-    """The model whose vectors an index holds. `sha256`: of its weights; empty for an embedder of your own."""
+    """The model whose vectors an index holds. `sha256` is of its weights, `tokenizer` of its vocabulary.
+
+    What an embedder of your own doesn't tell is empty, or 0.
+    """
 
     name: str
     sha256: str
     dimension: int
+    tokenizer: str = ""
+    pooling: str = ""
+    max_length: int = 0
+    long_texts: str = ""
     query_prefix: str = ""
     document_prefix: str = ""
 
@@ -32,7 +41,7 @@ class IndexModel(Strict):
 class Approximate(Strict):
     """The approximate index: how many rows it was trained on, how it is asked, and how well it answers.
 
-    `recall` is recall@10 against exact search, over `queries` vectors drawn from the index itself.
+    `recall` is recall@10 against exact search, over `queries` vectors of the index as it was with `rows`.
     """
 
     rows: int
@@ -43,7 +52,9 @@ class Approximate(Strict):
 
 
 class IndexManifest(Strict):
-    """All that a reader has to know. `version`: of LanceDB's table; `complete`: no build was interrupted."""
+    """All that a reader has to know. `version`: of LanceDB's table; `complete`: no build was interrupted;
+    `approximate_from`: rows from which on there is an approximate index.
+    """
 
     format_version: Literal[1] = 1
     created_by: str = f"bertsmith {bertsmith.__version__}"
@@ -55,6 +66,7 @@ class IndexManifest(Strict):
     rows: int = 0
     version: int
     complete: bool = False
+    approximate_from: int = APPROXIMATE_FROM
     approximate: Approximate | None = None
 
 

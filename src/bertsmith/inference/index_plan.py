@@ -10,27 +10,33 @@ from dataclasses import dataclass, field
 from bertsmith.errors import InputError
 from bertsmith.inference.index_columns import MetadataColumns
 from bertsmith.inference.passage_table import Known
-from bertsmith.text.documents import Document, Documents, Skipped
+from bertsmith.text.documents import Document, Documents, Skipped, part_of
 
 Progress = Callable[[int, int | None, str], None]
 
 
 @dataclass
 class Plan:
-    """Ids of documents that are new, that changed, and that the sources no longer have."""
+    """Ids of documents: what becomes of them. A part of a large document is one here."""
 
     columns: MetadataColumns
     new: set[str] = field(default_factory=set)
     changed: set[str] = field(default_factory=set)
     vanished: set[str] = field(default_factory=set)
+    unchanged: set[str] = field(default_factory=set)
+    lasting: set[str] = field(default_factory=set)  # put there by `add`, now or before
+    adopted: set[str] = field(default_factory=set)  # unchanged, but lasting from now on
     files: set[str] = field(default_factory=set)  # that hold documents to be embedded
-    unchanged: int = 0
     skipped: Skipped = field(default_factory=Skipped)
 
-    def sort(self, document: Document, held: Known | None) -> None:
+    def sort(self, document: Document, held: Known | None, added: bool) -> None:
         """Notes what is to be done with a document."""
+        if added or (held is not None and held.added):
+            self.lasting.add(document.id)
         if held is not None and held.sha256 == document.sha256:
-            self.unchanged += 1
+            self.unchanged.add(document.id)
+            if added and not held.added:
+                self.adopted.add(document.id)
             return
         (self.new if held is None else self.changed).add(document.id)
         self.files.add(document.source)
@@ -40,17 +46,27 @@ class Plan:
         """Documents to be embedded."""
         return self.new | self.changed
 
+    def counts(self) -> tuple[int, int, int, int]:
+        """Whole documents: new, changed, removed, unchanged. One has changed if any part of it has."""
+        new, changed, vanished, unchanged = (
+            {part_of(id) for id in ids} for ids in (self.new, self.changed, self.vanished, self.unchanged)
+        )
+        touched = new | changed | vanished
+        appeared = new - changed - vanished - unchanged
+        gone = vanished - new - changed - unchanged
+        return len(appeared), len(touched - appeared - gone), len(gone), len(unchanged - touched)
+
 
 def survey(
     documents: Documents,
     known: Mapping[str, Known],
     columns: MetadataColumns,
-    whole: bool,
+    added: bool,
     progress: Progress | None = None,
 ) -> Plan:
     """Reads everything once. Raises InputError for two documents of one id, naming both places.
 
-    `whole`: the index is to hold these documents and no other, but for those that `add` put there.
+    Without `added` the index is to hold these documents and no other, but for those that `add` put there.
     """
     plan = Plan(columns)
     places: dict[str, str] = {}
@@ -62,8 +78,11 @@ def survey(
             )
         places[document.id] = document.where
         columns.observe(document)
-        plan.sort(document, known.get(document.id))
-    if whole:
-        plan.vanished = {id for id, held in known.items() if not held.added and id not in places}
+        plan.sort(document, known.get(document.id), added)
+    plan.vanished = {
+        id
+        for id, held in known.items()
+        if id not in places and (part_of(id) in places or not (added or held.added))
+    }
     plan.skipped = documents.skipped
     return plan

@@ -6,32 +6,39 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.files import atomic_folder
+from bertsmith.files import atomic_folder, flush
 from bertsmith.inference.approximate import LEAST_ROWS, build_approximate
-from bertsmith.inference.index_lock import sole_writer
+from bertsmith.inference.index_lock import sole_maker, sole_writer
 from bertsmith.inference.index_manifest import (
     MANIFEST,
+    Approximate,
     IndexManifest,
     IndexModel,
     Kind,
     read_index_manifest,
     write_index_manifest,
 )
-from bertsmith.inference.passage_table import Known, PassageTable, Vectors
-from bertsmith.text.documents import Document
+from bertsmith.inference.passage_table import Known, PassageTable, Vectors, index_errors
+from bertsmith.text.documents import Document, part_of
 from bertsmith.text.passages import PassageSettings
 
 _RETRAINED_AT = 2  # times the rows that the approximate index was trained on
 
 
 def create_index(folder: Path, model: IndexModel, settings: PassageSettings) -> None:
-    """An empty index, whole or not there. Raises InputError when the folder holds something else."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists and is no index. Choose another name for --out.")
-    with atomic_folder(folder, replace=True) as partial:
-        table = PassageTable.create(partial, model.dimension, {}, settings.language)
-        manifest = IndexManifest(model=model, passages=settings, version=table.version)
-        write_index_manifest(partial, manifest)
+    """An empty index, whole or not there; one that another process has made meanwhile stays as it is.
+
+    Raises InputError when the folder holds something else.
+    """
+    with sole_maker(folder):
+        if (folder / MANIFEST).exists():
+            return
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} exists and is no index. Choose another name for --out.")
+        with atomic_folder(folder, replace=True) as partial:
+            table = PassageTable.create(partial, model.dimension, {}, settings.language)
+            manifest = IndexManifest(model=model, passages=settings, version=table.version)
+            write_index_manifest(partial, manifest)
 
 
 class IndexWriter:
@@ -42,7 +49,7 @@ class IndexWriter:
         self.manifest = manifest
         self.table = table
         self.known: dict[str, Known] = table.documents()
-        self.rows = table.rows()
+        self._on_disk = set(folder.rglob("*"))
 
     def add_columns(self, kinds: Mapping[str, Kind]) -> None:
         """The kinds of all columns of metadata, those that are there among them."""
@@ -52,13 +59,23 @@ class IndexWriter:
         self.manifest = self.manifest.model_copy(update={"metadata": dict(kinds)})
 
     def replace(
-        self, documents: Sequence[Document], rows: Sequence[Mapping[str, Any]], vectors: Vectors, added: bool
+        self,
+        documents: Sequence[Document],
+        rows: Sequence[Mapping[str, Any]],
+        vectors: Vectors,
+        lasting: Collection[str] = (),
     ) -> None:
-        """These documents with these passages, instead of what stood under their ids."""
+        """These documents with these passages, instead of what stood under their ids. `lasting`: see Plan."""
         self.remove({document.id for document in documents} & self.known.keys())
         if rows:
             self.table.add(rows, vectors)
-        self.known |= {document.id: Known(document.sha256, added) for document in documents}
+        self.known |= {document.id: Known(document.sha256, document.id in lasting) for document in documents}
+
+    def keep(self, ids: Collection[str]) -> None:
+        """Documents that stand outlast builds from now on, as those do that `add` embedded."""
+        if ids:
+            self.table.keep(ids)
+            self.known |= {id: self.known[id]._replace(added=True) for id in ids}
 
     def remove(self, ids: Collection[str]) -> None:
         """Their passages, if there are any."""
@@ -69,24 +86,37 @@ class IndexWriter:
 
     def commit(self, **changes: Any) -> None:
         """From here on readers see what was done, and a kill no longer takes it away."""
-        counts = {"documents": len(self.known), "rows": self.table.rows(), "version": self.table.version}
+        documents = len({part_of(id) if "#" in id else id for id in self.known})
+        counts = {"documents": documents, "rows": self.table.rows(), "version": self.table.version}
         self.manifest = self.manifest.model_copy(update=counts | changes)
+        self._force_to_disk()
         write_index_manifest(self.folder, self.manifest)
 
-    def finish(self, approximate_from: int, **changes: Any) -> None:
+    def finish(self, **changes: Any) -> None:
         """Takes new rows into the indexes, commits, and removes what no reader needs any more."""
+        self.manifest = self.manifest.model_copy(update=changes)
         self.table.optimise()
-        self.commit(approximate=self._approximate(approximate_from), complete=True, **changes)
+        self.commit(approximate=self._approximate(), complete=True)
         self.table.forget_old_versions()
         if self.table.version != self.manifest.version:
             self.commit()
 
-    def _approximate(self, at_least: int) -> Any:
+    def _approximate(self) -> Approximate | None:
         """Trained when there are rows enough, and again when they have doubled."""
         rows, old = self.table.rows(), self.manifest.approximate
-        if old is None:
-            return build_approximate(self.table, rows) if rows >= max(at_least, LEAST_ROWS) else None
-        return build_approximate(self.table, rows) if rows >= _RETRAINED_AT * old.rows else old
+        if rows < max(self.manifest.approximate_from, LEAST_ROWS):
+            return None
+        if old is not None and rows < _RETRAINED_AT * old.rows:
+            return old
+        return build_approximate(self.table, rows)
+
+    def _force_to_disk(self) -> None:
+        """LanceDB doesn't: after a power cut a commit would name files that are empty."""
+        new = set(self.folder.rglob("*")) - self._on_disk
+        with index_errors(self.folder):
+            for path in new | {path.parent for path in new}:
+                flush(path)
+        self._on_disk |= new
 
 
 @contextmanager

@@ -1,0 +1,116 @@
+"""Two processes at one index: what one has made is never the other's to remove. And a power cut."""
+
+import contextlib
+import fcntl
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from index_samples import SETTINGS, WordEmbedder, content, sentences, write_files
+
+pytest.importorskip("lancedb")
+
+from bertsmith import files
+from bertsmith.errors import InputError
+from bertsmith.inference import index as index_module
+from bertsmith.inference import index_lock, index_writer
+from bertsmith.inference.index import Index
+from bertsmith.inference.index_lock import sole_writer
+from bertsmith.inference.index_manifest import MANIFEST, IndexModel
+from bertsmith.inference.index_writer import create_index
+from bertsmith.inference.passage_table import PassageTable
+
+MODEL = IndexModel(name="none", sha256="", dimension=16)
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    return write_files(tmp_path / "docs", {"a.txt": sentences(1, 3), "b.txt": sentences(2, 3)})
+
+
+def build(docs: Path) -> Index:
+    return Index.build([docs], docs.parent / "index", embedder=WordEmbedder(), passages=SETTINGS)
+
+
+def test_who_is_refused_does_not_remove_the_index_that_another_writes(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another build takes the lock between the making of the index and its first document."""
+    with contextlib.ExitStack() as other:
+
+        def created(folder: Path, *arguments: object) -> None:
+            create_index(folder, *arguments)  # type: ignore[arg-type]
+            other.enter_context(sole_writer(folder))
+
+        monkeypatch.setattr(index_module, "create_index", created)
+        with pytest.raises(InputError, match="is being written to by process"):
+            build(docs)
+        assert (docs.parent / "index" / MANIFEST).exists()
+
+
+def test_of_two_first_builds_one_makes_the_index_and_the_other_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second comes while the first is making its table."""
+    folder, make = tmp_path / "index", PassageTable.create
+    second = threading.Thread(target=create_index, args=(folder, MODEL, SETTINGS))
+
+    def slowly(*arguments: object) -> PassageTable:
+        monkeypatch.setattr(PassageTable, "create", make)
+        second.start()
+        second.join(0.5)
+        return make(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PassageTable, "create", slowly)
+    create_index(folder, MODEL, SETTINGS)
+    made = (folder / MANIFEST).stat().st_ino
+    second.join()
+    assert (folder / MANIFEST).stat().st_ino == made
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+def test_the_lock_of_a_folder_that_was_removed_keeps_nobody_out(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, lock = build(docs).path, fcntl.flock
+
+    def removed(file: object, how: int) -> None:
+        lock(file, how)  # type: ignore[arg-type]
+        shutil.rmtree(folder)
+
+    monkeypatch.setattr(index_lock.fcntl, "flock", removed)
+    with pytest.raises(InputError, match="was removed by another process"), sole_writer(folder):
+        pass
+
+
+def test_all_that_a_commit_names_was_forced_to_disk_before(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: set[Path] = set()
+    commits = 0
+
+    def noted(path: Path) -> None:
+        flushed.add(path)
+        files_flush(path)
+
+    def commit(folder: Path, manifest: object) -> None:
+        nonlocal commits
+        if not folder.name.startswith("."):  # that of a new index is forced to disk with its folder
+            commits += 1
+            table = folder / "passages.lance"
+            assert {table, *table.rglob("*")} <= flushed
+        write(folder, manifest)  # type: ignore[arg-type]
+
+    files_flush, write = files.flush, index_writer.write_index_manifest
+    index = build(docs)
+    flushed |= set(index.path.rglob("*"))
+    monkeypatch.setattr(index_writer, "flush", noted)
+    monkeypatch.setattr(index_writer, "write_index_manifest", commit)
+    write_files(docs, {"a.txt": sentences(3, 3)})
+    index = build(docs)
+    assert commits >= 3
+    monkeypatch.undo()
+    assert content(index) == content(
+        Index.build([docs], docs.parent / "fresh", embedder=WordEmbedder(), passages=SETTINGS)
+    )
