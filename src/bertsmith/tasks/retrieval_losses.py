@@ -41,13 +41,14 @@ class RetrievalLoss:
     margin: float
 
     def __call__(self, outputs: Tensor, targets: Sequence[Sought]) -> Tensor:
-        """(E, T, H) -> (E,). In float32: similarities of half precision would lose what sets near documents
-        apart.
+        """(E, T, H) -> (E,). In float32 at least: similarities of half precision would lose what sets near
+        documents apart.
         """
         counts = np.array([len(target.documents) for target in targets])
         present = np.arange(outputs.shape[1] - 1) < counts[:, None]  # (E, T - 1)
         with torch.autocast(outputs.device.type, enabled=False):
-            queries, documents = outputs[:, 0].float(), outputs[:, 1:].float()
+            outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+            queries, documents = outputs[:, 0], outputs[:, 1:]
             if self.name == "softmax":
                 rows = to_device(np.flatnonzero(present), outputs.device)
                 documents = documents.flatten(0, 1).index_select(0, rows)

@@ -32,7 +32,8 @@ class VectorHead(Head):
             text_of_window=torch.zeros_like(number),
             rows_of_example=(0,) * len(places),
         )
-        vectors = pool_texts(states, alone, self.pooling, texts=1).float()
+        vectors = pool_texts(states, alone, self.pooling, texts=1)
+        vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
         if self.normalise:
             vectors = F.normalize(vectors, dim=1)
         filled = vectors.new_zeros(layout.examples * most, vectors.shape[1])
