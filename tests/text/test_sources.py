@@ -89,10 +89,10 @@ def test_byte_order_marks_tell_the_encoding(tmp_path: Path, encoding: str) -> No
 def test_a_wrong_byte_is_reported_with_its_place_and_the_two_ways_on(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     good = "é" * 700_000  # beyond the first piece read, and no whole number of characters a piece
-    path.write_bytes(b"x" + good.encode() + "caf\xe9!".encode("latin-1"))
-    at = 1 + 2 * len(good) + 3
+    path.write_bytes(b"x\n" + good.encode() + "\ncaf\xe9!".encode("latin-1"))
+    at = 2 + 2 * len(good) + 4
     with pytest.raises(
-        InputError, match=rf"a\.txt: expected utf-8 text, found 0xe9 at byte {at:,}"
+        InputError, match=rf"a\.txt: expected utf-8 text, found 0xe9 at byte {at:,}, in line 3 "
     ) as caught:
         lines(path)
     assert "--encoding latin-1" in str(caught.value)

@@ -96,7 +96,7 @@ class SourceStream:
     def lines(self, limit: int) -> Iterator[str]:
         """Lines without their ends; one longer than `limit` characters is cut at a space.
 
-        Raises InputError naming file and byte where the text is not in the expected encoding.
+        Raises InputError naming file, line and byte where the text is not in the expected encoding.
         """
         waiting, size = list[str](), 0  # pieces of a line, put together once: joining each would be quadratic
         for chunk in self.chunks():
@@ -133,24 +133,28 @@ class SourceStream:
         except LookupError as error:
             raise InputError(f"There is no encoding called {encoding!r}; try utf-8 or latin-1.") from error
         newlines = io.IncrementalNewlineDecoder(bytes_to_text, translate=True)
-        fed, chunk = 0, self.head
+        fed, ended, chunk = 0, 0, self.head
         try:
             while chunk:
                 fed += len(chunk)
-                yield newlines.decode(chunk)
+                text = newlines.decode(chunk)
+                ended += text.count("\n")
+                yield text
                 chunk = self._read()
             yield newlines.decode(b"", final=True)
         except UnicodeDecodeError as error:
-            raise self._encoding_error(error, encoding, fed) from error
+            raise self._encoding_error(error, encoding, fed, ended) from error
 
-    def _encoding_error(self, error: UnicodeDecodeError, encoding: str, fed: int) -> InputError:
+    def _encoding_error(self, error: UnicodeDecodeError, encoding: str, fed: int, ended: int) -> InputError:
+        """`fed` bytes were read, and `ended` lines decoded, before the piece that is wrong."""
         # error.object holds the last piece fed, after whatever bytes the decoder had kept back.
         at = fed - len(error.object) + error.start
+        line = 1 + ended + error.object[: error.start].decode(encoding, "replace").count("\n")
         where = "decompressed byte" if self.file.compression else "byte"
         return InputError(
             f"{self.file.name}: expected {encoding} text, found 0x{error.object[error.start]:02x} "
-            f"at {where} {at:,} ({error.reason}). Name the right encoding (--encoding latin-1, for one) "
-            "or accept replacement characters (--encoding-errors replace)."
+            f"at {where} {at:,}, in line {line:,} ({error.reason}). Name the right encoding (--encoding "
+            "latin-1, for one) or accept replacement characters (--encoding-errors replace)."
         )
 
     def _marked_encoding(self) -> str | None:
