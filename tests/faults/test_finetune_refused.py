@@ -46,7 +46,7 @@ ROWS = {
     ),
     "one class only": Case("there is nothing to tell apart", train=[GOOD[0], GOOD[2]]),
     "texts that are all empty": Case(
-        "Every text is empty, from train.jsonl, line 1 on",
+        "train.jsonl, line 1 on. Is --text the right column?",
         train=[{"text": "", "label": "a"}, {"text": " ", "label": "b"}],
     ),
     "a number where the text should be": Case(

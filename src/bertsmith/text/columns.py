@@ -19,6 +19,7 @@ Two candidates for one place are an error, never a choice.
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain, product
 from typing import NamedTuple
 
 from bertsmith.errors import InputError
@@ -66,30 +67,32 @@ def guess_columns(
     Raises InputError, naming the columns and the option, when no column or more than one could be the text,
     and when more than one could be the label.
     """
-    known = {_plain(name): name for name in names}
+    known: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        known.setdefault(_plain(name), []).append(name)
     if text is None:
         text, *pair = _text_columns(known, where)
         text_pair = text_pair or next(iter(pair), None)
     return Columns(text, text_pair, _label_column(known, where) if label is None else label)
 
 
-def _text_columns(known: Mapping[str, str], where: str) -> tuple[str, ...]:
+def _text_columns(known: Mapping[str, Sequence[str]], where: str) -> tuple[str, ...]:
     pairs = [pair for pair in PAIRS if known.keys() >= set(pair)]
     in_pairs = {name for pair in pairs for name in pair}
     texts = [(name,) for name in TEXTS if name in known.keys() - in_pairs]
-    readings = [tuple(known[name] for name in reading) for reading in [*pairs, *texts]]
+    readings = [each for reading in [*pairs, *texts] for each in product(*(known[name] for name in reading))]
     if len(readings) == 1:
         return readings[0]
     found = " or ".join(" with ".join(reading) for reading in readings)
     problem = f"the text could be {found}" if found else "no column has a name that says it holds the text"
     raise InputError(
-        f"{where}: {problem}. There are: {_listed(list(known.values()))}. "
+        f"{where}: {problem}. There are: {_listed([*chain(*known.values())])}. "
         "Name the text with --text and, for pairs, --text-pair."
     )
 
 
-def _label_column(known: Mapping[str, str], where: str) -> str | None:
-    labels = [known[name] for name in LABELS if name in known]
+def _label_column(known: Mapping[str, Sequence[str]], where: str) -> str | None:
+    labels = [column for name in LABELS for column in known.get(name, ())]
     if len(labels) > 1:
         raise InputError(f"{where}: {_listed(labels)} could all be the label. Name one with --label.")
     return labels[0] if labels else None

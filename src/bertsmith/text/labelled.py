@@ -10,7 +10,8 @@
 | lines | .txt | one column called `text`, a row a line |
 
 Each may be packed: a.csv.gz, a.jsonl.zst. A dash is standard input, JSON lines unless another format is
-given. Blank lines are passed over. A byte-order mark settles the encoding and is no part of a column's name.
+given. Blank lines are passed over unless plain lines are asked for with them. A byte-order mark settles the
+encoding and is no part of a column's name.
 """
 
 import json
@@ -41,7 +42,7 @@ LINES_HAVE = ["text"]  # the one column of plain lines
 
 
 class Row(NamedTuple):
-    """Values in the order of the columns asked for, and their place for messages: 'train.tsv, line 12'."""
+    """Values in the order of the columns asked for, and their place for messages: 'a/train.tsv, line 12'."""
 
     values: tuple[Any, ...]
     where: str
@@ -61,15 +62,20 @@ def read_rows(
     format: str | None = None,
     header: bool = True,
     encoding: str = "utf-8",
+    optional: Sequence[str] = (),
+    blank_lines: bool = False,
 ) -> list[Row]:
-    """Every row of a table, reduced to `columns`, each given by name or by its number from 1.
+    """Every row of a table, reduced to `columns`, each given by name or by its number from 1, and behind them
+    those of the `optional` ones, None where there is no such column.
 
     `header=False`: the first line of a CSV or TSV file is a row, and columns have numbers only. Rows may have
-    more columns than are asked for. `encoding`: of a file without a byte-order mark.
+    more columns than are asked for. `encoding`: of a file without a byte-order mark. `blank_lines`: plain
+    lines without text are rows too, so that rows are counted as lines are.
     Raises InputError for a file that is missing, empty, broken or in another encoding, for a column that
     isn't there, and for a row that is too short, with its line.
     """
-    return list(stream_rows(path, columns, format=format, header=header, encoding=encoding))
+    wanted = _Wanted(columns, header, optional, blank_lines)
+    return list(_stream(path, wanted, format, encoding))
 
 
 def stream_rows(
@@ -84,9 +90,22 @@ def stream_rows(
 
     The file is opened at the first row, and errors are raised where they stand.
     """
+    return _stream(path, _Wanted(columns, header), format, encoding)
+
+
+class _Wanted(NamedTuple):
+    """What is asked of each row."""
+
+    columns: Sequence[str | int]
+    header: bool
+    optional: Sequence[str] = ()
+    blank_lines: bool = False
+
+
+def _stream(path: str | Path, wanted: _Wanted, format: str | None, encoding: str) -> Iterator[Row]:
     row = None
     with _opened(path, format, encoding) as table:
-        for row in _READERS[table.format](table, columns, header):
+        for row in _READERS[table.format](table, wanted):
             yield row
     if row is None:
         raise InputError(f"{table.name} has no rows. Expected at least one, as {table.format}.")
@@ -120,22 +139,25 @@ def read_records(path: str | Path, *, format: str | None = None, encoding: str =
 
 
 def _opened(path: str | Path, format: str | None, encoding: str) -> AbstractContextManager[TableFile]:
-    return open_table(path, format, encoding, FORMATS, otherwise="jsonl" if str(path) == "-" else None)
+    otherwise = "jsonl" if str(path) == "-" else None
+    return open_table(path, format, encoding, FORMATS, otherwise, whole_name=True)
 
 
-def _separated(table: TableFile, columns: Sequence[str | int], header: bool) -> Iterator[Row]:
+def _separated(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
     rows = _filled(table)
     first = next(rows, None)
     if first is None:
         return
-    names = _header(first[1]) if header else None
-    picked = [_place(column, names, table.name) for column in columns]
+    names = _header(first[1]) if wanted.header else None
+    picked = [_place(column, names, table.name) for column in wanted.columns]
+    more = [names.index(name) if names and name in names else len(first[1]) for name in wanted.optional]
     needed = max(picked, default=-1) + 1
-    for line, row in rows if header else chain([first], rows):
+    for line, row in rows if wanted.header else chain([first], rows):
         where = f"{table.name}, line {line}"
         if len(row) < needed:
             raise _too_short(row, needed, where, table.format)
-        yield Row(tuple(row[index] for index in picked), where)
+        optional = (row[index] if index < len(row) else None for index in more)
+        yield Row((*(row[index] for index in picked), *optional), where)
 
 
 def _filled(table: TableFile) -> Iterator[tuple[int, list[str]]]:
@@ -166,12 +188,13 @@ def _too_short(row: Sequence[str], needed: int, where: str, format: str) -> Inpu
     )
 
 
-def _objects(table: TableFile, columns: Sequence[str | int], header: bool) -> Iterator[Row]:
+def _objects(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
     for fields, where in records(table):
-        for column in columns:
+        for column in wanted.columns:
             if column not in fields:
                 raise unknown_column(column, list(fields), where)
-        yield Row(tuple(fields[str(column)] for column in columns), where)
+        values = [fields[str(column)] for column in wanted.columns]
+        yield Row((*values, *map(fields.get, wanted.optional)), where)
 
 
 def records(table: TableFile) -> Iterator[Record]:
@@ -201,30 +224,34 @@ def _listed_records(text: str, name: str) -> Iterator[Record]:
         yield Record(record, f"{name}, item {number}")
 
 
-def _parquet(table: TableFile, columns: Sequence[str | int], header: bool) -> Iterator[Row]:
-    chosen: list[str] = []
+def _parquet(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
+    chosen: list[str | None] = []  # None: a column that there isn't
 
     def choose(schema: pa.Schema) -> list[str]:
-        chosen.extend(schema.names[find_column(column, schema.names, table.name)] for column in columns)
-        return list(dict.fromkeys(chosen))
+        names = schema.names
+        chosen.extend(names[find_column(column, names, table.name)] for column in wanted.columns)
+        chosen.extend(name if name in names else None for name in wanted.optional)
+        return list(dict.fromkeys(name for name in chosen if name is not None))
 
     row = 0
     with table.binary() as file:
         for batch in tables.record_batches(file, table.name, choose):
-            for values in zip(*(batch.column(name).to_pylist() for name in chosen)):
+            nothing = [None] * batch.num_rows
+            for values in zip(*(batch.column(name).to_pylist() if name else nothing for name in chosen)):
                 row += 1
                 yield Row(values, f"{table.name}, row {row}")
 
 
-def _lines(table: TableFile, columns: Sequence[str | int], header: bool) -> Iterator[Row]:
-    for column in columns:
+def _lines(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
+    for column in wanted.columns:
         find_column(column, LINES_HAVE, table.name)
     for number, line in enumerate(table.lines(), start=1):
-        if line.strip():
-            yield Row((line,) * len(columns), f"{table.name}, line {number}")
+        if line.strip() or wanted.blank_lines:
+            values = (*[line] * len(wanted.columns), *[None] * len(wanted.optional))
+            yield Row(values, f"{table.name}, line {number}")
 
 
-_READERS: dict[str, Callable[[TableFile, Sequence[str | int], bool], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[TableFile, _Wanted], Iterator[Row]]] = {
     "csv": _separated,
     "tsv": _separated,
     "jsonl": _objects,

@@ -4,6 +4,7 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ class TableFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The file's own name, without its folders."""
+        """The file's own name, or as `open_table` was told."""
         return self.stream.file.name
 
     def lines(self) -> Iterator[str]:
@@ -40,15 +41,24 @@ class TableFile(NamedTuple):
 
 @contextlib.contextmanager
 def open_table(
-    path: str | Path, format: str | None, encoding: str, by_ending: Mapping[str, str], otherwise: str | None
+    path: str | Path,
+    format: str | None,
+    encoding: str,
+    by_ending: Mapping[str, str],
+    otherwise: str | None,
+    *,
+    whole_name: bool = False,
 ) -> Iterator[TableFile]:
     """The file `path` ('-': standard input), read as `format`.
 
     No `format`: the one its ending has in `by_ending`, and `otherwise` where the ending is not listed.
+    Errors call the file by its own name or, with `whole_name`, as `path` does, folders included.
     Raises InputError when there is no such file, no such format, or binary data where text is expected.
     """
     settings = CorpusSettings(encoding=encoding)
     file = _one_file(str(path), settings)
+    if whole_name and file.path != "-":
+        file = replace(file, name=str(path))
     chosen = _format_of(file, format, by_ending, otherwise)
     with SourceStream(file, settings) as stream:
         if chosen != "parquet" and stream.looks_binary:
