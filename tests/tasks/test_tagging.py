@@ -140,3 +140,47 @@ def test_confidence_with_a_crf_is_the_marginal_over_every_path(tokenizer: Tokeni
     for word, (tag, confidence) in enumerate(zip(found["tags"], found["confidence"], strict=True)):
         wanted = chances[paths[:, word] == TAGS.index(tag)].sum()
         assert confidence == pytest.approx(float(wanted), abs=1e-4)
+
+
+def test_lines_of_text_are_predicted_whole(tmp_path: Path) -> None:
+    (tmp_path / "plain.txt").write_text("Anna Weber visits Oslo.\n\nThe court sits\n")
+    found = Task(TaggingSettings(), TAGS).read(tmp_path / "plain.txt", labelled=False)
+    assert [example.words for example in found] == [
+        ("Anna", "Weber", "visits", "Oslo", "."),
+        (),
+        ("The", "court", "sits"),
+    ]
+    assert found[0].text == "Anna Weber visits Oslo."
+
+
+def test_entities_that_were_widened_are_told(tmp_path: Path) -> None:
+    rows = [
+        {"text": "Bano delo", "spans": [{"start": 0, "end": 4, "label": "PER"}]},
+        {"text": "😀Anna Weber👍", "spans": [{"start": 1, "end": 11, "label": "PER"}]},
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = Task(TaggingSettings())
+    examples = task.read(tmp_path / "rows.jsonl")
+    (said,) = task.warnings(examples)
+    assert said.startswith("1 marked entities begin or end amid a word and were widened")
+    assert said.endswith("rows.jsonl, line 2")
+    assert task.warnings(examples[:1]) == []
+
+
+def test_a_mistyped_tag_among_entities_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("bano B-PER\ndelo O\n\nfiru Z-PER\nguma O\n")
+    task = Task(TaggingSettings())
+    with pytest.raises(InputError, match=r"a\.conll, line 4: the tag 'Z-PER' is not that of an entity"):
+        task.learn_labels(task.read(tmp_path / "a.conll"))
+
+
+def test_parts_of_speech_have_an_accuracy_and_no_f1(tmp_path: Path) -> None:
+    """Some tags look like those of entities: O and S of the tags for Twitter (Gimpel et al. 2011)."""
+    (tmp_path / "a.conll").write_text("bano N\ndelo V\nfiru O\nguma S\nkano N\n")
+    task = Task(TaggingSettings())
+    examples = task.read(tmp_path / "a.conll")
+    task.learn_labels(examples)
+    assert task.main_metric == "accuracy"
+    assert task.metrics([{"tags": ["N", "N", "O", "S", "N"]}], examples) == {"accuracy": pytest.approx(0.8)}
+    task.labels = TAGS
+    assert task.main_metric == "f1"

@@ -1,5 +1,7 @@
 """Tagged sentences from columns and from JSON lines."""
 
+import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.text.conll import Sentence, read_tagged
+from bertsmith.text.conll import MarkedText, Sentence, read_tagged
 
 SMALL = "-DOCSTART- -X- O\n\nEU NNP B-ORG\n# # O\n\n-DOCSTART- -X- O\n\n\nRome NNP B-LOC"
 MORE = "1-2\tdu\t_\t_\n1\tde\tde\tADP\n2\tle\tle\tDET\n2.1\tx\tx\tX\n"
@@ -40,8 +42,8 @@ def test_conll_2003_has_its_published_counts(
 def test_sentences_documents_and_places(tmp_path: Path) -> None:
     path = put(tmp_path, SMALL)
     assert read_tagged(path) == [
-        Sentence(("EU", "#"), ("B-ORG", "O"), 0, "a.conll, line 3"),
-        Sentence(("Rome",), ("B-LOC",), 1, "a.conll, line 9"),
+        Sentence(("EU", "#"), ("B-ORG", "O"), 0, f"{path}, line 3"),
+        Sentence(("Rome",), ("B-LOC",), 1, f"{path}, line 9"),
     ]
     assert [sentence.tags for sentence in read_tagged(path, tag_column=2)] == [("NNP", "#"), ("NNP",)]
     assert [sentence.tags for sentence in read_tagged(path, tagged=False)] == [(), ()]
@@ -80,7 +82,7 @@ def test_both_forms_give_back_what_was_written(
 @pytest.mark.parametrize(
     ("content", "options", "complaint"),
     [
-        ("\n\n", {}, r"^a\.conll has no sentences"),
+        ("\n\n", {}, r"a\.conll has no sentences"),
         ("a N O\nb N\n", {}, r"a\.conll, line 2: expected 3 columns, found 2: 'b N'"),
         ("a N O\nb N\n", {"tag_column": 3}, r"a\.conll, line 2: expected 3 columns, found 2"),
         ("a\n", {}, r"a\.conll, line 1: expected 2 columns, found 1"),
@@ -103,10 +105,90 @@ def test_a_broken_line_is_named(
         ({"words": ["a"], "ner_tags": [3]}, "line 2: expected strings under 'ner_tags', found 3"),
         ({"words": "a", "tags": "O"}, "line 2: expected a list of strings under 'words', found str"),
         ({"words": [], "tags": []}, "line 2: expected words, found an empty list"),
-        ({"text": "a", "spans": []}, "line 2: no column 'words'. There are: text, spans"),
+        ({"sentence": "a"}, "line 2: no column 'words'. There are: sentence"),
+        ({"text": "a"}, "line 2: no column 'spans'. There are: text"),
+        (
+            {"text": "a", "spans": [[0, 1]]},
+            r"line 2: expected 'spans', a list of objects .* found \[\[0, 1\]\]",
+        ),
     ],
 )
 def test_a_broken_object_is_named(tmp_path: Path, row: dict[str, Any], complaint: str) -> None:
     good = {"words": ["a"], "tags": ["O"]}
     with pytest.raises(InputError, match=complaint):
         read_tagged(put(tmp_path, json.dumps(good) + "\n" + json.dumps(row), "a.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Anna Weber visits Oslo\nThe court sits\n",
+        "Anna Weber\nCarl Fox\n",  # equally long, but nothing divides them
+        "Anna Weber\n\nCarl Fox\n",  # and these would be sentences of one word
+        "Anna\n\nThe court sits\nin Oslo\n",
+    ],
+)
+@pytest.mark.parametrize("name", ["plain.txt", "plain", "plain.txt.gz"])
+def test_to_predict_running_text_is_a_sentence_a_line(tmp_path: Path, name: str, content: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
+    lines = content.removesuffix("\n").split("\n")
+    assert read_tagged(path, tagged=False) == [
+        MarkedText(line, (), f"{path}, line {number}") for number, line in enumerate(lines, 1)
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "eng.testa", "a.conll"])
+@pytest.mark.parametrize(
+    "content", [SMALL, "EU\tB-ORG\nmoves\tO\n\nNew York\tB-LOC\n", "EU\nmoves\n\nRome\n"]
+)
+def test_columns_are_known_by_their_looks_whatever_the_ending(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    found = read_tagged(put(tmp_path, content, name), tagged=False)
+    assert all(isinstance(sentence, Sentence) for sentence in found)
+    assert (len(found), len(found[0].words)) == (2, 2)
+
+
+def test_conll_2003_is_predicted_as_columns(shared_data: Path) -> None:
+    for name in ("iob2_test.txt", "eng.testb"):
+        found = read_tagged(shared_data / "conll2003" / name, tagged=False)
+        assert (len(found), found[0].words[:2]) == (3_453, ("SOCCER", "-"))
+
+
+def test_running_text_under_the_name_of_columns_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path, "Anna Weber visits Oslo\nThe court sits\n")
+    with pytest.raises(InputError, match=r"a\.conll, line 2: expected 4 columns, found 3.*--format lines"):
+        read_tagged(path, tagged=False)
+    assert [type(each) for each in read_tagged(path, tagged=False, format="lines")] == [MarkedText] * 2
+    with pytest.raises(InputError, match=r"There is no format 'lines' .* Choose one of conll, conllu, json"):
+        read_tagged(path, format="lines")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_text_and_words_may_stand_in_one_file(tmp_path: Path, packed: bool) -> None:
+    rows = [
+        {"text": "Anna visits", "spans": [{"start": 0, "end": 4, "label": "PER"}]},
+        {"words": ["Rome"], "tags": ["B-LOC"]},
+    ]
+    content = "\n".join(map(json.dumps, rows)).encode()
+    path = tmp_path / ("a.jsonl.gz" if packed else "a.jsonl")
+    path.write_bytes(gzip.compress(content) if packed else content)
+    marked, sentence = read_tagged(path)
+    assert marked == MarkedText("Anna visits", (("PER", 0, 4),), f"{path}, line 1")
+    assert sentence == Sentence(("Rome",), ("B-LOC",), 1, f"{path}, line 2")
+    assert read_tagged(path, tagged=False)[0] == MarkedText("Anna visits", (), f"{path}, line 1")
+
+
+def test_standard_input_is_json_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = io.TextIOWrapper(io.BytesIO(b'{"text": "Anna Weber visits Oslo"}\n'))
+    monkeypatch.setattr("sys.stdin", piped)
+    (found,) = read_tagged("-", tagged=False)
+    assert found == MarkedText("Anna Weber visits Oslo", (), "standard input, line 1")
+
+
+def test_another_key_may_hold_the_text(tmp_path: Path) -> None:
+    path = put(tmp_path, '{"body": "Anna visits"}', "a.jsonl")
+    assert read_tagged(path, word_column="body", tagged=False)[0] == MarkedText(
+        "Anna visits", (), f"{path}, line 1"
+    )

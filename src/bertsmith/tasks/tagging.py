@@ -4,6 +4,7 @@ sentence (Devlin et al. 2019, section 5.3; Lample et al. 2016).
 W words, C labels, R rows that the head reads: one a word.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +30,9 @@ from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, spe
 from bertsmith.tasks.entities import Span, are_entity_tags, entity_scores, spans_of_tags, to_iob2
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.task import Task as Contract
-from bertsmith.text.conll import read_tagged
-from bertsmith.text.labelled import Record, read_records
+from bertsmith.text.conll import MarkedText, Sentence, read_tagged
 from bertsmith.text.tokenizer import Pieces, Tokenizer
-
-_JSON = (".jsonl", ".ndjson", ".json")
+from bertsmith.text.values import shown
 
 
 class TaggingSettings(TaskSettings):
@@ -55,6 +54,7 @@ class TaggedExample:
     where: str
     text: str | None = None
     offsets: tuple[tuple[int, int], ...] = ()
+    widened: int = 0  # entities that were marked amid a word
 
 
 class TaggingHead(Head):
@@ -83,34 +83,34 @@ class Task(Contract[TaggedExample]):
     """Fulfils the contract for words."""
 
     name = "tagging"
-    main_metric = "f1"
     word_by_word = True
     Settings: ClassVar[type[TaskSettings]] = TaggingSettings
     settings: TaggingSettings
     _crf: ConditionalRandomField | None = None
 
+    @property
+    def main_metric(self) -> str:  # type: ignore[override]
+        """Of entities F1; of other tags (parts of speech) accuracy, for nothing is found or missed there."""
+        return "f1" if are_entity_tags(self.labels) else "accuracy"
+
     def read(self, path: Path | str, *, labelled: bool = True) -> list[TaggedExample]:
-        """CoNLL's columns; JSON lines of words and tags, or of text and character spans."""
+        """CoNLL's columns; JSON lines of words and tags, or of text and spans; to predict, lines of text."""
         settings = self.settings
-        if settings.format in (None, "jsonl", "json") and str(path).endswith(_JSON):
-            records = read_records(path, format=settings.format)
-            if "text" in records[0].fields:
-                return [self._of_text(record, labelled) for record in records]
-        sentences = read_tagged(
+        found = read_tagged(
             path,
             word_column=settings.text,
             tag_column=settings.label,
             format=settings.format,
             tagged=labelled,
+            encoding=settings.encoding,
         )
-        return [
-            TaggedExample(tuple(each.words), tuple(each.tags) if labelled else None, each.where)
-            for each in sentences
-        ]
+        return [self._read_example(each, labelled) for each in found]
 
     def example(self, text: str | Sequence[str], where: str = "the input") -> TaggedExample:
         """An untagged example from a text, or from its words."""
         if not isinstance(text, str):
+            if not isinstance(text, Sequence) or not all(isinstance(word, str) for word in text):
+                raise InputError(f"{where}: expected a text, or its words, found {shown(text)}.")
             return TaggedExample(tuple(text), None, where)
         offsets = word_offsets(text)
         return TaggedExample(
@@ -118,6 +118,7 @@ class Task(Contract[TaggedExample]):
         )
 
     def learn_labels(self, train: Sequence[TaggedExample]) -> None:
+        _refuse_mistyped(train)
         tags = {tag for example in train for tag in _legal(example.tags or ())}
         if len(tags) < 2:
             raise InputError(f"The training words have {len(tags)} tag(s), from {train[0].where} on.")
@@ -132,6 +133,20 @@ class Task(Contract[TaggedExample]):
                         f"{example.where}: the tag {tag!r} does not occur in the training data, which has "
                         f"{', '.join(self.labels[:12])}."
                     )
+
+    def warnings(self, examples: Sequence[TaggedExample]) -> list[str]:
+        """Marked entities that had to be widened: the tags are not what was marked."""
+        widened = [example for example in examples if example.widened]
+        if not widened:
+            return []
+        count = sum(example.widened for example in widened)
+        return [
+            f"{count:,} marked entities begin or end amid a word and were widened to whole words, the first "
+            f"in {widened[0].where}"
+        ]
+
+    def labels_of(self, example: TaggedExample) -> set[str]:
+        return set(_legal(example.tags or ()))
 
     def texts(self, example: TaggedExample) -> Sequence[str]:
         """The words; they are tokenised one by one, as they were tagged."""
@@ -204,13 +219,15 @@ class Task(Contract[TaggedExample]):
         ]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]) -> Metrics:
-        """Precision, recall and F1 of entities by conlleval's rules; of other tags the words' accuracy."""
+        """Precision, recall and F1 of entities by conlleval's rules, and the words' accuracy; of other tags
+        this alone.
+        """
         gold = [_legal(example.tags or ()) for example in examples]
         guessed = [list(prediction["tags"]) for prediction in predictions]
         pairs = [pair for tags, others in zip(gold, guessed, strict=True) for pair in zip(tags, others)]
         accuracy = sum(tag == other for tag, other in pairs) / max(len(pairs), 1)
         if not are_entity_tags(self.labels):
-            return {"f1": accuracy, "accuracy": accuracy}
+            return {"accuracy": accuracy}
         micro = entity_scores(gold, guessed).micro
         return {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall, "accuracy": accuracy}
 
@@ -273,28 +290,36 @@ class Task(Contract[TaggedExample]):
             for span in found
         ]
 
-    def _of_text(self, record: Record, labelled: bool) -> TaggedExample:
-        """A JSON line of text and `spans`: objects of start, end and label, in characters."""
-        text = record.fields["text"]
-        if not isinstance(text, str):
-            raise InputError(f"{record.where}: expected a string under 'text', found {type(text).__name__}.")
+    def _read_example(self, found: Sentence | MarkedText, labelled: bool) -> TaggedExample:
+        if isinstance(found, Sentence):
+            return TaggedExample(found.words, found.tags if labelled else None, found.where)
         if not labelled:
-            return self.example(text, record.where)
-        spans: Any = record.fields.get("spans", record.fields.get("entities"))
+            return self.example(found.text, found.where)
         try:
-            given = [Span(str(each["label"]), int(each["start"]), int(each["end"])) for each in list(spans)]
-        except (TypeError, KeyError, ValueError) as error:
-            raise InputError(
-                f"{record.where}: expected 'spans', a list of objects with start, end and label, found "
-                f"{str(spans)[:80]}."
-            ) from error
-        try:
-            tagged = tag_text(text, given)
+            tagged = tag_text(found.text, [Span(*span) for span in found.spans])
         except InputError as error:
-            raise InputError(f"{record.where}: {error}") from error
+            raise InputError(f"{found.where}: {error}") from error
         return TaggedExample(
-            tuple(tagged.words), tuple(tagged.tags), record.where, text, tuple(tagged.offsets)
+            tuple(tagged.words),
+            tuple(tagged.tags),
+            found.where,
+            found.text,
+            tuple(tagged.offsets),
+            len(tagged.widened),
         )
+
+
+def _refuse_mistyped(train: Sequence[TaggedExample]) -> None:
+    """A tag that is none of an entity among many that are would turn all of them into mere tags."""
+    counts = Counter(tag for example in train for tag in example.tags or ())
+    strange = {tag for tag in counts if not are_entity_tags([tag])}
+    if not strange or sum(counts[tag] for tag in strange) > counts.total() / 2:
+        return
+    example, tag = next((each, tag) for each in train for tag in each.tags or () if tag in strange)
+    raise InputError(
+        f"{example.where}: the tag {tag!r} is not that of an entity (O, or B-, I-, E- or S- and a label), as "
+        "most of the tags are. Mend it."
+    )
 
 
 def _legal(tags: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ One decoding serves evaluation, the command line and Python. E examples, R rows 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -40,6 +40,7 @@ class TaskSettings(BaseModel):
 
     `max_length` counts tokens with special ones. Longer texts are cut, or with `stride` read as windows that
     overlap by so many tokens. `text`, `text_pair` and `label` are columns: names, or numbers counted from 1.
+    `header`, `format` and `encoding` say how files are read.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,6 +52,7 @@ class TaskSettings(BaseModel):
     label: str | int | None = None
     header: bool = True
     format: str | None = None
+    encoding: str = "utf-8"
 
 
 class Head(nn.Module):
@@ -85,6 +87,7 @@ class Task(ABC, Generic[E]):
     name: ClassVar[str]
     main_metric: ClassVar[str]  # what chooses the best of several: more is better
     word_by_word: ClassVar[bool] = False  # `texts` are the words of one sentence
+    baselines_learn: ClassVar[bool] = True  # from training examples: without any there are no baselines
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
 
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
@@ -105,6 +108,16 @@ class Task(ABC, Generic[E]):
 
     def check(self, examples: Sequence[E]) -> None:
         """Raises InputError, naming file and line, for a label that training never showed."""
+
+    def warnings(self, examples: Sequence[E]) -> list[str]:
+        """Sentences on what reading had to change about labelled examples."""
+        return []
+
+    def labels_of(self, example: E) -> Collection[str]:
+        """The labels that a labelled example has, where there are classes or tags: each of them keeps
+        examples to learn from when a dev part is held out.
+        """
+        return ()
 
     def kept_together(self, example: E) -> Sequence[str]:
         """Examples that have these texts in common are never divided between train and dev."""

@@ -18,7 +18,7 @@ def as_text(value: Any, where: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InputError(f"{where}: expected a text, found {_shown(value)}. Is it the right column?")
+        raise InputError(f"{where}: expected a text, found {shown(value)}. Is it the right column?")
     return value
 
 
@@ -36,7 +36,7 @@ def as_number(value: Any, where: str) -> float:
         if math.isfinite(number):
             return number
     raise InputError(
-        f"{where}: expected a finite number such as 4.25, found {_shown(value)}. Mend or remove the row."
+        f"{where}: expected a finite number such as 4.25, found {shown(value)}. Mend or remove the row."
     )
 
 
@@ -51,7 +51,7 @@ def as_label(value: Any, where: str) -> str:
         return str(value)
     if isinstance(value, float) and value.is_integer():  # pandas makes these of integers beside a null
         return str(int(value))
-    raise InputError(f"{where}: expected a label, found {_shown(value)}. Mend or remove the row.")
+    raise InputError(f"{where}: expected a label, found {shown(value)}. Mend or remove the row.")
 
 
 def as_labels(value: Any, where: str, separator: str = ",") -> tuple[str, ...]:
@@ -66,12 +66,13 @@ def as_labels(value: Any, where: str, separator: str = ",") -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         raise InputError(
             f"{where}: expected a list of labels, or a string with {separator!r} between them, "
-            f"found {_shown(value)}."
+            f"found {shown(value)}."
         )
     return tuple(dict.fromkeys(as_label(label, where) for label in value))
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value and its type for messages, cut to what can be read."""
     if value is None or value == "":
         return "nothing"
     shown = repr(value)
