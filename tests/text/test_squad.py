@@ -1,5 +1,7 @@
 """Questions from SQuAD's files and from JSON lines; whatever is wrong is named with file and question."""
 
+import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.text.squad import Question, read_squad
+from bertsmith.text.squad import Keys, Question, read_squad
 
 PASSAGE = "The café in Brno opened in 1919. It closed in 1943; in 1990 it opened again."
 
@@ -139,7 +141,7 @@ def test_two_questions_of_one_id_are_refused(tmp_path: Path) -> None:
         ("a.json", '{"data": []}', "expected at least one question, found none"),
         ("a.jsonl", "", "expected at least one question, found none"),
         ("a.jsonl", '{"question": ', "line 1: expected one JSON object"),
-        ("a.jsonl", "\n[1]", "line 2: expected a JSON object, found a list"),
+        ("a.jsonl", "\n[1]", "line 2: expected a JSON object, found list"),
         ("a.jsonl", '{"question": "x", "answer": "y"}', "line 1: no key 'passage'"),
         ("a.jsonl", '{"question": "x", "context": "y", "answer": 3}', "line 1: expected text under 'answer'"),
         (
@@ -187,3 +189,37 @@ def test_real_files_give_their_published_counts(
     assert sum(question.moved for question in read) == 0
     for question in read:
         assert all(question.passage[start:].startswith(text) for text, start in question.answers)
+
+
+def test_standard_input_is_json_lines_or_whatever_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = json.dumps({"question": "Where?", "passage": PASSAGE}) + "\n"
+    for content, format in ((asked, None), (squad(tmp_path, row()).read_text(encoding="utf-8"), "json")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+        (found,) = read_squad("-", labelled=False, format=format)
+        assert (found.question, found.passage) == ("Where?", PASSAGE)
+        assert found.where.startswith("standard input, ")
+
+
+@pytest.mark.parametrize("name", ["a.json.gz", "a.jsonl.gz"])
+def test_files_may_be_packed(tmp_path: Path, name: str) -> None:
+    plain = squad(tmp_path, row()) if "jsonl" not in name else lines(tmp_path, row(context=PASSAGE))
+    (tmp_path / name).write_bytes(gzip.compress(plain.read_bytes()))
+    assert [each.answers for each in read_squad(tmp_path / name)] == [(("Brno", 12),)]
+
+
+def test_other_keys_of_json_lines_are_named(tmp_path: Path) -> None:
+    path = lines(tmp_path, {"q": "When?", "body": PASSAGE, "a": "1943", "answers": ["not these"]})
+    (found,) = read_squad(path, keys=Keys("q", "body", "a"))
+    assert (found.question, found.passage, found.answers) == ("When?", PASSAGE, (("1943", 46),))
+    assert read_squad(path, keys=Keys("q", "body", "gone"), labelled=False)[0].question == "When?"
+    with pytest.raises(InputError, match=r"line 1: no column 'bodi'\..*Did you mean 'body'"):
+        read_squad(path, keys=Keys("q", "bodi"))
+    with pytest.raises(InputError, match=r"keys of its own .*--format jsonl"):
+        read_squad(squad(tmp_path, row()), keys=Keys("q"))
+
+
+def test_a_format_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no format 'csv' .*Choose one of json, jsonl"):
+        read_squad(squad(tmp_path, row()), format="csv")

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.data.batch import to_device
 from bertsmith.data.windows import owner, windows
-from bertsmith.errors import ModelError, RecipeError
+from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.answers import WindowScores, choose_threshold, decode, gold_span
@@ -30,8 +30,9 @@ from bertsmith.tasks.lexical_answers import lexical_answers
 from bertsmith.tasks.squad_rules import question_scores
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.task import Task as Contract
-from bertsmith.text.squad import Question, read_squad
+from bertsmith.text.squad import Keys, Question, read_squad
 from bertsmith.text.tokenizer import Pieces, Tokenizer
+from bertsmith.text.values import shown
 
 _QUESTION_PIECES = 64  # as in BERT's published script
 Offsets = npt.NDArray[np.int64]
@@ -77,16 +78,34 @@ class Task(Contract[Question]):
     name = "question-answering"
     main_metric = "f1"
     Settings: ClassVar[type[TaskSettings]] = AnswerSettings
+    baselines_learn = False
     settings: AnswerSettings
     threshold: float | None = None  # None: every question has an answer (v1.1)
 
     def read(self, path: Path | str, *, labelled: bool = True) -> list[Question]:
-        return read_squad(path, labelled=labelled)
+        """SQuAD's JSON, or JSON lines with the keys that --text, --text-pair and --label name."""
+        settings = self.settings
+        keys = Keys(settings.text, settings.text_pair, settings.label)
+        return read_squad(
+            path, labelled=labelled, format=settings.format, keys=keys, encoding=settings.encoding
+        )
 
     def example(self, text: Sequence[str], where: str = "the input") -> Question:
         """From (question, passage)."""
-        question, passage = text
-        return Question("", question, passage, (), where=where)
+        match text:
+            case [str() as question, str() as passage]:
+                return Question("", question, passage, (), where=where)
+        raise InputError(f"{where}: expected a question and a passage, found {shown(text)}.")
+
+    def warnings(self, examples: Sequence[Question]) -> list[str]:
+        """Answers that did not stand where the file said."""
+        moved = [example for example in examples if example.moved]
+        if not moved:
+            return []
+        return [
+            f"{sum(example.moved for example in moved):,} answers do not stand where the file says and were "
+            f"taken from the nearest place that has them, the first in {moved[0].where}"
+        ]
 
     def texts(self, example: Question) -> Sequence[str]:
         return example.question, example.passage

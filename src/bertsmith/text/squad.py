@@ -3,18 +3,25 @@
 A JSON line has `question`, `passage` (or `context`), `answer` and `answer_start`; null or "" as the answer
 says that the passage holds none, and without `answer_start` the first occurrence counts. `answers` may stand
 in place of both: a list as in SQuAD, or the two lists of the `datasets` library. `id` and `title` are free.
+
+| format | by the ending |
+| --- | --- |
+| jsonl | .jsonl, .ndjson, and standard input unless told otherwise: JSON lines |
+| json | any other: SQuAD's JSON |
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.files import read_json
+from bertsmith.text.columns import unknown_column
+from bertsmith.text.labelled import Record, records
+from bertsmith.text.table_file import TableFile, open_table
 
-JSON_LINES = (".jsonl", ".ndjson")
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 _KINDS: dict[type, str] = {
     str: "text",
     list: "a list",
@@ -42,62 +49,103 @@ class Question:
     where: str = ""
 
 
-def read_squad(path: Path | str, *, labelled: bool = True) -> list[Question]:
-    """The questions of a file in its order; JSON lines where the name ends in .jsonl or .ndjson.
+class Keys(NamedTuple):
+    """Which keys of a JSON line hold what; None: the usual ones."""
+
+    question: str | int | None = None
+    passage: str | int | None = None
+    answer: str | int | None = None
+
+
+_USUAL = Keys()
+
+
+def read_squad(
+    path: Path | str,
+    *,
+    labelled: bool = True,
+    format: str | None = None,
+    keys: Keys = _USUAL,
+    encoding: str = "utf-8",
+) -> list[Question]:
+    """The questions of a file in its order ('-': standard input).
 
     An answer that is not where the file says is taken from its nearest occurrence, and counted in `moved`.
     With `labelled` False, for prediction, answers may be missing. Raises InputError naming file and question
     for anything else: wrong JSON, a missing key, blank text, an answer that the passage doesn't hold, an
     unanswerable question with answers, two questions of one id.
     """
-    path = Path(path)
-    read = _json_lines if path.suffix.lower() in JSON_LINES else _squad
-    questions = list(read(path, labelled))
+    otherwise = "jsonl" if str(path) == "-" else "json"
+    with open_table(path, format, encoding, FORMATS, otherwise, whole_name=True) as table:
+        if table.format == "jsonl":
+            questions = list(_json_lines(records(table), keys, labelled))
+        else:
+            _refuse_keys(keys, table.name)
+            questions = list(_squad(_json(table), table.name, labelled))
     if not questions:
-        raise InputError(f"{path}: expected at least one question, found none.")
+        raise InputError(f"{table.name}: expected at least one question, found none.")
     _refuse_repeated_ids(questions)
     return questions
 
 
-def _squad(path: Path, labelled: bool) -> Iterator[Question]:
-    for a, article in enumerate(_field(read_json(path), "data", list, str(path))):
-        for p, paragraph in enumerate(_field(article, "paragraphs", list, f"{path}, data[{a}]")):
-            where = f"{path}, data[{a}].paragraphs[{p}]"
+def _refuse_keys(keys: Keys, name: str) -> None:
+    own = Keys("question", "context", "answers")
+    if any(given not in (None, usual) for given, usual in zip(keys, own, strict=True)):
+        raise InputError(
+            f"{name}: SQuAD's JSON has keys of its own ({', '.join(map(str, own))}). --text, --text-pair and "
+            "--label are for JSON lines (--format jsonl)."
+        )
+
+
+def _json(table: TableFile) -> Any:
+    try:
+        return json.loads(table.stream.text())
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{table.name}: expected SQuAD's JSON, but it is not valid JSON ({error}). JSON lines have the "
+            "ending .jsonl, or --format jsonl."
+        ) from error
+
+
+def _squad(content: Any, name: str, labelled: bool) -> Iterator[Question]:
+    for a, article in enumerate(_field(content, "data", list, name)):
+        for p, paragraph in enumerate(_field(article, "paragraphs", list, f"{name}, data[{a}]")):
+            where = f"{name}, data[{a}].paragraphs[{p}]"
             passage, rows = _field(paragraph, "context", str, where), _field(paragraph, "qas", list, where)
             title = article["title"] if isinstance(article.get("title"), str) else ""
             for q, row in enumerate(rows):
-                name = _name(row, f"{where}.qas[{q}]")
-                yield _question(row, name, passage, title, f"{path}, question {name}", labelled)
+                id = _name(row, f"{where}.qas[{q}]")
+                yield _question(row, id, passage, title, f"{name}, question {id}", labelled)
 
 
-def _json_lines(path: Path, labelled: bool) -> Iterator[Question]:
-    for number, row in _objects(path):
-        where = f"{path}, line {number}"
-        name = _name(row, where) if "id" in row else f"line {number}"
-        if name != f"line {number}":
+def _json_lines(found: Iterable[Record], keys: Keys, labelled: bool) -> Iterator[Question]:
+    for fields, where in found:
+        row = _renamed(fields, keys, labelled, where)
+        line = where.rpartition(", ")[2]
+        name = _name(row, where) if "id" in row else line
+        if name != line:
             where += f", question {name}"
         passage = _field(row, "context" if "context" in row else "passage", str, where)
         title = row["title"] if isinstance(row.get("title"), str) else ""
         yield _question(_with_answers(row, passage, where), name, passage, title, where, labelled)
 
 
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist.") from error
-    except (UnicodeDecodeError, OSError) as error:
-        raise InputError(f"{path}: expected a file of UTF-8 text ({error}).") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
+def _renamed(row: dict[str, Any], keys: Keys, labelled: bool, where: str) -> dict[str, Any]:
+    """The row under the usual keys."""
+    answer = keys.answer if labelled or keys.answer in row else None
+    given = {"question": keys.question, "context": keys.passage, "answer": answer}
+    found = dict(row)
+    for usual, key in given.items():
+        if key is None:
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}, line {number}: expected one JSON object ({error}).") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, line {number}: expected a JSON object, found {_kind(row)}.")
-        yield number, row
+        if key not in row:
+            raise unknown_column(key, list(row), where)
+        found[usual] = row[str(key)]
+    if isinstance(found.get("answer"), list | dict):
+        found["answers"] = found.pop("answer")
+    elif keys.answer is not None:
+        found.pop("answers", None)
+    return found
 
 
 def _with_answers(row: dict[str, Any], passage: str, where: str) -> dict[str, Any]:
