@@ -25,3 +25,8 @@ def test_all_are_counted_and_some_shown_with_their_first_row() -> None:
 
 def test_nothing_is_shared_with_nothing() -> None:
     assert shared_texts([], ["a"]).count == shared_texts(["a"], []).count == 0
+
+
+def test_empty_texts_are_not_shared() -> None:
+    assert shared_texts(["", " ", "a"], ["", "\t", "a"]).count == 1
+    assert shared_texts([("", ""), ("", "a")], [("", " "), ("", "a")]).count == 1

@@ -25,7 +25,8 @@ class SharedTexts:
 
 
 def shared_texts(train: Sequence[Text], test: Sequence[Text], examples: int = 5) -> SharedTexts:
-    """How many of test's texts occur in train, whatever their case and white space; pairs as wholes.
+    """How many of test's texts occur in train, whatever their case and white space; pairs as wholes. Empty
+    texts don't count: they are nothing that could be remembered.
 
     Keeps a hash a row of train, not its text.
     """
@@ -35,7 +36,9 @@ def shared_texts(train: Sequence[Text], test: Sequence[Text], examples: int = 5)
     shared = [
         SharedText(text, row, rows[key])
         for row, text in enumerate(test)
-        if (key := hash(_normal(text))) in rows and _normal(train[rows[key]]) == _normal(text)
+        if any(normal := _normal(text))
+        and (key := hash(normal)) in rows
+        and _normal(train[rows[key]]) == normal
     ]
     return SharedTexts(len(shared), len(test), tuple(shared[:examples]))
 

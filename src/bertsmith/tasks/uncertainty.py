@@ -15,7 +15,8 @@ _SCORED_AGAIN = 100_000  # examples that a bootstrap may score: seconds, whateve
 
 
 def standard_error(task: Task[Any], side: Side, answers: Sequence[Answer]) -> float | None:
-    """Of the main metric; None for a single example. `answers` are those of the task's details.
+    """Of the main metric; None for a single example, and where no example differs from another: that the few
+    rows there are agree says nothing about others. `answers` are those of the task's details.
 
     Where the metric is the mean of the answers' scores, or of those of rows that belong together (a query's
     candidates), the error of that mean; else by bootstrap, of 25 resamples for large files, which give it to
@@ -25,13 +26,13 @@ def standard_error(task: Task[Any], side: Side, answers: Sequence[Answer]) -> fl
         return None
     for scores in (np.array([answer.score for answer in answers]), _scores_of_groups(task, side)):
         if len(scores) > 1 and math.isclose(scores.mean(), side.model[task.main_metric], abs_tol=1e-9):
-            return float(scores.std(ddof=1) / math.sqrt(len(scores)))
+            return float(scores.std(ddof=1) / math.sqrt(len(scores))) or None
 
     def of_some(rows: Ints) -> dict[str, float]:
         return {"score": score_of(task, side, rows)}
 
     resamples = min(max(_SCORED_AGAIN // side.rows, 25), 200)
-    return standard_errors(of_some, side.rows, resamples).get("score")
+    return standard_errors(of_some, side.rows, resamples).get("score") or None
 
 
 def score_of(task: Task[Any], side: Side, rows: Ints) -> float:
