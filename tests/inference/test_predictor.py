@@ -10,13 +10,16 @@ import pytest
 import torch
 
 from bertsmith.errors import InputError, ModelError
+from bertsmith.files import sha256
 from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.labelled_data import hold_out
 
 WORDS = ["bano", "delo", "firu", "guma", "kano", "lelo", "miru"]
 
@@ -105,7 +108,7 @@ def test_evaluation_stands_beside_its_baselines(classifier: Predictor, tmp_path:
     texts = [text or "bano" for text in random_texts(9)]
     rows = [{"text": text, "label": "yes" if number % 3 else "no"} for number, text in enumerate(texts)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    side = classifier.evaluate(tmp_path / "rows.jsonl")
+    side = classifier.evaluate(tmp_path / "rows.jsonl", tmp_path / "rows.jsonl")
     guessed = [prediction["label"] for prediction in classifier.predict(texts)]
     right = np.mean([label == row["label"] for label, row in zip(guessed, rows, strict=True)])
     assert side.model["accuracy"] == pytest.approx(float(right))
@@ -144,3 +147,113 @@ def test_windows_of_a_long_text_all_count(classifier: Predictor) -> None:
     """A text of one word over and over, and then another that only the last window shows."""
     plain, other = classifier.predict(["bano " * 60, "bano " * 59 + "firu"])
     assert plain["confidence"] != other["confidence"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "complaint"),
+    [
+        ("bano delo", r"Expected a list of texts, found one text\."),
+        (["bano", None], "input 2: the model reads a text, or a pair of texts; found nothing"),
+        ([("a", "b", "c")], r"input 1: the model reads a text, or a pair of texts; found \('a', 'b', 'c'\)"),
+        ([("a", None)], "input 1: the model reads"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_its_place(classifier: Predictor, texts: Any, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        classifier.predict(texts)
+
+
+def test_a_model_of_pairs_refuses_single_texts_and_the_other_way_about(classifier: Predictor) -> None:
+    of_pairs, of_texts = (
+        dataclasses.replace(classifier, task=classifier.reading(text="a", **more))
+        for more in ({"text_pair": "b"}, {})
+    )
+    assert len(of_pairs.predict([("bano", "delo")])) == len(of_texts.predict(["bano"])) == 1
+    with pytest.raises(InputError, match="input 1: the model reads a pair of texts; found 'bano'"):
+        of_pairs.predict(["bano"])
+    with pytest.raises(InputError, match="input 1: the model reads a text; found"):
+        of_texts.predict([("bano", "delo")])
+
+
+def write_rows(path: Path, texts: list[str], text: str = "text", label: str = "label") -> Path:
+    rows = [{text: each, label: "yes" if number % 3 else "no"} for number, each in enumerate(texts)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def numbered(word: str, count: int) -> list[str]:
+    return [f"{word} {number}" for number in range(count)]
+
+
+def trained(predictor: Predictor, train: Path, dev_share: float | None) -> Predictor:
+    return dataclasses.replace(predictor, trained_on=TrainedOn(train, sha256(train), dev_share))
+
+
+def test_without_its_training_file_no_baseline_learns(classifier: Predictor, tmp_path: Path) -> None:
+    test = write_rows(tmp_path / "test.jsonl", numbered("bano", 9))
+    train = write_rows(tmp_path / "train.jsonl", numbered("delo", 9))
+    known = trained(classifier, train, None)
+    assert len(known.evaluate(test).baselines) == 2
+    train.write_text(train.read_text() + "\n")
+    for predictor, lost in ((known, "train.jsonl is not there, or was changed"), (classifier, "names no")):
+        side = predictor.evaluate(test)
+        assert side.baselines == {}
+        (said,) = side.warnings("test", "accuracy")
+        assert lost in said and "--train" in said
+    assert len(classifier.evaluate(test, train).baselines) == 2
+
+
+def test_baselines_learn_from_what_was_trained_on(
+    classifier: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not from the part that was held out, wherever the file is now; and by the columns of training."""
+    learnt: list[list[str]] = []
+    baselines = type(classifier.task).baselines
+
+    def spy(task: Any, train: Any, dev: Any) -> Any:
+        learnt.append([example.text for example in train])
+        return baselines(task, train, dev)
+
+    monkeypatch.setattr(type(classifier.task), "baselines", spy)
+    texts = numbered("delo", 60)
+    train = write_rows(tmp_path / "train.jsonl", texts)
+    moved = write_rows(tmp_path / "moved.jsonl", texts)
+    test = write_rows(tmp_path / "test.jsonl", numbered("bano", 5), "body", "kind")
+    known = trained(classifier, train, 0.2)
+    columns = {"text": "body", "label": "kind"}
+    known.evaluate(test, **columns)
+    known.evaluate(test, moved, **columns)
+    trained(classifier, train, None).evaluate(test, **columns)
+    kept, dev = hold_out(classifier.task, classifier.reading().read(train), 0.2)
+    assert dev
+    assert learnt[0] == learnt[1] == [example.text for example in kept]
+    assert learnt[2] == texts
+
+
+def test_texts_that_were_trained_on_are_told(classifier: Predictor, tmp_path: Path) -> None:
+    train = write_rows(tmp_path / "train.jsonl", numbered("delo", 9))
+    side = trained(classifier, train, None).evaluate(train)
+    assert side.data_warnings[0].startswith("9 of the 9 train.jsonl texts occur in")
+
+
+def test_a_file_in_another_encoding_is_read_as_said(classifier: Predictor, tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes("text\nbano\ncaf\xe9\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"in\.csv: expected utf-8 .* in line 3 .*--encoding latin-1"):
+        classifier.predict_file(path, tmp_path / "out.jsonl")
+    assert classifier.predict_file(path, tmp_path / "out.jsonl", encoding="latin-1") == 2
+    assert "caf\xe9" in (tmp_path / "out.jsonl").read_text(encoding="utf-8")
+
+
+def test_ids_and_blank_lines_keep_predictions_beside_their_rows(
+    classifier: Predictor, tmp_path: Path
+) -> None:
+    (tmp_path / "in.csv").write_text("id,text\nx7,bano\n,delo\n")
+    classifier.predict_file(tmp_path / "in.csv", tmp_path / "out.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(line["id"], line["text"]) for line in lines] == [("x7", "bano"), ("", "delo")]
+    (tmp_path / "in.txt").write_text("bano\n\ndelo\n")
+    assert classifier.predict_file(tmp_path / "in.txt", tmp_path / "out.jsonl") == 3
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["text"] for line in lines] == ["bano", "", "delo"]
+    assert "id" not in lines[0]

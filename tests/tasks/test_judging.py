@@ -22,3 +22,9 @@ def test_a_model_that_a_baseline_equals_is_named(model: float, said: list[str]) 
     found = side.warnings("dev", "accuracy")
     assert len(found) == len(said)
     assert all(part in sentence for part, sentence in zip(said, found, strict=True))
+
+
+def test_warnings_of_the_data_come_first() -> None:
+    side = Side({"accuracy": 0.5}, {"majority": {"accuracy": 0.5}}, [], Split([], []), ("few rows",))
+    found = side.warnings("dev", "accuracy")
+    assert (found[0], len(found)) == ("few rows", 2)

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.tagging import TaggedExample
+from bertsmith.tasks.tagging import Task as TaggingTask
+from bertsmith.tasks.text_task import TextExample
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.labelled_data import read_labelled_data
+from bertsmith.training.labelled_data import hold_out, read_labelled_data
 
 
 def test_without_a_dev_file_a_share_is_held_out_that_stays_when_rows_are_added(tmp_path: Path) -> None:
@@ -65,3 +68,62 @@ def test_what_nobody_gave_is_chosen_by_width_and_rows(
     assert completed.optimizer.weight_decay == recipe.optimizer.weight_decay
     assert completed.completed(64, 7) == completed
     assert recipe.chosen_as(completed) == completed
+
+
+def classes(counts: dict[str, int]) -> list[TextExample]:
+    return [
+        TextExample(f"{label} {number}", None, label, f"row {number}")
+        for label, count in counts.items()
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_class_has_a_text_on_either_side_if_it_has_enough(seed: int) -> None:
+    kind = find_task("classification")
+    counts = {f"only {seed}": 1, f"few {seed}": 4, f"some {seed}": 12, f"many {seed}": 60}
+    train, dev = hold_out(kind(kind.Settings()), classes(counts), 0.1)
+    kept, held = ([sum(e.label == label for e in part) for label in counts] for part in (train, dev))
+    assert all(kept), "a class that can't be learnt"
+    assert kept[0] == 1 and held[0] == 0
+    assert held[2] and held[3], "a class that isn't measured"
+    assert [a + b for a, b in zip(kept, held, strict=True)] == list(counts.values())
+
+
+def test_tags_that_one_sentence_has_are_trained_on() -> None:
+    task = TaggingTask(TaggingTask.Settings())
+    examples = [TaggedExample((f"w{n}",), (f"B-{n}",), f"line {n}") for n in range(40)]
+    train, dev = hold_out(task, examples, 0.5)
+    assert (len(train), dev) == (40, [])
+
+
+def test_a_dev_that_tells_little_is_told(tmp_path: Path) -> None:
+    rows = [json.dumps({"text": f"text {n}", "label": "ab"[n % 2]}) for n in range(60)]
+    (tmp_path / "train.jsonl").write_text("\n".join(rows))
+    (tmp_path / "dev.jsonl").write_text("\n".join(rows[:8:2]))
+    values = {"task": "classification", "model": "m", "train": str(tmp_path / "train.jsonl"), "out": "o"}
+    kind = find_task("classification")
+    data = read_labelled_data(
+        kind(kind.Settings()), FinetuneRecipe(**values, dev=str(tmp_path / "dev.jsonl"))
+    )
+    few, one, shared = data.warnings
+    assert few.startswith("dev has 4 rows: too few")
+    assert one.startswith("dev has one label only, 'a'")
+    assert shared.startswith("4 of the 4 dev texts occur in")
+    data = read_labelled_data(kind(kind.Settings()), FinetuneRecipe(**values, dev_share=0.6))
+    assert data.warnings == ()
+
+
+def test_what_reading_changed_is_told_with_its_file(tmp_path: Path) -> None:
+    rows = [
+        {"text": f"Anna Weber{n} came", "spans": [{"start": 0, "end": 10, "label": "PER"}]} for n in range(60)
+    ]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    recipe = FinetuneRecipe(
+        task="tagging", model="m", train=str(tmp_path / "train.jsonl"), out="o", dev_share=0.6
+    )
+    data = read_labelled_data(TaggingTask(TaggingTask.Settings()), recipe)
+    assert [warning.split(" marked")[0] for warning in data.warnings] == [
+        f"train: {len(data.train)}",
+        f"dev: {len(data.dev)}",
+    ]

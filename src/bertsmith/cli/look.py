@@ -1,7 +1,7 @@
 """`bertsmith fill-mask` and `bertsmith evaluate`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -48,6 +48,12 @@ def evaluate(
     data: Path,
     *,
     train: Path | None = None,
+    text: str | None = None,
+    text_pair: str | None = None,
+    label: str | None = None,
+    header: Annotated[bool | None, Parameter(negative="--no-header")] = None,
+    format: str | None = None,
+    encoding: str | None = None,
     tokens: int = 1_000_000,
     sequence_length: int = 128,
     task: str | None = None,
@@ -64,6 +70,18 @@ def evaluate(
         Labelled rows in the format of training; or a corpus (bertsmith corpus build), or a token store.
     train
         The rows that baselines learn from. By default the file that the model was trained on, if it is there.
+    text
+        The column of the text in DATA: a name, or a number from 1. By default as in training.
+    text_pair
+        The column of a second text.
+    label
+        The column of the label.
+    header
+        Whether the first row names the columns. By default as in training.
+    format
+        csv, tsv, jsonl, json, parquet, conll: where the file's ending doesn't say it.
+    encoding
+        Of the file, where it isn't UTF-8: latin-1, for one.
     tokens
         How much text of a corpus at most.
     sequence_length
@@ -76,6 +94,8 @@ def evaluate(
     Examples
     --------
     bertsmith evaluate runs/intents/model test.csv
+
+    bertsmith evaluate runs/intents/model mails.csv --text body --label kind --encoding latin-1
 
     bertsmith evaluate runs/quickstart/model runs/quickstart/corpus
     """
@@ -90,15 +110,31 @@ def evaluate(
         else:
             print_table(("figure", "value"), list(metrics.items()), title=f"{model} on {data}")
         return
+    columns = {"text": text, "text_pair": text_pair, "label": label}
+    reading = {"header": header, "format": format, "encoding": encoding}
+    _evaluate_rows(model, data, train, task, json, columns | reading)
+
+
+def _evaluate_rows(
+    model: str, data: Path, train: Path | None, task: str | None, json: bool, columns: dict[str, Any]
+) -> None:
     from bertsmith.cli.results import show_side
+    from bertsmith.cli.screen import console
     from bertsmith.inference.predictor import Predictor
     from bertsmith.tasks.registry import find_task
+    from bertsmith.tasks.uncertainty import standard_error
 
     predictor = Predictor.load(model, find_task(task) if task else None)
-    side = predictor.evaluate(data, train)
+    side, metric = predictor.evaluate(data, train, **columns), predictor.task.main_metric
+    warnings = side.warnings(data.name, metric)
+    error = standard_error(
+        predictor.task, side, predictor.task.details(side.predictions, side.split.examples).answers
+    )
     if json:
-        console.print_json(data={"rows": side.rows, "model": side.model, "baselines": side.baselines})
+        figures = {"model": side.model, "standard_error": error, "baselines": side.baselines}
+        console.print_json(data={"rows": side.rows, "main_metric": metric, **figures, "warnings": warnings})
         return
-    show_side(side, f"{model} on {data}: {side.rows:,} rows")
-    for warning in side.warnings(data.name, predictor.task.main_metric):
+    spread = "" if error is None else f", {metric} ± {error:.4f}"
+    show_side(side, f"{model} on {data}: {side.rows:,} rows{spread}")
+    for warning in warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False)

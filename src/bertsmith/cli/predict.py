@@ -15,6 +15,7 @@ def predict(
     text_pair: str | None = None,
     header: Annotated[bool | None, Parameter(negative="--no-header")] = None,
     format: str | None = None,
+    encoding: str | None = None,
     task: str | None = None,
 ) -> None:
     """What a fine-tuned model says of each row of a file, as JSON lines.
@@ -35,7 +36,9 @@ def predict(
     header
         Whether the first row names the columns. By default as in training.
     format
-        csv, tsv, jsonl, json, parquet, conll: where the file's ending doesn't say it.
+        csv, tsv, jsonl, json, parquet, conll, lines: where the file's ending doesn't say it.
+    encoding
+        Of the file, where it isn't UTF-8: latin-1, for one.
     task
         For a model of a task of your own: package.module:Class.
 
@@ -50,6 +53,7 @@ def predict(
     from bertsmith.tasks.registry import find_task
 
     predictor = Predictor.load(model, find_task(task) if task else None)
-    columns = {"text": text, "text_pair": text_pair, "header": header, "format": format}
+    columns = {"text": text, "text_pair": text_pair}
+    reading = {"header": header, "format": format, "encoding": encoding}
     with progress_bar("Predicting") as progress:
-        predictor.predict_file(str(input), str(out), progress, **columns)
+        predictor.predict_file(str(input), str(out), progress, **columns, **reading)

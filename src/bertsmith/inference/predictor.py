@@ -1,13 +1,13 @@
 """A fine-tuned model at work: predictions for texts or files, and figures on labelled ones."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith.files import sha256
+from bertsmith.errors import InputError
+from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.locate import locate_model
-from bertsmith.model.manifest import read_manifest
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.judging import Side, judge
 from bertsmith.tasks.task import Prediction, Task
@@ -15,6 +15,7 @@ from bertsmith.tasks.task_checkpoint import load_task_model
 from bertsmith.tasks.task_model import Progress, TaskModel, outputs_of
 from bertsmith.text.jsonl import write_jsonl
 from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.labelled_data import shared_with_train
 
 _EXAMPLES_AT_A_TIME = 4096  # bounds memory, and is enough to sort by length
 
@@ -26,7 +27,7 @@ class Predictor:
     model: TaskModel
     task: Task[Any]
     tokenizer: Tokenizer
-    trained_on: Path | None = None
+    trained_on: TrainedOn | None = None
 
     @classmethod
     def load(cls, name: str | Path, task: type[Task[Any]] | None = None) -> "Predictor":
@@ -36,10 +37,14 @@ class Predictor:
         """
         folder = locate_model(str(name)).folder
         model, opened = load_task_model(folder, task)
-        return cls(model, opened, Tokenizer.load(folder), _trained_on(folder))
+        return cls(model, opened, Tokenizer.load(folder), TrainedOn.of_folder(folder))
 
     def predict(self, texts: Sequence[Any]) -> list[Prediction]:
-        """One prediction a text, or a pair of texts, or (question, passage), or a sentence's words."""
+        """One prediction a text, or a pair of texts, or (question, passage), or a sentence's words: whatever
+        the task reads. Raises InputError, naming the place in `texts`, for anything else.
+        """
+        if isinstance(texts, str):
+            raise InputError("Expected a list of texts, found one text. Put it into a list: predict([text]).")
         examples = [self.task.example(text, f"input {number}") for number, text in enumerate(texts, 1)]
         return list(self._predictions(examples))
 
@@ -48,7 +53,8 @@ class Predictor:
     ) -> int:
         """Predictions for the rows of a file, as JSON lines; '-' is a standard stream. Returns how many.
 
-        `columns` changes where the texts are found, as settings: text, text_pair, header, format.
+        `columns` changes where the texts are found, as settings: text, text_pair, header, format,
+        encoding.
         """
         task = self.reading(**columns)
         examples = task.read(path, labelled=False)
@@ -61,16 +67,37 @@ class Predictor:
     def evaluate(self, path: Path | str, train: Path | str | None = None, **columns: Any) -> Side:
         """The model's figures on a labelled file, and those of baselines learnt from `train`.
 
-        Without `train` the file that the model was trained on is taken, if it still is where it was; else the
-        baselines learn from `path` itself, which flatters them. Raises InputError naming file and line.
+        Without `train` the file that the model was trained on is taken, if it still is where it was; else
+        there are no baselines that learn, and a warning says so. Of the file trained on only those rows count
+        that were trained on. `columns` are those of `path`, as for `predict_file`, and label; `train` is read
+        as in training. Raises InputError naming file and line.
         """
-        train = train or self.trained_on
         task = self.reading(**columns)
         examples = task.read(path)
         task.check(examples)
         split = encode_examples(self.task, examples, self.tokenizer)
         outputs = outputs_of(self.model, split.encoded)
-        return judge(self.task, outputs, task.read(train) if train else examples, split)
+        rows, warnings = self._training_rows(Path(train) if train else None, examples, Path(path).name)
+        side = judge(self.task, outputs, rows, split)
+        return replace(side, data_warnings=(*warnings, *task.warnings(examples)))
+
+    def _training_rows(
+        self, train: Path | None, examples: Sequence[Any], name: str
+    ) -> tuple[list[Any] | None, list[str]]:
+        """What baselines learn from, None if it isn't found, and sentences on it."""
+        known = self.trained_on
+        if train is None and known is not None and known.is_at(known.path):
+            train = known.path
+        if train is None:
+            if not self.task.baselines_learn:
+                return None, []
+            lost = (
+                f"{known.path} is not there, or was changed" if known else "the model names no training file"
+            )
+            return None, [f"no baselines, for {lost}. Name the training file with --train"]
+        again = self.reading()  # reading settles columns, which are not to be settled in the task itself
+        rows = known.rows(again, train) if known is not None and known.is_at(train) else again.read(train)
+        return rows, shared_with_train(self.task, rows, examples, name, str(train))
 
     def reading(self, **columns: Any) -> Task[Any]:
         """The task with other columns to read from."""
@@ -87,13 +114,3 @@ class Predictor:
             yield from self.task.decode(outputs, some, split.encoded)
             if progress is not None:
                 progress(start + len(some), len(examples), "texts")
-
-
-def _trained_on(folder: Path) -> Path | None:
-    """The training file that the folder's provenance names, while it is there unchanged."""
-    manifest = read_manifest(folder)
-    provenance = manifest.provenance if manifest is not None else {}
-    path = Path(str(provenance.get("recipe", {}).get("train", "")))
-    if not path.is_file() or provenance.get("sha256", {}).get("train") != sha256(path):
-        return None
-    return path

@@ -74,6 +74,9 @@ class Task(TextTask):
                     f"which has {_some(self.labels)}. Add training texts of it, or remove the row."
                 )
 
+    def labels_of(self, example: TextExample) -> tuple[str, ...]:
+        return (example.label,)
+
     def target(self, label: str) -> int:
         return self.labels.index(label)
 

@@ -10,40 +10,46 @@ from bertsmith.tasks.task import Metrics, Outputs, Prediction, Task
 
 @dataclass(frozen=True)
 class Side:
-    """One file's figures: the model's, and each baseline's, the most frequent answer first."""
+    """One file's figures: the model's, and each baseline's, the most frequent answer first. `data_warnings`
+    are sentences on what the figures rest on.
+    """
 
     model: Metrics
     baselines: dict[str, Metrics]
     predictions: list[Prediction]
     split: Split
+    data_warnings: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
         return len(self.split)
 
     def warnings(self, name: str, metric: str) -> list[str]:
-        """A sentence when the model does no better than always giving the most frequent answer, or than
-        another baseline.
+        """Those of the data, and a sentence when the model does no better than always giving the most
+        frequent answer, or than another baseline.
         """
         ours, scores = self.model[metric], {by: given.get(metric) for by, given in self.baselines.items()}
         majority = next(iter(scores.values()), None)
         if majority is not None and ours <= majority + 1e-6:
             return [
+                *self.data_warnings,
                 f"on {name} the model's {metric} of {ours:.4f} is no better than always giving the most "
-                f"frequent answer ({majority:.4f}): it has learned nothing"
+                f"frequent answer ({majority:.4f}): it has learned nothing",
             ]
-        return [
+        beaten = [
             f"on {name} {by} has {metric} {score:.4f}, the model {ours:.4f}: train longer, or at a higher "
             "rate; on few rows the simpler one may be the better choice"
             for by, score in scores.items()
             if score is not None and score >= ours
         ]
+        return [*self.data_warnings, *beaten]
 
 
-def judge(task: Task[Any], outputs: Sequence[Outputs], train: Sequence[Any], split: Split) -> Side:
-    """The model's metrics and its baselines', which learn from `train`."""
+def judge(task: Task[Any], outputs: Sequence[Outputs], train: Sequence[Any] | None, split: Split) -> Side:
+    """The model's metrics and its baselines', which learn from `train`; None leaves out those that learn."""
     predictions = task.decode(outputs, split.examples, split.encoded)
-    baselines = task.baselines(train, split.examples)
+    possible = train is not None or not task.baselines_learn
+    baselines = task.baselines(train or (), split.examples) if possible else {}
     return Side(
         task.metrics(predictions, split.examples),
         {name: task.metrics(guessed, split.examples) for name, guessed in baselines.items()},

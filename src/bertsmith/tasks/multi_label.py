@@ -56,6 +56,10 @@ class Task(TextTask):
     def check(self, examples: Sequence[TextExample]) -> None:
         """Labels that training never showed can't be predicted: they count as missed, and are no error."""
 
+    def labels_of(self, example: TextExample) -> tuple[str, ...]:
+        labels: tuple[str, ...] = example.label
+        return labels
+
     def target(self, label: Sequence[str]) -> Truths:
         return np.isin(self.labels, label)
 

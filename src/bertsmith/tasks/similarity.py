@@ -91,6 +91,10 @@ class Task(TextTask):
     def main_metric(self) -> str:  # type: ignore[override]
         return "spearman" if self.settings.target == "score" else "accuracy"
 
+    @property
+    def reads_pairs(self) -> bool:
+        return True
+
     def as_target(self, value: Any, where: str) -> Any:
         return as_number(value, where) if self.settings.target == "score" else as_label(value, where)
 
@@ -124,6 +128,9 @@ class Task(TextTask):
                 raise InputError(
                     f"{example.where}: the label {example.label!r} does not occur in the training data."
                 )
+
+    def labels_of(self, example: TextExample) -> tuple[str, ...]:
+        return (example.label,) if self.settings.target == "class" else ()
 
     def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
         """The windows of the first text, then those of the second; the head reads every row."""

@@ -22,20 +22,24 @@ from bertsmith.tasks.task import Head, Prediction, Task
 from bertsmith.text.columns import guess_columns
 from bertsmith.text.labelled import read_column_names, read_rows
 from bertsmith.text.tokenizer import Pieces, Tokenizer
-from bertsmith.text.values import as_text
+from bertsmith.text.values import as_text, shown
 
+ID = "id"  # the column that is carried over to the predictions
 _FIRST_ROW = np.zeros(1, np.int64)
 _HIDDEN_TOGETHER = {"bert": None, "roberta": nn.Tanh, "distilbert": nn.ReLU}
 
 
 @dataclass(frozen=True)
 class TextExample:
-    """A text, perhaps a second one, and its label (None where it is to be predicted)."""
+    """A text, perhaps a second one, and its label (None where it is to be predicted). `id` is what the file
+    calls it, to be known again among the predictions.
+    """
 
     text: str
     text_pair: str | None
     label: Any
     where: str
+    id: str | int | None = None
 
 
 class TextTask(Task[TextExample]):
@@ -47,8 +51,17 @@ class TextTask(Task[TextExample]):
         if labelled:  # what the first file's names decided holds for the files that follow
             self.settings = self.settings.model_copy(update=roles)
         settings = self.settings
-        rows = read_rows(path, list(roles.values()), format=settings.format, header=settings.header)
-        return [self._example(dict(zip(roles, values, strict=True)), where) for values, where in rows]
+        rows = read_rows(
+            path,
+            list(roles.values()),
+            format=settings.format,
+            header=settings.header,
+            encoding=settings.encoding,
+            optional=[] if labelled else [ID],
+            blank_lines=not labelled,
+        )
+        names = [*roles] if labelled else [*roles, ID]
+        return [self._example(dict(zip(names, values, strict=True)), where) for values, where in rows]
 
     def _columns(self, path: Path | str, labelled: bool) -> dict[str, str | int]:
         """Which column plays which role: as set, else by the names in the file."""
@@ -59,7 +72,9 @@ class TextTask(Task[TextExample]):
             "label": settings.label,
         }
         if settings.text is None or (labelled and settings.label is None):
-            names = read_column_names(path, format=settings.format, header=settings.header)
+            names = read_column_names(
+                path, format=settings.format, header=settings.header, encoding=settings.encoding
+            )
             guessed = guess_columns(names, str(path))._asdict()
             if settings.text is not None:  # who names the text means no pair, unless one is named
                 guessed["text_pair"] = None
@@ -73,14 +88,25 @@ class TextTask(Task[TextExample]):
     def _example(self, values: dict[str, Any], where: str) -> TextExample:
         pair = as_text(values["text_pair"], where) if "text_pair" in values else None
         label = self.as_target(values["label"], where) if "label" in values else None
-        return TextExample(as_text(values["text"], where), pair, label, where)
+        id = values.get(ID)
+        known = id if id is None or isinstance(id, str | int) else str(id)
+        return TextExample(as_text(values["text"], where), pair, label, where, known)
 
     def example(self, text: str | Sequence[str], where: str = "the input") -> TextExample:
-        """An unlabelled example from a text, or from two."""
-        if isinstance(text, str):
-            return TextExample(text, None, None, where)
-        first, second = text
-        return TextExample(first, second, None, where)
+        """An unlabelled example from a text, or from two, as in training; InputError for anything else."""
+        pairs = self.reads_pairs
+        match text:
+            case str() if not pairs:
+                return TextExample(text, None, None, where)
+            case [str() as first, str() as second] if pairs is not False:
+                return TextExample(first, second, None, where)
+        wanted = "a text, or a pair of texts" if pairs is None else "a pair of texts" if pairs else "a text"
+        raise InputError(f"{where}: the model reads {wanted}; found {shown(text)}.")
+
+    @property
+    def reads_pairs(self) -> bool | None:
+        """Whether training had a second text; None where nobody knows, as of a model of transformers."""
+        return None if self.settings.text is None else self.settings.text_pair is not None
 
     def as_target(self, value: Any, where: str) -> Any:
         """A label as it stands in a file → what examples hold. Raises InputError naming file and line."""
@@ -91,10 +117,11 @@ class TextTask(Task[TextExample]):
         return label
 
     def line(self, example: TextExample, prediction: Prediction) -> dict[str, Any]:
-        """The text, its partner and its label, where there are any, then the prediction."""
+        """The id, the text, its partner and its label, where there are any, then the prediction."""
         pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
         gold = {} if example.label is None else {"gold": example.label}
-        return {"text": example.text, **pair, **gold, **prediction}
+        known = {} if example.id is None else {ID: example.id}
+        return {**known, "text": example.text, **pair, **gold, **prediction}
 
     def texts(self, example: TextExample) -> Sequence[str]:
         """One text, or two."""

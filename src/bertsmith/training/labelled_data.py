@@ -11,6 +11,8 @@ from bertsmith.tasks.shared_texts import shared_texts
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 
+FEW_ROWS = 30  # of dev: below, one row more or less that is right moves accuracy by over 3 points
+
 
 @dataclass(frozen=True)
 class LabelledData:
@@ -25,12 +27,17 @@ class LabelledData:
 def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe) -> LabelledData:
     """Reads the files and teaches the task its labels.
 
-    Without a dev file a share of the training rows is held out: by a hash of their texts, so that equal texts
-    fall on one side and the split stays when rows are added. Raises InputError naming file and line.
+    Without a dev file a share of the training rows is held out. Raises InputError naming file and line.
     """
     train = task.read(Path(recipe.train))
     if recipe.dev is None:
-        train, dev = _held_out(task, train, recipe)
+        rows = len(train)
+        train, dev = hold_out(task, train, recipe.dev_share)
+        if not train or not dev:
+            raise InputError(
+                f"{recipe.train} has {rows:,} rows: too few to hold out {recipe.dev_share:.0%} of them. "
+                "Give a file of its own with --dev."
+            )
     else:
         dev = task.read(Path(recipe.dev))
     test = task.read(Path(recipe.test)) if recipe.test else None
@@ -41,16 +48,27 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe) -> LabelledData:
     return LabelledData(train, dev, test, tuple(_warnings(task, recipe, train, dev, test)))
 
 
-def _held_out(task: Task[Any], examples: list[Any], recipe: FinetuneRecipe) -> tuple[list[Any], list[Any]]:
-    held = [_is_held_out(task.kept_together(example), recipe.dev_share) for example in examples]
-    train = [example for example, out in zip(examples, held, strict=True) if not out]
-    dev = [example for example, out in zip(examples, held, strict=True) if out]
-    if not train or not dev:
-        raise InputError(
-            f"{recipe.train} has {len(examples):,} rows: too few to hold out {recipe.dev_share:.0%} of them. "
-            "Give a file of its own with --dev."
-        )
-    return train, dev
+def hold_out(task: Task[Any], examples: Sequence[Any], share: float) -> tuple[list[Any], list[Any]]:
+    """Training examples and those held out as dev: by a hash of their texts, so that equal texts fall on one
+    side and the split stays when rows are added.
+
+    Chance must not decide about the few texts of a small class: each label, and the whole, has a text in dev
+    where its share is one, and keeps one in train.
+    """
+    texts = [tuple(task.kept_together(example)) for example in examples]
+    place = {text: _place(text) for text in texts}
+    dev = {text for text in place if place[text] < share}
+    having: dict[Any, set[tuple[str, ...]]] = {}
+    for example, text in zip(examples, texts, strict=True):
+        for label in (None, *task.labels_of(example)):  # None: the whole
+            having.setdefault(label, set()).add(text)
+    ordered = [sorted(own, key=place.__getitem__) for own in having.values()]
+    dev |= {own[0] for own in ordered if dev.isdisjoint(own) and round(share * len(own))}
+    dev -= {own[-1] for own in ordered if dev.issuperset(own)}
+    return (
+        [example for example, text in zip(examples, texts, strict=True) if text not in dev],
+        [example for example, text in zip(examples, texts, strict=True) if text in dev],
+    )
 
 
 def _require_text(task: Task[Any], train: Sequence[Any]) -> None:
@@ -59,24 +77,50 @@ def _require_text(task: Task[Any], train: Sequence[Any]) -> None:
         raise InputError(f"Every text is empty, from {train[0].where} on. Is --text the right column?")
 
 
-def _is_held_out(texts: Sequence[str], share: float) -> bool:
+def _place(texts: Sequence[str]) -> float:
+    """In 0 … 1, by hash."""
     digest = hashlib.blake2b("\x1f".join(texts).encode("utf-8", "replace"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
+    return int.from_bytes(digest, "big") / 2**64
 
 
 def _warnings(
     task: Task[Any], recipe: FinetuneRecipe, train: list[Any], dev: list[Any], test: list[Any] | None
 ) -> list[str]:
-    """Texts that are in the training file too make a score look better than it is."""
-    sentences = []
-    known = [" ".join(task.texts(example)) for example in train]
+    sentences = [
+        f"{name}: {found}"
+        for name, examples in (("train", train), ("dev", dev), ("test", test or []))
+        for found in task.warnings(examples)
+    ]
+    sentences += _of_dev(task, dev)
     for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
-        if path is None or not examples:
-            continue
-        shared = shared_texts(known, [" ".join(task.texts(example)) for example in examples])
-        if shared.count:
-            sentences.append(
-                f"{shared.count:,} of the {len(examples):,} {name} texts occur in {recipe.train} too, such "
-                f"as {str(shared.examples[0].text)[:80]!r}: the score on {name} is flattered by them"
-            )
+        if path is not None and examples:
+            sentences += shared_with_train(task, train, examples, name, recipe.train)
     return sentences
+
+
+def _of_dev(task: Task[Any], dev: Sequence[Any]) -> list[str]:
+    """What chooses the weights has to tell good from bad."""
+    sentences = []
+    if len(dev) < FEW_ROWS:
+        sentences.append(
+            f"dev has {len(dev)} rows: too few to choose weights by, and its figures say little. Give more "
+            "with --dev, or a larger dev_share"
+        )
+    labels = {label for example in dev for label in task.labels_of(example)}
+    if len(labels) == 1:
+        sentences.append(f"dev has one label only, {labels.pop()!r}: whoever always gives it is right there")
+    return sentences
+
+
+def shared_with_train(
+    task: Task[Any], train: Sequence[Any], examples: Sequence[Any], name: str, trained_on: str
+) -> list[str]:
+    """Texts that are in the training file too make a score look better than it is."""
+    known = [" ".join(task.texts(example)) for example in train]
+    shared = shared_texts(known, [" ".join(task.texts(example)) for example in examples])
+    if not shared.count:
+        return []
+    return [
+        f"{shared.count:,} of the {len(examples):,} {name} texts occur in {trained_on} too, such as "
+        f"{str(shared.examples[0].text)[:80]!r}: the score on {name} is flattered by them"
+    ]

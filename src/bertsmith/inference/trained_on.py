@@ -1,0 +1,42 @@
+"""The rows that a model learnt from, found again: what its baselines are to learn from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.files import sha256
+from bertsmith.model.manifest import read_manifest
+from bertsmith.tasks.task import Task
+from bertsmith.training.labelled_data import hold_out
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """What a folder's provenance says of its training file. `dev_share` of it was held out as dev, if any."""
+
+    path: Path
+    sha256: str
+    dev_share: float | None
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> "TrainedOn | None":
+        """None for a folder that tells of no training file."""
+        manifest = read_manifest(folder)
+        provenance = manifest.provenance if manifest is not None else {}
+        recipe, hashes = provenance.get("recipe", {}), provenance.get("sha256", {})
+        if "train" not in recipe or "train" not in hashes:
+            return None
+        return cls(
+            Path(str(recipe["train"])),
+            str(hashes["train"]),
+            recipe.get("dev_share") if recipe.get("dev") is None else None,
+        )
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file is there, unchanged."""
+        return path.is_file() and sha256(path) == self.sha256
+
+    def rows(self, task: Task[Any], path: Path) -> list[Any]:
+        """What was trained on of the file, which may have moved: not the part that was held out."""
+        examples = task.read(path)
+        return examples if self.dev_share is None else hold_out(task, examples, self.dev_share)[0]
