@@ -18,6 +18,7 @@ from bertsmith.tasks.judging import Side
 from bertsmith.tasks.multi_label import Task as MultiLabel
 from bertsmith.tasks.question_answering import Task as QuestionAnswering
 from bertsmith.tasks.regression import Task as Regression
+from bertsmith.tasks.scores import ClassScore
 from bertsmith.tasks.similarity import Task as Similarity
 from bertsmith.tasks.tagging import TaggedExample
 from bertsmith.tasks.tagging import Task as Tagging
@@ -29,6 +30,7 @@ from bertsmith.training.finetune_charts import risk_points
 from bertsmith.training.finetune_figures import (
     NO_BREAK,
     baselines_to_beat,
+    class_table,
     confusion_table,
     coverage_table,
     figure,
@@ -304,6 +306,27 @@ def test_the_standard_error_is_kept_among_the_results() -> None:
 def test_one_example_has_no_standard_error() -> None:
     task, dev = classified(1)
     assert standard_error(task, dev, ()) is None
+
+
+def test_rows_that_are_all_wrong_have_no_standard_error_rather_than_none_at_all() -> None:
+    """Four wrong answers out of four don't say that the accuracy is 0, give or take nothing."""
+    task, dev = classified(4)
+    examples = list(dev.split.examples)
+    other = [SIGNS[(SIGNS.index(example.label) + 1) % 3] for example in examples]
+    wrong = [{**given, "label": label} for given, label in zip(dev.predictions, other, strict=True)]
+    all_wrong = side(task, wrong, examples, majority=0.4)
+    assert all_wrong.model["accuracy"] == 0
+    for answers in (task.details(wrong, examples).answers, ()):
+        assert standard_error(task, all_wrong, answers) is None
+
+
+def test_classes_without_a_row_are_counted_and_not_listed() -> None:
+    found = [ClassScore(f"c{n}", 0.0, 0.0, 0.0, 0) for n in range(30)]
+    found += [ClassScore("rare", 0.5, 0.5, 0.5, 2), ClassScore("missed", 0.0, 0.0, 0.0, 1)]
+    table = class_table(found)
+    assert [row[0] for row in table.rows] == ["missed", "rare"]
+    assert (table.more, table.title) == (0, "30 classes without a row are left out")
+    assert class_table(found[30:]).title == ""
 
 
 def test_the_worst_errors_are_the_surest_wrong_answers() -> None:

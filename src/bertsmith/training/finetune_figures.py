@@ -138,14 +138,17 @@ def restart_table(results: Results) -> Table:
 
 
 def class_table(found: Sequence[ClassScore]) -> Table:
-    """Precision, recall and F1 by class, the worst first."""
-    ordered = sorted(found, key=lambda each: each.f1)
+    """Precision, recall and F1 by class, the worst first; a class without a row has none to show."""
+    occurring = [each for each in found if each.support]
+    ordered = sorted(occurring, key=lambda each: each.f1)
     rows = [
         [each.label, f"{each.precision:.3f}", f"{each.recall:.3f}", f"{each.f1:.3f}", f"{each.support:,}"]
         for each in ordered[:MOST_CLASSES]
     ]
     columns = ["Class, the worst first", "Precision", "Recall", "F1", "Rows"]
-    return Table("", columns, rows, max(0, len(ordered) - MOST_CLASSES))
+    absent = len(found) - len(occurring)
+    title = f"{absent:,} classes without a row are left out" if absent else ""
+    return Table(title, columns, rows, max(0, len(ordered) - MOST_CLASSES))
 
 
 def confusion_table(found: Confusion) -> ConfusionTable:
