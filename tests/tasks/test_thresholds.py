@@ -88,6 +88,9 @@ def test_no_cut_has_a_better_f1(generator: np.random.Generator) -> None:
                 assert cut == 0.5
                 continue
             best = max(f1_at(c, column, truth) for c in [*column, 2.0])
+            if best < thresholds.POOR_F1:
+                assert cut == column.max()
+                continue
             assert f1_at(cut, column, truth) == pytest.approx(best, abs=1e-12)
 
 
@@ -106,13 +109,13 @@ def test_neighbouring_floats_are_still_told_apart() -> None:
     assert low < cut <= high
 
 
-def test_a_label_with_a_handful_of_texts_keeps_one_half() -> None:
-    chances = np.array([[0.2, 0.2], [0.1, 0.15], [0.05, 0.1]])
-    gold = np.array([[True, True], [False, True], [False, False]])
-    assert thresholds.thresholds_per_label(chances, gold, fewest_positives=2).tolist() == [
-        0.5,
-        pytest.approx(0.125),
-    ]
+def test_a_label_whose_only_text_ranks_far_down_is_not_given_to_all_above_it() -> None:
+    chances = np.linspace(0.4, 0.001, 400)[:, None]
+    for rank, cut in ((1, (chances[0] + chances[1]) / 2), (5, (chances[4] + chances[5]) / 2), (200, 0.4)):
+        gold = np.arange(1, 401)[:, None] == rank
+        (chosen,) = thresholds.thresholds_per_label(chances, gold)
+        assert chosen == pytest.approx(float(np.squeeze(cut)))
+        assert (chances >= chosen).sum() == (rank if rank < 200 else 1)
 
 
 def test_rules_that_are_none_are_refused() -> None:

@@ -109,19 +109,18 @@ def fit_confidence(
     logits: npt.ArrayLike,
     gold: npt.ArrayLike,
     abstention: Abstention | None = None,
-    fewest_positives: int = 1,
 ) -> Confidence:
     """What dev's logits (E, C) say about confidence, given gold classes (E,) or labels (E, C).
 
     With several labels, the calibration error compares each label's probability with how often it holds, and
-    the thresholds per label are those of the best F1, 0.5 for labels with fewer than `fewest_positives`.
+    the thresholds per label are those of `thresholds_per_label`.
     Raises ValueError when shapes don't fit, RecipeError when `abstention` is none of its rules.
     """
     gold = np.asarray(gold)
     several = gold.ndim == 2
     temperature = fit_temperature(logits, gold)
     before, after = (probabilities(logits, t, several=several) for t in (1.0, temperature))
-    thresholds = thresholds_per_label(after, gold, fewest_positives) if several else None
+    thresholds = thresholds_per_label(after, gold) if several else None
     confidence, correct = _answered(after, gold, thresholds)
     chosen = at_threshold(confidence, correct, (abstention or Abstention()).threshold(confidence))
     return Confidence(

@@ -13,6 +13,7 @@ from bertsmith.errors import RecipeError
 
 Floats = npt.NDArray[np.float64]
 
+POOR_F1 = 0.3  # Yang 2001: a cut with less is worse than giving the label to next to no text
 # No confidence reaches it: nothing is answered.
 NEVER = 2.0
 
@@ -103,14 +104,13 @@ def threshold_for_costs(
     return float(_between(ranked[best], ranked[best - 1]))
 
 
-def thresholds_per_label(
-    probabilities: npt.ArrayLike, gold: npt.ArrayLike, fewest_positives: int = 1
-) -> Floats:
+def thresholds_per_label(probabilities: npt.ArrayLike, gold: npt.ArrayLike) -> Floats:
     """(C,) for each label the threshold with the best F1 on dev; all cut points at once.
 
     A cut lies half-way between two neighbouring probabilities; of equally good cuts the one nearest 0.5. A
-    label with fewer than `fewest_positives` examples on dev, or none at all, gets 0.5: a cut fitted to a
-    handful of texts fits only them. Raises ValueError unless both are (E, C).
+    label that dev doesn't have gets 0.5. Where the best F1 is below POOR_F1, as for a label whose only text
+    ranks far down, its cut would give the label to all the texts above: the highest probability on dev is
+    taken instead (SCutFBR.1, Yang 2001). Raises ValueError unless both are (E, C).
     """
     chances, gold = np.asarray(probabilities, np.float64), np.asarray(gold, np.bool_)
     if chances.ndim != 2 or chances.shape != gold.shape or not len(gold):
@@ -125,7 +125,8 @@ def thresholds_per_label(
     # F1 is a quotient of whole numbers, hence equal values are equal to the last bit.
     distances = np.where(f1 == f1.max(axis=0), np.abs(cuts - 0.5), np.inf)
     best = np.take_along_axis(cuts, distances.argmin(axis=0)[None], axis=0)[0]
-    return np.where(gold.sum(axis=0) >= max(1, fewest_positives), best, 0.5)
+    best = np.where(f1.max(axis=0) < POOR_F1, ranked[0], best)
+    return np.where(gold.any(axis=0), best, 0.5)
 
 
 def _between(below: npt.ArrayLike, above: npt.ArrayLike) -> Floats:
