@@ -80,7 +80,7 @@ class Task(TextTask):
         return [{"score": float(output[0])} for output in outputs]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
-        """Pearson, Spearman, mean absolute error."""
+        """Spearman, Pearson, mean absolute error."""
         gold = [example.label for example in examples]
         return scores.regression(gold, [prediction["score"] for prediction in predictions])
 

@@ -78,7 +78,7 @@ def multilabel(gold: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float
 
 
 def regression(gold: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float]:
-    """pearson, spearman and mean_absolute_error of numbers (E,).
+    """spearman, pearson and mean_absolute_error of numbers (E,).
 
     A constant side has no correlation; it is given as 0.0, what a constant answer is worth. Raises
     InputError when there is no example or a number is not finite, ValueError when the shapes differ.
@@ -88,8 +88,8 @@ def regression(gold: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float
     gold, predicted = _numbers(gold, "gold scores"), _numbers(predicted, "predictions")
     _check_alike(gold, predicted)
     return {
-        "pearson": _correlation(gold, predicted),
         "spearman": _correlation(rankdata(gold), rankdata(predicted)),
+        "pearson": _correlation(gold, predicted),
         "mean_absolute_error": float(np.abs(gold - predicted).mean()),
     }
 
