@@ -14,9 +14,11 @@ import numpy.typing as npt
 from bertsmith.inference.index_manifest import Approximate
 from bertsmith.inference.passage_table import PassageTable, index_errors, require_lancedb
 
+Vector = npt.NDArray[np.float32]
 RECALL = 0.95
 LEAST_ROWS = 256  # what product quantisation needs: as many as a byte has values
 _NEIGHBOURS = 10
+_ROUNDING = 1e-6  # of a cosine in float32
 _REFINE = 10  # times as many candidates as hits are compared exactly
 _PROBES = (8, 16, 32, 64, 128, 256)
 _ROWS_IN_A_GROUP = 4096
@@ -39,14 +41,15 @@ def build_approximate(table: PassageTable, rows: int, queries: int = 100, seed: 
 def measured(table: PassageTable, rows: int, queries: int = 100, seed: int = 0) -> Approximate:
     """The smallest number of groups that reaches `RECALL`, or the largest tried, and what it reaches.
 
-    Queries are vectors of the table, drawn at random; the row itself doesn't count among the neighbours.
+    Queries are vectors of the table, drawn at random; the row itself doesn't count among the neighbours. Any
+    row as near as the last of the exact ones counts: of equal passages it is chance which are found.
     """
     with index_errors(table.folder):
         drawn = _draw(table, rows, queries, seed)
-        exact = [_neighbours(table, vector, None) for vector in drawn]
+        exact = [_distances(table, row, None) for row in drawn]
         for probes in _PROBES:
-            found = [_neighbours(table, vector, probes) for vector in drawn]
-            recall = float(np.mean([len(a & b) / max(len(b), 1) for a, b in zip(found, exact)]))
+            found = [_distances(table, row, probes) for row in drawn]
+            recall = float(np.mean([np.mean(a <= b[-1] + _ROUNDING) for a, b in zip(found, exact)]))
             if recall >= RECALL or probes * _ROWS_IN_A_GROUP >= rows:
                 break
     return Approximate(rows=rows, probes=probes, refine=_REFINE, recall=recall, queries=len(drawn))
@@ -59,16 +62,19 @@ def with_settings(search: Any, approximate: Approximate | None) -> Any:
     return search.nprobes(approximate.probes).refine_factor(approximate.refine)
 
 
-def _draw(table: PassageTable, rows: int, queries: int, seed: int) -> list[npt.NDArray[np.float32]]:
+def _draw(table: PassageTable, rows: int, queries: int, seed: int) -> list[tuple[str, Vector]]:
+    """Passages by their ids, with their vectors."""
     places = np.random.default_rng(seed).choice(rows, min(queries, rows), replace=False)
-    taken = table.table.take_offsets(sorted(map(int, places))).select(["vector"]).to_arrow()
+    taken = table.table.take_offsets(sorted(map(int, places))).select(["id", "vector"]).to_arrow()
     flat = taken.column("vector").combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return list(flat.reshape(taken.num_rows, -1))
+    return list(zip(taken.column("id").to_pylist(), flat.reshape(taken.num_rows, -1), strict=True))
 
 
-def _neighbours(table: PassageTable, vector: npt.NDArray[np.float32], probes: int | None) -> set[int]:
-    """Row ids of the nearest ones, the first left out, which is the row itself."""
+def _distances(table: PassageTable, row: tuple[str, Vector], probes: int | None) -> npt.NDArray[np.float64]:
+    """Of the nearest others, sorted; infinite where fewer were found."""
+    own, vector = row
     search = table.table.search(vector, vector_column_name="vector").distance_type("cosine")
     search = search.bypass_vector_index() if probes is None else search.nprobes(probes).refine_factor(_REFINE)
-    found = search.limit(_NEIGHBOURS + 1).select(["_distance"]).with_row_id(True).to_arrow()
-    return set(found.column("_rowid").to_pylist()[1:])
+    found = search.limit(_NEIGHBOURS + 1).select(["id", "_distance"]).to_arrow().to_pylist()
+    others = sorted(each["_distance"] for each in found if each["id"] != own)[:_NEIGHBOURS]
+    return np.array(others + [np.inf] * (_NEIGHBOURS - len(others)))
