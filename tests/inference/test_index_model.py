@@ -1,0 +1,120 @@
+"""An index knows its model again: by all that its vectors come from, and opens and reads it once."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from index_samples import write_files
+
+pytest.importorskip("lancedb")
+
+from bertsmith.errors import InputError
+from bertsmith.inference import index as index_module
+from bertsmith.inference import index_embedder
+from bertsmith.inference.embedder import Embedder
+from bertsmith.inference.index import Index
+from bertsmith.text.passages import PassageSettings
+
+SETTINGS = PassageSettings(tokens=12, overlap=4)
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    return write_files(tmp_path / "docs", {"a.txt": "a red cat runs", "b.txt": "the old dog sleeps"})
+
+
+def sentence_folder(tiny_bert: Path, folder: Path, pooling: str = "mean") -> Path:
+    """As sentence-transformers saves it, the encoder one folder deeper."""
+    shutil.copytree(tiny_bert, folder / "0_Transformer")
+    (folder / "1_Pooling").mkdir()
+    modes = {f"pooling_mode_{name}": name == pooling for name in ("cls_token", "mean_tokens", "max_tokens")}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes))
+    modules = [
+        {"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"},
+        {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return folder
+
+
+def build(docs: Path, embedder: Embedder) -> Index:
+    return Index.build([docs], docs.parent / "index", embedder=embedder, passages=SETTINGS)
+
+
+def alter_weights(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    (path,) = folder.rglob("model.safetensors")
+    tensors = {name: tensor + 0.01 for name, tensor in load_file(path).items()}
+    save_file(tensors, path)
+    (path.parent / "bertsmith.json").unlink()  # which says what the weights were
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_other_weights_are_noticed_wherever_they_lie(
+    nested: bool, tiny_bert: Path, docs: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    if nested:
+        sentence_folder(tiny_bert, folder, "mean_tokens")
+    else:
+        shutil.copytree(tiny_bert, folder)
+    index = Index.build([docs], tmp_path / "index", model=str(folder), passages=SETTINGS)
+    assert len(index.info.model.sha256) == 64
+    alter_weights(folder)
+    with pytest.raises(InputError, match="with another set of weights than"):
+        Index.open(index.path).search("cat")
+    with pytest.raises(InputError, match="with another set of weights than"):
+        build(docs, Embedder(folder))
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"max_length": 32}, "max_length"),
+        ({"long_texts": "windows"}, "treatment of long texts"),
+        ({"query_prefix": "query: "}, "query prefix"),
+        ({"query_prefix": "q", "document_prefix": "d"}, "query prefix and document prefix"),
+    ],
+)
+def test_another_way_to_vectors_is_noticed(
+    settings: dict[str, object], what: str, tiny_bert: Path, docs: Path
+) -> None:
+    index = build(docs, Embedder(tiny_bert))
+    with pytest.raises(InputError, match=f"with another {what} than"):
+        Index.open(index.path, embedder=Embedder(tiny_bert, **settings)).search("cat")  # type: ignore[arg-type]
+
+
+def test_another_pooling_and_another_vocabulary_are_noticed(
+    tiny_bert: Path, docs: Path, tmp_path: Path
+) -> None:
+    index = build(docs, Embedder(sentence_folder(tiny_bert, tmp_path / "mean", "mean_tokens")))
+    other = Embedder(sentence_folder(tiny_bert, tmp_path / "cls", "cls_token"))
+    with pytest.raises(InputError, match="with another pooling than"):
+        Index.open(index.path, embedder=other).search("cat")
+    other = Embedder(tmp_path / "mean")
+    other.tokenizer = type(other.tokenizer).from_pieces(other.tokenizer.pieces[::-1], lowercase=True)
+    with pytest.raises(InputError, match="with another vocabulary than"):
+        Index.open(index.path, embedder=other).search("cat")
+
+
+def test_a_first_build_opens_and_reads_its_model_once(
+    tiny_bert: Path, docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    opened, read = index_embedder.open_embedder, index_embedder.sha256
+
+    def counted_opening(name: str) -> object:
+        done.append("opened")
+        return opened(name)
+
+    def counted_reading(path: Path) -> str:
+        done.append("read")
+        return read(path)
+
+    monkeypatch.setattr(index_module, "open_embedder", counted_opening)
+    monkeypatch.setattr(index_embedder, "sha256", counted_reading)
+    index = Index.build([docs], docs.parent / "index", model=str(tiny_bert), passages=SETTINGS)
+    index.search("cat")
+    assert done == ["opened", "read"]
