@@ -16,7 +16,8 @@ def test_marks_in_a_text_are_printed_as_they_are(capsys: pytest.CaptureFixture[s
     predictions = [{"label": "a", "confidence": 0.9, "probabilities": {"a": 0.9, "b": 0.1}}] * 2
     dev = Side(task.metrics(predictions, examples), {}, predictions, Split(examples, []))
     warnings = ("1 dev text occurs in train: 'see [/b] here'", "and '[red]this[/red]'")
-    show_results(Results(task, (Restart(0, 0.5, 1, 1, 1.0),), 0, {"dev": dev, "test [/i]": dev}, {}, warnings, 2))
+    sides = {"dev": dev, "test [/i]": dev}
+    show_results(Results(task, (Restart(0, 0.5, 1, 1, 1.0),), 0, sides, {}, warnings, 2))
     screen = capsys.readouterr().out
     assert "see [/b] here" in screen
     assert "[red]this[/red]" in screen

@@ -47,7 +47,7 @@ def outputs_of(
     batch_tokens: int = 4096,
     progress: Progress | None = None,
 ) -> list[Outputs]:
-    """The head's outputs for each example, in float32 on the host: (C,), or (R, C) if it answers per row.
+    """The head's outputs for each example, on the host in float32 (float64 where the head answers so): (C,), or (R, C) if it answers per row.
 
     Examples of like length are computed together; which ones changes the last bits only.
     """
@@ -58,7 +58,8 @@ def outputs_of(
     for numbers in batches_by_length(encoded, batch_tokens):
         part = [encoded[number] for number in numbers]
         layout = lay_out(part, device)
-        outputs = model(PackedBatch.of(pack_examples(part, numbers), device), layout).float().cpu().numpy()
+        found = model(PackedBatch.of(pack_examples(part, numbers), device), layout)
+        outputs = found.to(torch.promote_types(found.dtype, torch.float32)).cpu().numpy()
         ends = np.cumsum(layout.rows_of_example)[:-1] if model.head.per_row else None
         pieces = outputs if ends is None else np.split(outputs, ends)
         for number, piece in zip(numbers, pieces, strict=True):
