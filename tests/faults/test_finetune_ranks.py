@@ -1,5 +1,9 @@
-"""Fine-tuning by several processes: the same losses, though an epoch's last batch has too few rows."""
+"""Fine-tuning by several processes, which divide the rows, or the weights too: the same losses, though an
+epoch's last batch has too few rows.
+"""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +29,17 @@ RUN = (
 )
 
 
+# How many processes, and whether they divide the weights. Three leave some of them without a row.
+WAYS = {"alone": (1, "none"), "two": (2, "none"), "three": (3, "none"), "three, sharded": (3, "full")}
+OTHERS = list(WAYS)[1:]
+
+
+Runs = Callable[[str], Path]
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """The same training by one, two and three processes."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """The same training in one of the `WAYS`."""
     folder = tmp_path_factory.mktemp("finetuning-by-ranks")
     given: dict[str, Any] = {
         "task": "classification",
@@ -36,15 +48,37 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
         "dev": str(write_labelled(folder / "dev.jsonl", WORDS[1:], 21)),
         "changes": list(RUN),
     }
-    made = {ranks: folder / f"{ranks}-ranks" for ranks in (1, 2, 3)}
-    for ranks, out in made.items():
-        finish_finetuning(given | {"out": str(out)}, ranks=ranks)
-    return made
+    return lambda way: trained(folder / way, given, *WAYS[way])
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_losses_and_gradients_are_those_of_one_process(runs: dict[int, Path], ranks: int) -> None:
-    alone, shared = steps(runs[1]), steps(runs[ranks])
+@pytest.fixture(scope="module")
+def retrieval_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Of queries and documents, whose loss compares all rows of a batch: ranks run unequal numbers of forward
+    passes before the first backward pass.
+    """
+    folder = tmp_path_factory.mktemp("retrieval-by-ranks")
+    changes = [change for change in RUN if not change.startswith(("epochs", "evaluations"))]
+    given: dict[str, Any] = {
+        "task": "retrieval",
+        "model": str(tiny_model(folder / "encoder", WORDS, dropout=0)),
+        "train": str(write_pairs(folder / "train.jsonl", WORDS, 20)),
+        "dev": str(write_pairs(folder / "dev.jsonl", WORDS[1:], 9)),
+        "changes": [*changes, "epochs=1", "evaluations=1"],
+    }
+    return lambda way: trained(folder / way, given, *WAYS[way])
+
+
+def trained(out: Path, given: dict[str, Any], ranks: int, shard: str) -> Path:
+    """The run's folder; a run that stands is not repeated."""
+    if not (out / "results.json").exists():
+        changes = [*given["changes"], f"hardware.shard={shard}"]
+        finish_finetuning(given | {"out": str(out), "changes": changes}, ranks=ranks)
+    return out
+
+
+@pytest.mark.parametrize("way", OTHERS)
+def test_losses_and_gradients_are_those_of_one_process(runs: Runs, way: str) -> None:
+    alone, shared = steps(runs("alone")), steps(runs(way))
     assert [step["step"] for step in shared] == list(range(1, 11))
     assert sum(step["loss"] for step in alone) > 1
     for name in ("loss", "gradient_norm", "tokens"):
@@ -52,14 +86,34 @@ def test_losses_and_gradients_are_those_of_one_process(runs: dict[int, Path], ra
         assert [step[name] for step in shared] == pytest.approx([step[name] for step in alone], rel=1e-3)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_the_model_and_its_figures_are_those_of_one_process(runs: dict[int, Path], ranks: int) -> None:
-    alone, shared = (load_file(runs[count] / "model" / "model.safetensors") for count in (1, ranks))
+@pytest.mark.parametrize("way", OTHERS)
+def test_the_model_and_its_figures_are_those_of_one_process(runs: Runs, way: str) -> None:
+    alone, shared = (load_file(runs(each) / "model" / "model.safetensors") for each in ("alone", way))
     assert alone.keys() == shared.keys()
     for name, tensor in alone.items():
         assert_close(shared[name], tensor, rtol=0, atol=2e-3, msg=name)
-    one, many = (read_json(runs[count] / "results.json")["sides"]["dev"]["model"] for count in (1, ranks))
+    one, many = (read_json(runs(each) / "results.json")["sides"]["dev"]["model"] for each in ("alone", way))
     assert many == pytest.approx(one, abs=1e-6)
+
+
+def test_a_loss_over_the_whole_batch_is_that_of_one_process(retrieval_runs: Runs) -> None:
+    alone, shared = (steps(retrieval_runs(way)) for way in ("alone", "three, sharded"))
+    assert len(shared) == len(alone) == 3
+    for name in ("loss", "gradient_norm"):
+        assert [step[name] for step in shared] == pytest.approx([step[name] for step in alone], rel=1e-3)
+
+
+def write_pairs(path: Path, words: list[str], count: int) -> Path:
+    """Queries of two words and the documents that answer them, of one to nine words."""
+    rows = [
+        {
+            "query": f"{words[number]} {words[-number]}",
+            "positive": " ".join(words[number : 2 * number % 9 + number + 1]),
+        }
+        for number in range(1, count + 1)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 def steps(run: Path) -> list[dict[str, float]]:
