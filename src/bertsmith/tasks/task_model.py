@@ -47,7 +47,8 @@ def outputs_of(
     batch_tokens: int = 4096,
     progress: Progress | None = None,
 ) -> list[Outputs]:
-    """The head's outputs for each example, on the host in float32 (float64 where the head answers so): (C,), or (R, C) if it answers per row.
+    """The head's outputs for each example, on the host: (C,), or (R, C) if it answers per row. In float32, or
+    in float64 where the head does.
 
     Examples of like length are computed together; which ones changes the last bits only.
     """
