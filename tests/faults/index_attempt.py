@@ -38,6 +38,7 @@ INDEX_PLACES: dict[str, Callable[[Strike], None]] = {
     "before old versions are forgotten": _before(PassageTable, "forget_old_versions"),
     "after old versions were forgotten": _after(PassageTable, "forget_old_versions"),
     "while files are forced to disk": _before(files, "flush"),
+    "while the table's files are forced to disk": _before(index_writer, "flush"),
     "before a roll-back": _before(PassageTable, "roll_back"),
     "after a roll-back": _after(PassageTable, "roll_back"),
 }

@@ -3,6 +3,7 @@ corrupt at any moment, and called again they come to what they would have come t
 
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL
 
@@ -34,6 +35,7 @@ DEATHS = {
     "before old versions are forgotten": (1,),
     "after old versions were forgotten": (1,),
     "while files are forced to disk": (3, 2),
+    "while the table's files are forced to disk": (1, 9),
 }
 DEATHS_OF_FIRST_BUILDS = {
     "before an index is made": 1,
@@ -105,11 +107,16 @@ def test_a_build_killed_at_a_place(place: str, index: Path, docs: Path, expected
 
 
 def answers_like_new(index: Path) -> None:
-    """Its indexes of words and vectors know what the table knows."""
+    """Its indexes of words and vectors know what the table knows: either finds each document."""
     opened = Index.open(index, embedder=Counting())
     assert opened.info.complete and opened.verify() == opened.info.rows
-    for hit in opened.search(next(iter(rows_of(index).values()))[7].split()[0], k=5):  # type: ignore[attr-defined]
-        assert hit.document_id in whole_documents(rows_of(index))
+    for id, rows in whole_documents(rows_of(index)).items():
+        first = next(iter(rows.values()))
+        start, text = first[3], str(first[7])
+        by_words = opened.search(text, k=len(rows), mode="text", where=f"document_id = '{id}'")
+        assert start in [hit.start for hit in by_words], id
+        by_vector = opened.search(text, k=20, mode="vector")
+        assert (id, start) in [(hit.document_id, hit.start) for hit in by_vector], id
 
 
 @pytest.mark.parametrize("place", DEATHS_OF_FIRST_BUILDS)
@@ -134,7 +141,12 @@ def test_a_killed_build_killed_again_while_it_is_undone(
     assert rows_of(index) == expected
 
 
-@pytest.mark.parametrize(("kind", "arguments"), [("add", ()), ("remove", ("docs/a.txt", "docs/gone.txt"))])
+ADD_AND_REMOVE = pytest.mark.parametrize(
+    ("kind", "arguments"), [("add", ()), ("remove", ("docs/a.txt", "docs/gone.txt"))]
+)
+
+
+@ADD_AND_REMOVE
 @pytest.mark.parametrize(
     ("place", "arrival"),
     [
@@ -149,19 +161,46 @@ def test_a_killed_build_killed_again_while_it_is_undone(
 def test_add_and_remove_killed(
     kind: str, arguments: tuple[str, ...], place: str, arrival: int, index: Path, docs: Path, tmp_path: Path
 ) -> None:
-    named = arguments or (str(docs),)
-    calm = tmp_path / "calm"
-    shutil.copytree(index, calm)
-    finish_update(Job(kind, calm, named))
-    job, before = Job(kind, index, named), rows_of(index)
+    job = Job(kind, index, arguments or (str(docs),))
+    expected, before = outcome(job, tmp_path), rows_of(index)
     assert IndexAttempt(job, IndexFault(place, arrival)).wait() == [-SIGKILL]
-    assert_nothing_lost(before, rows_of(index), rows_of(calm))
-    if rows_of(index) != rows_of(calm) or kind == "add":
+    assert_nothing_lost(before, rows_of(index), expected)
+    comes_to(expected, job)
+
+
+def outcome(job: Job, folder: Path) -> Rows:
+    """What an update comes to that nothing happens to."""
+    shutil.copytree(job.index, folder / "calm")
+    finish_update(replace(job, index=folder / "calm"))
+    return rows_of(folder / "calm")
+
+
+def comes_to(expected: Rows, job: Job) -> None:
+    """Called again; but what has been removed can't be removed again."""
+    if rows_of(job.index) != expected or job.kind == "add":
         finish_update(job)
-    assert rows_of(index) == rows_of(calm)
+    assert rows_of(job.index) == expected
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
+@ADD_AND_REMOVE
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
+def test_add_and_remove_killed_at_random_moments(
+    seed: int, kind: str, arguments: tuple[str, ...], index: Path, docs: Path, tmp_path: Path
+) -> None:
+    job, draw = Job(kind, index, arguments or (str(docs),)), random.Random(seed)
+    expected, before = outcome(job, tmp_path), rows_of(index)
+    for _ in range(3):
+        IndexAttempt(job).kill_after(draw.uniform(0, 0.5))
+        now = rows_of(index)
+        assert_nothing_lost(before, now, expected)
+        before = now
+    comes_to(expected, job)
+    answers_like_new(index)
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))]
+)
 def test_a_build_killed_at_random_moments(seed: int, index: Path, docs: Path, expected: Rows) -> None:
     job, draw, before = Job("build", index, (str(docs),)), random.Random(seed), rows_of(index)
     for _ in range(4):
