@@ -4,9 +4,7 @@ sentence (Devlin et al. 2019, section 5.3; Lample et al. 2016).
 W words, C labels, R rows that the head reads: one a word.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,14 +21,15 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import Dropout
 from bertsmith.tasks.baselines import frequent_tags
 from bertsmith.tasks.calibration import probabilities
-from bertsmith.tasks.character_spans import character_spans, tag_text, word_offsets
+from bertsmith.tasks.character_spans import character_spans
 from bertsmith.tasks.crf import ConditionalRandomField, legal_scores, viterbi
 from bertsmith.tasks.details import Details, tag_details
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
-from bertsmith.tasks.entities import Span, are_entity_tags, entity_scores, spans_of_tags, to_iob2
+from bertsmith.tasks.entities import are_entity_tags, entity_scores, spans_of_tags, to_iob2
+from bertsmith.tasks.tagged_example import TaggedExample, as_example, example_of_text, refuse_mistyped
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.task import Task as Contract
-from bertsmith.text.conll import MarkedText, Sentence, read_tagged
+from bertsmith.text.conll import read_tagged
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 from bertsmith.text.values import shown
 
@@ -43,18 +42,6 @@ class TaggingSettings(TaskSettings):
     """
 
     crf: bool = False
-
-
-@dataclass(frozen=True)
-class TaggedExample:
-    """Words, their tags (None where they are to be predicted), and where they stand in `text`, if given."""
-
-    words: tuple[str, ...]
-    tags: tuple[str, ...] | None
-    where: str
-    text: str | None = None
-    offsets: tuple[tuple[int, int], ...] = ()
-    widened: int = 0  # entities that were marked amid a word
 
 
 class TaggingHead(Head):
@@ -104,22 +91,20 @@ class Task(Contract[TaggedExample]):
             tagged=labelled,
             encoding=settings.encoding,
         )
-        return [self._read_example(each, labelled) for each in found]
+        return [as_example(each, labelled) for each in found]
 
     def example(self, text: str | Sequence[str], where: str = "the input") -> TaggedExample:
         """An untagged example from a text, or from its words."""
-        if not isinstance(text, str):
-            if not isinstance(text, Sequence) or not all(isinstance(word, str) for word in text):
-                raise InputError(f"{where}: expected a text, or its words, found {shown(text)}.")
-            return TaggedExample(tuple(text), None, where)
-        offsets = word_offsets(text)
-        return TaggedExample(
-            tuple(text[start:end] for start, end in offsets), None, where, text, tuple(offsets)
-        )
+        if isinstance(text, str):
+            return example_of_text(text, where)
+        if not isinstance(text, Sequence) or not all(isinstance(word, str) for word in text):
+            raise InputError(f"{where}: expected a text, or its words, found {shown(text)}.")
+        return TaggedExample(tuple(text), None, where)
 
     def learn_labels(self, train: Sequence[TaggedExample]) -> None:
-        _refuse_mistyped(train)
-        tags = {tag for example in train for tag in _legal(example.tags or ())}
+        refuse_mistyped(train)
+        self.labels = tuple({tag for example in train for tag in example.tags or ()})  # says of which kind
+        tags = {tag for example in train for tag in self._legal(example.tags or ())}
         if len(tags) < 2:
             raise InputError(f"The training words have {len(tags)} tag(s), from {train[0].where} on.")
         self.labels = tuple(sorted(tags, key=lambda tag: (tag != "O", tag[2:], tag)))
@@ -127,7 +112,7 @@ class Task(Contract[TaggedExample]):
     def check(self, examples: Sequence[TaggedExample]) -> None:
         known = set(self.labels)
         for example in examples:
-            for tag in _legal(example.tags or ()):
+            for tag in self._legal(example.tags or ()):
                 if tag not in known:
                     raise InputError(
                         f"{example.where}: the tag {tag!r} does not occur in the training data, which has "
@@ -146,7 +131,7 @@ class Task(Contract[TaggedExample]):
         ]
 
     def labels_of(self, example: TaggedExample) -> set[str]:
-        return set(_legal(example.tags or ()))
+        return set(self._legal(example.tags or ()))
 
     def texts(self, example: TaggedExample) -> Sequence[str]:
         """The words; they are tokenised one by one, as they were tagged."""
@@ -171,7 +156,7 @@ class Task(Contract[TaggedExample]):
         target = None
         if example.tags is not None:
             numbers = {label: number for number, label in enumerate(self.labels)}
-            target = np.array([numbers[tag] for tag in _legal(example.tags)], np.int64)
+            target = np.array([numbers[tag] for tag in self._legal(example.tags)], np.int64)
         return Encoded(tuple(made), target)
 
     def head(self, config: BertConfig) -> Head:
@@ -222,7 +207,7 @@ class Task(Contract[TaggedExample]):
         """Precision, recall and F1 of entities by conlleval's rules, and the words' accuracy; of other tags
         this alone.
         """
-        gold = [_legal(example.tags or ()) for example in examples]
+        gold = [self._legal(example.tags or ()) for example in examples]
         guessed = [list(prediction["tags"]) for prediction in predictions]
         pairs = [pair for tags, others in zip(gold, guessed, strict=True) for pair in zip(tags, others)]
         accuracy = sum(tag == other for tag, other in pairs) / max(len(pairs), 1)
@@ -233,7 +218,7 @@ class Task(Contract[TaggedExample]):
 
     def details(self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]) -> Details:
         """Figures and confusion of entity labels, or of tags; the confidence of each word's tag."""
-        gold = [_legal(example.tags or ()) for example in examples]
+        gold = [self._legal(example.tags or ()) for example in examples]
         tags = [prediction["tags"] for prediction in predictions]
         return tag_details(
             [example.words for example in examples],
@@ -247,7 +232,7 @@ class Task(Contract[TaggedExample]):
         self, train: Sequence[TaggedExample], dev: Sequence[TaggedExample]
     ) -> dict[str, list[Prediction]]:
         """The most frequent tag for every word, and the most frequent tag of each word."""
-        tags = [_legal(example.tags or ()) for example in train]
+        tags = [self._legal(example.tags or ()) for example in train]
         found = frequent_tags([e.words for e in train], tags, [e.words for e in dev])
         counts = np.bincount(
             np.concatenate([[self.labels.index(t) for t in each] for each in tags]).astype(int)
@@ -259,7 +244,7 @@ class Task(Contract[TaggedExample]):
         }
 
     def line(self, example: TaggedExample, prediction: Prediction) -> dict[str, Any]:
-        gold = {} if example.tags is None else {"gold": _legal(example.tags)}
+        gold = {} if example.tags is None else {"gold": self._legal(example.tags)}
         text = {} if example.text is None else {"text": example.text}
         return {**text, **gold, **prediction}
 
@@ -290,38 +275,7 @@ class Task(Contract[TaggedExample]):
             for span in found
         ]
 
-    def _read_example(self, found: Sentence | MarkedText, labelled: bool) -> TaggedExample:
-        if isinstance(found, Sentence):
-            return TaggedExample(found.words, found.tags if labelled else None, found.where)
-        if not labelled:
-            return self.example(found.text, found.where)
-        try:
-            tagged = tag_text(found.text, [Span(*span) for span in found.spans])
-        except InputError as error:
-            raise InputError(f"{found.where}: {error}") from error
-        return TaggedExample(
-            tuple(tagged.words),
-            tuple(tagged.tags),
-            found.where,
-            found.text,
-            tuple(tagged.offsets),
-            len(tagged.widened),
-        )
-
-
-def _refuse_mistyped(train: Sequence[TaggedExample]) -> None:
-    """A tag that is none of an entity among many that are would turn all of them into mere tags."""
-    counts = Counter(tag for example in train for tag in example.tags or ())
-    strange = {tag for tag in counts if not are_entity_tags([tag])}
-    if not strange or sum(counts[tag] for tag in strange) > counts.total() / 2:
-        return
-    example, tag = next((each, tag) for each in train for tag in each.tags or () if tag in strange)
-    raise InputError(
-        f"{example.where}: the tag {tag!r} is not that of an entity (O, or B-, I-, E- or S- and a label), as "
-        "most of the tags are. Mend it."
-    )
-
-
-def _legal(tags: Sequence[str]) -> list[str]:
-    """Tags of entities in IOB2, whatever scheme they came in; others as they are."""
-    return to_iob2(tags) if are_entity_tags(tags) else list(tags)
+    def _legal(self, tags: Sequence[str]) -> list[str]:
+        """Tags of entities in IOB2, whatever scheme they came in; others as they are."""
+        entities = are_entity_tags(self.labels) and are_entity_tags(tags)
+        return to_iob2(tags) if entities else list(tags)
