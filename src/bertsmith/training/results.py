@@ -60,7 +60,7 @@ class Results:
         found = list(self.data_warnings)
         for name, side in self.sides.items():
             found += side.warnings(name, self.task.main_metric)
-        if self.degenerate:
+        if self.degenerate and len(self.restarts) > 1:
             found.append(f"{self.degenerate} of {len(self.restarts)} restarts learned nothing")
         return found
 
