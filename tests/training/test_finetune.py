@@ -11,6 +11,7 @@ import pytest
 from finetune_toys import ROWS, run, tiny_encoder, write_rows
 from safetensors.torch import load_file
 
+from bertsmith.cli.main import main
 from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.inference.predictor import Predictor
@@ -151,6 +152,32 @@ def test_patience_ends_a_run_that_no_longer_gets_better(encoder: Path, tmp_path:
     assert (restart["step"], restart["steps"]) == (12, 36)  # the first evaluation is never beaten
 
 
+def test_evaluate_reads_other_columns_and_tells_error_and_warnings(
+    finished: FinetuneResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_folder = finished.model.parent
+    predicted = [row["label"] for row in lines_of(run_folder / "predictions" / "test.jsonl")]
+    rows = lines_of(run_folder.parent / "test.jsonl")
+    labels = [row["label"] for row in rows]
+    labels[:3] = ["good" if label == "bad" else "bad" for label in labels[:3]]  # so that some are wrong
+    data = tmp_path / "other.jsonl"
+    other = [{"body": row["text"], "kind": label} for row, label in zip(rows, labels, strict=True)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in other))
+    words = ["evaluate", str(finished.model), str(data), "--text", "body", "--label", "kind"]
+    assert main([*words, "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    accuracy = float(np.mean([a == b for a, b in zip(predicted, labels, strict=True)]))
+    error = (accuracy * (1 - accuracy) / 29) ** 0.5
+    assert 0 < accuracy < 1
+    assert (measured["rows"], measured["model"]["accuracy"]) == (30, pytest.approx(accuracy))
+    assert measured["standard_error"] == pytest.approx(error)
+    assert list(measured["baselines"]) == list(results_of(finished)["sides"]["test"]["baselines"])
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert f"30 rows, accuracy ± {error:.4f}" in " ".join(shown.split())
+    assert shown.count("warning:") == len(measured["warnings"])
+
+
 def test_texts_that_dev_shares_with_train_are_told(encoder: Path, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", "classification", 40)
     result = run("classification", encoder, tmp_path, "epochs=1", train=rows, dev=rows)
@@ -168,6 +195,9 @@ def test_a_model_that_learns_nothing_is_told(encoder: Path, tmp_path: Path) -> N
     assert found["over_restarts"]["degenerate"] == degenerate
     told = any("restarts learned nothing" in warning for warning in found["warnings"])
     assert told is (degenerate > 0)
+    (tmp_path / "alone").mkdir()
+    alone = run("classification", encoder, tmp_path / "alone", "epochs=1", "optimizer.learning_rate=1e-12")
+    assert not any("restarts learned" in warning for warning in results_of(alone)["warnings"])
 
 
 def test_frozen_layers_stay_as_they_were(encoder: Path, tmp_path: Path) -> None:
