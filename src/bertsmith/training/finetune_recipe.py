@@ -26,8 +26,10 @@ from bertsmith.training.settings import (
 _SPECIAL_TOKENS = 2  # around a single text
 _BASE_WIDTH = 768  # of BERT-base, which the rates of the papers are for
 _FEW_STEPS, _MOST_EPOCHS = 600, 10
-_LORA_FACTOR = 10
-CHOSEN = ("epochs", "optimizer.learning_rate")  # by `completed`, where they aren't given
+_RATE, _LAYER_DECAY = 1e-4, 0.75  # of the head, and of each layer in that of the one above
+_RATE_OF_ALL, _LORA_FACTOR = 5e-5, 10  # where all layers have the same
+# By `completed`, where they aren't given.
+CHOSEN = ("epochs", "optimizer.learning_rate", "optimizer.layer_decay")
 MADE_FROM_EPOCHS = ("steps", "hours", "evaluation", "checkpoint")  # and from `evaluations`, by `resolved`
 
 
@@ -92,15 +94,22 @@ class FinetuneRecipe(RunSettings):
     def completed(self, width: int, rows: int) -> "FinetuneRecipe":
         """What nobody gave is chosen for a model of this hidden size and for so many training rows.
 
-        The rate is that of BERT-base divided by how much narrower the model is: 5e-5 at 768, 1e-4 at 384,
-        3e-4 at 128, in the range that Turc et al. 2019 found for small BERTs; ten times that with LoRA (Hu et
-        al. 2021, appendix D). Few rows get more than three epochs, so that there are some 600 steps, but no
-        more than ten (Mosbach et al. 2021: small data need more steps than three epochs).
+        The head's rate is 1e-4 at 768 and as much more as the model is narrower (2e-4 at 384), and each layer
+        learns at 0.75 of the rate of the one above, much as Clark et al. 2020 trained ELECTRA (table 7): a
+        rate that the head needs would spoil the lowest layers. With LoRA, or where a decay of 1 is given, all
+        have one rate, 5e-5 at 768; LoRA ten times that (Hu et al. 2021, appendix D). A rate that is given is
+        that of all layers unless a decay is given too.
+        Few rows get more than three epochs, so that there are some 600 steps, but no more than ten (Mosbach
+        et al. 2021: small data need more steps than three epochs).
         """
         chosen: dict[str, Any] = {}
         if "learning_rate" not in self.optimizer.model_fields_set:
-            rate = 5e-5 * _BASE_WIDTH / width * (_LORA_FACTOR if self.lora.rank else 1)
-            chosen["optimizer"] = self.optimizer.model_copy(update={"learning_rate": float(f"{rate:.2g}")})
+            decay = self.optimizer.layer_decay
+            if not self.lora.rank and "layer_decay" not in self.optimizer.model_fields_set:
+                decay = _LAYER_DECAY
+            rate = _RATE if decay < 1 else _RATE_OF_ALL * (_LORA_FACTOR if self.lora.rank else 1)
+            rates = {"learning_rate": float(f"{rate * _BASE_WIDTH / width:.2g}"), "layer_decay": decay}
+            chosen["optimizer"] = self.optimizer.model_copy(update=rates)
         if "epochs" not in self.model_fields_set:
             steps = -(-rows // self.batch_size)
             chosen["epochs"] = max(self.epochs, min(-(-_FEW_STEPS // steps), _MOST_EPOCHS))
@@ -110,8 +119,9 @@ class FinetuneRecipe(RunSettings):
         """What `completed` would choose is as in the other recipe."""
         chosen: dict[str, Any] = {}
         if "learning_rate" not in self.optimizer.model_fields_set:
-            rate = other.optimizer.learning_rate
-            chosen["optimizer"] = self.optimizer.model_copy(update={"learning_rate": rate})
+            rates = {name: getattr(other.optimizer, name) for name in ("learning_rate", "layer_decay")}
+            given = {name: rates[name] for name in rates if name not in self.optimizer.model_fields_set}
+            chosen["optimizer"] = self.optimizer.model_copy(update=given)
         if "epochs" not in self.model_fields_set:
             chosen["epochs"] = other.epochs
         return self.model_copy(update=chosen)
