@@ -14,6 +14,7 @@ from bertsmith.tasks.encoding import Encoded, lay_out, pack_examples
 from bertsmith.tasks.similarity import Task, pool_texts
 from bertsmith.tasks.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.task_model import outputs_of
+from bertsmith.tasks.text_task import TextExample
 from bertsmith.text.tokenizer import Tokenizer
 
 PAIRS = [
@@ -107,7 +108,9 @@ def test_classes_of_pairs_survive_a_checkpoint(tokenizer: Tokenizer, tmp_path: A
 
 def test_what_cant_be_compared_is_refused() -> None:
     task = make_task("similarity")
-    alone = dataclasses.replace(task.example("bano", "rows, line 3"), label=1.0)
+    alone = TextExample("bano", None, 1.0, "rows, line 3")
+    with pytest.raises(InputError, match="input 2: the model reads a pair of texts; found 'bano'"):
+        task.example("bano", "input 2")
     with pytest.raises(InputError, match=r"rows, line 3: similarity needs two texts"):
         task.learn_labels([alone])
     with pytest.raises(InputError, match="rows, line 3"):
