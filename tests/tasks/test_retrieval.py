@@ -55,6 +55,14 @@ def test_parquet_holds_lists_of_negatives_and_of_scores(tmp_path: Path) -> None:
     assert (found.documents, found.scores) == (("ann", "bob"), (9.5, 1.0))
 
 
+def test_files_of_another_encoding_are_read_when_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("query,positive\nwo?,Århus\n".encode("latin-1"))
+    (found,) = make_task("retrieval", encoding="latin-1").read(tmp_path / "a.csv")
+    assert found.documents == ("Århus",)
+    with pytest.raises(InputError, match="--encoding latin-1"):
+        make_task("retrieval").read(tmp_path / "a.csv")
+
+
 def test_columns_by_number_and_a_limit_of_negatives(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("x\twho?\tann\tbob\n")

@@ -19,6 +19,7 @@ def finetune(
     label: str | None = None,
     header: bool = True,
     format: str | None = None,
+    encoding: str | None = None,
     resume: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Train a head on labelled text, beside its baselines.
@@ -54,6 +55,8 @@ def finetune(
         Whether the first row names the columns.
     format
         csv, tsv, jsonl, json, parquet, conll: where the file's ending doesn't say it.
+    encoding
+        Of the files, where it is not UTF-8: latin-1, say.
     resume
         Go on where the run was interrupted: the same model, to the bit, as without the interruption.
 
@@ -72,7 +75,7 @@ def finetune(
     from bertsmith.cli.screen import console
     from bertsmith.training.finetune import finetune as run
 
-    columns = {"text": text, "text_pair": text_pair, "label": label, "format": format}
+    columns = {"text": text, "text_pair": text_pair, "label": label, "format": format, "encoding": encoding}
     given = {name: value for name, value in columns.items() if value is not None}
     result = run(
         task,

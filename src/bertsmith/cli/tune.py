@@ -19,6 +19,7 @@ def tune(
     label: str | None = None,
     header: bool = True,
     format: str | None = None,
+    encoding: str | None = None,
     resume: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Search the settings that suit a task, by the score on dev.
@@ -54,6 +55,8 @@ def tune(
         Whether the first row names the columns.
     format
         csv, tsv, jsonl, json, parquet, conll: where the file's ending doesn't say it.
+    encoding
+        Of the files, where it is not UTF-8: latin-1, say.
     resume
         Go on where the search was interrupted, or to more trials. A killed trial is run again.
 
@@ -75,7 +78,7 @@ def tune(
         line = f"trial {trial.number}: {shown(trial.score)} {trial.state}  {choice}"
         console.print(line, markup=False, soft_wrap=True)
 
-    columns = {"text": text, "text_pair": text_pair, "label": label, "format": format}
+    columns = {"text": text, "text_pair": text_pair, "label": label, "format": format, "encoding": encoding}
     given = {name: value for name, value in columns.items() if value is not None}
     result = run(
         task,

@@ -64,6 +64,7 @@ def read_query_documents(
     *,
     format: str | None,
     header: bool,
+    encoding: str = "utf-8",
     most_negatives: int | None = None,
     labelled: bool = True,
 ) -> list[QueryExample]:
@@ -72,7 +73,7 @@ def read_query_documents(
     if columns.scores is not None:
         wanted.append(columns.scores)
     found = []
-    for values, where in read_rows(path, wanted, format=format, header=header):
+    for values, where in read_rows(path, wanted, format=format, header=header, encoding=encoding):
         query, positive = (as_text(value, where) for value in values[:2])
         cells = values[2 : 2 + len(columns.negatives)]
         negatives = [text for cell in cells for text in _texts(cell, where)]
@@ -92,6 +93,7 @@ def find_query_columns(
     *,
     format: str | None,
     header: bool,
+    encoding: str = "utf-8",
     labelled: bool = True,
 ) -> QueryColumns:
     """What was said; what was not (None) is settled by the names in the file.
@@ -103,7 +105,7 @@ def find_query_columns(
         if query is None or positive is None:
             raise InputError(f"{path}: name the columns of query and document: --text and --text-pair.")
         return QueryColumns(query, positive, negatives)
-    names = read_column_names(path, format=format, header=header)
+    names = read_column_names(path, format=format, header=header, encoding=encoding)
     if query is None or positive is None:
         query, positive = _pair(names, query, positive, str(path))
     if not labelled:

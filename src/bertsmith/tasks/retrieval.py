@@ -87,6 +87,7 @@ class Task(AnyTask[QueryExample]):
             settings.negative,
             format=settings.format,
             header=settings.header,
+            encoding=settings.encoding,
             labelled=labelled,
         )
         if labelled:  # what the first file's names decided holds for the files that follow
@@ -97,6 +98,7 @@ class Task(AnyTask[QueryExample]):
             columns,
             format=settings.format,
             header=settings.header,
+            encoding=settings.encoding,
             most_negatives=settings.negatives,
             labelled=labelled,
         )
