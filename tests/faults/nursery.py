@@ -20,7 +20,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 IMPORTED = ["bertsmith.training.pretrain", "torch._dynamo", "tensorboardX", "tomli_w"]
 
 # A rank that waits for a dead one is killed, as torchrun does; this is how long a healthy run may take.
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 Settings = dict[str, Any]
 

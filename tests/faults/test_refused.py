@@ -157,7 +157,8 @@ def test_a_store_of_another_corpus_is_not_used(begun: Settings, tmp_path: Path) 
         text = "\n".join(f"Balen cirom dum {part} fal {number}." for part in range(6))
         (tmp_path / "text" / f"{number}.txt").write_text(text)
     shutil.copytree(begun["out"], tmp_path / "run")
-    (tmp_path / "run" / "recipe.toml").unlink()  # killed before it was written
+    (tmp_path / "run" / "recipe.toml").unlink()  # killed before it was written, and so before any model was
+    shutil.rmtree(tmp_path / "run" / "model")
     corpus = tmp_path / "corpus"
     settings = CorpusSettings(heldout=0.2)
     build_corpus([str(tmp_path / "text")], corpus, settings=settings, workers=1, progress=None)

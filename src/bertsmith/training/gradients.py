@@ -42,8 +42,12 @@ class Gradients:
         self.task, self.machine, self.clip = task, machine, clip
         self._computation = distribute(task.model, machine)
 
-    def compute(self, sequences: Sequences, seed: int, stop: bool = False) -> StepResult:
-        """Of one global batch. `seed` is dropout's; `stop`, whether this rank was asked to stop."""
+    def compute(
+        self, sequences: Sequences, seed: int, stop: Callable[[], bool] = lambda: False
+    ) -> StepResult:
+        """Of one global batch. `seed` is dropout's; `stop` says, once the gradients are there, whether this
+        rank was asked to stop.
+        """
         ranks = self.machine.ranks
         torch.manual_seed(seed)
         counts = self.task.counts(sequences)
@@ -61,7 +65,7 @@ class Gradients:
             totals += shares.detach()
         norm = clip_gradients(self.task.model, self.clip)
         mean = dict(zip(counts, totals.tolist(), strict=True))
-        everywhere = add_over_ranks({**mean, "stop": float(stop)}, self.machine.device)
+        everywhere = add_over_ranks({**mean, "stop": float(stop())}, self.machine.device)
         return StepResult(stop=everywhere.pop("stop") > 0, losses=everywhere, gradient_norm=norm)
 
     def with_whole_weights(self, compute: Callable[[], T]) -> T:

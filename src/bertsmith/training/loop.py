@@ -142,7 +142,7 @@ class Loop:
         set_learning_rate(self.optimizer, learning_rate)
         started = time.monotonic()
         seed = dropout_seed(self.recipe.seed, self.progress.step, self.machine.ranks.rank)
-        result = self.gradients.compute(batch.sequences, seed, stop=self._interruption.asked)
+        result = self.gradients.compute(batch.sequences, seed, stop=lambda: self._interruption.asked)
         self._stop_agreed = result.stop  # every rank stops after the same step
         if verdict := self.guard.verdict(self.progress, result.loss, result.gradient_norm):
             self._refuse(batch, verdict)
