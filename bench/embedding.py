@@ -109,18 +109,10 @@ def real_texts(count: int) -> list[str]:
     return texts
 
 
-class _Elsewhere(Worker):
-    """A worker under another interpreter."""
-
-    def __init__(self, python: str, script: str, *arguments: str) -> None:
-        command = [python, script, "--worker", *arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
 def _start(side: str, options: argparse.Namespace) -> Worker:
     python = options.onnx_python if side.startswith("onnx") else sys.executable
     passed = ("--texts", str(options.texts), "--threads", str(options.threads), "--model", _folder())
-    return _Elsewhere(python, __file__, side, *passed)
+    return Worker(__file__, side, *passed, python=python)
 
 
 class _Side:

@@ -22,8 +22,9 @@ RESULTS = Path(__file__).parent / "results"
 class Worker:
     """A side of a comparison in its own process, which answers each line of JSON with one."""
 
-    def __init__(self, script: str, *arguments: str) -> None:
-        command = [sys.executable, script, "--worker", *arguments]
+    def __init__(self, script: str, *arguments: str, python: str = sys.executable) -> None:
+        """`python` is the interpreter, for a peer that needs an environment of its own."""
+        command = [python, script, "--worker", *arguments]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -67,6 +68,11 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
 
 
+def spread(ratios: Mapping[str, float]) -> str:
+    """'2.99 (2.77 – 3.22)'."""
+    return f"{ratios['median']:.2f} ({ratios['lowest']:.2f} – {ratios['highest']:.2f})"
+
+
 def environment() -> dict[str, Any]:
     """What a figure needs beside it."""
     import torch
@@ -89,9 +95,15 @@ def hardware_name() -> str:
 
 
 def report(
-    name: str, title: str, command: str, rows: Iterable[Mapping[str, Any]], notes: Sequence[str] = ()
+    name: str,
+    title: str,
+    command: str,
+    rows: Iterable[Mapping[str, Any]],
+    notes: Sequence[str] = (),
+    *,
+    write: bool = True,
 ) -> None:
-    """Prints a Markdown table and writes it, and its JSON, under bench/results/."""
+    """Prints a Markdown table and writes it, and its JSON, under bench/results/; a quick look only prints."""
     rows = list(rows)
     columns = list(rows[0])
     facts = environment()
@@ -102,12 +114,19 @@ def report(
     lines += ["", *(f"- {note}" for note in notes)]
     text = "\n".join(lines).rstrip() + "\n"
     print(text)
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}_{hardware_name()}_{time.strftime('%Y-%m')}"
+    if not write:
+        return
+    path = result_path(name)
     path.with_suffix(".md").write_text(text)
     path.with_suffix(".json").write_text(
         json.dumps({"environment": facts, "rows": rows, "notes": notes}, indent=1) + "\n"
     )
+
+
+def result_path(name: str) -> Path:
+    """Where a script's results of this month and machine go, without the ending."""
+    RESULTS.mkdir(exist_ok=True)
+    return RESULTS / f"{name}_{hardware_name()}_{time.strftime('%Y-%m')}"
 
 
 def _processor() -> str:

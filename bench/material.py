@@ -20,14 +20,22 @@ def find(options: argparse.Namespace) -> tuple[str, str]:
         return options.store, options.tokenizer
     from bertsmith.data.store import tokenize_corpus
     from bertsmith.model.locate import locate_model
-    from bertsmith.text.corpus import Corpus, CorpusSettings, build_corpus
+    from bertsmith.text.corpus import Corpus
     from bertsmith.text.tokenizer import Tokenizer
 
-    source = str(_WIKIPEDIA) if _WIKIPEDIA.is_dir() else "pydocs:"
-    folder = _MADE / ("wikipedia" if _WIKIPEDIA.is_dir() else "pydocs")
-    corpus, store, tokenizer = folder / "corpus", folder / "store", locate_model("minilm").folder
-    if not corpus.exists():
-        build_corpus([source], corpus, settings=CorpusSettings())
+    corpus, tokenizer = find_corpus(), locate_model("minilm").folder
+    store = corpus.with_name("store")
     if not store.exists():
         tokenize_corpus(Corpus.open(corpus), Tokenizer.load(tokenizer), store)
     return str(store), str(tokenizer)
+
+
+def find_corpus() -> Path:
+    """The corpus that the store is made of."""
+    from bertsmith.text.corpus import CorpusSettings, build_corpus
+
+    source = str(_WIKIPEDIA) if _WIKIPEDIA.is_dir() else "pydocs:"
+    corpus = _MADE / ("wikipedia" if _WIKIPEDIA.is_dir() else "pydocs") / "corpus"
+    if not corpus.exists():
+        build_corpus([source], corpus, settings=CorpusSettings())
+    return corpus

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import material
-from harness import ratio, report
+from harness import ratio, report, spread
 
 
 def main() -> None:
@@ -46,15 +46,11 @@ def _row(size: str, options: argparse.Namespace) -> dict[str, Any]:
         "matrix product, GFLOP/s": f"{statistics.median(columns['peak']) / 1e9:.0f}",
         "foretold, tokens/s": f"{statistics.median(columns['planned speed']):,.0f}",
         "measured, tokens/s": f"{statistics.median(columns['speed']):,.0f}",
-        "foretold / measured": _spread(speed),
+        "foretold / measured": spread(speed),
         "tokens of the run, foretold": f"{statistics.median(columns['planned tokens']):,.0f}",
         "measured": f"{statistics.median(columns['tokens']):,.0f}",
-        "foretold / measured (run)": _spread(tokens),
+        "foretold / measured (run)": spread(tokens),
     }
-
-
-def _spread(ratios: dict[str, float]) -> str:
-    return f"{ratios['median']:.2f} ({ratios['lowest']:.2f} – {ratios['highest']:.2f})"
 
 
 def _round(size: str, options: argparse.Namespace) -> dict[str, float]:
