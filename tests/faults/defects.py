@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from bertsmith.training import checkpoint, loop
+from bertsmith.training import checkpoint, checkpoint_writer, loop
 
 
 def _optimizer_forgotten() -> None:
@@ -45,13 +45,13 @@ def _one_bit_of_a_weight() -> None:
 
 
 def _slow_saving() -> None:
-    original = loop.save_training_state
+    original = checkpoint_writer.save_training_state
 
     def save(*arguments: Any) -> Path:
         time.sleep(1.0)
         return original(*arguments)
 
-    loop.save_training_state = save
+    checkpoint_writer.save_training_state = save
 
 
 def _disk_full() -> None:

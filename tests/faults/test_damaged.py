@@ -31,7 +31,7 @@ def flip_a_bit(path: Path) -> None:
 def test_the_last_good_checkpoint_is_used(
     damage: Callable[[Path], None], name: str, new_run: NewRun, uninterrupted: Uninterrupted
 ) -> None:
-    settings = killed_at_step_14(new_run)
+    settings = killed_in_a_save(new_run)
     out = Path(settings["out"])
     damage(out / "checkpoints" / "step-00000012" / name)
     finish(settings)
@@ -43,7 +43,7 @@ def test_the_last_good_checkpoint_is_used(
 
 
 def test_no_good_checkpoint_is_a_sentence(new_run: NewRun) -> None:
-    settings = killed_at_step_14(new_run)
+    settings = killed_in_a_save(new_run)
     for path in (Path(settings["out"]) / "checkpoints").iterdir():
         cut(path / "weights.safetensors")
     attempt = Attempt(settings)
@@ -64,8 +64,8 @@ def test_a_disk_that_fills_up(new_run: NewRun, uninterrupted: Uninterrupted) -> 
     assert evidence(Path(settings["out"])) == uninterrupted(1)
 
 
-def killed_at_step_14(new_run: NewRun) -> Settings:
-    """A run with checkpoints of steps 8 and 12."""
+def killed_in_a_save(new_run: NewRun) -> Settings:
+    """A run with checkpoints of steps 8 and 12, which stood before that of step 16 was begun."""
     settings = new_run()
-    Attempt(settings, [Fault("before the weights change", 14)]).wait()
+    Attempt(settings, [Fault("before a checkpoint", 4)]).wait()
     return settings

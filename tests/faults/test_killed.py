@@ -7,6 +7,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 import pytest
+from defects import Defect
 from evidence import Evidence, evidence
 from nursery import Attempt, finish
 from places import PLACES, Fault
@@ -59,6 +60,17 @@ def test_killed_at_a_place(place: str, new_run: NewRun, uninterrupted: Uninterru
     settings = new_run()
     for arrival in DEATHS[place]:
         assert Attempt(settings, [Fault(place, arrival)]).wait() == [-SIGKILL]
+    finish(settings)
+    assert_same(evidence(Path(settings["out"])), uninterrupted(1))
+
+
+def test_killed_while_a_checkpoint_is_written_beside_the_training(
+    new_run: NewRun, uninterrupted: Uninterrupted
+) -> None:
+    settings = new_run()
+    dies = [Defect("saving takes a second"), Fault("after the weights changed", 6)]
+    assert Attempt(settings, dies).wait() == [-SIGKILL]
+    assert not list((Path(settings["out"]) / "checkpoints").glob("step-*"))  # though step 4 was over
     finish(settings)
     assert_same(evidence(Path(settings["out"])), uninterrupted(1))
 

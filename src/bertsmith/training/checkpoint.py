@@ -14,6 +14,7 @@ There is no random state to keep: dropout is seeded by (seed, step, rank), masks
 import hashlib
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, ModelError, ResourceError
-from bertsmith.files import atomic_folder, read_json, sha256, tensors_written_to, write_json
+from bertsmith.files import atomic_folder, flush_folder, read_json, sha256, tensors_written_to, write_json
 from bertsmith.training.parts import WHOLE, Part, part_names, read_part
 
 _FORMAT = 1
@@ -100,11 +101,15 @@ def _save_together(path: Path, state: TrainingState, part: Part) -> None:
 
 
 def _write_part(folder: Path, state: TrainingState, part: Part) -> dict[str, str]:
-    """The files of one process; returns their hashes."""
+    """The files of one process; returns their hashes, computed while the next file or the disk is busy."""
     names = [part_names(kind, part.count)[part.number] for kind in _KINDS]
-    for name, tensors in zip(names, (state.weights, state.optimizer), strict=True):
-        _save(tensors, folder / name)
-    return {name: sha256(folder / name) for name in names}
+    hashes = {}
+    with ThreadPoolExecutor(1) as beside:
+        for name, tensors in zip(names, (state.weights, state.optimizer), strict=True):
+            _save(tensors, folder / name)
+            hashes[name] = beside.submit(sha256, folder / name)
+        flush_folder(folder)
+    return {name: digest.result() for name, digest in hashes.items()}
 
 
 def _describe(folder: Path, progress: Progress, parts: int, hashes: dict[str, str]) -> None:

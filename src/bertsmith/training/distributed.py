@@ -1,6 +1,7 @@
 """Several processes as one run, started by torchrun; alone, every function is the plain thing."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -46,24 +47,32 @@ def add_over_ranks(values: dict[str, float], device: torch.device) -> dict[str, 
     return dict(zip(values, total.tolist(), strict=True))
 
 
-def gather_over_ranks(tensor: Tensor) -> list[Tensor]:
+def gather_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None = None) -> list[Tensor]:
     """Every rank's tensor, in the order of the ranks. Their sizes may differ, their dimensions must not."""
     if not dist.is_initialized():
         return [tensor]
     shape = torch.tensor(tensor.shape, device=tensor.device)
     shapes = [torch.empty_like(shape) for _ in range(dist.get_world_size())]
-    dist.all_gather(shapes, shape)
+    dist.all_gather(shapes, shape, group)
     sizes = [int(each.prod()) for each in shapes]
     filled = F.pad(tensor.flatten(), (0, max(sizes) - tensor.numel()))
     found = [torch.empty_like(filled) for _ in shapes]
-    dist.all_gather(found, filled)
+    dist.all_gather(found, filled, group)
     return [part[:size].view(*each.tolist()) for part, size, each in zip(found, sizes, shapes, strict=True)]
 
 
-def gather_texts(text: str, device: torch.device) -> list[str]:
-    """Every rank's text, in the order of the ranks."""
-    characters = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
-    return [bytes(found.tolist()).decode() for found in gather_over_ranks(characters)]
+def gathering_of_texts() -> Callable[[str], list[str]]:
+    """A function that gives every rank's text, in the order of the ranks.
+
+    The ranks talk in a group of their own, so that a thread may do so beside what the training exchanges.
+    """
+    group = dist.new_group(backend="gloo")
+
+    def gather(text: str) -> list[str]:
+        characters = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        return [bytes(found.tolist()).decode() for found in gather_over_ranks(characters, group)]
+
+    return gather
 
 
 def from_first(value: float, device: torch.device) -> float:

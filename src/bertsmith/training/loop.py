@@ -18,7 +18,8 @@ from bertsmith.data.prefetch import prefetch
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.errors import TrainingStopped
 from bertsmith.tasks.objective import Objective
-from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
+from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state
+from bertsmith.training.checkpoint_writer import CheckpointWriter
 from bertsmith.training.distributed import add_over_ranks, from_first, wait
 from bertsmith.training.gradients import Gradients, StepResult, dropout_seed
 from bertsmith.training.guard import Guard
@@ -73,7 +74,7 @@ class Loop:
         self.optimizer = make_optimizer(
             task.model, recipe.optimizer
         )  # of the weights as they are now divided
-        self._part = own_part(machine)
+        self._writer = CheckpointWriter(recipe.checkpoint.keep, own_part(machine))
         self._interruption = Interruption()
         self._stop_agreed = False
         self._saved_step: int | None = None
@@ -94,17 +95,17 @@ class Loop:
         if self.gradients.needs_settling:
             self.gradients.settle(next(self.task.batches(self.progress.cursor)).sequences)
         self._restart_clock()
-        with self._interruption:
+        with self._interruption, self._writer:
             while self._share_done() < 1 and not self._ended:
                 with closing(self._open_stream()) as batches:
                     for batch in batches:
                         if not self.advance(batch):
                             break
                         if self._stop_agreed:
-                            self.save()
+                            self._save_now()
                             wait()  # launchers kill all ranks when one ends: not before the checkpoint stands
                             self._interruption.end()
-            self.save()
+            self._save_now()
             if self._interrupted_on_any_rank():  # since the last step's gradients were summed
                 wait()
                 self._interruption.end()
@@ -120,15 +121,21 @@ class Loop:
         return metrics
 
     def save(self) -> None:
-        """Writes a checkpoint, unless this step's stands already: each rank that holds a part of its own."""
+        """Begins to write a checkpoint, unless this step's stands already: each rank that holds a part of
+        its own. It stands after `_save_now` or the next one.
+        """
         writes = self.machine.sharded or self.machine.ranks.is_first
         if self.folder is None or self._saved_step == self.progress.step or not writes:
             return
         moments = optimizer_tensors(self.task.model, self.optimizer)
         state = TrainingState(self.progress, own_rows(self.task.model.state_dict()), own_rows(moments))
-        save_training_state(self.folder / "checkpoints", state, self.recipe.checkpoint.keep, self._part)
+        self._writer.write(self.folder / "checkpoints", state)
         self._saved_step = self.progress.step
         self._record("checkpoint")
+
+    def _save_now(self) -> None:
+        self.save()
+        self._writer.finish()
 
     def advance(self, batch: GlobalBatch) -> bool:
         """One batch. False when the stream must be opened anew: the run is over, a phase ended, or went
@@ -177,6 +184,7 @@ class Loop:
                 self._ended = self._after_evaluation(step, metrics)
         if is_due(self.recipe.checkpoint.every, step, before, after):
             self.save()
+        self._writer.check()
 
     # -- going back ----------------------------------------------------------------------------------------
 
@@ -214,7 +222,8 @@ class Loop:
     def _newest_checkpoint(self) -> tuple[TrainingState | None, list[str]]:
         if self.folder is None:
             return None, []
-        return load_training_state(self.folder / "checkpoints", self._part)
+        self._writer.finish()
+        return load_training_state(self.folder / "checkpoints", self._writer.part)
 
     def _restore(self, state: TrainingState) -> None:
         load_own_rows(self.task.model, state.weights)

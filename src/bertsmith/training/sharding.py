@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith.model.bert import Layer
-from bertsmith.training.distributed import gather_texts
+from bertsmith.training.distributed import gathering_of_texts
 from bertsmith.training.machine import Machine
 from bertsmith.training.parts import WHOLE, Part
 
@@ -112,7 +112,7 @@ def own_part(machine: Machine) -> Part:
     if not machine.sharded:
         return WHOLE
     ranks = machine.ranks
-    return Part(ranks.rank, ranks.count, lambda text: gather_texts(text, machine.device))
+    return Part(ranks.rank, ranks.count, gathering_of_texts())
 
 
 def own_rows(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

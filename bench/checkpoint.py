@@ -1,0 +1,123 @@
+"""Saving and reading training state: beside writing the same bytes, and what the training loses meanwhile.
+
+    python bench/checkpoint.py [--size base] [--rounds 5] [--folder .]
+
+Weights and AdamW's moments of a BERT, random numbers, saved under --folder, and in turn with it:
+
+    the same bytes      one file of as many bytes from memory, flushed to the disk
+    save                a checkpoint written, hashed and flushed, nothing beside it: at most 1.3 times
+    training stalls     how much later a loop of matrix products ends that begins such a save in its midst and
+                        goes on, everything counted: at most a third of writing the bytes
+    the call            the part of it for which the training itself waits, a copy in memory
+    load                the newest checkpoint read and every hash checked
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bertsmith.model.config import preset
+from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
+from bertsmith.training.checkpoint_writer import CheckpointWriter
+from bertsmith.training.parts import WHOLE
+from harness import ratio, report
+
+_LOOP_SECONDS = 2.0  # of products before a save begins; as many steps follow as the writing takes
+
+
+def main() -> None:
+    """Parses, measures, reports."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--size", default="base")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=Path())
+    options = parser.parse_args()
+    state = _state(options.size)
+    size = sum(tensor.nbytes for part in (state.weights, state.optimizer) for tensor in part.values())
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        rounds = [_round(state, size, Path(folder)) for _ in range(options.rounds + 1)][1:]
+    command = f"python bench/checkpoint.py --size {options.size} --rounds {options.rounds}"
+    written = [each["the same bytes"] for each in rounds]
+    report(
+        "checkpoint",
+        f"Checkpoints of BERT-{options.size}: {size / 1e9:.2f} GB",
+        command,
+        [_row(name, [each[name] for each in rounds], written) for name in rounds[0]],
+        ["Seconds: medians. 'times': of writing the same bytes, round by round."],
+    )
+
+
+def _row(name: str, seconds: list[float], written: list[float]) -> dict[str, str]:
+    times = ratio(seconds, written)
+    return {
+        "": name,
+        "seconds": f"{statistics.median(seconds):.2f}",
+        "times": f"{times['median']:.2f} ({times['lowest']:.2f} – {times['highest']:.2f})",
+    }
+
+
+def _state(size: str) -> TrainingState:
+    model = PretrainingModel(preset(size))
+    weights = dict(model.state_dict())
+    moments = {
+        f"{name}.{moment}": torch.rand_like(weight)
+        for name, weight in model.named_parameters()
+        for moment in ("exp_avg", "exp_avg_sq")
+    }
+    return TrainingState(Progress(step=1), weights, moments)
+
+
+def _round(state: TrainingState, size: int, folder: Path) -> dict[str, float]:
+    """Seconds of each."""
+    plain = _write_bytes(folder / "bytes", size)
+    save = _seconds(lambda: save_training_state(folder, state, 1, WHOLE))
+    load = _seconds(lambda: load_training_state(folder))
+    stall, call = _stall(state, folder, plain)
+    return {"the same bytes": plain, "save": save, "training stalls": stall, "the call": call, "load": load}
+
+
+def _write_bytes(path: Path, size: int) -> float:
+    """Seconds from the first byte to the flushed disk."""
+    content = memoryview(torch.rand(size // 4).numpy()).cast("B")
+    start = time.monotonic()
+    with path.open("wb", buffering=0) as file:
+        while content:
+            content = content[file.write(content) :]
+        os.fsync(file.fileno())
+    return time.monotonic() - start
+
+
+def _stall(state: TrainingState, folder: Path, writing: float) -> tuple[float, float]:
+    """Seconds by which products beside a save end later than without it, and seconds of the call."""
+    matrix = torch.rand(1024, 1024)
+    steps = int((_LOOP_SECONDS + 2 * writing) / (_seconds(lambda: _products(matrix, 20)) / 20))
+    alone = _seconds(lambda: _products(matrix, steps))
+    with CheckpointWriter(1, WHOLE) as writer:
+        start = time.monotonic()
+        call = _seconds(lambda: writer.write(folder, state))
+        _products(matrix, steps)
+        beside = time.monotonic() - start
+    return beside - alone, call
+
+
+def _products(matrix: Tensor, steps: int) -> None:
+    for _ in range(steps):
+        matrix @ matrix
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.monotonic()
+    work()
+    return time.monotonic() - start
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Checkpoints written beside the training, which waits for a copy in memory and not for the disk.
+
+One is written at a time, and memory holds one copy: as much again as weights and moments. A run that
+ends, however it ends, waits for the one that is being written.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from bertsmith.training.checkpoint import TrainingState, save_training_state
+from bertsmith.training.parts import Part
+
+
+class CheckpointWriter:
+    """Writes one process's `part` of each state it is given, and keeps the newest `keep`."""
+
+    def __init__(self, keep: int, part: Part) -> None:
+        self.keep, self.part = keep, part
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[Path] | None = None
+        self._weights: dict[str, Tensor] = {}  # the copies' memory, kept: the system gives new memory slowly
+        self._optimizer: dict[str, Tensor] = {}
+
+    def write(self, folder: Path, state: TrainingState) -> None:
+        """Copies the state, which may change from then on, and begins to write it under `folder`.
+
+        Waits for the one before, and raises what that one failed with.
+        """
+        self.finish()
+        _copy(state.weights, self._weights)
+        _copy(state.optimizer, self._optimizer)
+        copy = TrainingState(state.progress, self._weights, self._optimizer)
+        self._writing = self._thread.submit(save_training_state, folder, copy, self.keep, self.part)
+
+    def check(self) -> None:
+        """Raises what the writing has failed with, as soon as that is known.
+
+        Processes that write together would know it in different steps: they hear of it in `finish`.
+        """
+        if self._writing is not None and self._writing.done() and self.part.count == 1:
+            self.finish()
+
+    def finish(self) -> None:
+        """Waits until what was given stands. Raises ResourceError when the disk is full."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown()
+
+
+def _copy(tensors: dict[str, Tensor], into: dict[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if name not in into:
+            into[name] = torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format)
+        into[name].copy_(tensor.detach())
