@@ -1,10 +1,7 @@
-"""A small text taken the whole way to a token store, and one thread: tiny models gain nothing from more."""
-
-from collections.abc import Iterator
+"""A small text taken the whole way to a token store."""
 
 import numpy as np
 import pytest
-import torch
 
 from bertsmith.data.store import TokenStore, tokenize_corpus
 from bertsmith.text.corpus import build_corpus
@@ -12,14 +9,6 @@ from bertsmith.text.manifest import CorpusSettings
 from bertsmith.text.tokenizer import Tokenizer
 
 WORDS = [f"{first}{last}" for first in "bdfgklmnprst" for last in ("ano", "elo", "iru", "uma")]
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """FLOP against torch's own counter and the task's; seconds against sums by hand."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,14 +29,6 @@ GPU = Accelerator(
     "test", "test", "", "", {64: 0.5}, peak=1e12, memory=1e9, memory_bandwidth=1e9,
     link_bandwidth=1e8, gpus_per_node=4, network_bandwidth=1e7,
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def config_with(dropout: float) -> BertConfig:
