@@ -11,7 +11,7 @@ one run after the other:
                    decay 0.01, warm-up over a tenth of the steps, then linear decay, at most 128 tokens
     ours           the same settings
     crf            the same settings with a CRF, for tags
-    recommended    the defaults; for tags with a CRF, for SST-2's many sentences one epoch
+    recommended    the defaults; for tags with a CRF
 
 A finished run is kept under runs/bench/finetuning/, so that an interrupted table goes on; --again repeats
 them. --rows and --dev-rows take a part of the data, for a quick look. --speed is finetuning_step.py.
@@ -41,9 +41,9 @@ _REFERENCE: dict[str, dict[str, Any]] = {
     "conll": {"epochs": 2, "optimizer.learning_rate": 1e-4, "batch_size": 16},
 }
 # What `bertsmith finetune` does when nothing is asked for, but for what the documentation recommends: a CRF
-# for names, and one epoch where there are plenty of rows.
+# for names.
 _RECOMMENDED: dict[str, dict[str, Any]] = {
-    "sst2": {"epochs": 1},
+    "sst2": {},
     "stsb": {},
     "mrpc": {},
     "conll": {"crf": True},
