@@ -30,7 +30,8 @@ def _name(checkpoint: Checkpoint, folder: Path) -> str:
         kind = checkpoint.labels.get("problem_type")
         if kind == "multi_label_classification":
             return "multi-label"
-        outputs = next(t for name, t in checkpoint.carried.items() if name.endswith("weight")).shape[0]
+        # RoBERTa and DistilBERT have a dense layer of the hidden size before the outputs
+        outputs = min(t.shape[0] for name, t in checkpoint.carried.items() if name.endswith("weight"))
         return "regression" if kind == "regression" or (kind is None and outputs == 1) else "classification"
     raise ModelError(
         f"{folder} is a {checkpoint.architecture} without a head for a task. Fine-tune it first: "
