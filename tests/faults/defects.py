@@ -1,5 +1,6 @@
 """Changes to a run that are not deaths: slips of a resume, which the comparison must see, and a full disk."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 
 from bertsmith.training import checkpoint, checkpoint_writer, loop
+from bertsmith.training.gradients import StepResult
 
 
 def _optimizer_forgotten() -> None:
@@ -54,6 +56,17 @@ def _slow_saving() -> None:
     checkpoint_writer.save_training_state = save
 
 
+def _bad_batch() -> None:
+    """The twentieth step has no finite loss; the batch that comes in its place has one."""
+    original, calls = loop.Gradients.compute, iter(range(1, 1000))
+
+    def compute(*arguments: Any, **named: Any) -> StepResult:
+        result = original(*arguments, **named)
+        return replace(result, losses={"mlm": math.nan}) if next(calls) == 20 else result
+
+    loop.Gradients.compute = compute
+
+
 def _disk_full() -> None:
     """What safetensors raises on a full disk, from the fourth checkpoint's optimiser state on."""
     original, calls = checkpoint.save_file, iter(range(1, 1000))
@@ -72,6 +85,7 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "dropout is drawn anew": _other_dropout,
     "the last bit of one weight": _one_bit_of_a_weight,
     "saving takes a second": _slow_saving,
+    "a batch is bad": _bad_batch,
     "the disk is full": _disk_full,
 }
 

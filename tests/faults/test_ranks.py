@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from defects import Defect
+from evidence import evidence
 from nursery import Attempt, Settings, finish
 from places import Fault
 from recording import Holdings, Recording, Step
 from safetensors.torch import load_file
-from tiny_run import NewRun
+from tiny_run import STEPS, NewRun
 
 from bertsmith.training.log import RunLog
 
@@ -163,6 +165,19 @@ def test_a_run_goes_on_with_other_numbers_of_ranks(
         assert len(list(last.glob("weights*"))) == len(list(last.glob("optimizer*"))) == files
     finish(settings | {"hardware": settings["hardware"] | {"shard": "full"}}, ranks=4)
     assert_same_losses(Path(settings["out"]), recorded("alone").out)
+
+
+@pytest.mark.parametrize("shard", ["none", "full"])
+def test_all_ranks_go_back_to_the_same_checkpoint(shard: str, new_run: NewRun) -> None:
+    """Past a batch without a finite loss, while the first rank still writes what they go back to."""
+    bad, slow = Defect("a batch is bad"), Defect("saving takes a second")
+    runs = [new_run() | {"guard": {"action": "skip"}, "checkpoint": {"every": 18}} for _ in range(2)]
+    for settings, first in zip(runs, ([bad, slow], [bad]), strict=True):
+        settings["hardware"] |= {"shard": shard}
+        finish(settings, first, [bad], ranks=2)
+    slowly, quickly = (evidence(Path(settings["out"])) for settings in runs)
+    assert slowly == quickly
+    assert [step["step"] for step in slowly.steps] == list(range(1, STEPS + 1))
 
 
 def assert_same_losses(found: Path, expected: Path) -> None:

@@ -102,6 +102,7 @@ def test_a_skipped_batch_stays_skipped_after_a_resume(tmp_path: Path, new_loop: 
     task = ToyTask(poison={5: NAN})
     first = new_loop(task, tmp_path / "run", guard={"action": "skip"})
     advance_to(first, 12)
+    first.save_now()
     resumed = new_loop(ToyTask(), tmp_path / "run", guard={"action": "skip"})  # would train on the batch now
     resumed.resume()
     assert [cursor.offset for cursor in resumed.progress.skipped] == [5]

@@ -102,10 +102,10 @@ class Loop:
                         if not self.advance(batch):
                             break
                         if self._stop_agreed:
-                            self._save_now()
+                            self.save_now()
                             wait()  # launchers kill all ranks when one ends: not before the checkpoint stands
                             self._interruption.end()
-            self._save_now()
+            self.save_now()
             if self._interrupted_on_any_rank():  # since the last step's gradients were summed
                 wait()
                 self._interruption.end()
@@ -122,7 +122,7 @@ class Loop:
 
     def save(self) -> None:
         """Begins to write a checkpoint, unless this step's stands already: each rank that holds a part of
-        its own. It stands after `_save_now` or the next one.
+        its own. It stands after `save_now` or the next one.
         """
         writes = self.machine.sharded or self.machine.ranks.is_first
         if self.folder is None or self._saved_step == self.progress.step or not writes:
@@ -133,7 +133,8 @@ class Loop:
         self._saved_step = self.progress.step
         self._record("checkpoint")
 
-    def _save_now(self) -> None:
+    def save_now(self) -> None:
+        """The same, and waits until it stands."""
         self.save()
         self._writer.finish()
 
@@ -223,6 +224,7 @@ class Loop:
         if self.folder is None:
             return None, []
         self._writer.finish()
+        wait()  # ranks that don't write would look while the first one does
         return load_training_state(self.folder / "checkpoints", self._writer.part)
 
     def _restore(self, state: TrainingState) -> None:
