@@ -3,11 +3,13 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from bertsmith.cli.options import Flag
+
 if TYPE_CHECKING:
     from bertsmith.training.diagnosis import Diagnosis
 
 
-def doctor(*, json: bool = False) -> None:
+def doctor(*, json: Flag = False) -> None:
     """Show what this machine has, what training will use of it and why, and how fast that will be.
 
     Measures the matrix product for half a second. Changes nothing and needs no network.

@@ -4,10 +4,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from cyclopts import Parameter
-
+from bertsmith.cli.options import FileOrDash, Flag
 from bertsmith.text.ray_engine import Engine
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 def embed(
     model: str,
-    input: Annotated[Path, Parameter(allow_leading_hyphen=True)],  # a lone dash looks like an option
+    input: FileOrDash,
     *,
     out: Path,
     text: str | None = None,
@@ -34,7 +33,7 @@ def embed(
     shard_rows: int = 4096,
     header: bool = True,
     format: str | None = None,
-    resume: Annotated[bool, Parameter(negative="")] = False,
+    resume: Flag = False,
     engine: Engine = "local",
 ) -> None:
     """A vector for each text of a file, of length 1, as Parquet.

@@ -1,22 +1,14 @@
 """`bertsmith import`: a legacy checkpoint made safe."""
 
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 
-def import_checkpoint(folder: Path, *, out: Annotated[Path, Parameter(name=["--out", "-o"])]) -> None:
+def import_checkpoint(folder: Path, *, out: Path) -> None:
     """Turn a folder with pytorch_model.bin into a model folder that is safe to open.
 
-    A pytorch_model.bin is a pickle, which can run code when it is opened. This
-    reads its tensors and refuses everything else. What it writes opens here
-    and in transformers. No tensor is lost: the head of a fine-tuned model is
-    kept under its own name.
-
-    Examples:
-        bertsmith import downloads/bert-base-cased --out models/bert-base-cased
-        bertsmith pretrain budget init=models/bert-base-cased out=runs/law
+    A pytorch_model.bin is a pickle, which can run code when it is opened. This reads its tensors and refuses
+    everything else. What it writes opens here and in transformers. No tensor is lost: the head of a
+    fine-tuned model is kept under its own name.
 
     Parameters
     ----------
@@ -24,6 +16,12 @@ def import_checkpoint(folder: Path, *, out: Annotated[Path, Parameter(name=["--o
         Holds pytorch_model.bin and config.json, and vocab.txt or tokenizer.json if there is one.
     out
         The folder to write; it must not exist.
+
+    Examples
+    --------
+    bertsmith import downloads/bert-base-cased --out models/bert-base-cased
+
+    bertsmith pretrain budget init=models/bert-base-cased out=runs/law
     """
     from bertsmith.cli.screen import console
     from bertsmith.model.legacy import import_legacy

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from bertsmith.cli.options import Flag
 from bertsmith.cli.screen import console, print_facts, progress_bar, readable_bytes
 from bertsmith.text.documents import DocumentSettings
 from bertsmith.text.passages import PassageSettings
@@ -151,7 +152,7 @@ def remove(index: Path, *ids: str) -> None:
 
 
 @app.command
-def info(index: Path, *, verify: Annotated[bool, Parameter(negative="")] = False) -> None:
+def info(index: Path, *, verify: Flag = False) -> None:
     """What an index holds, what it was made with, and which columns a filter may use.
 
     Parameters

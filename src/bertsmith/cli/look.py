@@ -3,12 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from bertsmith.cli.options import AS_TRAINED, Flag, LabelledColumns, Layout, given
 
 
-def fill_mask(
-    model: str, text: str, *, top: int = 5, json: Annotated[bool, Parameter(negative="")] = False
-) -> None:
+def fill_mask(model: str, text: str, *, top: int = 5, json: Flag = False) -> None:
     """What a model puts in place of [MASK], with probabilities; several masks at once.
 
     Parameters
@@ -48,16 +46,12 @@ def evaluate(
     data: Path,
     *,
     train: Path | None = None,
-    text: str | None = None,
-    text_pair: str | None = None,
-    label: str | None = None,
-    header: Annotated[bool | None, Parameter(negative="--no-header")] = None,
-    format: str | None = None,
-    encoding: str | None = None,
+    columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
+    layout: Annotated[Layout | None, AS_TRAINED] = None,
     tokens: int = 1_000_000,
     sequence_length: int = 128,
     task: str | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> None:
     """A model's figures beside their baselines: of a fine-tuned one on labelled rows, of a pre-trained one on
     the held-out part of a corpus.
@@ -69,19 +63,7 @@ def evaluate(
     data
         Labelled rows in the format of training; or a corpus (bertsmith corpus build), or a token store.
     train
-        The rows that baselines learn from. By default the file that the model was trained on, if it is there.
-    text
-        The column of the text in DATA: a name, or a number from 1. By default as in training.
-    text_pair
-        The column of a second text.
-    label
-        The column of the label.
-    header
-        Whether the first row names the columns. By default as in training.
-    format
-        csv, tsv, jsonl, json, parquet, conll: where the file's ending doesn't say it.
-    encoding
-        Of the file, where it isn't UTF-8: latin-1, for one.
+        Rows that baselines learn from, read as in training. By default the file trained on, if it is there.
     tokens
         How much text of a corpus at most.
     sequence_length
@@ -110,9 +92,7 @@ def evaluate(
         else:
             print_table(("figure", "value"), list(metrics.items()), title=f"{model} on {data}")
         return
-    columns = {"text": text, "text_pair": text_pair, "label": label}
-    reading = {"header": header, "format": format, "encoding": encoding}
-    _evaluate_rows(model, data, train, task, json, columns | reading)
+    _evaluate_rows(model, data, train, task, json, given(columns, layout))
 
 
 def _evaluate_rows(

@@ -5,7 +5,6 @@ A command is imported only when it is run, so that `bertsmith --help` answers at
 
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from inspect import cleandoc
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from cyclopts import App, Group
 
 import bertsmith
 from bertsmith.cli.failures import exit_status, terminate_cleanly
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, did_you_mean
 
 _HELP = """\
 Bertsmith: from raw text to a BERT checkpoint that other tools open.
@@ -63,7 +62,7 @@ COMMANDS = (
     Command("tune", "bertsmith.cli.tune:tune", "Search the settings that suit a task.", _FLOW),
     Command("mine", "bertsmith.cli.mine:mine", "Hard negatives to train a search with.", _FLOW),
     Command("fill-mask", "bertsmith.cli.look:fill_mask", "What a model puts in place of [MASK].", _LOOK),
-    Command("evaluate", "bertsmith.cli.look:evaluate", "Its figures on held-out text.", _LOOK),
+    Command("evaluate", "bertsmith.cli.look:evaluate", "Its figures on labelled or held-out text.", _LOOK),
     Command("predict", "bertsmith.cli.predict:predict", "What a fine-tuned model says of each row.", _LOOK),
     Command("embed", "bertsmith.cli.embed:embed", "A vector for each text of a file.", _SEARCH),
     Command("index", "bertsmith.cli.index:app", "Documents to a searchable index.", _SEARCH),
@@ -119,8 +118,7 @@ def _command_in(arguments: Sequence[str]) -> str | None:
     names = [command.name for command in COMMANDS]
     if word is None or word in names:
         return word
-    close = get_close_matches(word, names, n=1)
-    meant = f" Did you mean {close[0]!r}?" if close else ""
+    meant = did_you_mean(word, names)
     raise InputError(f"There is no command {word!r}.{meant} The commands are: {', '.join(names)}.")
 
 

@@ -1,16 +1,15 @@
 """`bertsmith mine`."""
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
+from bertsmith.cli.options import FileOrDash
 
 
 def mine(
     model: str,
     pairs: Path,
     *,
-    out: Annotated[Path, Parameter(allow_leading_hyphen=True)],
+    out: FileOrDash,
     documents: Path | None = None,
     negatives: int = 4,
     depth: int = 100,

@@ -1,8 +1,8 @@
 """`bertsmith plan`: hours, cost and memory of a run before anything is paid."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
+from bertsmith.cli.options import Flag
 
 if TYPE_CHECKING:
     from bertsmith.training.plan import Plan
@@ -15,7 +15,7 @@ def plan(
     gpus: int = 1,
     price_per_hour: float | None = None,
     tokens: float | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> None:
     """Say what a pre-training run will take before it is begun: hours, cost, memory, tokens, checkpoints.
 

@@ -1,14 +1,12 @@
 """`bertsmith pretrain`."""
 
-from typing import Annotated
-
-from cyclopts import Parameter
+from bertsmith.cli.options import Flag
 
 
 def pretrain(
     recipe: str,
     *overrides: str,
-    resume: Annotated[bool, Parameter(negative="")] = False,
+    resume: Flag = False,
 ) -> None:
     """Pre-train a BERT by a recipe, or continue from a checkpoint on text of your own.
 

@@ -3,10 +3,9 @@
 import inspect
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
-
+from bertsmith.cli.options import Flag
 from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def rank(
     queries: int | None = None,
     english: bool = True,
     out: Path | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> None:
     """Measure a model's search on judged queries: BM25, its vectors, both fused, and a re-ranker on top.
 

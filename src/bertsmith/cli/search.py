@@ -4,9 +4,9 @@ import sys
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from cyclopts import Parameter
+from bertsmith.cli.options import Flag
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -24,7 +24,7 @@ def search(
     k: int = 10,
     where: str | None = None,
     rerank: str | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> None:
     """The passages of an index that answer a question, best first, the question's words marked.
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from bertsmith.cli.options import Flag
 from bertsmith.cli.screen import console, print_facts, print_table, progress_bar
 from bertsmith.text.vocabulary import VocabularySettings
 
@@ -53,7 +54,7 @@ def train(
 
 
 @app.command
-def report(tokenizer: Path, corpus: Path, *, json: bool = False) -> None:
+def report(tokenizer: Path, corpus: Path, *, json: Flag = False) -> None:
     """How well a vocabulary fits a corpus: pieces per word, what is unknown, which words cost most.
 
     Parameters
@@ -83,7 +84,7 @@ def report(tokenizer: Path, corpus: Path, *, json: bool = False) -> None:
 
 
 @app.command
-def encode(tokenizer: Path, text: str, *, read_special_tokens: bool = False) -> None:
+def encode(tokenizer: Path, text: str, *, read_special_tokens: Flag = False) -> None:
     """Show the pieces of TEXT with their ids and where they stand in it.
 
     Parameters

@@ -1,0 +1,106 @@
+"""Options that several commands share, each named and explained once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Group, Parameter
+
+Flag = Annotated[bool, Parameter(negative="")]  # cyclopts would add a --no-json to --json
+FileOrDash = Annotated[Path, Parameter(allow_leading_hyphen=True)]  # a lone dash looks like an option
+
+_READING = "How the rows are read"
+AS_NAMED = Parameter(
+    group=Group(_READING, help="By default the first row names the columns, and the names decide.")
+)
+AS_TRAINED = Parameter(group=Group(_READING, help="By default as in training."))
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class RunFiles:
+    """What a fine-tuning begins with, reads and writes.
+
+    Parameters
+    ----------
+    model
+        What to begin with: a folder such as runs/NAME/model, minilm, or a hub name.
+    train
+        Labelled rows: CSV, TSV, JSON lines, Parquet, CoNLL for tagging, SQuAD's JSON for answers.
+    out
+        The folder for everything.
+    dev
+        Rows to choose by. Without them a tenth of the training rows is held out.
+    test
+        Rows to report on, once.
+    """
+
+    model: str
+    train: Path
+    out: Path
+    dev: Path | None = None
+    test: Path | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class TextColumns:
+    """Where in a row its texts are.
+
+    Parameters
+    ----------
+    text
+        The column of the text: a name, or a number from 1.
+    text_pair
+        The column of a second text.
+    """
+
+    text: str | None = None
+    text_pair: str | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class LabelledColumns(TextColumns):
+    """Where in a row its texts and its label are.
+
+    Parameters
+    ----------
+    label
+        The column of the label.
+    """
+
+    label: str | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Layout:
+    """How a file holds its rows.
+
+    Parameters
+    ----------
+    header
+        Whether the first row names the columns.
+    format
+        csv, tsv, jsonl, json, parquet, conll, lines (texts alone): where the file's ending doesn't say it.
+    encoding
+        What the text is written in, where it isn't UTF-8: latin-1, for one.
+    """
+
+    header: bool | None = None
+    format: str | None = None
+    encoding: str | None = None
+
+
+def given(*options: object) -> dict[str, Any]:
+    """What was said on the command line, by name: paths as text, and nothing for what was left out.
+
+    The rest is for the settings of the task to decide, which hold the defaults.
+    """
+    said = {name: value for option in options if option is not None for name, value in vars(option).items()}
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in said.items()
+        if value is not None
+    }
