@@ -14,6 +14,9 @@
 A message says what was expected, what was found, where, and what to do next.
 """
 
+from collections.abc import Collection
+from difflib import get_close_matches
+
 
 class BertsmithError(Exception):
     """Base of all errors a user can mend."""
@@ -56,3 +59,12 @@ class MissingExtra(BertsmithError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package {package}: pip install 'bertsmith[{extra}]'")
+
+
+def did_you_mean(name: str, choices: Collection[str], count: int = 1, cutoff: float = 0.5) -> str:
+    """What follows a sentence on an unknown name, a blank before it; empty when no choice is near.
+
+    Names `count` choices at most, the nearest first, whose likeness by difflib is at least `cutoff`.
+    """
+    near = get_close_matches(name, choices, n=count, cutoff=cutoff)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -126,13 +126,13 @@ def test_what_does_not_look_like_a_hub_name_never_asks_the_network(hub: FakeHub,
 @pytest.mark.usefixtures("no_network")
 def test_a_mistyped_path_is_not_asked_of_the_hub_but_corrected(hub: FakeHub, tmp_path: Path) -> None:
     (tmp_path / "runs" / "articles").mkdir(parents=True)
-    with pytest.raises(ModelError, match="Did you mean articles"):
+    with pytest.raises(ModelError, match="Did you mean 'articles'"):
         locate_model("runs/artcles")
     assert hub.asked == []
 
 
 def test_a_mistyped_short_name_is_corrected(hub: FakeHub) -> None:
-    with pytest.raises(ModelError, match="Did you mean minilm"):
+    with pytest.raises(ModelError, match="Did you mean 'minilm'"):
         locate_model("minilmm")
 
 

@@ -219,7 +219,7 @@ def test_rank_8_on_query_and_value_of_bert_base_trains_a_quarter_of_a_percent() 
         ({"alpha": float("nan")}, "alpha nan"),
         ({"dropout": 1.0}, "dropout 1"),
         ({"targets": ()}, "at least one target"),
-        ({"targets": ("querry",)}, "did you mean 'query'"),
+        ({"targets": ("querry",)}, "Did you mean 'query'"),
         ({"targets": ("classifier",)}, "no target 'classifier'"),
     ],
 )

@@ -82,23 +82,23 @@ KEPT: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"temperature": 0.0}, "confidence.temperature"),
-        ({"temperature": "1.5"}, "confidence.temperature"),
-        ({"temperature": float("nan")}, "confidence.temperature"),
-        ({"threshold": 3.0}, "confidence.threshold"),
-        ({"examples": 1.5}, "confidence.examples"),
-        ({"label_thresholds": [0.5, "0.5"]}, "confidence.label_thresholds.1"),
-        ({"surprise": 1}, "confidence.surprise"),
+        ({"temperature": 0.0}, "temperature:"),
+        ({"temperature": "1.5"}, "temperature:"),
+        ({"temperature": float("nan")}, "temperature:"),
+        ({"threshold": 3.0}, "threshold:"),
+        ({"examples": 1.5}, "examples:"),
+        ({"label_thresholds": [0.5, "0.5"]}, "label_thresholds.1:"),
+        ({"surprise": 1}, "unknown key 'surprise'."),
     ],
 )
 def test_an_altered_file_gets_a_sentence(change: dict[str, Any], named: str) -> None:
     assert Confidence.from_json(KEPT).examples == 872
-    with pytest.raises(ModelError, match=rf"^model/bertsmith\.json: {named}: "):
+    with pytest.raises(ModelError, match=rf"^model/bertsmith\.json: confidence: {named} "):
         Confidence.from_json(KEPT | change, "model/bertsmith.json")
 
 
 def test_what_is_missing_or_no_table_gets_a_sentence() -> None:
-    with pytest.raises(ModelError, match=r"confidence\.risk: Field required"):
+    with pytest.raises(ModelError, match=r"confidence: the key 'risk' is missing"):
         Confidence.from_json({key: value for key, value in KEPT.items() if key != "risk"})
     with pytest.raises(ModelError, match=r"bertsmith\.json: confidence: "):
         Confidence.from_json([1, 2])

@@ -198,7 +198,7 @@ def test_too_little_disk_is_said_before_the_work(tmp_path: Path, monkeypatch: py
     [
         ({"heldout": 1.5}, "heldout: expected less than 1, found 1.5"),
         ({"format": "xml"}, "format: expected 'auto', 'file'"),
-        ({"min_word": 3}, "no setting called min_word. Did you mean min_words?"),
+        ({"min_word": 3}, "unknown key 'min_word'. Did you mean 'min_words'?"),
     ],
 )
 def test_impossible_settings_are_refused(setting: dict[str, object], complaint: str) -> None:

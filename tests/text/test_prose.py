@@ -218,7 +218,7 @@ def test_packages_are_found_by_any_spelling_of_their_name() -> None:
 
 
 def test_a_package_that_is_not_installed_is_named_with_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"no package nunpy is installed here\. Did you mean numpy\?"):
+    with pytest.raises(InputError, match=r"no package nunpy is installed here\. Did you mean 'numpy'\?"):
         find_packages("pydocs:nunpy")
 
 

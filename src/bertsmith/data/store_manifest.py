@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from bertsmith.errors import InputError, StoreError
 from bertsmith.files import read_json
 from bertsmith.text.manifest import Split
+from bertsmith.validation import first_problem
 
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 TOKENS, SENTENCES, DOCUMENTS = "tokens.bin", "sentences.bin", "documents.bin"
@@ -85,11 +86,9 @@ def read_manifest(store: Path) -> StoreManifest:
     try:
         return StoreManifest.model_validate(read_json(path))
     except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(map(str, problem["loc"]))
         raise StoreError(
-            f"{path} is not the manifest of a token store of this version: {place}: {problem['msg']}. "
-            f"{REMAKE}"
+            f"{path} is not the manifest of a token store of this version: "
+            f"{first_problem(error, StoreManifest)} {REMAKE}"
         ) from error
     except InputError as error:
         raise StoreError(f"{error} {REMAKE}") from error

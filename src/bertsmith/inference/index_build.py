@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, did_you_mean
 from bertsmith.inference.document_shards import embedded_shards
 from bertsmith.inference.index_columns import MetadataColumns
 from bertsmith.inference.index_embedder import TextEmbedder
@@ -132,9 +132,6 @@ def _meant(id: str, writer: IndexWriter) -> set[str]:
     else:
         found = {known for known in writer.known if part_of(known) == id or known == id}
     if not found:
-        from difflib import get_close_matches
-
-        near = get_close_matches(id, writer.known, n=1)
-        meant = f" Did you mean {near[0]!r}?" if near else ""
+        meant = did_you_mean(id, writer.known)
         raise InputError(f"{writer.folder} holds no document {id!r}.{meant} Nothing was removed.")
     return found

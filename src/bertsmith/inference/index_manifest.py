@@ -15,6 +15,7 @@ from bertsmith.errors import InputError
 from bertsmith.files import atomic_write, read_json
 from bertsmith.text.manifest import Strict
 from bertsmith.text.passages import PassageSettings
+from bertsmith.validation import first_problem
 
 MANIFEST = "index.json"
 APPROXIMATE_FROM = 100_000  # rows; below, comparing every vector takes some ten milliseconds
@@ -82,11 +83,9 @@ def read_index_manifest(folder: Path) -> IndexManifest:
     try:
         return IndexManifest.model_validate(read_json(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
         raise InputError(
-            f"{path}: {key}: {first['msg']}. It was altered, or written by a newer Bertsmith than "
-            f"{bertsmith.__version__}."
+            f"{path}: {first_problem(error, IndexManifest)} It was altered, or written by a newer "
+            f"Bertsmith than {bertsmith.__version__}."
         ) from error
 
 

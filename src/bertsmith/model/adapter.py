@@ -29,6 +29,7 @@ from bertsmith.model.lora import (
 )
 from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
 from bertsmith.model.weights import FAMILIES, file_names, listed
+from bertsmith.validation import first_problem
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -172,10 +173,9 @@ def _read_config(folder: Path) -> AdapterConfig:
     try:
         return AdapterConfig.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
         raise ModelError(
-            f"{path}: {key}: {first['msg']}. Bertsmith opens plain LoRA adapters, with modules by name."
+            f"{path}: {first_problem(error, AdapterConfig)} Bertsmith opens plain LoRA adapters, with "
+            "modules by name."
         ) from error
 
 

@@ -4,13 +4,12 @@ A variant is a set of values on independent axes, never a class: BERT, RoBERTa a
 where positions start, whether there are segments and a pooler, and how their config.json spells things.
 """
 
-import difflib
-import reprlib
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bertsmith.errors import ModelError
+from bertsmith.validation import first_problem
 
 Family = Literal["bert", "roberta", "distilbert"]
 Activation = Literal["gelu", "gelu_new", "relu"]
@@ -138,15 +137,4 @@ def make_config(values: dict[str, Any], where: str) -> BertConfig:
     try:
         return BertConfig.model_validate(values)
     except ValidationError as error:
-        raise ModelError(f"{where}: {_first_problem(error)}.") from error
-
-
-def _first_problem(error: ValidationError) -> str:
-    """The key, what is expected of it and what was found; the nearest known key for an unknown one."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        nearest = difflib.get_close_matches(key, BertConfig.model_fields, n=1)
-        return f"the key {key!r} is unknown" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{key}: {message}, found {reprlib.repr(first['input'])}" if key else message
+        raise ModelError(f"{where}: {first_problem(error, BertConfig)}") from error

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig, make_config
+from bertsmith.validation import first_problem
 
 # DistilBERT's own spelling of the same axes.
 _DISTILBERT_NAMES = {
@@ -124,6 +125,4 @@ def read_labels(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     try:
         return Labels.model_validate(given, strict=True).model_dump(exclude_none=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ModelError(f"the settings of {where}: {key}: {first['msg']}.") from error
+        raise ModelError(f"the settings of {where}: {first_problem(error, Labels)}") from error

@@ -5,7 +5,6 @@ same model on the hub. Only a name of the form `organisation/name` asks the netw
 that hold no code.
 """
 
-import difflib
 import importlib.metadata
 import importlib.util
 import re
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.errors import MissingExtra, ModelError
+from bertsmith.errors import MissingExtra, ModelError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -124,11 +123,10 @@ def _from_hub(name: str) -> Located:
 
 
 def _not_found(name: str) -> str:
-    nearest = difflib.get_close_matches(Path(name).name, _neighbours(Path(name)), n=3)
-    hint = f" Did you mean {' or '.join(nearest)}?" if nearest else ""
+    meant = did_you_mean(Path(name).name, _neighbours(Path(name)), count=3)
     return (
         f"There is no model {name!r}: no such folder, and not a name of the hub (organisation/name)."
-        f"{hint} Known short names: {', '.join(ALIASES)}."
+        f"{meant} Known short names: {', '.join(ALIASES)}."
     )
 
 

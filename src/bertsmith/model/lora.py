@@ -9,7 +9,6 @@ stay apart in training: a gradient for W + B A would cost the full product of (O
 there to avoid.
 """
 
-import difflib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertsmith.errors import ModelError
+from bertsmith.errors import ModelError, did_you_mean
 from bertsmith.model.bert import Bert
 from bertsmith.model.dropout import Dropout
 
@@ -51,9 +50,8 @@ class LoraSettings:
             raise ModelError(f"LoRA needs at least one target. There are: {', '.join(TARGETS)}.")
         for target in self.targets:
             if target not in TARGETS:
-                nearest = difflib.get_close_matches(str(target), TARGETS, n=1)
-                hint = f"did you mean {nearest[0]!r}?" if nearest else f"There are: {', '.join(TARGETS)}."
-                raise ModelError(f"LoRA has no target {target!r}; {hint}")
+                meant = did_you_mean(str(target), TARGETS)
+                raise ModelError(f"LoRA has no target {target!r}.{meant} There are: {', '.join(TARGETS)}.")
 
     @property
     def scaling(self) -> float:

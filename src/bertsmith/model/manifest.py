@@ -9,6 +9,7 @@ import bertsmith
 from bertsmith.errors import ModelError
 from bertsmith.files import sha256, write_json
 from bertsmith.model.untrusted import plain_file, read_settings
+from bertsmith.validation import first_problem
 
 MANIFEST = "bertsmith.json"
 _WAY_ON = f"take it from a copy, or remove {MANIFEST} if you changed the file yourself."
@@ -75,10 +76,8 @@ def _parse(path: Path) -> Manifest:
     try:
         return Manifest.model_validate(read_settings(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
         raise ModelError(
-            f"{path}: {key}: {first['msg']}. It was altered, or written by a newer Bertsmith than "
+            f"{path}: {first_problem(error, Manifest)} It was altered, or written by a newer Bertsmith than "
             f"{bertsmith.__version__}."
         ) from error
 

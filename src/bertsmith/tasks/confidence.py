@@ -26,6 +26,7 @@ from bertsmith.tasks.thresholds import (
     threshold_for_coverage,
     thresholds_per_label,
 )
+from bertsmith.validation import first_problem
 
 Floats = npt.NDArray[np.float64]
 
@@ -69,10 +70,9 @@ class Confidence(BaseModel):
         try:
             return cls.model_validate_json(json.dumps(settings))
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(["confidence", *map(str, first["loc"])])
             raise ModelError(
-                f"{where}: {key}: {first['msg']}. The file was altered: take it from a copy, or train again."
+                f"{where}: confidence: {first_problem(error, cls)} The file was altered: take it from "
+                "a copy, or train again."
             ) from error
 
 

@@ -1,11 +1,10 @@
 """Tasks by name: ours, and those of others as `package.module:Class`."""
 
 import sys
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, did_you_mean
 from bertsmith.tasks.task import Task
 
 TASKS = (
@@ -33,11 +32,9 @@ def find_task(name: str) -> type[Task[Any]]:
         if "" not in sys.path:  # the current folder; last, so that it hides nothing that is installed
             sys.path.append("")
         return _load(module, attribute, name)
-    near = get_close_matches(name, TASKS, n=1)
-    meant = f" Did you mean {near[0]!r}?" if near else ""
     raise InputError(
-        f"There is no task {name!r}.{meant} There are: {', '.join(TASKS)}, or your own as "
-        "package.module:Class."
+        f"There is no task {name!r}.{did_you_mean(name, TASKS)} There are: {', '.join(TASKS)}, or your own "
+        "as package.module:Class."
     )
 
 

@@ -18,11 +18,10 @@ Two candidates for one place are an error, never a choice.
 
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from itertools import chain, product
 from typing import NamedTuple
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, did_you_mean
 
 PAIRS = (
     ("text", "text_pair"),
@@ -126,11 +125,9 @@ def column_number(column: str | int) -> int | None:
 
 
 def unknown_column(column: str | int, names: Sequence[str], where: str) -> InputError:
-    """Says which columns there are, the one that `column` may be a slip for first."""
-    nearest = get_close_matches(str(column), names, n=1, cutoff=0.5)
-    listed = _listed([*nearest, *(name for name in names if name not in nearest)])
-    meant = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return InputError(f"{where}: no column {column!r}. There are: {listed}.{meant}")
+    """Says which columns there are, and for which of them `column` may be a slip."""
+    meant = did_you_mean(str(column), names)
+    return InputError(f"{where}: no column {column!r}. There are: {_listed(names)}.{meant}")
 
 
 def _plain(name: str) -> str:

@@ -12,6 +12,7 @@ from bertsmith.text.building import Progress, build
 from bertsmith.text.manifest import CorpusManifest, CorpusSettings, Shard, Split
 from bertsmith.text.ray_engine import Engine, require_engine
 from bertsmith.text.shards import read_shard
+from bertsmith.validation import first_problem
 
 __all__ = ["Corpus", "CorpusSettings", "Document", "build_corpus"]
 
@@ -43,8 +44,8 @@ class Corpus:
             manifest = CorpusManifest.model_validate(read_json(path / "manifest.json"))
         except (ValidationError, RecipeError) as error:
             raise CorpusError(
-                f"{path / 'manifest.json'} is not the manifest of a corpus of this version "
-                f"({_first_line(error)}). Build the corpus again."
+                f"{path / 'manifest.json'} is not the manifest of a corpus of this version: "
+                f"{_said(error)} Build the corpus again."
             ) from error
         corpus = cls(path, manifest)
         corpus._check_sizes()
@@ -112,8 +113,5 @@ def build_corpus(
     return Corpus.open(out)
 
 
-def _first_line(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return str(error)
+def _said(error: Exception) -> str:
+    return first_problem(error, CorpusManifest) if isinstance(error, ValidationError) else str(error)

@@ -1,11 +1,11 @@
 """The typed settings of a corpus build, and the manifest that says what came of it."""
 
-from difflib import get_close_matches
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from bertsmith.errors import RecipeError
+from bertsmith.validation import first_problem
 
 Split = Literal["train", "heldout"]
 Format = Literal["auto", "file", "blank-lines", "lines", "wikiextractor", "jsonl", "csv", "tsv", "parquet"]
@@ -40,14 +40,7 @@ class CorpusSettings(Strict):
         try:
             return validate(values)
         except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(map(str, first["loc"]))
-            if first["type"] == "extra_forbidden":
-                near = get_close_matches(name, cls.model_fields, n=1)
-                meant = f" Did you mean {near[0]}?" if near else ""
-                raise RecipeError(f"A corpus has no setting called {name}.{meant}") from error
-            expected = first["msg"].removeprefix("Input should be ")
-            raise RecipeError(f"{name}: expected {expected}, found {first['input']!r}.") from error
+            raise RecipeError(f"corpus: {first_problem(error, cls)}") from error
 
 
 class Counts(Strict):

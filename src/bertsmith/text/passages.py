@@ -20,6 +20,7 @@ from bertsmith.errors import InputError
 from bertsmith.text.manifest import Strict
 from bertsmith.text.sentences import split
 from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.validation import first_problem
 
 Offsets = npt.NDArray[np.int64]  # (T, 2)
 
@@ -48,10 +49,7 @@ class PassageSettings(Strict):
         try:
             return PassageSettings.model_validate(self.model_dump() | dict(values))
         except ValidationError as error:
-            first = error.errors()[0]
-            raise InputError(
-                f"{first['loc'][0]} of passages: {first['msg']}, found {first['input']!r}."
-            ) from error
+            raise InputError(f"passages: {first_problem(error, PassageSettings)}") from error
 
     def within(self, room: int) -> "PassageSettings":
         """The same for a model that reads `room` tokens, if that is less."""

@@ -11,13 +11,12 @@ import os
 import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from hashlib import sha256
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from platform import python_version
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, did_you_mean
 from bertsmith.text.docstrings import documentation
 from bertsmith.text.prose import prose
 from bertsmith.text.sentences import RawDocument
@@ -73,9 +72,8 @@ def find_packages(source: str) -> list[Package]:
     wanted = [_normalised(name) for name in source.removeprefix(PREFIX).split(",") if name.strip()]
     for name in wanted:
         if name != STANDARD_LIBRARY and name not in installed:
-            near = get_close_matches(name, installed, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise InputError(f"{source}: no package {name} is installed here.{hint}")
+            meant = did_you_mean(name, installed)
+            raise InputError(f"{source}: no package {name} is installed here.{meant}")
     packages = [
         _package(name, installed[name], source) for name in wanted or sorted(installed) if name in installed
     ]

@@ -14,7 +14,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertsmith.errors import TokenizerError
+from bertsmith.validation import first_problem
 
+_WHAT_IS_READ = (
+    "Bertsmith reads WordPiece and byte-level BPE tokenizers as BERT and RoBERTa have them, and no regular "
+    "expressions from the file."
+)
 #: RoBERTa's file has 2 MB, ModernBERT's 4 MB, multilingual BERT's 3 MB.
 MAX_BYTES = 32 * 2**20
 
@@ -204,7 +209,7 @@ def read_tokenizer_json(path: Path) -> dict[str, Any]:
     try:
         TokenizerFile.model_validate_json(text)
     except ValidationError as error:
-        raise TokenizerError(f"{path}: {_first_problem(error)}") from None
+        raise TokenizerError(f"{path}: {first_problem(error, TokenizerFile)} {_WHAT_IS_READ}") from None
     return content | {"padding": None, "truncation": None}
 
 
@@ -227,13 +232,3 @@ def _without_repeats(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]
         counts = Counter(key for key, _ in pairs)
         raise TokenizerError(f"{path} holds the key {counts.most_common(1)[0][0]!r} twice in one object.")
     return found
-
-
-def _first_problem(error: ValidationError) -> str:
-    problem = error.errors(include_url=False, include_input=True)[0]
-    place = ".".join(str(part) for part in problem["loc"])
-    found = repr(problem.get("input"))
-    return (
-        f"`{place}` is not allowed: {problem['msg']} (found {found[:80]}). Bertsmith reads WordPiece and "
-        "byte-level BPE tokenizers as BERT and RoBERTa have them, and no regular expressions from the file."
-    )

@@ -12,8 +12,7 @@ from importlib import resources
 from itertools import pairwise
 from typing import Any
 
-from bertsmith.errors import InputError
-from bertsmith.training.settings import nearest
+from bertsmith.errors import InputError, did_you_mean
 
 HERE = "here"
 _MEASURED = ("here-cpu", "here-cuda")
@@ -66,9 +65,9 @@ def find_accelerator(name: str) -> Accelerator:
     longer = [
         entry for entry in table if entry.startswith(wanted)
     ]  # a100 means one of its kinds, not the a10
-    near = nearest(wanted, longer or [HERE, *table])
+    meant = did_you_mean(wanted, longer or [HERE, *table])
     raise InputError(
-        f"Unknown hardware {name!r}.{near} There are: {HERE} (this machine, measured), {', '.join(table)}."
+        f"Unknown hardware {name!r}.{meant} There are: {HERE} (this machine, measured), {', '.join(table)}."
     )
 
 

@@ -6,9 +6,9 @@ and under [settings] in the recipe.
 
 from typing import Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from bertsmith.errors import RecipeError
+from bertsmith.errors import RecipeError, did_you_mean
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.training.settings import (
@@ -19,7 +19,6 @@ from bertsmith.training.settings import (
     RunSettings,
     Settings,
     check,
-    nearest,
     override,
 )
 
@@ -174,12 +173,7 @@ def make_finetune_recipe(values: dict[str, Any], overrides: list[str]) -> Finetu
 
 def task_settings(recipe: FinetuneRecipe, task: type[Task[Any]]) -> Any:
     """The task's own settings, checked. Raises RecipeError."""
-    try:
-        settings = task.Settings.model_validate(recipe.settings)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise RecipeError(f"{task.name}: {key}: {first['msg']}, found {first['input']!r}.") from error
+    settings = check(task.Settings, recipe.settings, task.name)
     room = settings.max_length - _SPECIAL_TOKENS
     if "stride" in recipe.settings and settings.stride is not None and settings.stride >= room:
         raise RecipeError(
@@ -198,4 +192,4 @@ def _refuse_unknown(values: dict[str, Any], task: type[Task[Any]]) -> None:
                 "model is measured and saved."
             )
         if key not in known:
-            raise RecipeError(f"finetune: unknown key {key!r}.{nearest(key, known)}")
+            raise RecipeError(f"finetune: unknown key {key!r}.{did_you_mean(key, known)}")

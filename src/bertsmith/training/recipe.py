@@ -10,9 +10,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertsmith.errors import RecipeError
+from bertsmith.errors import RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, Family, make_config, preset
-from bertsmith.training.settings import RunSettings, Settings, check, nearest, override, read_toml
+from bertsmith.training.settings import RunSettings, Settings, check, override, read_toml
 
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
@@ -194,7 +194,7 @@ def find_recipe(name: str) -> Path:
         return Path(name)
     if name in recipe_names():
         return Path(str(resources.files("bertsmith").joinpath("recipes", f"{name}.toml")))
-    near = nearest(name, recipe_names())
+    meant = did_you_mean(name, recipe_names())
     raise RecipeError(
-        f"No recipe {name!r}: neither a file nor one of ours ({', '.join(recipe_names())}).{near}"
+        f"No recipe {name!r}: neither a file nor one of ours ({', '.join(recipe_names())}).{meant}"
     )

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from bertsmith.errors import RecipeError
+from bertsmith.errors import RecipeError, did_you_mean
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.settings import Settings, check, nearest, override
+from bertsmith.training.settings import Settings, check, override
 
 Choice = dict[str, float | int]  # dotted name of a setting → its value
 
@@ -135,4 +135,4 @@ def _refuse_unknown(keys: list[str], task: str) -> None:
     ]
     for key in keys:
         if key.split(".")[0] not in known:
-            raise RecipeError(f"tune: unknown key {key!r}.{nearest(key, known)}")
+            raise RecipeError(f"tune: unknown key {key!r}.{did_you_mean(key, known)}")

@@ -3,7 +3,6 @@
 On the command line, settings have dotted names: `optimizer.learning_rate=3e-4`.
 """
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -11,6 +10,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertsmith.errors import RecipeError
+from bertsmith.validation import first_problem
 
 
 class Settings(BaseModel):
@@ -105,7 +105,7 @@ class RunSettings(Settings):
         return {}
 
 
-Kind = TypeVar("Kind", bound=Settings)
+Kind = TypeVar("Kind", bound=BaseModel)
 
 
 def check(kind: type[Kind], values: dict[str, Any], where: str) -> Kind:
@@ -113,7 +113,7 @@ def check(kind: type[Kind], values: dict[str, Any], where: str) -> Kind:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(_explain(error, where, kind)) from error
+        raise RecipeError(f"{where}: {first_problem(error, kind)}") from error
 
 
 def read_toml(path: Path, name: str) -> dict[str, Any]:
@@ -142,30 +142,3 @@ def override(values: dict[str, Any], change: str) -> None:
     other = {"steps": "hours", "hours": "steps"}.get(key)
     if other is not None:  # the run's length on the command line replaces the recipe's
         values.pop(other, None)
-
-
-def _explain(error: ValidationError, where: str, kind: type[Settings]) -> str:
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key {key!r}.{nearest(key, _keys(kind))}"
-    message = first["msg"].removeprefix("Value error, ")
-    found = "" if isinstance(first["input"], dict | BaseModel) else f", found {first['input']!r}"
-    return f"{where}: {key + ': ' if key else ''}{message[0].lower() + message[1:]}{found}."
-
-
-def _keys(settings: type[BaseModel], prefix: str = "") -> list[str]:
-    """Every dotted name, sections among them."""
-    names: list[str] = []
-    for name, field in settings.model_fields.items():
-        names.append(prefix + name)
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Settings):
-            names += _keys(kind, f"{prefix}{name}.")
-    return names
-
-
-def nearest(name: str, choices: list[str]) -> str:
-    near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
-    near = near or [choice for choice in choices if choice.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]][:1]
-    return f" Did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,57 @@
+"""What pydantic refuses, as a sentence of ours."""
+
+import re
+import reprlib
+from collections.abc import Iterator, Mapping
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from bertsmith.errors import did_you_mean
+
+# The value may come from a stranger's file, of any size.
+_SHORTENED = reprlib.Repr()
+_SHORTENED.maxstring = _SHORTENED.maxother = 80
+# Where a value may be of several types, pydantic puts the one it tried into the key: class_weights.literal[…]
+_TYPE_TRIED = re.compile(r"[a-z-]*\[.*\]")
+# Of these the value is all that stands around the fault.
+_OF_THE_WHOLE = ("missing", "value_error")
+
+
+def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first thing that `model` refused, with its full stop: the key, what was expected, what was found.
+
+    An unknown key comes with the nearest that `model` knows.
+    """
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"] if not _TYPE_TRIED.fullmatch(str(part)))
+    if first["type"] == "missing":
+        return f"the key {key!r} is missing."
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {key!r}.{_meant(key, list(_keys(model.model_fields)))}"
+    of_the_whole = first["type"] in _OF_THE_WHOLE and isinstance(first["input"], dict | BaseModel)
+    found = "" if of_the_whole else f", found {_SHORTENED.repr(first['input'])}"
+    return f"{key + ': ' if key else ''}{_plain(first['msg'])}{found}."
+
+
+def _plain(message: str) -> str:
+    """Without pydantic's ways of beginning; what a validator of ours says stays as it is."""
+    if message.startswith("Value error, "):
+        return message.removeprefix("Value error, ")
+    message = re.sub("^Input should be ", "expected ", message)
+    return message[0].lower() + message[1:]
+
+
+def _meant(key: str, known: list[str]) -> str:
+    """The nearest; else the same name in another section."""
+    elsewhere = [other for other in known if other.rpartition(".")[2] == key.rpartition(".")[2]]
+    return did_you_mean(key, known) or did_you_mean(key, elsewhere, cutoff=0)
+
+
+def _keys(fields: Mapping[str, FieldInfo], prefix: str = "") -> Iterator[str]:
+    """Every dotted name, sections among them."""
+    for name, field in fields.items():
+        yield prefix + name
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _keys(kind.model_fields, f"{prefix}{name}.")
