@@ -1,12 +1,16 @@
-"""Threads and precision of a run."""
+"""Threads, device and precision of a run."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from machines import PLAIN
 
+from bertsmith.errors import RecipeError
 from bertsmith.training import machine as machines
 from bertsmith.training.distributed import Ranks
-from bertsmith.training.machine import set_up_machine
+from bertsmith.training.hardware import Gpu
+from bertsmith.training.machine import plain_machine, set_up_machine
 from bertsmith.training.settings import HardwareSettings
 
 
@@ -30,9 +34,22 @@ def test_threads(
     found: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", found.append)
     monkeypatch.setattr(machines, "matmul_flops", lambda *_, **__: 1e11)
-    monkeypatch.setattr(machines, "join", lambda _: Ranks(0, ranks))
+    monkeypatch.setattr(machines, "join", lambda _: Ranks(0, ranks, 0, ranks))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if asked is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
     set_up_machine(HardwareSettings(threads=threads), None, PLAIN)
     assert found == [expected]
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "join", lambda _: Ranks(1, 2, 1, 2))
+    one_gpu = replace(PLAIN, gpus=(Gpu("only", 10**9, (8, 0)),))
+    with pytest.raises(RecipeError, match=r"2 processes .* has 1 GPUs\. Start as many: torchrun"):
+        set_up_machine(HardwareSettings(device="cuda"), None, one_gpu)
+
+
+def test_bfloat16_is_refused_where_a_gpu_lacks_it() -> None:
+    old = replace(PLAIN, gpus=(Gpu("old", 10**9, (7, 0)),))
+    with pytest.raises(RecipeError, match=r"compute capability 7\.0 has no bfloat16"):
+        plain_machine(HardwareSettings(device="cuda", precision="bfloat16"), None, old)

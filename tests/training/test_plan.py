@@ -218,3 +218,24 @@ def test_steps_of_phases_are_where_the_loop_changes_over(steps: int, weights: li
 def test_how_often_a_pause_is_due(every: float, steps: int, times: int) -> None:
     """The last evaluation and the last checkpoint come at the end, due or not."""
     assert times_due(every, steps) == times
+
+
+def test_several_gpus_have_their_shares_of_the_batch_in_memory() -> None:
+    """BERT-large in batches of 131,072 tokens does not fit into one H100, and fits into each of eight."""
+    one, eight = (plan("bert-large", hardware="h100", gpus=gpus) for gpus in (1, 8))
+    assert any("does not fit" in warning for warning in one.warnings) and not eight.warnings
+    assert eight.micro_batch_tokens < one.micro_batch_tokens
+
+
+def test_divided_weights_are_planned() -> None:
+    whole, divided = (
+        plan("bert-large", f"hardware.shard={shard}", hardware="h100", gpus=8) for shard in ("none", "full")
+    )
+    assert divided.memory.total < whole.memory.total
+    assert divided.memory.moments == pytest.approx(whole.memory.moments / 8, rel=0.001)
+    assert divided.parts[-3].name == "exchange of weights and gradients"
+
+
+def test_an_assumed_share_widens_the_range() -> None:
+    assumed, measured = (plan("bert-base", hardware=name) for name in ("l4", "a100-80"))
+    assert assumed.error > measured.error

@@ -13,7 +13,8 @@ from bertsmith.training.distributed import Ranks
 from bertsmith.training.hardware import Gpu, Hardware
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe, check_recipe
-from bertsmith.training.resources import require_resources, step_bytes
+from bertsmith.training.resources import require_resources
+from bertsmith.training.step_memory import activation_bytes
 
 DATA = {"batch_size": 16, "sequence_lengths": [32], "sequence_shares": [1.0]}
 MACHINE = Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(), micro_batch_tokens=256)
@@ -35,14 +36,16 @@ def hardware_with(memory: int) -> Hardware:
 
 
 def needed(model: PretrainingModel, machine: Machine = MACHINE) -> int:
-    """Weight, gradient and two moments of four bytes each, and what a micro-batch keeps."""
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    return 16 * weights + step_bytes(model, recipe_of(), machine)
+    """Weight, gradient and two moments of four bytes each, AdamW's counts of steps, what a micro-batch keeps,
+    and the copy of weight and moments that a checkpoint is written from.
+    """
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    return (16 + 12) * sum(sizes) + 4 * len(sizes) + activation_bytes(model, recipe_of(), machine)
 
 
 def test_a_steps_memory_grows_with_the_micro_batch_up_to_the_batch(model: PretrainingModel) -> None:
     def bytes_of(tokens: int) -> int:
-        return step_bytes(model, recipe_of(), replace(MACHINE, micro_batch_tokens=tokens))
+        return activation_bytes(model, recipe_of(), replace(MACHINE, micro_batch_tokens=tokens))
 
     layers = 256 * 2 * 24 * 32
     assert bytes_of(256) == int(4 * (layers + 256 * 0.15 * 1000))
@@ -54,7 +57,7 @@ def test_a_steps_memory_grows_with_the_micro_batch_up_to_the_batch(model: Pretra
 def test_a_rank_keeps_its_share_of_the_batch(model: PretrainingModel) -> None:
     whole = replace(MACHINE, micro_batch_tokens=100_000)
     four = replace(whole, ranks=Ranks(0, 4))
-    assert 4 * step_bytes(model, recipe_of(), four) == step_bytes(model, recipe_of(), whole)
+    assert 4 * activation_bytes(model, recipe_of(), four) == activation_bytes(model, recipe_of(), whole)
 
 
 def test_just_enough_memory_is_enough(model: PretrainingModel, tmp_path: Path) -> None:
@@ -65,18 +68,21 @@ def test_just_enough_memory_is_enough(model: PretrainingModel, tmp_path: Path) -
 
 
 def test_ranks_of_one_machine_share_its_memory(model: PretrainingModel, tmp_path: Path) -> None:
-    machine = replace(MACHINE, ranks=Ranks(0, 2))
+    machine = replace(MACHINE, ranks=Ranks(0, 2, 0, 2))
     enough = 2 * needed(model, machine)
     require_resources(model, recipe_of(), machine, hardware_with(enough), tmp_path)
     with pytest.raises(ResourceError):
         require_resources(model, recipe_of(), machine, hardware_with(enough - 2), tmp_path)
+    on_two_machines = replace(machine, ranks=Ranks(0, 2, 0, 1))
+    require_resources(model, recipe_of(), on_two_machines, hardware_with(enough // 2), tmp_path)
 
 
 def test_ranks_that_divide_the_weights_need_less_each(model: PretrainingModel, tmp_path: Path) -> None:
-    """A quarter of weight, gradient and moments, and all weights while they are gathered."""
-    four = replace(MACHINE, ranks=Ranks(0, 4), sharded=True)
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    enough = 4 * (16 * weights // 4 + 4 * weights + step_bytes(model, recipe_of(), four))
+    """A quarter of everything, and all weights while they are gathered."""
+    four = replace(MACHINE, ranks=Ranks(0, 4, 0, 4), sharded=True)
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    divided, whole = (16 + 12) * sum(sizes) // 4, 4 * sum(sizes) + 4 * len(sizes)
+    enough = 4 * (divided + whole + activation_bytes(model, recipe_of(), four))
     require_resources(model, recipe_of(), four, hardware_with(enough), tmp_path)
     with pytest.raises(ResourceError):
         require_resources(model, recipe_of(), four, hardware_with(enough - 4), tmp_path)

@@ -16,6 +16,7 @@ from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.accelerators import Accelerator
 from bertsmith.training.step_cost import (
     Implementation,
+    Part,
     exchange_seconds,
     operations_by_part,
     step_parts,
@@ -132,3 +133,17 @@ def test_only_what_the_last_backward_pass_does_not_hide_is_waited_for() -> None:
     assert waiting(100_000, 1) == pytest.approx(whole - products * 2 / 3)
     assert waiting(100_000, 4) == pytest.approx(whole - products / 4 * 2 / 3)
     assert waiting(10, 1) == 0
+
+
+def test_gpus_that_divide_the_weights_exchange_them_for_every_micro_batch() -> None:
+    """Gathered forward and backward, and the gradients scattered: three halves of an all-reduce."""
+    config, step = config_with(0.1), StepAmounts(4, 512, 4 * 128**2, 76)
+
+    def parts(micro_batches: int, sharded: bool) -> dict[str, Part]:
+        made = step_parts(config, 100_000, step, True, GPU, 4, micro_batches, sharded=sharded)
+        return {part.name: part for part in made}
+
+    products = sum(operations_by_part(config, step, True).values()) / 4 / 0.5e12
+    waiting = parts(2, True)["exchange of weights and gradients"].seconds
+    assert waiting == pytest.approx(2 * 1.5 * exchange_seconds(4 * 100_000, GPU, 4) - products)
+    assert parts(1, True)["optimiser"].seconds == parts(1, False)["optimiser"].seconds / 4

@@ -10,7 +10,9 @@ from bertsmith.model.config import make_config
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.accelerators import Accelerator
 from bertsmith.training.checkpoint import Progress, TrainingState, save_training_state
+from bertsmith.training.distributed import Ranks
 from bertsmith.training.fitting import largest_micro_batch, memory_warnings
+from bertsmith.training.machine import Machine
 from bertsmith.training.optimizer import make_optimizer, optimizer_tensors
 from bertsmith.training.recipe import Recipe, check_recipe
 from bertsmith.training.settings import OptimizerSettings
@@ -30,6 +32,11 @@ def recipe() -> Recipe:
     return check_recipe({"steps": 10, "optimizer": {"warmup": 1}, "data": data}, "test")
 
 
+def one(micro_batch_tokens: int, of: int = 1, sharded: bool = False) -> Machine:
+    """One of some processes."""
+    return Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(0, of), micro_batch_tokens, sharded)
+
+
 def bytes_of(tensors: list[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -45,7 +52,7 @@ def stepped(model: PretrainingModel) -> dict[str, torch.Tensor]:
 
 def test_weights_gradients_and_moments_are_exactly_those_of_the_run(model: PretrainingModel) -> None:
     state = stepped(model)
-    predicted = step_memory(model, recipe(), 256)
+    predicted = step_memory(model, recipe(), one(256))
     assert predicted.weights == bytes_of(list(model.parameters()))
     assert predicted.gradients == bytes_of([p.grad for p in model.parameters() if p.grad is not None])
     assert predicted.moments == bytes_of(list(state.values()))
@@ -54,7 +61,7 @@ def test_weights_gradients_and_moments_are_exactly_those_of_the_run(model: Pretr
 
 def test_a_blueprint_tells_the_same(model: PretrainingModel) -> None:
     plan = blueprint(lambda: PretrainingModel(model.config))
-    assert step_memory(plan, recipe(), 256) == step_memory(model, recipe(), 256)
+    assert step_memory(plan, recipe(), one(256)) == step_memory(model, recipe(), one(256))
     assert checkpoint_bytes(plan) == checkpoint_bytes(model)
 
 
@@ -71,23 +78,41 @@ def gpu_with(memory: float) -> Accelerator:
 
 
 def test_what_fits_gets_no_warning(model: PretrainingModel) -> None:
-    needed = step_memory(model, recipe(), 512).total
-    assert memory_warnings(model, recipe(), 512, gpu_with(needed)) == []
-    assert len(memory_warnings(model, recipe(), 512, gpu_with(needed - 1))) == 1
+    needed = step_memory(model, recipe(), one(512)).total
+    assert memory_warnings(model, recipe(), one(512), gpu_with(needed)) == []
+    assert len(memory_warnings(model, recipe(), one(512), gpu_with(needed - 1))) == 1
 
 
 def test_the_micro_batch_advised_fits_and_twice_as_many_tokens_do_not(model: PretrainingModel) -> None:
-    memory = step_memory(model, recipe(), 512).total - 1
-    advised = largest_micro_batch(model, recipe(), memory)
+    memory = step_memory(model, recipe(), one(512)).total - 1
+    advised = largest_micro_batch(model, recipe(), one(0), memory)
     assert advised == 256
-    assert step_memory(model, recipe(), advised).total <= memory < step_memory(model, recipe(), 512).total
-    (warning,) = memory_warnings(model, recipe(), 2048, gpu_with(memory))
+    assert (
+        step_memory(model, recipe(), one(advised)).total
+        <= memory
+        < step_memory(model, recipe(), one(512)).total
+    )
+    (warning,) = memory_warnings(model, recipe(), one(2048), gpu_with(memory))
     assert "a small GPU has" in warning
     assert "data.micro_batch_tokens=256 would" in warning
 
 
 def test_where_no_micro_batch_fits_larger_hardware_is_named(model: PretrainingModel) -> None:
-    assert largest_micro_batch(model, recipe(), 1000) is None
-    (warning,) = memory_warnings(model, recipe(), 512, gpu_with(1000))
-    assert "each holds the whole model" in warning
-    assert "--hardware l4 would hold it" in warning
+    assert largest_micro_batch(model, recipe(), one(0), 1000) is None
+    (warning,) = memory_warnings(model, recipe(), one(512), gpu_with(1000))
+    assert "No micro-batch is small enough: --hardware l4 would hold it." in warning
+
+
+def test_of_several_each_keeps_its_share_of_the_batch(model: PretrainingModel) -> None:
+    alone, of_eight = (step_memory(model, recipe(), one(4096, of=count)) for count in (1, 8))
+    assert of_eight.activations * 8 == alone.activations
+    assert of_eight.total - of_eight.activations == alone.total - alone.activations
+    assert memory_warnings(model, recipe(), one(4096, of=8), gpu_with(of_eight.total)) == []
+    assert len(memory_warnings(model, recipe(), one(4096), gpu_with(of_eight.total))) == 1
+
+
+def test_weights_that_are_divided_are_the_advice_where_they_fit(model: PretrainingModel) -> None:
+    memory = step_memory(model, recipe(), one(32, of=8, sharded=True)).total
+    assert memory < step_memory(model, recipe(), one(32, of=8)).total
+    (warning,) = memory_warnings(model, recipe(), one(4096, of=8), gpu_with(memory))
+    assert "hardware.shard=full would divide weights, gradients and moments between the GPUs" in warning

@@ -83,7 +83,7 @@ def _save_together(path: Path, state: TrainingState, part: Part) -> None:
     try:
         with atomic_folder(own, replace=True) as partial:
             written["hashes"] = _write_part(partial, state, part)
-    except ResourceError as error:
+    except (ResourceError, OSError) as error:
         written["error"] = str(error)
     of_all = [json.loads(text) for text in part.gather(json.dumps(written))]
     errors = [each["error"] for each in of_all if each["error"]]

@@ -34,6 +34,8 @@ class CheckpointWriter:
         self.finish()
         _copy(state.weights, self._weights)
         _copy(state.optimizer, self._optimizer)
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         copy = TrainingState(state.progress, self._weights, self._optimizer)
         self._writing = self._thread.submit(save_training_state, folder, copy, self.keep, self.part)
 
@@ -61,7 +63,10 @@ class CheckpointWriter:
 
 
 def _copy(tensors: dict[str, Tensor], into: dict[str, Tensor]) -> None:
+    """From a GPU at the full speed of its link, which takes memory that stays where it is (pinned)."""
     for name, tensor in tensors.items():
         if name not in into:
-            into[name] = torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format)
-        into[name].copy_(tensor.detach())
+            into[name] = torch.empty(
+                tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda
+            )
+        into[name].copy_(tensor.detach(), non_blocking=tensor.is_cuda)

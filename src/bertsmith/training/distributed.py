@@ -12,11 +12,12 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's number among `count`, and its number on its own machine."""
+    """This process's number among `count`, and its number among the `local_count` on its own machine."""
 
     rank: int = 0
     count: int = 1
     local: int = 0
+    local_count: int = 1
 
     @property
     def is_first(self) -> bool:
@@ -29,7 +30,9 @@ def join(device: str) -> Ranks:
         return Ranks()
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    return Ranks(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    local_count = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
+    return Ranks(dist.get_rank(), dist.get_world_size(), local, local_count)
 
 
 def leave() -> None:
@@ -42,9 +45,15 @@ def add_over_ranks(values: dict[str, float], device: torch.device) -> dict[str, 
     """Each value summed over all ranks."""
     if not dist.is_initialized():
         return values
-    total = torch.tensor(list(values.values()), dtype=torch.float64, device=device)
-    dist.all_reduce(total)
+    total = sum_over_ranks(torch.tensor(list(values.values()), dtype=torch.float64, device=device))
     return dict(zip(values, total.tolist(), strict=True))
+
+
+def sum_over_ranks(tensor: Tensor) -> Tensor:
+    """The sum of every rank's tensor, which takes the place of the one that is given."""
+    if dist.is_initialized():
+        dist.all_reduce(tensor)
+    return tensor
 
 
 def gather_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None = None) -> list[Tensor]:

@@ -1,46 +1,60 @@
 """Does a planned run fit into a GPU's memory, and what would? Bytes."""
 
+from dataclasses import replace
+
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.accelerators import Accelerator, accelerators
+from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.step_memory import step_memory
+from bertsmith.training.step_memory import step_memory, tokens_at_once
 
 _GB = 1e9
 
 
 def memory_warnings(
-    model: PretrainingModel, recipe: Recipe, micro_batch_tokens: int, hardware: Accelerator
+    model: PretrainingModel, recipe: Recipe, machine: Machine, hardware: Accelerator
 ) -> list[str]:
-    """Nothing where it fits; else what is needed, and what would do: a smaller micro-batch, a larger GPU."""
-    memory = step_memory(model, recipe, micro_batch_tokens)
-    if memory.total <= hardware.memory:
+    """Nothing where it fits; else what is needed, and what would do: a smaller micro-batch, weights divided
+    between the GPUs, a larger GPU.
+    """
+    needed = step_memory(model, recipe, machine).total
+    if needed <= hardware.memory:
         return []
     said = (
-        f"This does not fit: about {memory.total / _GB:.1f} GB are needed with {micro_batch_tokens:,} tokens "
-        f"at a time, and {hardware.title} has {hardware.memory / _GB:.1f} GB."
+        f"This does not fit: about {needed / _GB:.1f} GB are needed with "
+        f"{tokens_at_once(recipe, machine):,} tokens at a time, and {hardware.title} has "
+        f"{hardware.memory / _GB:.1f} GB."
     )
-    fitting = largest_micro_batch(model, recipe, hardware.memory)
+    fitting = largest_micro_batch(model, recipe, machine, hardware.memory)
     if fitting is not None:
         return [f"{said} data.micro_batch_tokens={fitting} would, with the same result."]
-    larger = [
-        entry.name
-        for entry in sorted(accelerators().values(), key=lambda entry: entry.memory)
-        if step_memory(model, recipe, max(recipe.data.sequence_lengths)).total <= entry.memory
-    ]
-    advice = f"--hardware {larger[0]} would hold it" if larger else "choose a smaller model.size"
-    return [
-        f"{said} No micro-batch is small enough, and more GPUs don't help, since each holds the whole model: "
-        f"{advice}."
-    ]
+    return [f"{said} No micro-batch is small enough: {_advice(model, recipe, machine, hardware)}."]
 
 
-def largest_micro_batch(model: PretrainingModel, recipe: Recipe, memory: float) -> int | None:
+def _advice(model: PretrainingModel, recipe: Recipe, machine: Machine, hardware: Accelerator) -> str:
+    several = machine.ranks.count > 1
+    divided = replace(machine, sharded=True)
+    if several and largest_micro_batch(model, recipe, divided, hardware.memory) is not None:
+        return "hardware.shard=full would divide weights, gradients and moments between the GPUs"
+    for entry in sorted(accelerators().values(), key=lambda entry: entry.memory):
+        if largest_micro_batch(model, recipe, machine, entry.memory) is not None:
+            return f"--hardware {entry.name} would hold it"
+    return "choose a smaller model.size"
+
+
+def largest_micro_batch(
+    model: PretrainingModel, recipe: Recipe, machine: Machine, memory: float
+) -> int | None:
     """The largest power of two, from the longest sequence up, that fits; None if none does."""
+
+    def fits(tokens: int) -> bool:
+        return step_memory(model, recipe, replace(machine, micro_batch_tokens=tokens)).total <= memory
+
     longest = max(recipe.data.sequence_lengths)
     tokens = 1 << (longest - 1).bit_length()
-    if step_memory(model, recipe, tokens).total > memory:
+    if not fits(tokens):
         return None
-    most = recipe.data.batch_size * longest
-    while tokens < most and step_memory(model, recipe, 2 * tokens).total <= memory:
+    most = recipe.data.batch_size * longest / machine.ranks.count
+    while tokens < most and fits(2 * tokens):
         tokens *= 2
     return tokens

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bertsmith.data.batch import Sequences
 from bertsmith.data.split import split
 from bertsmith.tasks.objective import Objective
-from bertsmith.training.distributed import add_over_ranks, gather_over_ranks
+from bertsmith.training.distributed import gather_over_ranks, sum_over_ranks
 from bertsmith.training.machine import Machine
 from bertsmith.training.sharding import clip_gradients, distribute, exchange, with_whole_weights
 
@@ -57,16 +57,19 @@ class Gradients:
         totals = torch.zeros(len(counts), device=self.machine.device)
         micro_batches = self._own_or_spare(parts)
         for number, (micro_batch, weight) in enumerate(micro_batches, start=1):
-            with exchange(self._computation, number == len(micro_batches)), self.machine.autocast():
-                losses = self._losses(micro_batch)
-                # the ranks' gradients are averaged, but the loss is a sum: hence the factor
-                shares = torch.stack([losses[name] / counts[name] for name in counts]) * weight
+            with exchange(self._computation, number == len(micro_batches)):
+                with self.machine.autocast():
+                    losses = self._losses(micro_batch)
+                    # the ranks' gradients are averaged, but the loss is a sum: hence the factor
+                    shares = torch.stack([losses[name] / counts[name] for name in counts]) * weight
                 (shares.sum() * ranks.count).backward()
             totals += shares.detach()
         norm = clip_gradients(self.task.model, self.clip)
-        mean = dict(zip(counts, totals.tolist(), strict=True))
-        everywhere = add_over_ranks({**mean, "stop": float(stop())}, self.machine.device)
-        return StepResult(stop=everywhere.pop("stop") > 0, losses=everywhere, gradient_norm=norm)
+        stopped = torch.full_like(totals[:1], float(stop()))
+        everywhere = sum_over_ranks(torch.cat([totals, stopped]).double())
+        # read together, since the host waits for a GPU each time it reads
+        *means, asked, length = torch.cat([everywhere, norm.double().view(1)]).tolist()
+        return StepResult(dict(zip(counts, means, strict=True)), gradient_norm=length, stop=asked > 0)
 
     def with_whole_weights(self, compute: Callable[[], T]) -> T:
         """`compute()`, without a gradient and in the machine's precision, however the model is divided."""
@@ -82,7 +85,8 @@ class Gradients:
         parts = split(sequences, self.machine.ranks.count, self.machine.micro_batch_tokens)
         (micro_batch, _), *_ = self._own_or_spare(parts)
         with self.machine.autocast():
-            torch.stack(list(self._losses(micro_batch).values())).sum().backward()
+            loss = torch.stack(list(self._losses(micro_batch).values())).sum()
+        loss.backward()
         self.task.model.zero_grad()
 
     @property

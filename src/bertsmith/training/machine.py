@@ -40,6 +40,12 @@ def set_up_machine(settings: HardwareSettings, micro_batch_tokens: int | None, h
     device = _device(settings, hardware)
     ranks = join(device.type)
     if device.type == "cuda":
+        if ranks.local >= len(hardware.gpus):
+            there = len(hardware.gpus)
+            raise RecipeError(
+                f"{ranks.local_count} processes were started on this machine, which has {there} GPUs. "
+                f"Start as many: torchrun --nproc-per-node {there}."
+            )
         device = torch.device("cuda", ranks.local)
         torch.cuda.set_device(device)
     torch.set_num_threads(settings.threads or _threads(hardware, ranks))
@@ -64,11 +70,15 @@ def _threads(hardware: Hardware, ranks: Ranks) -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if ranks.count == 1 and asked.isdecimal() and int(asked) > 0:
         return int(asked)
-    return max(1, hardware.threads // ranks.count)
+    return max(1, hardware.threads // ranks.local_count)
 
 
 def _precision(settings: HardwareSettings, device: torch.device, hardware: Hardware) -> torch.dtype:
     named = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}[settings.precision]
+    if named == torch.bfloat16 and device.type == "cuda" and hardware.precision != named:
+        raise RecipeError(
+            f"hardware.precision = bfloat16, but {hardware.precision_reason}. Choose auto or float32."
+        )
     return named or (hardware.precision if device.type == hardware.device.type else torch.float32)
 
 

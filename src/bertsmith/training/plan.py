@@ -7,22 +7,27 @@ The parts are counted where they belong: `workload` (steps and tokens), `step_co
 import math
 from dataclasses import dataclass
 
+import torch
+
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.training.accelerators import HERE, Accelerator, find_accelerator
+from bertsmith.training.distributed import Ranks
 from bertsmith.training.fitting import memory_warnings
 from bertsmith.training.hardware import Hardware
-from bertsmith.training.machine import CPU_MICRO_BATCH, CUDA_MICRO_BATCH
+from bertsmith.training.machine import CPU_MICRO_BATCH, CUDA_MICRO_BATCH, Machine
 from bertsmith.training.plan_inputs import find_inputs
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.run_cost import RunCost
 from bertsmith.training.step_cost import Part
-from bertsmith.training.step_memory import Memory, checkpoint_bytes, step_memory
+from bertsmith.training.step_memory import Memory, checkpoint_bytes, step_memory, tokens_at_once
 from bertsmith.training.this_accelerator import measure_here
 from bertsmith.training.workload import PhaseWork
 
 # How far a prediction may be off. The largest miss among published runs that no share was taken from is 13 %
-# (docs/plan.md), and a share of one model is taken for others; of this machine the rest is measured now.
-ERROR, ERROR_HERE = 0.25, 0.20
+# (docs/plan.md), and a share of one model is taken for others; of this machine the rest is measured now. A
+# share that is only assumed may be anything between a third and two thirds.
+ERROR, ERROR_HERE, ERROR_ASSUMED = 0.25, 0.20, 0.50
+_FLOAT = 4  # bytes
 _FEW_TOKENS = 8192  # of a GPU in a step: what takes it about as long as the host needs to start all kernels
 
 
@@ -75,45 +80,44 @@ def plan(
     Raises RecipeError for a recipe that contradicts itself, InputError for unknown hardware.
     """
     recipe = _recipe(recipe, overrides)
-    _check(recipe, gpus, tokens)
+    _check(recipe, gpus, tokens, price_per_hour)
     inputs = find_inputs(recipe)
-    machine = _machine(hardware, gpus, recipe)
-    usual = CPU_MICRO_BATCH if machine.name == "here-cpu" else CUDA_MICRO_BATCH
-    micro_batch = recipe.data.micro_batch_tokens or usual
+    accelerator = _accelerator(hardware, gpus, recipe)
+    machine = _one_of(gpus, accelerator, recipe)
     checkpoint = checkpoint_bytes(inputs.model)
-    cost = RunCost(recipe, inputs, machine, gpus, micro_batch, checkpoint)
+    cost = RunCost(recipe, inputs, accelerator, machine, checkpoint)
     phases = cost.work(tokens)
     steps = sum(phase.steps for phase in phases)
     training = cost.steps_bill(phases)
     parts = (*training, *cost.pauses_bill(steps))
     hours = sum(part.seconds for part in parts) / 3600
     trained = sum(phase.tokens for phase in phases)
-    memory = step_memory(inputs.model, recipe, micro_batch)
+    memory = step_memory(inputs.model, recipe, machine)
     return Plan(
         recipe=recipe,
-        hardware=machine,
+        hardware=accelerator,
         gpus=gpus,
         hours=hours,
-        error=ERROR_HERE if machine.is_here else ERROR,
+        error=_error(accelerator),
         cost=None if price_per_hour is None else price_per_hour * hours * gpus,
         steps=steps,
         tokens=trained,
         tokens_per_second=trained / sum(part.seconds for part in training),
         epochs=None if inputs.store is None else trained / max(len(inputs.store.tokens), 1),
-        share=machine.share(inputs.config.hidden_size),
+        share=accelerator.share(inputs.config.hidden_size),
         weights=inputs.weights,
-        micro_batch_tokens=micro_batch,
+        micro_batch_tokens=tokens_at_once(recipe, machine),
         memory=memory,
         checkpoint_bytes=checkpoint,
-        disk_bytes=(recipe.checkpoint.keep + 1) * checkpoint + memory.weights,
+        disk_bytes=(recipe.checkpoint.keep + 1) * checkpoint + _FLOAT * inputs.weights,
         phases=phases,
         parts=parts,
         notes=(
             *inputs.notes,
-            *_weak_grounds(machine, inputs.config.hidden_size, recipe.hardware.precision),
-            *_few_tokens(phases, machine, gpus),
+            *_weak_grounds(accelerator, inputs.config.hidden_size, recipe.hardware.precision),
+            *_few_tokens(phases, accelerator, gpus),
         ),
-        warnings=tuple(memory_warnings(inputs.model, recipe, micro_batch, machine)),
+        warnings=tuple(memory_warnings(inputs.model, recipe, machine, accelerator)),
     )
 
 
@@ -127,11 +131,13 @@ def _recipe(recipe: str | Recipe, overrides: tuple[str, ...]) -> Recipe:
     return recipe
 
 
-def _check(recipe: Recipe, gpus: int, tokens: float | None) -> None:
+def _check(recipe: Recipe, gpus: int, tokens: float | None, price: float | None) -> None:
     if gpus < 1:
         raise InputError(f"gpus must be at least 1, found {gpus}.")
     if tokens is not None and not 0 < tokens < math.inf:
         raise InputError(f"tokens must be a positive number, found {tokens:g}.")
+    if price is not None and not 0 <= price < math.inf:
+        raise InputError(f"price_per_hour must be a number from 0 up, found {price:g}.")
     if recipe.data.batch_size < gpus:
         raise RecipeError(
             f"data.batch_size = {recipe.data.batch_size} leaves some of the {gpus} GPUs without a sequence. "
@@ -139,7 +145,27 @@ def _check(recipe: Recipe, gpus: int, tokens: float | None) -> None:
         )
 
 
-def _machine(hardware: str | Accelerator, gpus: int, recipe: Recipe) -> Accelerator:
+def _one_of(gpus: int, accelerator: Accelerator, recipe: Recipe) -> Machine:
+    """One of the processes, for all that is counted from shapes."""
+    usual = CPU_MICRO_BATCH if accelerator.name == "here-cpu" else CUDA_MICRO_BATCH
+    return Machine(
+        device=torch.device("meta"),
+        precision=getattr(torch, accelerator.precision),
+        peak=accelerator.peak,
+        ranks=Ranks(0, gpus),
+        micro_batch_tokens=recipe.data.micro_batch_tokens or usual,
+        sharded=recipe.hardware.shard == "full" and gpus > 1,
+    )
+
+
+def _error(accelerator: Accelerator) -> float:
+    """How far the hours may be off, as a share of them."""
+    if accelerator.share_source.startswith("assumed"):
+        return ERROR_ASSUMED
+    return ERROR_HERE if accelerator.is_here else ERROR
+
+
+def _accelerator(hardware: str | Accelerator, gpus: int, recipe: Recipe) -> Accelerator:
     """By name, or measured now; given ones are taken as they are."""
     if isinstance(hardware, Accelerator):
         return hardware
@@ -148,7 +174,11 @@ def _machine(hardware: str | Accelerator, gpus: int, recipe: Recipe) -> Accelera
     found = Hardware.detect()
     there = 0 if recipe.hardware.device == "cpu" else len(found.gpus)
     if gpus > max(1, there):
-        what = f"only {there} GPUs" if there else "no GPU to use, and its processor counts as one"
+        what = (
+            f"only {there} GPU{'s' * (there > 1)}"
+            if there
+            else "no GPU to use, and its processor counts as one"
+        )
         raise InputError(f"gpus is {gpus}, but this machine has {what}. Name the hardware to plan for.")
     return measure_here(recipe.hardware, found)
 

@@ -8,9 +8,9 @@ from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
+from bertsmith.training.step_memory import step_memory
 
-_BYTES_A_WEIGHT = 16  # float32 weight, gradient and AdamW's two moments
-_ACTIVATIONS_A_LAYER = 24  # values of width H kept for the backward pass, a token and layer (post-norm, GELU)
+_CHECKPOINT_BYTES = 12  # a weight's, and of its two moments
 
 
 def require_resources(
@@ -18,11 +18,13 @@ def require_resources(
 ) -> None:
     """Raises ResourceError with what is needed and what there is."""
     weights = sum(parameter.numel() for parameter in model.parameters())
-    on_disk = (recipe.checkpoint.keep + 1) * 12 * weights + 4 * weights
+    checkpoint = _CHECKPOINT_BYTES * weights
+    on_disk = (recipe.checkpoint.keep + 1) * checkpoint + 4 * weights
     require_free_space(out, on_disk, "The run's checkpoints and model")
-    needed = weight_bytes(weights, machine) + step_bytes(model, recipe, machine)
+    needed = step_memory(model, recipe, machine).total
     if machine.device.type == "cpu":
-        available, where = hardware.memory_available // machine.ranks.count, "this machine has free"
+        needed += checkpoint // (machine.ranks.count if machine.sharded else 1)  # the copy that is written
+        available, where = hardware.memory_available // machine.ranks.local_count, "this machine has free"
     else:
         available, where = min(gpu.memory for gpu in hardware.gpus), "the GPU has"
     if needed > available:
@@ -31,21 +33,3 @@ def require_resources(
             f"{machine.micro_batch_tokens:,} tokens at a time), but {where} {available / 1e9:.1f} GB. "
             "Choose a smaller model.size or data.micro_batch_tokens."
         )
-
-
-def weight_bytes(weights: int, machine: Machine) -> int:
-    """Of one process. One that holds a part has all weights as well, at the start and in an evaluation."""
-    if not machine.sharded:
-        return _BYTES_A_WEIGHT * weights
-    return _BYTES_A_WEIGHT * weights // machine.ranks.count + 4 * weights
-
-
-def step_bytes(model: PretrainingModel, recipe: Recipe, machine: Machine) -> int:
-    """Roughly what the forward pass of one micro-batch of a rank keeps."""
-    config = model.config
-    longest = max(recipe.data.sequence_lengths)
-    share = -(-recipe.data.batch_size * longest // machine.ranks.count)  # of the global batch
-    tokens = max(min(machine.micro_batch_tokens, share), longest)
-    hidden = tokens * config.num_hidden_layers * _ACTIVATIONS_A_LAYER * config.hidden_size
-    vocabulary = tokens * recipe.masking.chosen * config.vocab_size
-    return int(4 * (hidden + vocabulary))

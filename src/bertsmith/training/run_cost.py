@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bertsmith.training.accelerators import Accelerator
+from bertsmith.training.machine import Machine
 from bertsmith.training.plan_inputs import PlanInputs
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.step_cost import Part, step_parts
@@ -17,13 +18,12 @@ _DISK_BANDWIDTH = 1e9  # bytes a second, written, flushed and hashed: a checkpoi
 
 @dataclass(frozen=True)
 class RunCost:
-    """Prices a recipe on `gpus` of a kind, each of which computes `micro_batch_tokens` at a time."""
+    """Prices a recipe on one kind of hardware; `machine` is one of its processes."""
 
     recipe: Recipe
     inputs: PlanInputs
     hardware: Accelerator
-    gpus: int
-    micro_batch_tokens: int
+    machine: Machine
     checkpoint_bytes: int
 
     @cached_property
@@ -60,14 +60,16 @@ class RunCost:
         return [evaluation, Part("checkpoints", 0.0, written, written / _DISK_BANDWIDTH)]
 
     def _bill(self, step: StepAmounts) -> list[Part]:
+        gpus = self.machine.ranks.count
         return step_parts(
             self.inputs.config,
             self.inputs.weights,
             step,
             self.inputs.next_sentence,
             self.hardware,
-            self.gpus,
-            micro_batches=max(1, math.ceil(step.tokens / self.gpus / self.micro_batch_tokens)),
+            gpus,
+            micro_batches=max(1, math.ceil(step.tokens / gpus / self.machine.micro_batch_tokens)),
+            sharded=self.machine.sharded,
         )
 
     def _counts(self, tokens: float | None) -> list[int]:

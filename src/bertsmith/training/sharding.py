@@ -71,9 +71,10 @@ def _divide(computation: Computation, machine: Machine) -> None:
 
 
 def exchange(computation: nn.Module, wanted: bool) -> AbstractContextManager[None]:
-    """Whether ranks exchange gradients after the next backward pass, or each adds up its own."""
-    if isinstance(computation, FSDPModule):
-        computation.set_requires_gradient_sync(wanted)
+    """Whether ranks exchange gradients after the next backward pass, or each adds up its own.
+
+    Those that divide the model always do: a rank that adds up its own holds gradients of the whole model.
+    """
     if isinstance(computation, DistributedDataParallel) and not wanted:
         context: AbstractContextManager[None] = computation.no_sync()
         return context
@@ -151,11 +152,11 @@ def whole_tensors(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str,
     return kept
 
 
-def clip_gradients(model: nn.Module, longest: float) -> float:
+def clip_gradients(model: nn.Module, longest: float) -> Tensor:
     """Shortens the gradient of all weights to `longest`; returns its norm before, over all ranks' rows."""
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = nn.utils.get_total_norm(gradients, foreach=True)
     norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
     nn.utils.clip_grads_with_norm_(parameters, longest, norm, foreach=True)
-    return float(norm)
+    return norm

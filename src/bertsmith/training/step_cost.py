@@ -7,7 +7,8 @@ V vocabulary, L sequence length.
                   implementation; the encoder's are linear in tokens, attention's quadratic in the length
     attention     where its weights are written to memory (Bertsmith never does on a GPU): bytes / bandwidth
     optimiser     bytes of weights, gradients and moments / bandwidth
-    exchange      a ring's all-reduce of the gradients, less what hides behind the last backward pass
+    exchange      a ring's all-reduce of the gradients, less what hides behind the last backward pass; with
+                  hardware.shard=full also the weights, for every micro-batch
 
 Loading data is not in it: it happens beside the training, hundreds of times as fast (bench/loader.py).
 """
@@ -23,6 +24,8 @@ _REACHED = 0.8
 # Of a float32 weight: AdamW reads weight, gradient and two moments and writes three of them (28); clipping
 # reads the gradient for its norm, then reads and writes it (12).
 _OPTIMIZER_BYTES = 40
+# Of a weight that travels to the GPUs that lack it, in the precision of the products.
+_BYTES_GATHERED = {"float32": 4, "bfloat16": 2, "float16": 2}
 # Scores written; scaled, masked, softmax, dropout, each read and written; read for the product with the
 # values: ten. About as many in the backward pass.
 ATTENTION_PASSES = 20
@@ -88,8 +91,11 @@ def step_parts(
     gpus: int,
     micro_batches: int = 1,
     how: Implementation = OURS,
+    sharded: bool = False,
 ) -> list[Part]:
-    """The seconds of a step, part by part. `micro_batches` are those of one GPU."""
+    """The seconds of a step, part by part. `micro_batches` are those of one GPU; `sharded` GPUs hold a part
+    of the weights each.
+    """
     speed = gpus * hardware.peak * hardware.share(config.hidden_size)
     bandwidth = _REACHED * hardware.memory_bandwidth
     scores = config.num_hidden_layers * config.num_attention_heads * step.squares
@@ -100,13 +106,20 @@ def step_parts(
         seconds = operations / speed + moved / (gpus * bandwidth)
         parts.append(Part(name, operations, moved, seconds))
     computing = sum(part.seconds for part in parts)
-    optimizer = float(_OPTIMIZER_BYTES * weights)
+    optimizer = float(_OPTIMIZER_BYTES * weights) / (gpus if sharded else 1)
     parts.append(Part("optimiser", 0.0, optimizer * gpus, optimizer / bandwidth))
-    # two thirds of a micro-batch are its backward pass, during which gradients already travel
-    hidden_behind = computing / micro_batches * 2 / 3
     exchanged = float(how.gradient_bytes * weights)
+    if sharded:
+        # a micro-batch gathers the weights forward and backward and scatters its gradients: each half of an
+        # all-reduce, and the next layer's travel while one is computed
+        gathered = 2.0 * _BYTES_GATHERED[hardware.precision] * weights
+        exchanged, hidden_behind = micro_batches * (gathered + exchanged) / 2, computing
+    else:
+        # two thirds of a micro-batch are its backward pass, during which gradients already travel
+        hidden_behind = computing / micro_batches * 2 / 3
     waiting = max(0.0, exchange_seconds(exchanged, hardware, gpus) - hidden_behind)
-    parts.append(Part("exchange of gradients", 0.0, _moved_by_ring(exchanged, gpus), waiting))
+    name = "exchange of weights and gradients" if sharded else "exchange of gradients"
+    parts.append(Part(name, 0.0, _moved_by_ring(exchanged, gpus), waiting))
     return parts
 
 

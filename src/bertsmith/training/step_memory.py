@@ -1,4 +1,4 @@
-"""The memory of one GPU and the size of a checkpoint, from names and shapes alone. Bytes."""
+"""The memory of one process and the size of a checkpoint, from names and shapes alone. Bytes."""
 
 import json
 from collections.abc import Mapping
@@ -8,12 +8,11 @@ import torch
 from torch import nn
 
 from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.training.distributed import Ranks
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.resources import step_bytes
 
 _FLOAT = 4
+_ACTIVATIONS_A_LAYER = 24  # values of width H kept for the backward pass, a token and layer (post-norm, GELU)
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _STATE_FILE = 700  # bytes of state.json, which holds numbers and hashes alone
 _HEADER_LENGTH, _HEADER_ALIGNMENT = 8, 8
@@ -21,7 +20,7 @@ _HEADER_LENGTH, _HEADER_ALIGNMENT = 8, 8
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one GPU. The first three are exact; `activations` is the rough bound that a run checks itself by."""
+    """Of one process. The first three are exact; `activations` is a rough bound."""
 
     weights: int
     gradients: int
@@ -33,14 +32,37 @@ class Memory:
         return self.weights + self.gradients + self.moments + self.activations
 
 
-def step_memory(model: PretrainingModel, recipe: Recipe, micro_batch_tokens: int, gpus: int = 1) -> Memory:
-    """What training takes. `model` may be a blueprint: nothing but shapes is read."""
+def step_memory(model: PretrainingModel, recipe: Recipe, machine: Machine) -> Memory:
+    """What training takes. `model` may be a blueprint: nothing but shapes is read.
+
+    A process that holds a part of everything has all weights as well, at the start and in an evaluation.
+    """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     size = _FLOAT * sum(parameter.numel() for parameter in trained)
     weights = _FLOAT * sum(parameter.numel() for parameter in model.parameters())
-    machine = Machine(torch.device("cpu"), torch.float32, 1.0, Ranks(0, gpus), micro_batch_tokens)
-    activations = step_bytes(model, recipe, machine)
-    return Memory(weights, size, 2 * size + _FLOAT * len(trained), activations)
+    parts = machine.ranks.count if machine.sharded else 1
+    return Memory(
+        weights=weights + weights // parts if machine.sharded else weights,
+        gradients=size // parts,
+        moments=2 * size // parts + _FLOAT * len(trained),
+        activations=activation_bytes(model, recipe, machine),
+    )
+
+
+def activation_bytes(model: PretrainingModel, recipe: Recipe, machine: Machine) -> int:
+    """Roughly what the forward pass of one micro-batch of a rank keeps."""
+    config = model.config
+    tokens = tokens_at_once(recipe, machine)
+    hidden = tokens * config.num_hidden_layers * _ACTIVATIONS_A_LAYER * config.hidden_size
+    vocabulary = tokens * recipe.masking.chosen * config.vocab_size
+    return int(_FLOAT * (hidden + vocabulary))
+
+
+def tokens_at_once(recipe: Recipe, machine: Machine) -> int:
+    """Of one rank: no more than its share of the global batch, no fewer than a sequence."""
+    longest = max(recipe.data.sequence_lengths)
+    share = -(-recipe.data.batch_size * longest // machine.ranks.count)
+    return max(min(machine.micro_batch_tokens, share), longest)
 
 
 def checkpoint_bytes(model: nn.Module) -> int:

@@ -19,11 +19,11 @@ def measure_here(settings: HardwareSettings | None = None, hardware: Hardware | 
 
     On the device, in the precision and with the threads that training by `settings` would take.
     """
-    hardware = hardware or Hardware.detect()
+    hardware, threads = hardware or Hardware.detect(), torch.get_num_threads()
     machine = set_up_machine(settings or HardwareSettings(), None, hardware)
     on_gpu = machine.device.type == "cuda"
     processor = f"{hardware.processor}, threads: {torch.get_num_threads()}"
-    return entry_for_here(
+    measured = entry_for_here(
         machine.device.type,
         title=hardware.gpus[0].name if on_gpu else processor,
         precision=str(machine.precision).removeprefix("torch."),
@@ -31,6 +31,8 @@ def measure_here(settings: HardwareSettings | None = None, hardware: Hardware | 
         memory=float(min(gpu.memory for gpu in hardware.gpus) if on_gpu else hardware.memory_available),
         memory_bandwidth=memory_bandwidth(machine.device),
     )
+    torch.set_num_threads(threads)  # as the caller had them
+    return measured
 
 
 def memory_bandwidth(device: torch.device, seconds: float = 0.5) -> float:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import MissingExtra, RecipeError, TrainingStopped
+from bertsmith.errors import RecipeError, TrainingStopped, require
 from bertsmith.training.best import Best
 from bertsmith.training.distributed import leave
 from bertsmith.training.finetune_recipe import FinetuneRecipe
@@ -87,7 +87,7 @@ def tune(
     `resume`, goes on where a search was interrupted, or to more `trials`. One process only.
     Raises MissingExtra without optuna, and what `finetune` raises, before anything is trained.
     """
-    _require_optuna()
+    require("optuna", "tune", "bertsmith tune")
     given = {"task": task, "model": model, "train": train, "out": out, "dev": dev, "test": test}
     search = make_search({k: v for k, v in (given | values).items() if v is not None}, list(overrides))
     trials = open_search(search, Path(out), resume)
@@ -178,10 +178,3 @@ def _try_next(
     state = DIVERGED if not finite else PRUNED if pruned else COMPLETE
     seconds = time.monotonic() - begun
     return Trial(number, choice, state, max(finite, default=None), seconds, run.step, scores)
-
-
-def _require_optuna() -> None:
-    try:
-        import optuna  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("optuna", "tune", "bertsmith tune") from error
