@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import Worker, interleave, ratio, report, serve
+from harness import Worker, interleave, ratio, report, resident, serve
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 MODEL, SEED = "minilm", 0
@@ -58,7 +58,7 @@ def main() -> None:
         serve(_Side(options.worker, embed, real_texts(options.texts)))
         return
     chosen = [side for side in SIDES if side == "ours" or side in options.sides]
-    missing = [side for side in chosen if side.startswith("onnx") and not _has_onnx(options)]
+    missing = [side for side in chosen if side.startswith("onnx") and not has_onnx(options.onnx_python)]
     there = [side for side in chosen if side not in missing]
     sides = {side: _start(side, options) for side in there}
     with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +126,7 @@ class _Side:
         vectors = self.embed(self.texts)
         seconds = time.perf_counter() - started
         np.save(Path(request["folder"]) / f"{self.name}.npy", vectors)
-        return {"seconds": seconds, "texts": len(self.texts), "peak": _peak()}
+        return {"seconds": seconds, "texts": len(self.texts), "peak": resident("VmHWM")}
 
 
 def _ours(folder: str, threads: int) -> Embed:
@@ -149,7 +149,7 @@ def _theirs(folder: str, threads: int) -> Embed:
 def _onnx(folder: str, threads: int) -> Embed:
     from sentence_transformers import SentenceTransformer
 
-    return _encode(SentenceTransformer(folder, backend="onnx", model_kwargs=_session(threads)))
+    return _encode(SentenceTransformer(folder, backend="onnx", model_kwargs=session_settings(threads)))
 
 
 def _onnx_int8(folder: str, threads: int) -> Embed:
@@ -159,7 +159,7 @@ def _onnx_int8(folder: str, threads: int) -> Embed:
     with tempfile.TemporaryDirectory() as made:
         SentenceTransformer(folder, backend="onnx").save_pretrained(made)
         export_dynamic_quantized_onnx_model(SentenceTransformer(made, backend="onnx"), "avx2", made)
-        settings = _session(threads) | {"file_name": "onnx/model_quint8_avx2.onnx"}
+        settings = session_settings(threads) | {"file_name": "onnx/model_quint8_avx2.onnx"}
         return _encode(SentenceTransformer(made, backend="onnx", model_kwargs=settings))
 
 
@@ -173,7 +173,8 @@ def _folder() -> str:
     return str(locate_model(MODEL).folder)
 
 
-def _session(threads: int) -> dict[str, Any]:
+def session_settings(threads: int) -> dict[str, Any]:
+    """For sentence-transformers: ONNX Runtime on so many threads."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -201,13 +202,9 @@ def _reqa_sentences() -> list[str]:
     return list(found["candidates"])
 
 
-def _peak() -> int:
-    """Bytes of resident memory, by Linux's own account."""
-    return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
-
-
-def _has_onnx(options: argparse.Namespace) -> bool:
-    command = [options.onnx_python, "-c", "import optimum.onnxruntime, sentence_transformers"]
+def has_onnx(python: str) -> bool:
+    """Whether the interpreter finds what the ONNX sides need."""
+    command = [python, "-c", "import optimum.onnxruntime, sentence_transformers"]
     return subprocess.run(command, capture_output=True).returncode == 0
 
 

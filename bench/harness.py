@@ -73,6 +73,11 @@ def spread(ratios: Mapping[str, float]) -> str:
     return f"{ratios['median']:.2f} ({ratios['lowest']:.2f} – {ratios['highest']:.2f})"
 
 
+def resident(entry: str) -> int:
+    """Bytes of this process by Linux's own account: VmRSS now, VmHWM at most so far."""
+    return 1024 * int(Path("/proc/self/status").read_text().split(f"{entry}:")[1].split()[0])
+
+
 def environment() -> dict[str, Any]:
     """What a figure needs beside it."""
     import torch
