@@ -9,7 +9,8 @@
 VENV ?= .venv
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
-BENCH ?= $(filter-out bench/harness.py bench/material.py bench/labelled.py $(wildcard bench/trainer*.py),$(sort $(wildcard bench/*.py)))
+NO_SCRIPTS := harness material labelled growing_step growth_plot varied_text trainer trainer_answers trainer_tasks
+BENCH ?= $(filter-out $(NO_SCRIPTS:%=bench/%.py),$(sort $(wildcard bench/*.py)))
 BIN := $(VENV)/bin
 
 # The first interpreter that really runs (a version manager's shim may exist and fail), is of a version that

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -30,23 +29,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         corpus, tokenizer, store = (f"{folder}/{name}" for name in ("corpus", "tokenizer", "store"))
         rows = [
-            _measure("corpus build", options.source, "--out", corpus),
-            _measure("tokenizer train", corpus, "--out", tokenizer),
-            _measure("corpus tokenize", corpus, "--tokenizer", tokenizer, "--out", store),
+            ("corpus build", *measure("corpus build", options.source, "--out", corpus)),
+            ("tokenizer train", *measure("tokenizer train", corpus, "--out", tokenizer)),
+            ("corpus tokenize", *measure("corpus tokenize", corpus, tokenizer, "--out", store)),
         ]
-    seconds = sum(float(row["seconds"]) for row in rows)
-    memory = max(int(row["peak MB"]) for row in rows)
-    rows.append({"command": "all", "seconds": f"{seconds:.1f}", "peak MB": memory})
+    rows.append(("all", sum(seconds for _, seconds, _ in rows), max(peak for *_, peak in rows)))
     report(
         "corpus",
         "Raw text to token store",
         "python bench/corpus.py",
-        rows,
+        [
+            {"command": command, "seconds": f"{seconds:.1f}", "peak MB": peak // 10**6}
+            for command, seconds, peak in rows
+        ],
         [f"source: {_name(options.source)}"],
     )
 
 
-def _measure(command: str, *arguments: str) -> dict[str, Any]:
+def measure(command: str, *arguments: str) -> tuple[float, int]:
+    """Seconds and peak bytes of a `bertsmith` command. Ends when it fails."""
     started = time.monotonic()
     process = psutil.Popen(
         [sys.executable, "-m", "bertsmith", *command.split(), *arguments],
@@ -59,7 +60,7 @@ def _measure(command: str, *arguments: str) -> dict[str, Any]:
         time.sleep(0.05)
     if process.returncode:
         raise SystemExit(f"bertsmith {command} failed with status {process.returncode}")
-    return {"command": command, "seconds": f"{time.monotonic() - started:.1f}", "peak MB": peak // 10**6}
+    return time.monotonic() - started, peak
 
 
 def _resident(process: psutil.Process) -> int:
