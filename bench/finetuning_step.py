@@ -1,21 +1,24 @@
-"""Fine-tuning steps on SST-2's sentences beside transformers' Trainer: real tokens per second.
+"""Fine-tuning steps at SST-2's and CoNLL-2003's lengths beside transformers' Trainer: real tokens per second.
 
-    python bench/finetuning_step.py [--rounds 5] [--steps 60]
+    python bench/finetuning_step.py [--rounds 5] [--steps 60] [--data sst2 conll]
 
-Both sides train the MiniLM weights on the same sentences in batches of 32, in turn: ours by the real loop,
-and the Trainer as it comes, which pads to the longest of a batch.
+Both sides train the MiniLM weights on the same sentences in batches of 32, in turn: a class for each of
+SST-2's sentences, a tag for each word of CoNLL-2003's; ours by the real loop, and the Trainer as it comes,
+which pads to the longest of a batch. The target: 2.5 times its speed.
 """
 
 import argparse
 import itertools
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from harness import Worker, interleave, ratio, report, serve
+from harness import Worker, interleave, ratio, report, serve, spread
 from labelled import DATA_SETS, MODEL, find, quiet
 
 _BATCH = 32
+_NAMES = {"sst2": "SST-2, classes", "conll": "CoNLL-2003, tags"}
 _SETTINGS = {
     "epochs": 1,
     "batch_size": _BATCH,
@@ -30,35 +33,47 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--data", nargs="+", choices=tuple(_NAMES), default=list(_NAMES))
+    parser.add_argument("--quick", action="store_true", help="one round of a step; nothing is written")
     parser.add_argument("--worker", choices=("ours", "transformers"))
     options = parser.parse_args()
     if options.worker:
-        serve(quiet({"ours": _Ours, "transformers": _Transformers}[options.worker]()))
+        (name,) = options.data
+        serve(quiet({"ours": _Ours, "transformers": _Transformers}[options.worker](name)))
+    elif options.quick:
+        compare(1, 1, options.data, write=False)
     else:
-        compare(options.rounds, options.steps)
+        compare(options.rounds, options.steps, options.data)
 
 
-def compare(rounds: int, steps: int) -> None:
+def compare(rounds: int, steps: int, data: Sequence[str] = tuple(_NAMES), *, write: bool = True) -> None:
     """Times both sides and reports."""
-    find(DATA_SETS["sst2"].train)
-    sides = {name: Worker(__file__, name) for name in ("ours", "transformers")}
-    answers = interleave(sides, rounds, steps=steps)
-    speed = {side: [a["tokens"] / a["seconds"] for a in given] for side, given in answers.items()}
-    faster = ratio(speed["ours"], speed["transformers"])
-    row = {
-        "data": f"SST-2, batches of {_BATCH}",
-        "ours, real tokens/s": f"{statistics.median(speed['ours']):,.0f}",
-        "transformers, real tokens/s": f"{statistics.median(speed['transformers']):,.0f}",
-        "ratio": f"{faster['median']:.2f} ({faster['lowest']:.2f} – {faster['highest']:.2f})",
-        "ours, ms a step": f"{_milliseconds(answers['ours'], steps):.0f}",
-        "transformers, ms a step": f"{_milliseconds(answers['transformers'], steps):.0f}",
-    }
+    for name in data:
+        find(DATA_SETS[name].train)
+    rows = [_row(name, rounds, steps) for name in data]
     notes = [
         f"{rounds} rounds of {steps} steps on each side in turn, the same sentences on both, after a round "
         "that is not counted; medians. MiniLM weights, dropout as in the checkpoint, gradients clipped at 1."
     ]
-    command = f"python bench/finetuning_step.py --rounds {rounds} --steps {steps}"
-    report("finetuning-step", "Steps of fine-tuning beside transformers' Trainer", command, [row], notes)
+    command = f"python bench/finetuning_step.py --rounds {rounds} --steps {steps} --data {' '.join(data)}"
+    title = "Steps of fine-tuning beside transformers' Trainer"
+    report("finetuning-step", title, command, rows, notes, write=write)
+
+
+def _row(name: str, rounds: int, steps: int) -> dict[str, Any]:
+    sides = {side: Worker(__file__, side, "--data", name) for side in ("ours", "transformers")}
+    answers = interleave(sides, rounds, steps=steps)
+    for worker in sides.values():
+        worker.close()
+    speed = {side: [a["tokens"] / a["seconds"] for a in given] for side, given in answers.items()}
+    return {
+        "data": f"{_NAMES[name]}, batches of {_BATCH}",
+        "ours, real tokens/s": f"{statistics.median(speed['ours']):,.0f}",
+        "transformers, real tokens/s": f"{statistics.median(speed['transformers']):,.0f}",
+        "ratio": spread(ratio(speed["ours"], speed["transformers"])),
+        "ours, ms a step": f"{_milliseconds(answers['ours'], steps):.0f}",
+        "transformers, ms a step": f"{_milliseconds(answers['transformers'], steps):.0f}",
+    }
 
 
 def _milliseconds(answers: list[dict[str, Any]], steps: int) -> float:
@@ -66,13 +81,14 @@ def _milliseconds(answers: list[dict[str, Any]], steps: int) -> float:
 
 
 class _Sentences:
-    """SST-2's training sentences, the next ones for every request."""
+    """A data set's training sentences, the next ones for every request."""
 
-    def __init__(self) -> None:
-        from bertsmith.tasks.classification import Task
+    def __init__(self, name: str) -> None:
+        from bertsmith.tasks.registry import find_task
 
-        data = DATA_SETS["sst2"]
-        self.task = Task(Task.Settings(**data.columns))
+        data = DATA_SETS[name]
+        kind = find_task(data.task)
+        self.task = kind(kind.Settings(**data.columns))
         self.examples = self.task.read(find(data.train))
         self.task.learn_labels(self.examples)
         self.place = 0
@@ -82,14 +98,14 @@ class _Sentences:
         chosen = self.examples[self.place :][: steps * _BATCH]
         self.place += len(chosen)
         if len(chosen) < steps * _BATCH:
-            raise SystemExit(f"SST-2 has {len(self.examples):,} sentences: too few for so many steps.")
+            raise SystemExit(f"There are {len(self.examples):,} sentences: too few for so many steps.")
         return chosen
 
 
 class _Ours(_Sentences):
     """The real loop, one `advance` a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         from bertsmith.model.locate import locate_model
         from bertsmith.tasks.task_checkpoint import begin_task_model
         from bertsmith.text.tokenizer import Tokenizer
@@ -98,7 +114,7 @@ class _Ours(_Sentences):
         from bertsmith.training.machine import set_up_machine
         from bertsmith.training.settings import HardwareSettings
 
-        super().__init__()
+        super().__init__(name)
         keep_memory()
         folder = locate_model(MODEL).folder
         self.tokenizer = Tokenizer.load(folder)
@@ -138,13 +154,13 @@ class _Silent:
 class _Transformers(_Sentences):
     """An epoch of the Trainer, its start and end left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         from trainer import load_model, load_tokenizer
-        from trainer_tasks import Classes
+        from trainer_tasks import USUAL
 
-        super().__init__()
-        self.usual = Classes(load_tokenizer(), list(self.task.labels), 128)
-        self.model = load_model("classification", self.task.labels, 0)
+        super().__init__(name)
+        self.usual = USUAL[self.task.name](load_tokenizer(), list(self.task.labels), 128)
+        self.model = load_model(self.task.name, self.task.labels, 0)
 
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
         from trainer import fit
