@@ -26,6 +26,8 @@ from typing import Any
 
 import torch
 
+sys.path.insert(1, str(Path(__file__).parents[1] / "src"))  # a lent machine has the checkout and no more
+
 from harness import RESULTS, environment, hardware_name
 from on_gpu.clock import Clock, OutOfTime, at_most
 from on_gpu.parts import Parts, Rows
@@ -35,16 +37,21 @@ from on_gpu.scale import full, small
 
 def main() -> int:
     """Parses, runs the parts within their time, and says how many checks failed."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda, but torch finds no CUDA device here")
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cpu" and not options.small:
         print("No CUDA device: nothing to measure. For a dry run: python bench/gpu.py --device cpu --small")
         return 0
     scale = (small if options.small else full)(device)
     run = Parts(scale, compiled=options.compile or (device.type == "cuda" and not options.small))
-    record = _record(options, device)
     plan = _plan(run)
+    if unknown := set(options.parts or ()) - plan.keys():
+        parser.error(f"no part {' or '.join(sorted(unknown))}; there are: {', '.join(plan)}")
     chosen = {name: plan[name] for name in options.parts or plan}
+    record = _record(options, device)
     clock = Clock(60 * options.minutes, {name: weight for name, (weight, _) in chosen.items()})
     for name, (_, rows) in chosen.items():
         seconds = clock.share(name)

@@ -34,14 +34,14 @@ def profile_step(side: Side, prepared: Any, scale: Scale, steps: int = 3) -> Ite
     On a GPU the rest of the duration is the device waiting for its next kernel. Raises nothing where the
     profiler sees no kernels: the rows then say so.
     """
-    duration = min(timed(side, prepared, scale, steps) for _ in range(3)) / steps
+    duration = min(timed(side, [prepared], scale, steps) for _ in range(3)) / steps
     found = _milliseconds(_recorded(side, prepared, scale, steps), scale, steps)
     busy = sum(found.values())
     for name, milliseconds in sorted(found.items(), key=lambda each: -each[1]):
         yield _row(name, milliseconds, duration)
     yield _row("sum of the above", busy, duration)
     if scale.device.type == "cuda":
-        yield _row("the device waits", max(1000 * duration - busy, 0.0), duration)
+        yield _row("the device waits", 1000 * duration - busy, duration)
     yield _row("a step without the profiler", 1000 * duration, duration)
 
 
@@ -58,18 +58,16 @@ def _recorded(side: Side, prepared: Any, scale: Scale, steps: int) -> list[Any]:
         for _ in range(steps):
             side.step(prepared)
         wait(scale)
-    return list(recorded.key_averages())
+    # annotations span kernels that stand in the list themselves
+    return [event for event in recorded.key_averages() if not event.is_user_annotation]
 
 
 def _milliseconds(events: list[Any], scale: Scale, steps: int) -> dict[str, float]:
     """By group, of a step."""
     found: dict[str, float] = {}
     for event in events:
-        if scale.device.type == "cuda":
-            microseconds = event.self_device_time_total if event.device_type == DeviceType.CUDA else 0
-        else:
-            microseconds = event.self_cpu_time_total
-        if microseconds and not event.key.startswith("ProfilerStep"):
+        microseconds = _own(event, scale)
+        if microseconds:
             group = group_of(event.key)
             found[group] = found.get(group, 0.0) + microseconds / 1000 / steps
     return found

@@ -59,7 +59,7 @@ class Pretraining(_Training):
         found = []
         for start in range(0, len(sequences), rows):
             part = sequences.take(np.arange(start, min(start + rows, len(sequences))))
-            batch = pad(part, max(least, 0), self._scale.device, rows if least else len(part))
+            batch = pad(part, max(least, 0), rows if least else len(part))
             chosen = (torch.rand(batch["input_ids"].shape) < _RATE) & batch["attention_mask"].bool()
             batch["labels"] = batch["input_ids"].where(chosen, _IGNORED)
             batch["input_ids"] = batch["input_ids"].where(~chosen, _MASK_ID)
@@ -84,7 +84,7 @@ class Finetune(_Training):
 
     def prepare(self, sequences: Sequences) -> list[Padded]:
         """Keys are numbers of examples. Compiled, all batches are padded to SST-2's longest, 64."""
-        batch = pad(sequences, 64 if self._fixed else 0, self._scale.device, len(sequences))
+        batch = pad(sequences, 64 if self._fixed else 0, len(sequences))
         targets = [self._examples[number].target for number in sequences.keys.astype(int).tolist()]
         return [pinned(batch | {"labels": torch.tensor(targets)}, self._scale.device)]
 
@@ -104,7 +104,7 @@ class Embedding:
     def prepare(self, encoded: Sequence[Encoded]) -> list[tuple[list[int], Padded]]:
         """Padded beforehand."""
         return [
-            (numbers, pinned(pad(_packed(encoded, numbers), 0, self._scale.device), self._scale.device))
+            (numbers, pinned(pad(_packed(encoded, numbers), 0), self._scale.device))
             for numbers in self._batches(encoded)
         ]
 
@@ -143,7 +143,7 @@ def autocast(scale: Scale) -> AbstractContextManager[Any]:
     return torch.autocast(scale.device.type, scale.precision, enabled=scale.precision != torch.float32)
 
 
-def pad(sequences: Sequences, length: int, device: torch.device, rows: int = 0) -> Padded:
+def pad(sequences: Sequences, length: int, rows: int = 0) -> Padded:
     """To `length` or, if that is more, to the longest; to `rows`, the last of them padding alone."""
     longest = max(int(sequences.lengths.max()), length)
     shape = (max(rows, len(sequences)), longest)

@@ -6,13 +6,13 @@ A GPU works on its own time: a measurement begins and ends by waiting for it, an
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
-from harness import ratio
+from harness import ratio, spread
 from on_gpu.clock import OutOfTime, at_most
 from on_gpu.scale import Scale
 
@@ -69,18 +69,19 @@ class Contestant:
             torch.cuda.reset_peak_memory_stats()
         self.side = self.side or self.make()
         self.prepared = [self.side.prepare(work.given) for work in works]
-        for number in range(_WARM_STEPS):
-            self.seconds = timed(self.side, self.prepared[number % len(works)], scale)
+        for number in range(max(_WARM_STEPS, len(works))):
+            self.seconds = timed(self.side, [self.prepared[number % len(works)]], scale)
         self.held = _allocated(scale) - others
         self.memory = _most_allocated(scale) - others
 
 
-def timed(side: Side, prepared: Any, scale: Scale, steps: int = 1) -> float:
-    """Seconds of so many steps on the same work."""
+def timed(side: Side, prepared: Sequence[Any], scale: Scale, times: int = 1) -> float:
+    """Seconds of a step on each work, so many times."""
     wait(scale)
     started = time.perf_counter()
-    for _ in range(steps):
-        side.step(prepared)
+    for _ in range(times):
+        for each in prepared:
+            side.step(each)
     wait(scale)
     return time.perf_counter() - started
 
@@ -105,21 +106,19 @@ def compare(
 def _rounds(
     ready: Sequence[Contestant], works: Sequence[Work], scale: Scale, end: float
 ) -> dict[str, list[float]]:
-    """Tokens per second of each round."""
+    """Tokens per second of each round, in which a side does every work equally often. One at least."""
     speeds: dict[str, list[float]] = {each.name: [] for each in ready}
-    for number in range(scale.rounds):
-        if number and time.monotonic() > end:
-            break
+    tokens = sum(work.tokens for work in works)
+    for _ in range(scale.rounds):
+        started = time.monotonic()
         for each in ready:
             assert each.side is not None
-            steps = max(round(scale.seconds / each.seconds), 1)
-            tokens, taken = 0, 0.0
-            for place, work in enumerate(works):
-                share = steps // len(works) + (place < steps % len(works))
-                if share:
-                    taken += timed(each.side, each.prepared[place], scale, share)
-                    tokens += work.tokens * share
-            speeds[each.name].append(tokens / taken)
+            times = max(round(scale.seconds / each.seconds / len(works)), 1)
+            taken = timed(each.side, each.prepared, scale, times)
+            speeds[each.name].append(times * tokens / taken)
+        now = time.monotonic()
+        if now + (now - started) > end:
+            break
     return speeds
 
 
@@ -142,13 +141,10 @@ def _row(
         "ms a step": f"{1000 * works[0].tokens / speed:.1f}",
         "rounds": len(speeds),
     }
-    return row | {"ours / this": _spread(first, speeds)} if first else row
-
-
-def _spread(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    count = min(len(ours), len(theirs))
-    found: Mapping[str, float] = ratio(ours[:count], theirs[:count])
-    return f"{found['median']:.2f} ({found['lowest']:.2f} – {found['highest']:.2f})"
+    if not first:
+        return row
+    count = min(len(first), len(speeds))
+    return row | {"ours / this": spread(ratio(first[:count], speeds[:count]))}
 
 
 def wait(scale: Scale) -> None:
