@@ -1,6 +1,7 @@
 """Whole runs in the small: they learn, say what they found, and leave a model that predicts the same."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from finetune_toys import ROWS, run, tiny_encoder, write_rows
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError, ModelError, RecipeError
@@ -70,6 +71,18 @@ def test_each_task_learns_better_than_its_most_frequent_answer(
     predictor = Predictor.load(result.model)
     again = predictor.evaluate(tmp_path / "dev.jsonl", tmp_path / "train.jsonl")
     assert again.model[metric] == pytest.approx(side["model"][metric], abs=1e-6)
+
+
+def test_a_pooler_that_starts_at_random_is_said(encoder: Path, tmp_path: Path) -> None:
+    bare = shutil.copytree(encoder, tmp_path / "bare", ignore=shutil.ignore_patterns("bertsmith.json"))
+    tensors = load_file(bare / "model.safetensors")
+    save_file({k: v for k, v in tensors.items() if "pooler" not in k}, bare / "model.safetensors")
+    for folder in ("said", "silent"):
+        (tmp_path / folder).mkdir()
+    said = run("classification", bare, tmp_path / "said")
+    silent = run("classification", encoder, tmp_path / "silent")
+    assert any("has no pooler: starting from random weights" in each for each in said.results.warnings)
+    assert not any("has no pooler" in each for each in silent.results.warnings)
 
 
 def test_results_hold_every_restart_and_figures_of_the_best(finished: FinetuneResult) -> None:

@@ -105,12 +105,16 @@ def load_encoder(folder: Path | str) -> Bert:
 
     `pooler` is None when the file has none. Raises ModelError as `read_checkpoint` and `load_into` do.
     """
-    checkpoint = read_checkpoint(folder)
+    return encoder_of(read_checkpoint(folder), f"{folder}/{WEIGHTS}")
+
+
+def encoder_of(checkpoint: Checkpoint, where: str) -> Bert:
+    """The encoder of what was read from the file `where`. Raises ModelError as `load_into` does."""
     model = blueprint(lambda: Bert(checkpoint.config))
     if "pooler" not in checkpoint.parts:
         model.pooler = None
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("encoder.")}
-    load_into(nn.ModuleDict({"encoder": model}), tensors, checkpoint.config, f"{folder}/{WEIGHTS}")
+    load_into(nn.ModuleDict({"encoder": model}), tensors, checkpoint.config, where)
     return model.eval()
 
 

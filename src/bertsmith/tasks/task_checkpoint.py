@@ -18,9 +18,10 @@ from bertsmith.files import tensors_written_to
 from bertsmith.model.bert import Bert
 from bertsmith.model.blueprint import blueprint
 from bertsmith.model.checkpoint import (
+    WEIGHTS,
     Checkpoint,
     SavesItself,
-    load_encoder,
+    encoder_of,
     load_into,
     read_checkpoint,
     save_checkpoint,
@@ -48,7 +49,7 @@ class Start:
 def begin_task_model(folder: Path | str, task: Task[Any]) -> Start:
     """A pre-trained encoder with a new head, drawn from torch's generator. Raises as `load_encoder` does."""
     checkpoint = read_checkpoint(folder)
-    encoder = load_encoder(folder)
+    encoder = encoder_of(checkpoint, f"{folder}/{WEIGHTS}")
     head = task.head(encoder.config)
     notes = list(checkpoint.notes)
     if head.pooled and encoder.pooler is None:

@@ -3,7 +3,7 @@
 For callers that train many small models and keep what they want of them, as scikit-learn's searches do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 
 from bertsmith.errors import RecipeError
 from bertsmith.model.lora import merge_lora
+from bertsmith.progress import Progress
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
@@ -21,8 +22,6 @@ from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import plain_machine
 from bertsmith.training.start import start_model
 from bertsmith.training.task_run import TaskRun
-
-Progress = Callable[[int, int | None, str], None]
 
 
 def finetune_examples(
@@ -47,7 +46,7 @@ def finetune_examples(
     machine = plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
     devices = [machine.device] if machine.device.type == "cuda" else []
     with torch.random.fork_rng(devices), TemporaryDirectory() as folder:
-        model = start_model(recipe, task, source).to(machine.device)
+        model = start_model(recipe, task, source).model.to(machine.device)
         encoded = encode_examples(task, train, tokenizer)
         held_out = encode_examples(task, dev, tokenizer) if dev else None
         recipe = recipe.completed(model.config.hidden_size, len(encoded))

@@ -103,7 +103,7 @@ def _train_once(
     if resume and (folder / "restart.json").exists():
         return Restart(**read_json(folder / "restart.json"))
     seed = recipe.seed + number - 1
-    model = start_model(recipe, bench.task, bench.source, seed).to(machine.device)
+    model = start_model(recipe, bench.task, bench.source, seed).model.to(machine.device)
     settings = recipe.resolved(len(bench.train), seed)
     facts = run_facts(model, model.config, Path(recipe.train).name, machine)
     if trained_share(model) < 1:

@@ -10,17 +10,20 @@ from bertsmith.model.adaptation import freeze, reinitialise
 from bertsmith.model.dropout import Dropout
 from bertsmith.model.lora import add_lora
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.task_checkpoint import begin_task_model
+from bertsmith.tasks.task_checkpoint import Start, begin_task_model
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 
 
-def start_model(recipe: FinetuneRecipe, task: Task[Any], source: Path, seed: int | None = None) -> TaskModel:
-    """The same weights for the same seed. Raises ModelError for a folder without an encoder, and RecipeError
-    when the task's windows are longer than what the model can read.
+def start_model(recipe: FinetuneRecipe, task: Task[Any], source: Path, seed: int | None = None) -> Start:
+    """The same weights for the same seed, and what the user should know of them.
+
+    Raises ModelError for a folder without an encoder, and RecipeError when the task's windows are longer than
+    what the model can read.
     """
     torch.manual_seed(recipe.seed if seed is None else seed)
-    model = begin_task_model(source, task).model
+    start = begin_task_model(source, task)
+    model = start.model
     _check_room(task, model)
     if recipe.dropout is not None:
         for module in model.modules():
@@ -31,7 +34,7 @@ def start_model(recipe: FinetuneRecipe, task: Task[Any], source: Path, seed: int
     if recipe.lora.rank:
         lora = recipe.lora
         add_lora(model.encoder, lora.rank, lora.alpha, lora.dropout, lora.targets)
-    return model
+    return start
 
 
 def _check_room(task: Task[Any], model: TaskModel) -> None:

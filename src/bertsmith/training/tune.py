@@ -142,7 +142,7 @@ def _try_next(
     number, choice = len(trials), dict(asked.params)
     recipe, folder = search.recipe_of(choice), trial_folder(out, number)
     shutil.rmtree(folder, ignore_errors=True)  # of a trial that was killed: it is short, and run again
-    model = start_model(recipe, bench.task, bench.source).to(bench.machine.device)
+    model = start_model(recipe, bench.task, bench.source).model.to(bench.machine.device)
     settings = recipe.resolved(len(bench.train), recipe.seed)
     pruned = False
 

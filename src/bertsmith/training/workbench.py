@@ -3,7 +3,7 @@ is measured.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +50,15 @@ class Workbench:
         tokenizer = Tokenizer.load(source)
         data = read_labelled_data(task, recipe)
         train, dev = (encode_examples(task, examples, tokenizer) for examples in (data.train, data.dev))
-        config = start_model(recipe, task, source).config
+        start = start_model(recipe, task, source)
+        data = replace(data, warnings=(*start.notes, *data.warnings))
+        config = start.model.config
         layers, width = config.num_hidden_layers, config.hidden_size
         return cls(task, source, tokenizer, data, train, dev, machine, layers, width)
 
     def finish(self, recipe: FinetuneRecipe, run: Path, adapter: Path | None = None) -> TaskModel:
         """The model of a run's best weights, LoRA's merged; with `adapter` these are saved there first."""
-        model = start_model(recipe, self.task, self.source)
+        model = start_model(recipe, self.task, self.source).model
         Best(run / "best", self.task.main_metric).restore(model)
         model.head.finish()
         if adapter is not None:
