@@ -429,6 +429,14 @@ def test_the_command_gives_the_same_recipe_again(run: FinetuneRecipe) -> None:
     assert again.completed(64, 100) == run  # what would be chosen otherwise is given
 
 
+def test_the_command_keeps_weights_of_classes_with_dots_in_their_names(run: FinetuneRecipe) -> None:
+    weights = {"v. 1.0": 2.0, 'said "no"': 0.5}
+    weighted = run.model_copy(update={"settings": run.settings | {"class_weights": weights}})
+    words = [word for word in shlex.split(command(weighted)) if word.startswith("class_weights")]
+    values = {"task": run.task, "model": run.model, "train": run.train, "out": run.out}
+    assert make_finetune_recipe(values, words).settings["class_weights"] == weights
+
+
 def test_settings_that_were_changed_are_marked_with_their_defaults(run: FinetuneRecipe) -> None:
     task, dev = classified()
     html = render_finetune(Path(run.out), run, results_of(task, dev))

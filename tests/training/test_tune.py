@@ -104,6 +104,7 @@ def test_the_best_is_the_highest_score_and_what_it_says_is_trained_again_by_fine
     settings = [f"{name}={value}" for name, value in found.best.choice.items()]
     fixed = [change for change in SMALL if not change.startswith(("trials", "search"))]
     again = finetune("classification", *fixed, *settings, **files, out=str(tmp_path / "again"))
+    assert again.results.restarts[0][:4] == found.results.restarts[0][:4]
     assert again.results.restarts[0].score == found.best.score
     kept, run = (
         load_file(folder / "model" / "model.safetensors") for folder in (found.out, tmp_path / "again")

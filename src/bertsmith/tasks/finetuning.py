@@ -4,7 +4,7 @@ The order is a pure function of (seed, epoch), so that a cursor of two numbers n
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -19,7 +19,7 @@ from bertsmith.model.operations import encoder_operations
 from bertsmith.tasks.encoding import Encoded, lay_out, pack_examples
 from bertsmith.tasks.gradient_cache import GradientCache
 from bertsmith.tasks.objective import Add, Gather
-from bertsmith.tasks.task import Outputs, Task
+from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokenizer import Tokenizer
 
@@ -61,7 +61,6 @@ class Finetuning:
     batch_size: int
     seed: int
     device: torch.device
-    dev_outputs: list[Outputs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.task.bind(self.model.head)
@@ -120,8 +119,8 @@ class Finetuning:
         """The task's metrics on dev, thresholds as they are; every rank measures the same."""
         if self.dev is None:
             return {}
-        self.dev_outputs = outputs_of(self.model, self.dev.encoded, self.device)
-        predictions = self.task.decode(self.dev_outputs, self.dev.examples, self.dev.encoded)
+        outputs = outputs_of(self.model, self.dev.encoded, self.device)
+        predictions = self.task.decode(outputs, self.dev.examples, self.dev.encoded)
         return self.task.metrics(predictions, self.dev.examples)
 
     def _outputs(self, sequences: Sequences) -> Tensor:

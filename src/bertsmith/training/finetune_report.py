@@ -78,8 +78,7 @@ def command(recipe: FinetuneRecipe) -> str:
         words += [f"--{name}", path] if path is not None else []
     words += ["--out", "runs/again"]
     usual = dict(report_tables.flatten(_plain_recipe(_usual(recipe))))
-    settings = {**_plain_recipe(recipe), **recipe.settings}
-    for name, value in report_tables.flatten(settings):
+    for name, value in (*report_tables.flatten(_plain_recipe(recipe)), *recipe.settings.items()):
         if value is None or name in (*files, "task", "model", "out"):
             continue
         if usual.get(name) != value or name in CHOSEN:
@@ -89,6 +88,9 @@ def command(recipe: FinetuneRecipe) -> str:
 
 def _as_override(value: Any) -> str:
     """As TOML has it, which for lists, numbers and truth values is how JSON has it."""
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(name, ensure_ascii=False)}={_as_override(of)}" for name, of in value.items())
+        return f"{{{', '.join(pairs)}}}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

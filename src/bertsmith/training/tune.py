@@ -122,7 +122,10 @@ def _run(search: Search, out: Path, machine: Machine, trials: list[Trial], hear:
     recipe = search.recipe_of(best.choice)
     write_best_recipe(out, recipe, best)
     model = bench.finish(recipe, trial_folder(out, best.number))
-    restart = Restart(recipe.seed, best.score or 0.0, best.steps, best.steps, best.seconds)
+    kept = Best(trial_folder(out, best.number) / "best", bench.task.main_metric)
+    kept.resume(best.steps)
+    assert kept.score is not None
+    restart = Restart(recipe.seed, kept.score, kept.step, best.steps, best.seconds)
     results = bench.measure(model, [restart])
     bench.save(out / "model", model, recipe, results, trials=len(trials))
     write_results(out, recipe, results)
