@@ -71,9 +71,8 @@ class Loop:
         self.schedule = Schedule(recipe.optimizer.learning_rate, recipe.warmup_share)
         self.guard = Guard(recipe.guard.spike_factor)
         self.gradients = Gradients(task, machine, recipe.optimizer.clip)
-        self.optimizer = make_optimizer(
-            task.model, recipe.optimizer
-        )  # of the weights as they are now divided
+        # after the line above, which may divide the weights
+        self.optimizer = make_optimizer(task.model, recipe.optimizer)
         self._writer = CheckpointWriter(recipe.checkpoint.keep, own_part(machine))
         self._interruption = Interruption()
         self._stop_agreed = False
