@@ -14,8 +14,8 @@ def test_what_was_imported_is_said_with_its_notes(
     assert main(["import", str(source), "--out", str(tmp_path / "model")]) == 0
     printed = capsys.readouterr().out
     assert "BertForTokenClassification, layers 1, width 16, 10,185 weights, vocabulary of 402" in printed
-    assert "note: the head classifier" in printed
-    assert "note: no tokenizer was imported: it has 405 pieces, the model 402 rows" in printed
+    assert "Note: the head classifier" in printed
+    assert "Note: no tokenizer was imported: it has 405 pieces, the model 402 rows" in printed
     assert (tmp_path / "model" / "model.safetensors").is_file()
 
 

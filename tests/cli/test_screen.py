@@ -1,6 +1,8 @@
 """Progress and tables, as a terminal and as a log file get them."""
 
 import io
+import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -63,9 +65,26 @@ def test_a_table_keeps_what_looks_like_markup_and_aligns_numbers(capsys: pytest.
     assert "Pieces" in lines
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (1_234_567, "1.2 MB"), (5e12, "5.0 TB")],
-)
-def test_sizes_are_readable(count: float, text: str) -> None:
-    assert screen.readable_bytes(count) == text
+def test_warnings_and_notes_are_one_line_of_the_page_and_obey_no_marks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    long = "[/red] " + "word " * 40 + "\\"
+    screen.print_warning(long)
+    screen.print_note(long)
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [f"Warning: {long}", f"Note: {long}"]
+    assert printed.err == ""
+
+
+def test_json_reads_back_whole_however_long_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"text": "ä [b] " * 100, "numbers": [1, 0.1, None, True]}
+    screen.print_json(value)
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == value
+    assert "ä [b] ä" in printed
+
+
+def test_paths_stand_below_each_other_uncut(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path("runs") / ("long" * 50)
+    screen.print_paths(model=folder, report=Path("[b].html"))
+    assert capsys.readouterr().out == f"\nmodel   {folder}\nreport  [b].html\n"

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.screen import console, print_facts, print_table, progress_bar, readable_bytes
+from bertsmith.cli.screen import console, print_facts, print_table, progress_bar
 from bertsmith.text.manifest import CorpusSettings
 from bertsmith.text.ray_engine import Engine
+from bertsmith.training import units
 
 if TYPE_CHECKING:
     from bertsmith.text.corpus import Corpus, Document
@@ -150,7 +151,7 @@ def verify(path: Path) -> None:
 def _print_summary(corpus: "Corpus") -> None:
     manifest = corpus.manifest
     rows = [
-        (split, counts.documents, counts.sentences, counts.words, readable_bytes(counts.bytes))
+        (split, counts.documents, counts.sentences, counts.words, units.bytes(counts.bytes))
         for split, counts in [
             *((split, entry.counts) for split, entry in manifest.splits.items()),
             ("both", manifest.kept),

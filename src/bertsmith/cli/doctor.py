@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.cli.options import Flag
+from bertsmith.training import units
 
 if TYPE_CHECKING:
     from bertsmith.training.diagnosis import Diagnosis
@@ -24,19 +25,14 @@ def doctor(*, json: Flag = False) -> None:
     bertsmith doctor
     bertsmith doctor --json
     """
+    from bertsmith.cli.screen import print_json
     from bertsmith.training.diagnosis import diagnose
 
     diagnosis = diagnose()
     if json:
-        _print_json(diagnosis)
+        print_json(as_json(diagnosis))
     else:
         _print_page(diagnosis)
-
-
-def _print_json(diagnosis: "Diagnosis") -> None:
-    import json
-
-    print(json.dumps(as_json(diagnosis), indent=2))
 
 
 def as_json(diagnosis: "Diagnosis") -> dict[str, Any]:
@@ -53,7 +49,7 @@ def as_json(diagnosis: "Diagnosis") -> dict[str, Any]:
 
 
 def _print_page(diagnosis: "Diagnosis") -> None:
-    from bertsmith.cli.screen import console, print_facts, print_table
+    from bertsmith.cli.screen import console, print_facts, print_table, print_warning
 
     print_facts("This machine", _machine(diagnosis))
     print_facts("What training uses", _used(diagnosis))
@@ -70,8 +66,7 @@ def _print_page(diagnosis: "Diagnosis") -> None:
     print_table(("size", "parameters", "tokens/s", "a billion tokens"), rows)
     print_facts("Packages", _packages(diagnosis))
     for warning in diagnosis.warnings:
-        console.print("[bold yellow]Warning:[/bold yellow]", end=" ")
-        console.print(warning, markup=False, soft_wrap=True)
+        print_warning(warning)
 
 
 def _machine(diagnosis: "Diagnosis") -> dict[str, str]:
@@ -83,7 +78,7 @@ def _machine(diagnosis: "Diagnosis") -> dict[str, str]:
     ]
     limit = "" if hardware.cpu_limit is None else f", the time of {hardware.cpu_limit:g} granted"
     return {
-        "processor": f"{hardware.processor}, {_counted(hardware.cores, 'core')}{limit}",
+        "processor": f"{hardware.processor}, {units.counted(hardware.cores, 'core')}{limit}",
         "instructions": ", ".join(hardware.instructions) or "none that matter",
         "memory": f"{hardware.memory / gb:.1f} GB, {hardware.memory_available / gb:.1f} GB free",
         "GPU": "; ".join(gpus) or "none that torch can use",
@@ -95,10 +90,11 @@ def _machine(diagnosis: "Diagnosis") -> dict[str, str]:
 def _used(diagnosis: "Diagnosis") -> dict[str, str]:
     hardware = diagnosis.hardware
     precision = str(hardware.precision).removeprefix("torch.")
+    processor = f"the processor, {units.counted(hardware.threads, 'thread')}"
     return {
-        "device": "the GPU" if hardware.gpus else f"the processor, {_counted(hardware.threads, 'thread')}",
+        "device": "the GPU" if hardware.gpus else processor,
         "precision": f"{precision}: {hardware.precision_reason}",
-        "matrix product": _speed(diagnosis.matmul_flops),
+        "matrix product": units.flops(diagnosis.matmul_flops),
         "network": "not needed; only a model given by its hub name is fetched",
     }
 
@@ -115,11 +111,3 @@ def _packages(diagnosis: "Diagnosis") -> dict[str, str]:
 
 def _versions(packages: dict[str, str | None]) -> str:
     return ", ".join(f"{name} {version or 'MISSING'}" for name, version in packages.items())
-
-
-def _speed(flops: float) -> str:
-    return f"{flops / 1e12:.1f} TFLOP/s" if flops >= 1e12 else f"{flops / 1e9:.0f} GFLOP/s"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -41,9 +41,9 @@ def finetune(
     bertsmith finetune retrieval --model minilm --train pairs.jsonl --out runs/search batch_size=64
     """
     from bertsmith.cli.results import show_results
-    from bertsmith.cli.screen import console
+    from bertsmith.cli.screen import console, print_paths
     from bertsmith.training.finetune import finetune as run
 
     result = run(task, *overrides, resume=resume, console=console, **given(files, columns, layout))
     show_results(result.results)
-    console.print(f"\nmodel   {result.model}\nreport  {result.report}", markup=False)
+    print_paths(model=result.model, report=result.report)

@@ -23,7 +23,7 @@ def import_checkpoint(folder: Path, *, out: Path) -> None:
 
     bertsmith pretrain budget init=models/bert-base-cased out=runs/law
     """
-    from bertsmith.cli.screen import console
+    from bertsmith.cli.screen import console, print_note
     from bertsmith.model.legacy import import_legacy
 
     imported = import_legacy(folder, out)
@@ -37,4 +37,4 @@ def import_checkpoint(folder: Path, *, out: Path) -> None:
         soft_wrap=True,
     )
     for note in imported.notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
+        print_note(note)

@@ -26,14 +26,12 @@ def fill_mask(model: str, text: str, *, top: int = 5, json: Flag = False) -> Non
 
     bertsmith fill-mask bert-base-uncased "Paris is the [MASK] of [MASK]." --top 3
     """
-    from bertsmith.cli.screen import console, print_table
+    from bertsmith.cli.screen import print_json, print_table
     from bertsmith.inference.masked_language import MaskedLanguageModel
 
     masks = MaskedLanguageModel.load(model).fill_mask(text, top)
     if json:
-        console.print_json(
-            data=[[{"token": c.token, "probability": c.probability} for c in row] for row in masks]
-        )
+        print_json([[{"token": c.token, "probability": c.probability} for c in row] for row in masks])
         return
     for number, candidates in enumerate(masks, start=1):
         title = text if len(masks) == 1 else f"{text} (mask {number})"
@@ -81,14 +79,14 @@ def evaluate(
 
     bertsmith evaluate runs/quickstart/model runs/quickstart/corpus
     """
-    from bertsmith.cli.screen import console, print_table
+    from bertsmith.cli.screen import print_json, print_table
 
     if data.is_dir():
         from bertsmith.inference.masked_language import MaskedLanguageModel
 
         metrics = MaskedLanguageModel.load(model).evaluate(data, tokens, sequence_length)
         if json:
-            console.print_json(data=metrics)
+            print_json(metrics)
         else:
             print_table(("figure", "value"), list(metrics.items()), title=f"{model} on {data}")
         return
@@ -99,7 +97,7 @@ def _evaluate_rows(
     model: str, data: Path, train: Path | None, task: str | None, json: bool, columns: dict[str, Any]
 ) -> None:
     from bertsmith.cli.results import show_side
-    from bertsmith.cli.screen import console
+    from bertsmith.cli.screen import print_json, print_warning
     from bertsmith.inference.predictor import Predictor
     from bertsmith.tasks.registry import find_task
     from bertsmith.tasks.uncertainty import standard_error
@@ -112,9 +110,9 @@ def _evaluate_rows(
     )
     if json:
         figures = {"model": side.model, "standard_error": error, "baselines": side.baselines}
-        console.print_json(data={"rows": side.rows, "main_metric": metric, **figures, "warnings": warnings})
+        print_json({"rows": side.rows, "main_metric": metric, **figures, "warnings": warnings})
         return
     spread = "" if error is None else f", {metric} ± {error:.4f}"
     show_side(side, f"{model} on {data}: {side.rows:,} rows{spread}")
     for warning in warnings:
-        console.print(f"warning: {warning}", style="yellow", markup=False)
+        print_warning(warning)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.cli.options import Flag
+from bertsmith.training import units
 
 if TYPE_CHECKING:
     from bertsmith.training.plan import Plan
@@ -48,13 +49,14 @@ def plan(
 
     bertsmith plan bert-base model.size=small --tokens 3e9 --hardware rtx-4090
     """
+    from bertsmith.cli.screen import print_json
     from bertsmith.training.plan import plan as make_plan
 
     made = make_plan(
         recipe, *overrides, hardware=hardware, gpus=gpus, price_per_hour=price_per_hour, tokens=tokens
     )
     if json:
-        _print_json(made)
+        print_json(as_json(made))
     else:
         _print_page(made)
 
@@ -71,14 +73,8 @@ def as_json(plan: "Plan") -> dict[str, Any]:
     return values
 
 
-def _print_json(plan: "Plan") -> None:
-    from json import dumps
-
-    print(dumps(as_json(plan), indent=2))
-
-
 def _print_page(plan: "Plan") -> None:
-    from bertsmith.cli.screen import console, error_console, print_facts, print_table
+    from bertsmith.cli.screen import console, print_facts, print_note, print_table, print_warning
 
     print_facts("The run", _run(plan))
     print_facts("What it takes", _needs(plan))
@@ -86,41 +82,39 @@ def _print_page(plan: "Plan") -> None:
     print_table(("part", "FLOP", "bytes moved", "hours", "of all"), _rows(plan))
     print_facts("What this rests on", _grounds(plan))
     for note in plan.notes:
-        console.print(f"Note: {note}", markup=False, soft_wrap=True)
+        print_note(note)
     for warning in plan.warnings:
-        error_console.print(f"Warning: {warning}", markup=False, soft_wrap=True)
+        print_warning(warning)
 
 
 def _run(plan: "Plan") -> dict[str, str]:
-    from bertsmith.training.units import count, large
-
-    phases = ", ".join(f"{count(phase.steps)} of {phase.sequence_length} tokens" for phase in plan.phases)
+    phases = [f"{units.count(phase.steps)} of {phase.sequence_length} tokens" for phase in plan.phases]
     means = {round(phase.step.mean_length) for phase in plan.phases}
     epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} times the store's"
     return {
-        "weights": large(plan.weights),
-        "steps": f"{count(plan.steps)}: {phases}",
+        "weights": units.large(plan.weights),
+        "steps": f"{units.count(plan.steps)}: {', '.join(phases)}",
         "sequences": f"{' and '.join(str(mean) for mean in sorted(means))} tokens long on average",
-        "tokens": f"{large(plan.tokens)}{epochs}",
+        "tokens": f"{units.large(plan.tokens)}{epochs}",
         "products": f"{plan.operations:.2e} FLOP",
     }
 
 
 def _needs(plan: "Plan") -> dict[str, str]:
-    from bertsmith.training.units import count
-
     memory, low, high = plan.memory, 1 - plan.error, 1 + plan.error
-    needs = {"time": f"{_time(plan.hours)} ({_time(low * plan.hours)} to {_time(high * plan.hours)})"}
+    expected, least, most = (units.hours(share * plan.hours) for share in (1, low, high))
+    needs = {"time": f"{expected} ({least} to {most})"}
     if plan.cost is not None:
         needs["cost"] = f"{plan.cost:,.2f} ({low * plan.cost:,.2f} to {high * plan.cost:,.2f})"
     return needs | {
         "hardware": f"{plan.gpus} x {plan.hardware.title}",
-        "speed": f"{count(plan.tokens_per_second)} tokens a second",
-        "memory": f"{_bytes(memory.total)} of {_bytes(plan.hardware.memory)} each: weights "
-        f"{_bytes(memory.weights)}, gradients {_bytes(memory.gradients)}, moments {_bytes(memory.moments)}, "
-        f"at most {_bytes(memory.activations)} for {count(plan.micro_batch_tokens)} tokens at a time",
-        "checkpoints": f"{_bytes(plan.checkpoint_bytes)} each, {plan.recipe.checkpoint.keep} kept; "
-        f"{_bytes(plan.disk_bytes)} of disk at most, the model with them",
+        "speed": f"{units.count(plan.tokens_per_second)} tokens a second",
+        "memory": f"{units.bytes(memory.total)} of {units.bytes(plan.hardware.memory)} each: "
+        f"weights {units.bytes(memory.weights)}, gradients {units.bytes(memory.gradients)}, "
+        f"moments {units.bytes(memory.moments)}, at most {units.bytes(memory.activations)} for "
+        f"{units.count(plan.micro_batch_tokens)} tokens at a time",
+        "checkpoints": f"{units.bytes(plan.checkpoint_bytes)} each, {plan.recipe.checkpoint.keep} kept; "
+        f"{units.bytes(plan.disk_bytes)} of disk at most, the model with them",
     }
 
 
@@ -129,7 +123,7 @@ def _rows(plan: "Plan") -> list[tuple[str, ...]]:
         (
             part.name,
             f"{part.operations:.2e}" if part.operations else "",
-            _bytes(part.bytes) if part.bytes else "",
+            units.bytes(part.bytes) if part.bytes else "",
             f"{part.seconds / 3600:,.3f}",
             f"{part.seconds / (plan.hours * 3600):.1%}",
         )
@@ -138,25 +132,9 @@ def _rows(plan: "Plan") -> list[tuple[str, ...]]:
     ]
 
 
-def _time(hours: float) -> str:
-    if hours < 1:
-        return f"{60 * hours:.1f} minutes"
-    return f"{hours:,.1f} hours" if hours < 72 else f"{hours:,.0f} hours"
-
-
-def _bytes(count: float) -> str:
-    from bertsmith.cli.screen import readable_bytes
-
-    return readable_bytes(count) if count < 1e15 else f"{count / 1e15:,.1f} PB"
-
-
 def _grounds(plan: "Plan") -> dict[str, str]:
     hardware = plan.hardware
     return {
-        "peak": f"{_speed(hardware.peak)} in {hardware.precision} ({hardware.source})",
+        "peak": f"{units.flops(hardware.peak)} in {hardware.precision} ({hardware.source})",
         "share of it": f"{plan.share:.0%} ({hardware.share_source})",
     }
-
-
-def _speed(flops: float) -> str:
-    return f"{flops / 1e12:,.1f} TFLOP/s" if flops >= 1e12 else f"{flops / 1e9:,.0f} GFLOP/s"

@@ -35,8 +35,8 @@ def pretrain(
     torchrun --nproc-per-node 8 -m bertsmith pretrain bert-base corpus=corpora/wiki
     tokenizer=tokenizers/wiki out=runs/base
     """
-    from bertsmith.cli.screen import console
+    from bertsmith.cli.screen import console, print_paths
     from bertsmith.training.pretrain import pretrain as run
 
     result = run(recipe, *overrides, resume=resume, console=console)
-    console.print(f"\nmodel   {result.model}\nreport  {result.report}", markup=False)
+    print_paths(model=result.model, report=result.report)

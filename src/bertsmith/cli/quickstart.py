@@ -5,6 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertsmith.training import units
+
 if TYPE_CHECKING:
     from bertsmith.inference.masked_language import MaskedLanguageModel
     from bertsmith.text.corpus import Corpus
@@ -75,8 +77,9 @@ def _corpus(source: str, path: Path) -> "Corpus":
     copies = dropped["exact_duplicates"] + dropped["near_duplicates"]
     heldout = corpus.manifest.splits["heldout"].counts.documents
     _tell(
-        f"{_counted(kept.documents, 'document')} of {_counted(len(corpus.manifest.sources), 'source')}, "
-        f"{_counted(kept.sentences, 'sentence')}, {kept.words:,} words; {copies:,} dropped as copies, "
+        f"{units.counted(kept.documents, 'document')} of "
+        f"{units.counted(len(corpus.manifest.sources), 'source')}, "
+        f"{units.counted(kept.sentences, 'sentence')}, {kept.words:,} words; {copies:,} dropped as copies, "
         f"{heldout:,} held out"
     )
     return corpus
@@ -220,7 +223,3 @@ def _tell(text: str) -> None:
 def _quoted(text: str) -> str:
     """For a shell; in double quotes where those do: apostrophes are common, and read badly in single ones."""
     return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

@@ -68,7 +68,7 @@ def rank(
 
     bertsmith rank runs/questions/model cranfield/ --reranker runs/reranker/model --queries 500
     """
-    from bertsmith.cli.screen import console, progress_bar
+    from bertsmith.cli.screen import print_json, progress_bar
     from bertsmith.inference.embedder import Embedder
     from bertsmith.inference.lexical_search import Bm25Settings
     from bertsmith.inference.ranking import RankingSettings, rank_by_all
@@ -93,13 +93,13 @@ def rank(
     if out is not None:
         write_comparison(out, found, _command(model, data, options))
     if json:
-        console.print_json(data=found.to_json())
+        print_json(found.to_json())
     else:
         _show(found, out)
 
 
 def _show(found: "Comparison", out: Path | None) -> None:
-    from bertsmith.cli.screen import console, print_table
+    from bertsmith.cli.screen import console, print_paths, print_table
     from bertsmith.inference.ranking_report import figure_table
 
     columns, rows = figure_table(found)
@@ -108,7 +108,7 @@ def _show(found: "Comparison", out: Path | None) -> None:
     for note in found.notes():
         console.print(note, markup=False)
     if out is not None:
-        console.print(f"\nreport  {out / 'report.html'}\nruns    {out / 'runs'}", markup=False)
+        print_paths(report=out / "report.html", runs=out / "runs")
 
 
 def _command(model: str, data: Path, options: dict[str, Any]) -> str:

@@ -1,8 +1,6 @@
 """How the figures of a fine-tuned model are shown: beside its baselines, with what to mistrust."""
 
-from rich.markup import escape
-
-from bertsmith.cli.screen import console, print_table
+from bertsmith.cli.screen import console, print_table, print_warning
 from bertsmith.tasks.judging import Side
 from bertsmith.training.results import Results
 
@@ -26,7 +24,7 @@ def show_results(results: Results) -> None:
         figures = (f"{name} {value:.4f}" for name, value in results.figures.items())
         console.print(" · ".join(figures), markup=False)
     for warning in results.warnings:
-        console.print(f"[yellow]warning[/] {escape(warning)}")
+        print_warning(warning)
 
 
 def show_side(side: Side, title: str) -> None:

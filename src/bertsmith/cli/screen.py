@@ -1,9 +1,10 @@
-"""What the commands print with: results go to stdout, progress and complaints to stderr."""
+"""What the commands print with: results go to stdout with what to mistrust in them, progress to stderr."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -11,6 +12,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
+from rich.text import Text
+
+from bertsmith.training import units
 
 # (done, total or None when unknown, what is counted): long work calls it a few times a second at most.
 Progress = Callable[[int, int | None, str], None]
@@ -50,6 +54,28 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
         grid.add_row(f"  {escape(name)}", escape(fact))
     console.print(f"\n[bold]{escape(title)}[/bold]")
     console.print(grid)
+
+
+def print_warning(sentence: str) -> None:
+    """Prints what to mistrust in the results, or to mend; beside them, so that a saved page has it too."""
+    console.print(Text.assemble(("Warning:", "yellow"), " ", sentence), soft_wrap=True)
+
+
+def print_note(sentence: str) -> None:
+    """Prints what is good to know of the results."""
+    console.print(f"Note: {sentence}", markup=False, soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    """Prints plain values as JSON for --json, indented."""
+    console.print_json(data=value)
+
+
+def print_paths(**paths: Path) -> None:
+    """Prints what a command has written and where, one a line."""
+    console.print()
+    for name, path in paths.items():
+        console.print(f"{name:<8}{path}", markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -102,19 +128,10 @@ def _plain_lines(title: str) -> Progress:
 
 def _amount(done: int, total: int | None, unit: str) -> str:
     if unit == "bytes":
-        whole = "" if total is None else f" / {readable_bytes(total)}"
-        return f"{readable_bytes(done)}{whole}"
+        whole = "" if total is None else f" / {units.bytes(total)}"
+        return f"{units.bytes(done)}{whole}"
     whole = "" if total is None else f" / {total:,}"
     return f"{done:,}{whole} {unit}"
-
-
-def readable_bytes(count: float) -> str:
-    """1,234,567 becomes "1.2 MB" (decimal units, as disks and networks are sold)."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def _cell(value: object) -> str:

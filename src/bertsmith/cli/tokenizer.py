@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from bertsmith.cli.options import Flag
-from bertsmith.cli.screen import console, print_facts, print_table, progress_bar
+from bertsmith.cli.screen import console, print_facts, print_json, print_table, progress_bar
 from bertsmith.text.vocabulary import VocabularySettings
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def report(tokenizer: Path, corpus: Path, *, json: Flag = False) -> None:
     with progress_bar("Measuring") as progress:
         measured = vocabulary_report(Tokenizer.load(tokenizer), Corpus.open(corpus), progress=progress)
     if json:
-        print(measured.model_dump_json(indent=2))
+        print_json(measured.model_dump(mode="json"))
     else:
         print_report(measured)
 

@@ -38,7 +38,7 @@ def tune(
     trials=30 batch_size=32 search.epochs=[3,10] --resume
     """
     from bertsmith.cli.results import show_results
-    from bertsmith.cli.screen import console, print_table
+    from bertsmith.cli.screen import console, print_paths, print_table
     from bertsmith.training.trials import Trial
     from bertsmith.training.tune import tune as run
     from bertsmith.training.tune_report import shown, trial_rows
@@ -56,6 +56,4 @@ def tune(
         print_table(("setting", "share of the spread"), shares)
     show_results(result.results)
     out = files.out
-    console.print(
-        f"\nmodel   {out / 'model'}\nrecipe  {out / 'best.toml'}\nreport  {out / 'report.html'}", markup=False
-    )
+    print_paths(model=out / "model", recipe=out / "best.toml", report=out / "report.html")

@@ -25,6 +25,11 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: 1 core, 17,512 documents. `noun` takes an s for more than one."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 @_dash_when_unknown
 def large(value: float) -> str:
     """A number of which three digits matter: 512, 17.5 k, 4.20 M, 3.30 G, 2.10 T."""
@@ -57,6 +62,30 @@ def perplexity(value: float) -> str:
 def small(value: float) -> str:
     """A learning rate: 1.00e-04."""
     return f"{value:.2e}"
+
+
+@_dash_when_unknown
+def bytes(value: float) -> str:
+    """999 bytes, 1.2 MB, 3.4 PB: decimal units, as disks and networks are sold."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:,.1f} PB"
+
+
+@_dash_when_unknown
+def flops(value: float) -> str:
+    """Operations a second: 105 GFLOP/s, 1,979.0 TFLOP/s."""
+    return f"{value / 1e12:,.1f} TFLOP/s" if value >= 1e12 else f"{value / 1e9:,.0f} GFLOP/s"
+
+
+@_dash_when_unknown
+def hours(value: float) -> str:
+    """How long a run takes, to plan by: 12.5 minutes, 3.4 hours, 120 hours."""
+    if value < 1:
+        return f"{60 * value:.1f} minutes"
+    return f"{value:,.1f} hours" if value < 72 else f"{value:,.0f} hours"
 
 
 @_dash_when_unknown
