@@ -14,7 +14,13 @@ SOURCE = REPOSITORY / "src" / "bertsmith"
 
 # A file imports from its own layer and from those before it (see docs/flow.md).
 LAYERS = ("base", "text", "data", "model", "tasks", "training", "inference", "serving", "cli")
-LONE_MODULES = {"errors": "base", "files": "base", "validation": "base", "__main__": "cli"}
+LONE_MODULES = {
+    "errors": "base",
+    "files": "base",
+    "progress": "base",
+    "validation": "base",
+    "__main__": "cli",
+}
 STRANGERS = {("training", "serving"), ("serving", "training")}
 ORACLES = {"transformers", "sentence_transformers", "datasets", "peft", "seqeval"}
 NAMES_THAT_SAY_NOTHING = {"util", "utils", "helper", "helpers", "common", "misc"}

@@ -16,6 +16,7 @@ A message says what was expected, what was found, where, and what to do next.
 
 from collections.abc import Collection
 from difflib import get_close_matches
+from importlib import import_module
 
 
 class BertsmithError(Exception):
@@ -59,6 +60,14 @@ class MissingExtra(BertsmithError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package {package}: pip install 'bertsmith[{extra}]'")
+
+
+def require(module: str, extra: str, purpose: str, package: str = "") -> None:
+    """Raises MissingExtra unless `module` can be imported; `package` has it, if the name is another."""
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise MissingExtra(package or module.partition(".")[0], extra, purpose) from error
 
 
 def did_you_mean(name: str, choices: Collection[str], count: int = 1, cutoff: float = 0.5) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from bertsmith.inference import exact_search
 from bertsmith.inference.exact_search import DenseSearch, Vectors, search_among, search_exactly, top_k
-from bertsmith.tasks.task_model import Progress
+from bertsmith.progress import Progress
 
 
 class LetterVectors:

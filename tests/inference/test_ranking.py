@@ -9,9 +9,9 @@ from bertsmith.errors import InputError
 from bertsmith.inference.exact_search import Vectors
 from bertsmith.inference.ranking import RankingSettings, System, fuse, rank_by_all, rerank
 from bertsmith.inference.ranking_results import Comparison, compare, metrics_for
+from bertsmith.progress import Progress
 from bertsmith.tasks.ranking_scores import in_order, ranking_scores
 from bertsmith.tasks.significance import interval_of_mean, p_value
-from bertsmith.tasks.task_model import Progress
 from bertsmith.text.retrieval_data import RetrievalData
 
 pytest.importorskip("bm25s", reason="needs the extra `retrieval`")

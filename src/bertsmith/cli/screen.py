@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,10 +14,8 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
+from bertsmith.progress import Progress
 from bertsmith.training import units
-
-# (done, total or None when unknown, what is counted): long work calls it a few times a second at most.
-Progress = Callable[[int, int | None, str], None]
 
 # A pipe or a file has no width of its own; at rich's 80 columns tables would lose their cells there.
 _WIDTH_OF_A_FILE = 120

@@ -3,7 +3,6 @@
 T   tokens      S   sentences      D   documents
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,11 @@ from bertsmith.data.store_manifest import (
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import StoreError
 from bertsmith.files import sha256
+from bertsmith.progress import Progress
 from bertsmith.text.manifest import Split
 from bertsmith.text.tokenizer import Tokenizer
 
 __all__ = ["TokenStore", "tokenize_corpus"]
-
-Progress = Callable[[int, int | None, str], None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ T   tokens      S   sentences      D   documents
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice, tee
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from bertsmith.data.store_manifest import (
     TokenType,
 )
 from bertsmith.files import atomic_folder, require_free_space, sha256, write_json
+from bertsmith.progress import Progress
 from bertsmith.text.corpus import Corpus, Document
 from bertsmith.text.manifest import Split
 from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
@@ -31,7 +32,6 @@ from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.text.word_cache import WordCache
 from bertsmith.text.workers import ordered
 
-Progress = Callable[[int, int | None, str], None]
 Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]  # see WordCache.encode
 
 DOCUMENTS_AT_ONCE = 512

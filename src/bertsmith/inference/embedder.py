@@ -18,9 +18,10 @@ from bertsmith.inference.text_windows import Chunk, TextWindows
 from bertsmith.inference.vectors import Vectors, cut, normalised
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.locate import locate_model
+from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Integers, lay_out, pack_examples
 from bertsmith.tasks.similarity import Pooling, pool_texts
-from bertsmith.tasks.task_model import Progress, batches_by_length
+from bertsmith.tasks.task_model import batches_by_length
 from bertsmith.text.tokenizer import Tokenizer
 
 Kind = Literal["query", "document"]

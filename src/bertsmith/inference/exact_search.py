@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertsmith.inference.vectors import Vectors
-from bertsmith.tasks.task_model import Progress
+from bertsmith.progress import Progress
 
 Places = npt.NDArray[np.int64]
 Hear = Callable[[int], None]

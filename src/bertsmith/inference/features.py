@@ -20,6 +20,7 @@ from bertsmith.inference.vectors import Vectors
 from bertsmith.model.attention import take
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
+from bertsmith.progress import Progress
 from bertsmith.tasks import classification, tagging
 from bertsmith.tasks.encoding import (
     Encoded,
@@ -32,7 +33,7 @@ from bertsmith.tasks.encoding import (
 )
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.similarity import Pooling, pool_texts
-from bertsmith.tasks.task_model import Progress, batches_by_length
+from bertsmith.tasks.task_model import batches_by_length
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 
 Layers = Literal["last", "last4-sum", "last4-concat"] | int | Sequence[int]

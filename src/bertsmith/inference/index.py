@@ -8,11 +8,11 @@ from bertsmith.errors import InputError
 from bertsmith.inference.index_build import Changes, remove_documents, update
 from bertsmith.inference.index_embedder import TextEmbedder, identify, open_embedder, require_same_model
 from bertsmith.inference.index_manifest import MANIFEST, IndexManifest, IndexModel, read_index_manifest
-from bertsmith.inference.index_plan import Progress
 from bertsmith.inference.index_writer import create_index, writing
 from bertsmith.inference.passage_table import PassageTable, require_lancedb
 from bertsmith.inference.reranker import Reranker, open_reranker
 from bertsmith.inference.search import Hit, Mode, Question, check_question, find
+from bertsmith.progress import Progress
 from bertsmith.text.documents import Documents, DocumentSettings
 from bertsmith.text.passages import PassageSettings
 from bertsmith.text.ray_engine import Engine, require_engine

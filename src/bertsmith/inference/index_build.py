@@ -13,8 +13,9 @@ from bertsmith.errors import InputError, did_you_mean
 from bertsmith.inference.document_shards import embedded_shards
 from bertsmith.inference.index_columns import MetadataColumns
 from bertsmith.inference.index_embedder import TextEmbedder
-from bertsmith.inference.index_plan import Plan, Progress, survey
+from bertsmith.inference.index_plan import Plan, survey
 from bertsmith.inference.index_writer import IndexWriter
+from bertsmith.progress import Progress
 from bertsmith.text.documents import Document, Documents, part_of
 from bertsmith.text.passages import Passage
 from bertsmith.text.ray_engine import Engine

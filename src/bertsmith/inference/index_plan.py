@@ -4,15 +4,14 @@ So whatever can be refused (an id that stands twice, a broken encoding, a column
 before anything is written, and the time that is left can be told.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bertsmith.errors import InputError
 from bertsmith.inference.index_columns import MetadataColumns
 from bertsmith.inference.passage_table import Known
+from bertsmith.progress import Progress
 from bertsmith.text.documents import Document, Documents, Skipped, part_of
-
-Progress = Callable[[int, int | None, str], None]
 
 
 @dataclass

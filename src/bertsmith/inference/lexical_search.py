@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.errors import InputError, MissingExtra
+from bertsmith.errors import InputError, require
 
 _WORD = re.compile(r"\w+")
 
@@ -86,9 +86,5 @@ def _splitter(settings: Bm25Settings) -> Callable[[str], list[str]]:
 
 
 def _require_extra() -> None:
-    try:
-        import bm25s  # noqa: F401
-        import Stemmer  # noqa: F401
-    except ImportError as error:
-        package = "PyStemmer" if error.name == "Stemmer" else "bm25s"
-        raise MissingExtra(package, "retrieval", "BM25, the baseline of every search,") from error
+    for module, package in (("bm25s", "bm25s"), ("Stemmer", "PyStemmer")):
+        require(module, "retrieval", "BM25, the baseline of every search,", package)

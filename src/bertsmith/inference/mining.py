@@ -11,8 +11,8 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.inference.exact_search import DenseSearch, Embeds, Found, scores_in_parts, top_k
+from bertsmith.progress import Progress
 from bertsmith.tasks.query_documents import QueryExample, text_number
-from bertsmith.tasks.task_model import Progress
 
 KNOWN, NEAR, SKIPPED = "known to answer, or equal to one that is", "too near the answer", "first hits"
 

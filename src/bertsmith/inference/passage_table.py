@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bertsmith.errors import InputError, MissingExtra, ResourceError
+from bertsmith.errors import InputError, ResourceError, require
 from bertsmith.inference.index_columns import ARROW
 from bertsmith.inference.index_manifest import Kind
 
@@ -262,11 +262,9 @@ def vector_array(vectors: Vectors) -> pa.Array:
 def require_lancedb() -> Any:
     """The package, or MissingExtra. Its warnings on stderr are meant for its own developers."""
     os.environ.setdefault("LANCEDB_LOG", "error")
-    try:
-        import lancedb
-        import lancedb.index
-    except ImportError as error:
-        raise MissingExtra("lancedb", "retrieval", "An index") from error
+    require("lancedb.index", "retrieval", "An index")
+    import lancedb
+
     return lancedb
 
 

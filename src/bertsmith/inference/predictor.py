@@ -8,11 +8,12 @@ from typing import Any
 from bertsmith.errors import InputError
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.locate import locate_model
+from bertsmith.progress import Progress
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.judging import Side, judge
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_checkpoint import load_task_model
-from bertsmith.tasks.task_model import Progress, TaskModel, outputs_of
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.jsonl import write_jsonl
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.labelled_data import shared_with_train

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.errors import MissingExtra, ModelError, did_you_mean
+from bertsmith.errors import MissingExtra, ModelError, did_you_mean, require
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,9 @@ def _is_hub_name(name: str) -> bool:
 
 
 def _from_hub(name: str) -> Located:
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise MissingExtra("huggingface_hub", "hub", f"Downloading {name}") from error
+    require("huggingface_hub", "hub", f"Downloading {name}")
+    import huggingface_hub
+
     repository, _, revision = name.partition("@")
     try:
         folder = huggingface_hub.snapshot_download(

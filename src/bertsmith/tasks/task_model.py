@@ -3,7 +3,7 @@
 N tokens in the packed batch, E examples, R rows that the head reads, H hidden size.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert, initialise
+from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded, Layout, lay_out, pack_examples
 from bertsmith.tasks.task import Head, Outputs
-
-Progress = Callable[[int, int | None, str], None]
 
 
 class TaskModel(nn.Module):

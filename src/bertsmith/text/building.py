@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from bertsmith.errors import InputError
 from bertsmith.files import require_free_space
+from bertsmith.progress import Progress
 from bertsmith.text.accounting import Prospect, manifest_of
 from bertsmith.text.choosing import Choice, choose
 from bertsmith.text.duplicates import SignatureFiles
@@ -32,7 +33,6 @@ from bertsmith.text.sources import Found, find_sources
 from bertsmith.text.streams import SourceFile
 from bertsmith.text.workers import ordered, usable_cores
 
-Progress = Callable[[int, int | None, str], None]
 Task = tuple[Batch, list[str], CorpusSettings, Path]  # what `prepare` takes
 WORTH_WORKERS = 8_000_000  # bytes of input; below, starting processes costs more than it saves
 SECONDS_BETWEEN_REPORTS = 0.3

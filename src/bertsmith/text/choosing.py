@@ -3,11 +3,11 @@
 D documents.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from bertsmith.progress import Progress
 from bertsmith.text.duplicates import Mask, SignatureFiles, first_of_equal
 from bertsmith.text.manifest import CorpusSettings, Split
 from bertsmith.text.minhash import BANDS, UInt64s
@@ -37,7 +37,7 @@ def choose(
     facts: Facts,
     signatures: SignatureFiles,
     settings: CorpusSettings,
-    report: Callable[[int, int | None, str], None],
+    report: Progress,
 ) -> Choice:
     """Drops equal documents, then nearly equal ones, then holds out a share of those that stay."""
     keys = np.ascontiguousarray(facts["key"])

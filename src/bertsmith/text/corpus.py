@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from bertsmith.errors import CorpusError, RecipeError
 from bertsmith.files import atomic_folder, read_json, sha256, write_json
-from bertsmith.text.building import Progress, build
+from bertsmith.progress import Progress
+from bertsmith.text.building import build
 from bertsmith.text.manifest import CorpusManifest, CorpusSettings, Shard, Split
 from bertsmith.text.ray_engine import Engine, require_engine
 from bertsmith.text.shards import read_shard

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from bertsmith.errors import InputError
+from bertsmith.progress import Progress
 from bertsmith.text.document_rows import COLUMNS_HELP, Row, read_table
 from bertsmith.text.html_text import HtmlText
 from bertsmith.text.manifest import CorpusSettings, Strict
@@ -142,9 +143,7 @@ class Documents:
     def __iter__(self) -> Iterator[Document]:
         return self.of_files(lambda name: True)
 
-    def of_files(
-        self, wanted: Callable[[str], bool], progress: Callable[[int, int | None, str], None] | None = None
-    ) -> Iterator[Document]:
+    def of_files(self, wanted: Callable[[str], bool], progress: Progress | None = None) -> Iterator[Document]:
         """The documents of those files whose name is wanted, none empty. Progress is in bytes of files."""
         self.skipped = Skipped(hidden=self._hidden, excluded=self._excluded)
         done = 0

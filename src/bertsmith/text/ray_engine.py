@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
-from bertsmith.errors import BertsmithError, InputError, MissingExtra, ResourceError
+from bertsmith.errors import BertsmithError, InputError, ResourceError, require
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,11 +71,9 @@ def require_engine(name: str) -> None:
 
 def require_ray() -> Any:
     """The module. Raises MissingExtra when it isn't installed."""
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise MissingExtra("ray", "ray", "--engine ray") from error
+    require("ray.data", "ray", "--engine ray")
+    import ray
+
     return ray
 
 

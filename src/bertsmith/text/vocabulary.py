@@ -17,10 +17,11 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith.errors import TokenizerError
 from bertsmith.files import atomic_folder, write_json
+from bertsmith.progress import Progress
 from bertsmith.text.manifest import Strict
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.text.vocabulary_report import vocabulary_report
-from bertsmith.text.word_counts import Progress, count_words
+from bertsmith.text.word_counts import count_words
 
 if TYPE_CHECKING:
     from bertsmith.text.corpus import Corpus

@@ -7,9 +7,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.errors import CorpusError
+from bertsmith.progress import Progress
 from bertsmith.text.manifest import Split, Strict
 from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.text.word_counts import Progress
 
 if TYPE_CHECKING:
     from bertsmith.text.corpus import Corpus

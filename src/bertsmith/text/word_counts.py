@@ -6,18 +6,18 @@ has twenty times fewer distinct words than words.
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tokenizers import normalizers
 
+from bertsmith.progress import Progress
 from bertsmith.text.bert_words import BertWords
 
 if TYPE_CHECKING:
     from bertsmith.text.corpus import Corpus
     from bertsmith.text.manifest import Split
 
-Progress = Callable[[int, int | None, str], None]
 
 #: About 130 bytes each. 93 MB of Wikipedia hold 0.8 million; more than this are thinned out.
 MAX_RUNS = 2_000_000

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from bertsmith.files import atomic_folder, read_json
+from bertsmith.progress import Progress
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
-from bertsmith.tasks.task_model import Progress
 from bertsmith.text.corpus import Corpus
 from bertsmith.text.jsonl import write_jsonl
 from bertsmith.text.tokenizer import Tokenizer
