@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from torch.nn import functional as F
 
 from bertsmith.errors import InputError, ModelError
@@ -81,6 +82,29 @@ def test_predictions_are_softmax_with_the_chosen_temperature() -> None:
     assert np.mean([p["abstain"] for p in after]) == pytest.approx(0.5, abs=0.01)
     again = Task.from_state(task.state(), "here")
     assert again.decode(outputs, [], []) == after
+
+
+def test_costs_set_the_threshold_by_chows_rule() -> None:
+    settings = ClassificationSettings(error_cost=4, abstain_cost=1)
+    assert settings.threshold([0.1, 0.9]) == 0.75
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [{"error_cost": 1.0}, {"abstain_cost": 1.0}, {"coverage": 0.9, "error_cost": 1, "abstain_cost": 1}],
+)
+def test_half_a_rule_or_two_are_refused_before_anything_is_trained(rule: dict[str, float]) -> None:
+    with pytest.raises(ValidationError, match="expected coverage, or error_cost and abstain_cost together"):
+        ClassificationSettings(**rule)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("coverage", 0.0), ("coverage", 90), ("error_cost", 0.0), ("error_cost", np.inf), ("abstain_cost", -1)],
+)
+def test_rules_that_are_none_are_refused_before_anything_is_trained(key: str, value: float) -> None:
+    with pytest.raises(ValidationError, match=key):
+        ClassificationSettings(**{"error_cost": 1, "abstain_cost": 1} | {key: value})  # type: ignore[arg-type]
 
 
 class _Target:

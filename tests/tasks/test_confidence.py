@@ -1,14 +1,16 @@
 """What is kept about confidence comes back from JSON as it was, and altered files get a sentence."""
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bertsmith.errors import ModelError, RecipeError
+from bertsmith.errors import ModelError
 from bertsmith.tasks.calibration import probabilities
-from bertsmith.tasks.confidence import Abstention, Confidence, confidence_of, fit_confidence
+from bertsmith.tasks.confidence import Confidence, confidence_of, fit_confidence
+from bertsmith.tasks.thresholds import threshold_for_coverage
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def overconfident(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarra
 
 def test_classes_are_calibrated_and_answered_as_far_as_asked(generator: np.random.Generator) -> None:
     logits, gold = overconfident(generator)
-    found = fit_confidence(logits, gold, Abstention(coverage=0.8))
+    found = fit_confidence(logits, gold, partial(threshold_for_coverage, coverage=0.8))
     assert found.temperature == pytest.approx(3, rel=0.1)
     assert found.ece_after < 0.03 < found.ece_before
     assert found.coverage == pytest.approx(0.8, abs=1e-3)
@@ -34,17 +36,11 @@ def test_classes_are_calibrated_and_answered_as_far_as_asked(generator: np.rando
     assert found.risk < everything.risk == pytest.approx((logits.argmax(axis=1) != gold).mean())
 
 
-def test_costs_set_the_threshold_by_chows_rule(generator: np.random.Generator) -> None:
-    found = fit_confidence(*overconfident(generator), Abstention(error_cost=4, abstain_cost=1))
-    assert found.threshold == 0.75
-    assert found.risk < 0.15
-
-
 def test_labels_have_thresholds_of_their_own(generator: np.random.Generator) -> None:
     logits = generator.normal(-1, 2, (3000, 4))
     gold = generator.random(logits.shape) < probabilities(logits, several=True)
     gold[:, 3] = False
-    found = fit_confidence(2 * logits, gold, Abstention(coverage=0.9))
+    found = fit_confidence(2 * logits, gold, partial(threshold_for_coverage, coverage=0.9))
     assert found.label_thresholds is not None
     assert found.label_thresholds[3] == 0.5
     # The best cut for F1 lies at half of the best F1 (Lipton et al. 2014): below one half.
@@ -63,7 +59,7 @@ def test_json_gives_it_back_to_the_last_bit(generator: np.random.Generator) -> N
     for several in (False, True):
         logits = generator.normal(size=(50, 3))
         gold = logits > 0.3 if several else generator.integers(3, size=50)
-        found = fit_confidence(logits, gold, Abstention(coverage=0.5))
+        found = fit_confidence(logits, gold, partial(threshold_for_coverage, coverage=0.5))
         assert Confidence.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
@@ -102,11 +98,3 @@ def test_what_is_missing_or_no_table_gets_a_sentence() -> None:
         Confidence.from_json({key: value for key, value in KEPT.items() if key != "risk"})
     with pytest.raises(ModelError, match=r"bertsmith\.json: confidence: "):
         Confidence.from_json([1, 2])
-
-
-@pytest.mark.parametrize(
-    "rule", [{"error_cost": 1.0}, {"abstain_cost": 1.0}, {"coverage": 0.9, "error_cost": 1.0}]
-)
-def test_half_a_rule_or_two_are_refused(rule: dict[str, float]) -> None:
-    with pytest.raises(RecipeError, match="Expected coverage, or error_cost and abstain_cost together"):
-        Abstention(**rule).threshold([0.5])

@@ -7,10 +7,11 @@ E examples, C classes.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,24 +21,45 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks import scores
 from bertsmith.tasks.baselines import majority_class, tfidf_classes
 from bertsmith.tasks.calibration import probabilities
-from bertsmith.tasks.confidence import Abstention, Confidence, fit_confidence
+from bertsmith.tasks.confidence import Confidence, fit_confidence
 from bertsmith.tasks.details import Details, class_details, without_temperature
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask, as_text_or_pair
+from bertsmith.tasks.thresholds import chow_threshold, threshold_for_coverage
 from bertsmith.text.values import as_label
 
 
 class ClassificationSettings(TaskSettings):
     """`class_weights`: auto weighs each class by the inverse of its frequency (mean 1), or a weight a label.
 
-    `coverage` is the share of texts to be answered: below its confidence the prediction abstains.
+    When to abstain from an answer: `coverage` is the share of texts to be answered, the surest ones. Or
+    `error_cost` and `abstain_cost`, in any unit: an answer is given where its error is expected to cost no
+    more than leaving the text to someone else.
     """
 
     class_weights: Literal["none", "auto"] | dict[str, float] = "none"
-    coverage: float | None = None
-    error_cost: float | None = None
-    abstain_cost: float | None = None
+    coverage: float | None = Field(None, gt=0, le=1)
+    error_cost: float | None = Field(None, gt=0, allow_inf_nan=False)
+    abstain_cost: float | None = Field(None, ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        costs = self.error_cost is not None, self.abstain_cost is not None
+        if costs[0] != costs[1] or (all(costs) and self.coverage is not None):
+            raise ValueError("expected coverage, or error_cost and abstain_cost together")
+        return self
+
+    def threshold(self, confidence: npt.ArrayLike) -> float:
+        """The lowest confidence to answer with, given dev's (E,); without a rule every text is answered.
+
+        Costs go through Chow's rule: after temperature scaling confidence may be taken at its word.
+        """
+        if self.coverage is not None:
+            return threshold_for_coverage(confidence, self.coverage)
+        if self.error_cost is not None and self.abstain_cost is not None:
+            return chow_threshold(self.error_cost, self.abstain_cost)
+        return 0.0
 
 
 class Task(TextTask):
@@ -98,10 +120,8 @@ class Task(TextTask):
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
     ) -> Metrics:
         """Temperature, and the threshold to abstain below, on dev."""
-        settings = self.settings
-        abstention = Abstention(settings.coverage, settings.error_cost, settings.abstain_cost)
         gold = np.array([each.target for each in encoded])
-        self.confidence = fit_confidence(np.stack(outputs), gold, abstention)
+        self.confidence = fit_confidence(np.stack(outputs), gold, self.settings.threshold)
         return self.confidence.figures()
 
     def decode(

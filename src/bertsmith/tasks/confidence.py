@@ -4,14 +4,14 @@ E examples, C classes or labels.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bertsmith.errors import ModelError, RecipeError
+from bertsmith.errors import ModelError
 from bertsmith.tasks.calibration import (
     COLDEST,
     HOTTEST,
@@ -19,13 +19,7 @@ from bertsmith.tasks.calibration import (
     fit_temperature,
     probabilities,
 )
-from bertsmith.tasks.thresholds import (
-    NEVER,
-    at_threshold,
-    chow_threshold,
-    threshold_for_coverage,
-    thresholds_per_label,
-)
+from bertsmith.tasks.thresholds import NEVER, at_threshold, thresholds_per_label
 from bertsmith.validation import first_problem
 
 Floats = npt.NDArray[np.float64]
@@ -76,45 +70,15 @@ class Confidence(BaseModel):
             ) from error
 
 
-@dataclass(frozen=True)
-class Abstention:
-    """When not to answer: by the share of texts to answer, or by what an error and an abstention cost.
-
-    With neither, every text is answered.
-    """
-
-    coverage: float | None = None
-    error_cost: float | None = None
-    abstain_cost: float | None = None
-
-    def threshold(self, confidence: npt.ArrayLike) -> float:
-        """The lowest confidence to answer with, given dev's (E,); raises RecipeError for a rule that is none.
-
-        Costs go through Chow's rule: after temperature scaling confidence may be taken at its word.
-        """
-        costs = (self.error_cost, self.abstain_cost)
-        if self.coverage is not None and costs == (None, None):
-            return threshold_for_coverage(confidence, self.coverage)
-        if self.error_cost is not None and self.abstain_cost is not None and self.coverage is None:
-            return chow_threshold(self.error_cost, self.abstain_cost)
-        if self.coverage is None and costs == (None, None):
-            return 0.0
-        raise RecipeError(
-            f"Expected coverage, or error_cost and abstain_cost together, found coverage = {self.coverage}, "
-            f"error_cost = {self.error_cost}, abstain_cost = {self.abstain_cost}."
-        )
-
-
 def fit_confidence(
-    logits: npt.ArrayLike,
-    gold: npt.ArrayLike,
-    abstention: Abstention | None = None,
+    logits: npt.ArrayLike, gold: npt.ArrayLike, threshold: Callable[[Floats], float] = lambda _: 0.0
 ) -> Confidence:
-    """What dev's logits (E, C) say about confidence, given gold classes (E,) or labels (E, C).
+    """What dev's logits (E, C) say about confidence, given gold classes (E,) or labels (E, C). `threshold`
+    chooses by dev's confidences (E,) the lowest to answer with; as it is, every text is answered.
 
     With several labels, the calibration error compares each label's probability with how often it holds, and
     the thresholds per label are those of `thresholds_per_label`.
-    Raises ValueError when shapes don't fit, RecipeError when `abstention` is none of its rules.
+    Raises ValueError when shapes don't fit.
     """
     gold = np.asarray(gold)
     several = gold.ndim == 2
@@ -122,7 +86,7 @@ def fit_confidence(
     before, after = (probabilities(logits, t, several=several) for t in (1.0, temperature))
     thresholds = thresholds_per_label(after, gold) if several else None
     confidence, correct = _answered(after, gold, thresholds)
-    chosen = at_threshold(confidence, correct, (abstention or Abstention()).threshold(confidence))
+    chosen = at_threshold(confidence, correct, threshold(confidence))
     return Confidence(
         temperature=temperature,
         ece_before=_calibration_error(before, gold),
