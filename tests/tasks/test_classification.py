@@ -147,3 +147,11 @@ def test_an_empty_text_is_encoded_as_special_tokens_alone(tokenizer: Tokenizer) 
     encoded = task.encode(TextExample("", None, "b", "here"), [pieces], tokenizer)
     assert [w.token_ids.tolist() for w in encoded.windows] == [[tokenizer.cls_id, tokenizer.sep_id]]
     assert encoded.target == 1
+
+
+def test_a_stride_that_fits_a_single_text_only_does_for_a_pair(tokenizer: Tokenizer) -> None:
+    """Three special tokens leave a pair of texts less room than two leave one text."""
+    task = task_of(["a", "b"], max_length=32, stride=29)
+    pieces = tokenizer.encode_pieces(["bano", "delo " * 60])
+    encoded = task.encode(TextExample("bano", "delo " * 60, "b", "here"), pieces, tokenizer)
+    assert max(len(window.token_ids) for window in encoded.windows) == 32

@@ -132,9 +132,10 @@ class TextTask(Task[TextExample]):
         room = self.settings.max_length - special_tokens(tokenizer, len(pieces))
         ids = [piece.ids for piece in pieces]
         stride = self.settings.stride
-        spans = single_windows(ids[0], room, stride)
         if len(ids) == 2:
             spans = pair_windows(ids[0], ids[1], room, stride)
+        else:
+            spans = single_windows(ids[0], room, stride)
         made = [join_segments(tokenizer, *parts) for parts in spans]
         target = None if example.label is None else self.target(example.label)
         return Encoded(tuple(Window(*each, _FIRST_ROW) for each in made), target)
