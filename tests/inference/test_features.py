@@ -115,6 +115,14 @@ def test_a_long_text_is_pooled_over_the_rows_of_all_its_windows(
     assert_close(found[1], rows.mean(0))
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls", "tokens", "words"])
+def test_where_the_usual_stride_is_too_long_windows_share_a_quarter(tiny_bert: Path, pooling: str) -> None:
+    features = Features(tiny_bert, pooling=pooling, max_length=16)  # type: ignore[arg-type]
+    chosen = Features(tiny_bert, pooling=pooling, max_length=16, stride=3)  # type: ignore[arg-type]
+    for found, expected in zip(features.encode([LONG]), chosen.encode([LONG]), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_without_a_stride_a_long_text_is_cut(tiny_bert: Path, tiny_tokenizer: Tokenizer) -> None:
     ids = tiny_tokenizer.encode(LONG).ids[:14]
     found = Features(tiny_bert, max_length=16, stride=None).encode([LONG])
@@ -184,6 +192,8 @@ def test_progress_counts_to_the_end(features: Features) -> None:
         ({"layers": []}, "numbers from 0"),
         ({"pooling": "sum"}, "pooling must be mean, cls, max, tokens, words, found 'sum'"),
         ({"max_length": 65}, "max_length must be 8 to 64, what the model has positions for: 65"),
+        ({"max_length": 16, "stride": 14}, "stride must be 0 to 13, below the 14 tokens of a window"),
+        ({"stride": -1}, "stride must be 0 to 61, .*: -1"),
     ],
 )
 def test_a_choice_that_the_model_does_not_have_is_refused(

@@ -14,7 +14,7 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bertsmith.inference.estimator_input import RefusedInput, TextEstimator, as_texts
-from bertsmith.inference.features import FeaturePooling, Features, Layers
+from bertsmith.inference.features import USUAL_STRIDE, FeaturePooling, Features, Layers
 
 
 class BertFeatures(TransformerMixin, TextEstimator):  # type: ignore[misc]
@@ -32,7 +32,7 @@ class BertFeatures(TransformerMixin, TextEstimator):  # type: ignore[misc]
         layers: Layers = "last",
         pooling: FeaturePooling = "mean",
         max_length: int | None = None,
-        stride: int | None = 32,
+        stride: int | None = USUAL_STRIDE,
     ) -> None:
         self.model = model
         self.layers = layers

@@ -41,6 +41,7 @@ FeaturePooling = Literal["mean", "cls", "max", "tokens", "words"]
 Text = str | Sequence[str]  # a text or a pair of texts; the words of a sentence for pooling="words"
 
 _USUAL_LENGTH = 256  # longer texts are windows: attention's cost grows with the square
+USUAL_STRIDE = 32
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class Features:
     pooling: mean or max over all rows of a text, special tokens among them, as sentence-transformers does;
     cls; tokens, a vector for each piece of the vocabulary; words, for each word that of its first piece.
     max_length counts tokens with special ones; the default is 256, or the model's longest input if less.
-    Longer texts are windows that share `stride` tokens; with stride None they are cut.
+    Longer texts are windows that share `stride` tokens (32, or a quarter of a window too short for that);
+    with stride None they are cut.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Features:
         pooling: FeaturePooling = "mean",
         *,
         max_length: int | None = None,
-        stride: int | None = 32,
+        stride: int | None = USUAL_STRIDE,
         batch_tokens: int = 4096,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -106,7 +108,7 @@ class Features:
         self.pooling = pooling
         self.mix = LayerMix.parse(layers, self.encoder.config.num_hidden_layers)
         self.max_length = _length(max_length, self.encoder.config.max_length)
-        self.stride = stride
+        self.stride = _stride(stride, self.max_length - special_tokens(self.tokenizer, 1))
         self.batch_tokens, self.device = batch_tokens, device
 
     @property
@@ -207,3 +209,14 @@ def _length(wanted: int | None, longest: int) -> int:
     if wanted is not None and not 8 <= wanted <= longest:
         raise InputError(f"max_length must be 8 to {longest}, what the model has positions for: {wanted}.")
     return wanted or min(_USUAL_LENGTH, longest)
+
+
+def _stride(wanted: int | None, room: int) -> int | None:
+    """What windows with `room` tokens of text may share."""
+    if wanted is None or 0 <= wanted < room:
+        return wanted
+    if wanted == USUAL_STRIDE:
+        return room // 4
+    raise InputError(
+        f"stride must be 0 to {room - 1}, below the {room} tokens of a window without special ones: {wanted}."
+    )
