@@ -1,5 +1,6 @@
 """Batches in which some examples must not meet, or must: on random data, against the rule itself."""
 
+import time
 from collections import Counter
 
 import numpy as np
@@ -57,3 +58,11 @@ def test_groups_stay_whole_and_every_example_comes_once(seed: int, batch_size: i
     assert all(len(home) == 1 for home in homes)
     largest = max(Counter(groups.tolist()).values())
     assert all(len(batch) < batch_size + largest for batch in batches)
+
+
+def test_time_grows_with_the_examples_not_with_their_square() -> None:
+    order = np.random.default_rng(1).permutation(100_000)
+    began = time.process_time()
+    batches = together(np.arange(len(order)), order, 1)
+    assert time.process_time() - began < 2
+    assert [batch.tolist() for batch in batches[:3]] == [[number] for number in order[:3].tolist()]

@@ -4,6 +4,7 @@ Both are functions of their arguments alone: a resumed run finds the same batche
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -44,9 +45,5 @@ def together(groups: Integers, order: Integers, batch_size: int) -> list[Integer
     ends = np.cumsum([len(each) for each in members.values()])
     parts = -(-len(order) // batch_size)
     part_of = (ends - 1) * parts // len(order)
-    lists = list(members.values())
-    return [
-        np.array([example for number in np.flatnonzero(part_of == part) for example in lists[number]])
-        for part in range(parts)
-        if (part_of == part).any()
-    ]
+    last_of_part = np.flatnonzero(np.diff(part_of))
+    return np.split(np.array(list(chain(*members.values())), np.int64), ends[last_of_part])
