@@ -26,6 +26,7 @@ from head_parity import (
 from model_parity import assert_same, with_large_weights
 
 from bertsmith.model.config import BertConfig
+from bertsmith.model.dropout import Dropout
 from bertsmith.tasks.task_checkpoint import load_task_model
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC"]
@@ -109,6 +110,19 @@ def their_model(auto_class: Any, family: str, tokenizer: Any, labels: list[str],
         **{key: value for key, value in settings.items() if value is not None},
     )
     return with_large_weights(auto_class.from_config(config, attn_implementation="eager"), 5)
+
+
+@families
+def test_a_sequence_head_has_dropout_where_theirs_has(family: str, tmp_path: Path) -> None:
+    """A recipe's `dropout` goes to every one there is."""
+    tokenizer = small_tokenizer(family, tmp_path / "tokenizer")
+    task, _ = sequence_task("classification", random_texts(1, 6))
+    ours = task.head(small_config(family, tokenizer))
+    theirs = their_model(SEQUENCE, family, tokenizer, ["a", "b"])
+    outside = [module for name, module in theirs.named_modules() if not name.startswith(f"{family}.")]
+    found = sum(isinstance(module, torch.nn.Dropout) for module in outside)
+    # RoBERTa's head applies its only one twice
+    assert sum(isinstance(module, Dropout) for module in ours.modules()) == found + (family == "roberta")
 
 
 @families

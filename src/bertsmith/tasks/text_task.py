@@ -185,7 +185,8 @@ class PooledHead(Head):
         self.activation = activation() if activation else None
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.out = nn.Linear(config.hidden_size, outputs)
-        self.before_dense = Dropout(config.hidden_dropout_prob if config.model_type == "roberta" else 0.0)
+        roberta = config.model_type == "roberta"
+        self.before_dense = Dropout(config.hidden_dropout_prob) if roberta else None
         self.file_names = {
             "bert": {"out": "classifier"},
             "roberta": {"dense": "classifier.dense", "out": "classifier.out_proj"},
@@ -196,7 +197,8 @@ class PooledHead(Head):
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """(W, H), a row for each window -> (E, C)."""
         if self.dense is not None and self.activation is not None:
-            states = self.activation(self.dense(self.before_dense(states)))
+            states = states if self.before_dense is None else self.before_dense(states)
+            states = self.activation(self.dense(states))
         return mean_over_windows(self.out(self.dropout(states)), layout)
 
 
