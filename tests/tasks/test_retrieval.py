@@ -112,8 +112,9 @@ def test_what_cant_be_learnt_is_refused() -> None:
         make_task("retrieval", loss="margin").learn_labels(rows(*PAIRS))
     with pytest.raises(InputError, match="row 1: loss=kl needs a column `scores`"):
         make_task("retrieval", loss="kl").learn_labels(rows(("a", "b", "c"), ("d", "e", "f")))
-    with pytest.raises(InputError, match="compares a query with a document"):
-        task.example("who?")
+    for wrong in ("who?", 5, (1, 2), ("who?",), None):
+        with pytest.raises(InputError, match="compares a query with a document, found"):
+            task.example(wrong)
 
 
 # -- batches and negatives ---------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSetting
 from bertsmith.tasks.task import Task as AnyTask
 from bertsmith.tasks.vector_head import VectorHead
 from bertsmith.text.tokenizer import Pieces, Tokenizer
+from bertsmith.text.values import shown
 
 
 class RetrievalSettings(TaskSettings):
@@ -71,11 +72,10 @@ class Task(AnyTask[QueryExample]):
 
     def example(self, text: Any, where: str = "the input") -> QueryExample:
         """From a query and a document."""
-        if isinstance(text, str) or len(text) != 2:
-            raise InputError(
-                f"{where}: retrieval compares a query with a document, found {str(text)[:60]!r}."
-            )
-        return QueryExample(text[0], (text[1],), where, labelled=False)
+        match text:
+            case [str() as query, str() as document]:
+                return QueryExample(query, (document,), where, labelled=False)
+        raise InputError(f"{where}: retrieval compares a query with a document, found {shown(text)}.")
 
     def read(self, path: Path | str, *, labelled: bool = True) -> list[QueryExample]:
         """One example a row. Raises InputError naming file and line."""
