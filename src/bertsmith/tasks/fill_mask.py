@@ -10,6 +10,7 @@ import torch
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import InputError
+from bertsmith.tasks.evaluation_mode import evaluating
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.text.tokenizer import Tokenizer
 
@@ -45,11 +46,9 @@ def fill_mask(
     token_ids = np.array(ids, np.int64)
     device = model.encoder.embeddings.token.weight.device
     batch = PackedBatch.pack(token_ids, np.zeros_like(token_ids), np.array([len(ids)]), device)
-    was_training = model.training
-    model.eval()
     masks = torch.from_numpy(np.flatnonzero(token_ids == tokenizer.mask_id)).to(device)
-    probabilities = model.vocabulary_logits(model.encoder(batch)[masks]).float().softmax(1)
-    model.train(was_training)
+    with evaluating(model):
+        probabilities = model.vocabulary_logits(model.encoder(batch)[masks]).float().softmax(1)
     values, best = probabilities.topk(min(top, tokenizer.vocab_size), dim=1)
     return [
         [Candidate(tokenizer.id_to_token(int(i)), float(p)) for i, p in zip(row, chances, strict=True)]

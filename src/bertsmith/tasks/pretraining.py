@@ -25,6 +25,7 @@ from bertsmith.model.bert import Activation, Bert, initialise
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_entropy import vocabulary_loss
 from bertsmith.model.operations import encoder_operations
+from bertsmith.tasks.evaluation_mode import evaluating
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.text.tokenizer import Tokenizer
 
@@ -146,13 +147,11 @@ class PretrainingTask:
         totals = {"mlm_loss": 0.0, "mlm_right": 0.0, "mlm_count": 0.0, "mlm_majority_right": 0.0}
         if self.model.next_sentence is not None:
             totals |= {"nsp_loss": 0.0, "nsp_right": 0.0, "nsp_count": 0.0, "nsp_random": 0.0}
-        was_training = self.model.training
-        self.model.eval()
-        for batch in islice(self._heldout_batches(), rank, None, ranks):
-            for micro_batch in split(batch, 1, 2048)[0]:
-                for name, value in self._sums_of(micro_batch).items():
-                    totals[name] += value
-        self.model.train(was_training)
+        with evaluating(self.model):
+            for batch in islice(self._heldout_batches(), rank, None, ranks):
+                for micro_batch in split(batch, 1, 2048)[0]:
+                    for name, value in self._sums_of(micro_batch).items():
+                        totals[name] += value
         return totals
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:

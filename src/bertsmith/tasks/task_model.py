@@ -13,6 +13,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert, initialise
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded, Layout, lay_out, pack_examples
+from bertsmith.tasks.evaluation_mode import evaluating
 from bertsmith.tasks.task import Head, Outputs
 
 
@@ -51,23 +52,21 @@ def outputs_of(
 
     Examples of like length are computed together; which ones changes the last bits only.
     """
-    was_training = model.training
-    model.eval()
     results: list[Outputs | None] = [None] * len(encoded)
     done = 0
-    for numbers in batches_by_length(encoded, batch_tokens):
-        part = [encoded[number] for number in numbers]
-        layout = lay_out(part, device)
-        found = model(PackedBatch.of(pack_examples(part, numbers), device), layout)
-        outputs = found.to(torch.promote_types(found.dtype, torch.float32)).cpu().numpy()
-        ends = np.cumsum(layout.rows_of_example)[:-1] if model.head.per_row else None
-        pieces = outputs if ends is None else np.split(outputs, ends)
-        for number, piece in zip(numbers, pieces, strict=True):
-            results[number] = piece
-        done += len(numbers)
-        if progress is not None:
-            progress(done, len(encoded), "texts")
-    model.train(was_training)
+    with evaluating(model):
+        for numbers in batches_by_length(encoded, batch_tokens):
+            part = [encoded[number] for number in numbers]
+            layout = lay_out(part, device)
+            found = model(PackedBatch.of(pack_examples(part, numbers), device), layout)
+            outputs = found.to(torch.promote_types(found.dtype, torch.float32)).cpu().numpy()
+            ends = np.cumsum(layout.rows_of_example)[:-1] if model.head.per_row else None
+            pieces = outputs if ends is None else np.split(outputs, ends)
+            for number, piece in zip(numbers, pieces, strict=True):
+                results[number] = piece
+            done += len(numbers)
+            if progress is not None:
+                progress(done, len(encoded), "texts")
     return [result for result in results if result is not None]
 
 
