@@ -17,8 +17,8 @@ from bertsmith.tasks.classification import Task
 from bertsmith.tasks.encoding import Encoded, lay_out, pack_examples
 from bertsmith.tasks.finetuning import Finetuning, Split
 from bertsmith.tasks.objective import Objective
+from bertsmith.tasks.pooling import pool_examples
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
-from bertsmith.tasks.similarity import pool_texts
 from bertsmith.tasks.task_model import TaskModel, batches_by_length
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks
@@ -92,7 +92,7 @@ class Embedding:
             batch = PackedBatch.of(pack_examples(part, numbers), device)
             with self._autocast():
                 states = self._encoder(batch, layout.rows)
-            vectors[numbers] = pool_texts(states, layout, "mean", texts=1).float().cpu().numpy()
+            vectors[numbers] = pool_examples(states, layout, "mean").float().cpu().numpy()
         return vectors
 
 

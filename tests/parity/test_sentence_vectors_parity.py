@@ -18,7 +18,7 @@ from model_parity import assert_same
 from bertsmith.data.batch import PackedBatch
 from bertsmith.tasks.encoding import lay_out, pack_examples
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.similarity import pool_texts
+from bertsmith.tasks.pooling import pool_texts
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 

@@ -11,7 +11,8 @@ from small_tasks import WORDS, make_task, random_model, split_of
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.tasks.encoding import Encoded, lay_out, pack_examples
-from bertsmith.tasks.similarity import Task, pool_texts
+from bertsmith.tasks.pooling import pool_texts
+from bertsmith.tasks.similarity import Task
 from bertsmith.tasks.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.tasks.text_task import TextExample

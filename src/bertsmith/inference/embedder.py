@@ -20,7 +20,7 @@ from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Integers, lay_out, pack_examples
-from bertsmith.tasks.similarity import Pooling, pool_texts
+from bertsmith.tasks.pooling import Pooling, pool_examples
 from bertsmith.tasks.task_model import batches_by_length
 from bertsmith.text.tokenizer import Tokenizer
 
@@ -166,7 +166,7 @@ class Embedder:
             layout = lay_out(part, self.device)
             batch = PackedBatch.of(pack_examples(part, numbers), self.device)
             states = self.encoder(batch, layout.rows)
-            pooled[numbers] = pool_texts(states, layout, self.pooling, texts=1).cpu().numpy()
+            pooled[numbers] = pool_examples(states, layout, self.pooling).cpu().numpy()
             sequences, tokens = sequences + len(numbers), tokens + sum(batch.lengths)
             report(sequences * chunk.texts // len(pooled), tokens)
         return pooled

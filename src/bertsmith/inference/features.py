@@ -32,7 +32,7 @@ from bertsmith.tasks.encoding import (
     special_tokens,
 )
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.similarity import Pooling, pool_texts
+from bertsmith.tasks.pooling import Pooling, pool_examples
 from bertsmith.tasks.task_model import batches_by_length
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 
@@ -162,8 +162,7 @@ class Features:
         states = take(states, layout.rows)
         if self.pooling in ("tokens", "words"):
             return [each.cpu().numpy() for each in states.split(layout.rows_of_example)]
-        pooling = cast(Pooling, self.pooling)
-        return list(pool_texts(states, layout, pooling, texts=1).cpu().numpy())
+        return list(pool_examples(states, layout, cast(Pooling, self.pooling)).cpu().numpy())
 
     def _encoded(self, texts: Sequence[Text]) -> list[Encoded]:
         """Texts as windows, with the rows that the pooling reads."""

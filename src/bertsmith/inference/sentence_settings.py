@@ -17,7 +17,7 @@ from typing import Any, cast, get_args
 
 from bertsmith.errors import ModelError
 from bertsmith.model.untrusted import MAX_SETTINGS_BYTES, plain_file, read_settings
-from bertsmith.tasks.similarity import Pooling
+from bertsmith.tasks.pooling import Pooling
 
 _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"

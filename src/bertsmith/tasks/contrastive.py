@@ -103,7 +103,7 @@ def listwise(scores: Tensor, targets: Tensor, query: Tensor) -> Tensor:
     scores and targets (C,); query (C,) numbers from 0. A query's targets sum to 1, or to 0 where nothing is
     to be learnt of it.
     """
-    queries = int(query.max()) + 1
+    queries = len(query)  # at least as many as there are; asking the device for the highest would wait for it
     highest = torch.full((queries,), -torch.inf, dtype=scores.dtype, device=scores.device)
     highest = highest.scatter_reduce(0, query, scores.detach(), "amax")
     shifted = scores - highest[query]

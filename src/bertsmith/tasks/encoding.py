@@ -50,7 +50,8 @@ class Layout:
     """Where the rows that a head reads come from.
 
     rows (R,) in the packed batch, None for all of them; window_of_row (R,); example_of_window (W,);
-    text_of_window (W,); rows_of_example (E,) on the host.
+    text_of_window (W,) counts through the texts of all examples; on the host rows_of_example (E,) and
+    texts_of_example (E,), how many texts each has that are encoded apart.
     """
 
     rows: Tensor | None
@@ -58,6 +59,7 @@ class Layout:
     example_of_window: Tensor
     text_of_window: Tensor
     rows_of_example: tuple[int, ...]
+    texts_of_example: tuple[int, ...]
 
     @property
     def examples(self) -> int:
@@ -89,12 +91,15 @@ def lay_out(encoded: Sequence[Encoded], device: torch.device | str = "cpu") -> L
     starts = np.cumsum(lengths) - lengths
     rows = np.concatenate([window.rows for window in windows]) + np.repeat(starts, counts)
     numbers = np.repeat(np.arange(len(encoded)), [len(each.windows) for each in encoded])
+    texts = np.array([window.text for window in windows])
+    begins = (np.diff(numbers, prepend=-1) != 0) | (np.diff(texts, prepend=-1) != 0)
     return Layout(
         None if len(rows) == lengths.sum() else to_device(rows, device),
         to_device(np.repeat(np.arange(len(windows)), counts), device),
         to_device(numbers, device),
-        to_device(np.array([window.text for window in windows]), device),
+        to_device(np.cumsum(begins) - 1, device),
         tuple(np.bincount(numbers, counts, len(encoded)).astype(int).tolist()),
+        tuple(np.bincount(numbers[begins], minlength=len(encoded)).tolist()),
     )
 
 

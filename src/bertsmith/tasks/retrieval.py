@@ -21,6 +21,7 @@ from bertsmith.tasks.batch_division import apart
 from bertsmith.tasks.details import Answer, Details
 from bertsmith.tasks.document_ranks import DEPTH, rank_metrics, ranks_of
 from bertsmith.tasks.encoding import Encoded, Integers, Window, join_segments, special_tokens
+from bertsmith.tasks.pooling import Pooling
 from bertsmith.tasks.query_documents import (
     QueryExample,
     find_query_columns,
@@ -29,7 +30,6 @@ from bertsmith.tasks.query_documents import (
 )
 from bertsmith.tasks.retrieval_losses import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.sentence_folder import write_sentence_folder
-from bertsmith.tasks.similarity import Pooling
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.task import Task as AnyTask
 from bertsmith.tasks.vector_head import VectorHead

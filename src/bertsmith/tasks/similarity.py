@@ -23,13 +23,12 @@ from bertsmith.tasks.baselines import majority_class, mean_number, tfidf_classes
 from bertsmith.tasks.calibration import probabilities
 from bertsmith.tasks.details import Details, class_details, number_details
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
+from bertsmith.tasks.pooling import Pooling, pool_texts
 from bertsmith.tasks.sentence_folder import write_sentence_folder
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.text_task import TextExample, TextTask
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 from bertsmith.text.values import as_label, as_number
-
-Pooling = Literal["mean", "cls", "max"]
 
 
 class SimilaritySettings(TaskSettings):
@@ -57,26 +56,6 @@ class PairHead(Head):
             return F.cosine_similarity(first, second).unsqueeze(1)
         logits: Tensor = self.classifier(torch.cat([first, second, (first - second).abs()], 1))
         return logits
-
-
-def pool_texts(states: Tensor, layout: Layout, pooling: Pooling, texts: int = 2) -> Tensor:
-    """(N, H) -> (T, H): over all windows of a text, special tokens among them, as sentence-transformers does.
-
-    cls takes the mean of its windows' first tokens.
-    """
-    text = (layout.example_of_window * texts + layout.text_of_window)[layout.window_of_row]  # (N,)
-    count = layout.examples * texts
-    if pooling == "max":
-        lowest = torch.full((count, states.shape[1]), -torch.inf, dtype=states.dtype, device=states.device)
-        return lowest.scatter_reduce(0, text[:, None].expand_as(states), states, "amax")
-    if pooling == "cls":
-        windows = torch.arange(layout.windows, device=text.device)
-        firsts = torch.searchsorted(layout.window_of_row, windows)
-        states, text = states[firsts], text[firsts]
-    sums = torch.zeros(count, states.shape[1], dtype=states.dtype, device=states.device)
-    # bincount would ask the device for the largest number, and wait for the answer
-    rows = torch.zeros(count, dtype=torch.int64, device=text.device).index_add(0, text, torch.ones_like(text))
-    return sums.index_add(0, text, states) / rows[:, None]
 
 
 class Task(TextTask):

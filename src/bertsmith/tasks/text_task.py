@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from bertsmith.data.windows import windows
@@ -18,6 +17,7 @@ from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import Dropout
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
+from bertsmith.tasks.pooling import pool_examples
 from bertsmith.tasks.task import Head, Prediction, Task
 from bertsmith.text.columns import guess_columns
 from bertsmith.text.labelled import read_column_names, read_rows
@@ -204,10 +204,4 @@ class PooledHead(Head):
 
 def mean_over_windows(outputs: Tensor, layout: Layout) -> Tensor:
     """(W, C) -> (E, C)."""
-    if layout.windows == layout.examples:
-        return outputs
-    sums = torch.zeros(layout.examples, outputs.shape[1], device=outputs.device, dtype=outputs.dtype)
-    sums = sums.index_add(0, layout.example_of_window, outputs)
-    windows = torch.zeros(layout.examples, dtype=torch.int64, device=outputs.device)
-    windows.index_add_(0, layout.example_of_window, torch.ones_like(layout.example_of_window))
-    return sums / windows[:, None]
+    return outputs if layout.windows == layout.examples else pool_examples(outputs, layout, "mean")

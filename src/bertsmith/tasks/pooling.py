@@ -1,0 +1,43 @@
+"""The hidden states of a text as one vector, however many windows it is read in.
+
+R rows that are read, W windows, T texts, H hidden size.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bertsmith.tasks.encoding import Layout
+
+Pooling = Literal["mean", "cls", "max"]
+
+
+def pool_examples(states: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
+    """(R, H) -> (E, H), all windows of an example together."""
+    return _pool(states, layout, layout.example_of_window, layout.examples, pooling)
+
+
+def pool_texts(states: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
+    """(R, H) -> (T, H), each of an example's texts by itself; T are all texts of the batch."""
+    return _pool(states, layout, layout.text_of_window, sum(layout.texts_of_example), pooling)
+
+
+def _pool(states: Tensor, layout: Layout, text_of_window: Tensor, texts: int, pooling: Pooling) -> Tensor:
+    """(R, H) -> (T, H): over all rows of a text's windows, special tokens among them, as
+    sentence-transformers does; cls takes the mean of its windows' first rows.
+
+    text_of_window (W,) are numbers below `texts`, each of which has a window.
+    """
+    text = text_of_window[layout.window_of_row]  # (R,)
+    if pooling == "max":
+        lowest = torch.full((texts, states.shape[1]), -torch.inf, dtype=states.dtype, device=states.device)
+        return lowest.scatter_reduce(0, text[:, None].expand_as(states), states, "amax")
+    if pooling == "cls":
+        windows = torch.arange(layout.windows, device=text.device)
+        firsts = torch.searchsorted(layout.window_of_row, windows)
+        states, text = states[firsts], text[firsts]
+    sums = torch.zeros(texts, states.shape[1], dtype=states.dtype, device=states.device)
+    # bincount would ask the device for the largest number, and wait for the answer
+    rows = torch.zeros(texts, dtype=torch.int64, device=text.device).index_add(0, text, torch.ones_like(text))
+    return sums.index_add(0, text, states) / rows[:, None]
