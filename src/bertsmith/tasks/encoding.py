@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import Sequences, to_device
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.data.windows import windows
+from bertsmith.text.tokenizer import Pieces, Tokenizer
 
 Integers = npt.NDArray[np.int64]
 
@@ -72,35 +73,50 @@ class Layout:
 
 def pack_examples(encoded: Sequence[Encoded], numbers: Sequence[int]) -> Sequences:
     """The windows of many examples as one batch; its keys are the examples' `numbers`."""
-    windows = [window for each in encoded for window in each.windows]
+    sequences = [window for each in encoded for window in each.windows]
     keys = np.repeat(np.asarray(numbers, np.uint64), [len(each.windows) for each in encoded])
     return Sequences(
-        np.concatenate([window.token_ids for window in windows]),
-        np.concatenate([window.segment_ids for window in windows]),
-        np.array([len(window.token_ids) for window in windows], np.int64),
+        np.concatenate([window.token_ids for window in sequences]),
+        np.concatenate([window.segment_ids for window in sequences]),
+        np.array([len(window.token_ids) for window in sequences], np.int64),
         keys,
-        np.array([window.text for window in windows], np.int64),
+        np.array([window.text for window in sequences], np.int64),
     )
 
 
 def lay_out(encoded: Sequence[Encoded], device: torch.device | str = "cpu") -> Layout:
     """The layout of the batch that `pack_examples` makes of the same examples."""
-    windows = [window for each in encoded for window in each.windows]
-    lengths = np.array([len(window.token_ids) for window in windows])
-    counts = np.array([len(window.rows) for window in windows])
+    sequences = [window for each in encoded for window in each.windows]
+    lengths = np.array([len(window.token_ids) for window in sequences])
+    counts = np.array([len(window.rows) for window in sequences])
     starts = np.cumsum(lengths) - lengths
-    rows = np.concatenate([window.rows for window in windows]) + np.repeat(starts, counts)
+    rows = np.concatenate([window.rows for window in sequences]) + np.repeat(starts, counts)
     numbers = np.repeat(np.arange(len(encoded)), [len(each.windows) for each in encoded])
-    texts = np.array([window.text for window in windows])
+    texts = np.array([window.text for window in sequences])
     begins = (np.diff(numbers, prepend=-1) != 0) | (np.diff(texts, prepend=-1) != 0)
     return Layout(
         None if len(rows) == lengths.sum() else to_device(rows, device),
-        to_device(np.repeat(np.arange(len(windows)), counts), device),
+        to_device(np.repeat(np.arange(len(sequences)), counts), device),
         to_device(numbers, device),
         to_device(np.cumsum(begins) - 1, device),
         tuple(np.bincount(numbers, counts, len(encoded)).astype(int).tolist()),
         tuple(np.bincount(numbers[begins], minlength=len(encoded)).tolist()),
     )
+
+
+def windows_apart(
+    tokenizer: Tokenizer, pieces: Sequence[Pieces], max_length: int, stride: int | None
+) -> tuple[Window, ...]:
+    """The windows of each text by itself, those of the first before those of the second; the head reads every
+    row.
+    """
+    room = max_length - special_tokens(tokenizer, 1)
+    made = []
+    for number, piece in enumerate(pieces):
+        for start, end in windows(piece.ids, room, stride):
+            token_ids, segment_ids = join_segments(tokenizer, piece.ids[start:end])
+            made.append(Window(token_ids, segment_ids, np.arange(len(token_ids)), number))
+    return tuple(made)
 
 
 def join_segments(

@@ -13,14 +13,13 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.baselines import tfidf_vectors
 from bertsmith.tasks.batch_division import apart
 from bertsmith.tasks.details import Answer, Details
 from bertsmith.tasks.document_ranks import DEPTH, rank_metrics, ranks_of
-from bertsmith.tasks.encoding import Encoded, Integers, Window, join_segments, special_tokens
+from bertsmith.tasks.encoding import Encoded, Integers, windows_apart
 from bertsmith.tasks.pooling import Pooling
 from bertsmith.tasks.query_documents import (
     QueryExample,
@@ -149,16 +148,11 @@ class Task(AnyTask[QueryExample]):
         return (self.settings.query_prefix + example.query, *documents)
 
     def encode(self, example: QueryExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
-        """The windows of each text in turn; the head reads every row."""
-        room = self.settings.max_length - special_tokens(tokenizer, 1)
-        made = []
-        for number, piece in enumerate(pieces):
-            for start, end in windows(piece.ids, room, self.settings.stride):
-                token_ids, segment_ids = join_segments(tokenizer, piece.ids[start:end])
-                made.append(Window(token_ids, segment_ids, np.arange(len(token_ids)), number))
+        """All texts are read apart."""
+        made = windows_apart(tokenizer, pieces, self.settings.max_length, self.settings.stride)
         query, documents = text_number(example.query), tuple(map(text_number, example.documents))
         known = (query, documents[0], *self._known.get(query, ()))
-        return Encoded(tuple(made), Sought(query, documents, known, example.scores))
+        return Encoded(made, Sought(query, documents, known, example.scores))
 
     def divide(self, targets: Sequence[Sought], order: Integers, batch_size: int) -> list[Integers]:
         """Batches without two equal queries or documents: each would be the other's negative."""

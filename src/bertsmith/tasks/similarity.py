@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertsmith.data.batch import to_device
-from bertsmith.data.windows import windows
 from bertsmith.errors import InputError, ModelError
 from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
@@ -22,7 +21,7 @@ from bertsmith.tasks import scores
 from bertsmith.tasks.baselines import majority_class, mean_number, tfidf_classes, tfidf_cosine
 from bertsmith.tasks.calibration import probabilities
 from bertsmith.tasks.details import Details, class_details, number_details
-from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
+from bertsmith.tasks.encoding import Encoded, Layout, windows_apart
 from bertsmith.tasks.pooling import Pooling, pool_texts
 from bertsmith.tasks.sentence_folder import write_sentence_folder
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
@@ -112,14 +111,9 @@ class Task(TextTask):
         return (example.label,) if self.settings.target == "class" else ()
 
     def encode(self, example: TextExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
-        """The windows of the first text, then those of the second; the head reads every row."""
-        room = self.settings.max_length - special_tokens(tokenizer, 1)
-        made = []
-        for number, piece in enumerate(pieces):
-            for start, end in windows(piece.ids, room, self.settings.stride):
-                token_ids, segment_ids = join_segments(tokenizer, piece.ids[start:end])
-                made.append(Window(token_ids, segment_ids, np.arange(len(token_ids)), number))
-        return Encoded(tuple(made), None if example.label is None else self.target(example.label))
+        """The two are read apart."""
+        made = windows_apart(tokenizer, pieces, self.settings.max_length, self.settings.stride)
+        return Encoded(made, None if example.label is None else self.target(example.label))
 
     def head(self, config: BertConfig) -> Head:
         return PairHead(config, self.settings.pooling, len(self.labels))
