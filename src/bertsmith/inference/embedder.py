@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import torch
 
-from bertsmith.data.batch import PackedBatch
 from bertsmith.data.prefetch import prefetch
 from bertsmith.errors import InputError
 from bertsmith.inference.sentence_settings import read_sentence_settings
@@ -19,9 +18,9 @@ from bertsmith.inference.vectors import Vectors, cut, normalised
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
-from bertsmith.tasks.encoding import Integers, lay_out, pack_examples
+from bertsmith.tasks.encoding import Integers
 from bertsmith.tasks.pooling import Pooling, pool_examples
-from bertsmith.tasks.task_model import batches_by_length
+from bertsmith.tasks.task_model import packed_by_length
 from bertsmith.text.tokenizer import Tokenizer
 
 Kind = Literal["query", "document"]
@@ -161,10 +160,7 @@ class Embedder:
         """(W, H) of each sequence by itself. Windows count as parts of a text where `report` counts texts."""
         sequences = tokens = 0
         pooled = np.empty((len(chunk.sequences), self.encoder.config.hidden_size), np.float32)
-        for numbers in batches_by_length(chunk.sequences, self.batch_tokens):
-            part = [chunk.sequences[number] for number in numbers]
-            layout = lay_out(part, self.device)
-            batch = PackedBatch.of(pack_examples(part, numbers), self.device)
+        for numbers, batch, layout in packed_by_length(chunk.sequences, self.batch_tokens, self.device):
             states = self.encoder(batch, layout.rows)
             pooled[numbers] = pool_examples(states, layout, self.pooling).cpu().numpy()
             sequences, tokens = sequences + len(numbers), tokens + sum(batch.lengths)

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
 from bertsmith.inference.vectors import Vectors
@@ -22,18 +21,10 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks import classification, tagging
-from bertsmith.tasks.encoding import (
-    Encoded,
-    Layout,
-    Window,
-    join_segments,
-    lay_out,
-    pack_examples,
-    special_tokens,
-)
+from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.pooling import Pooling, pool_examples
-from bertsmith.tasks.task_model import batches_by_length
+from bertsmith.tasks.task_model import packed_by_length
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 
 Layers = Literal["last", "last4-sum", "last4-concat"] | int | Sequence[int]
@@ -138,10 +129,7 @@ class Features:
         encoded = self._encoded(texts)
         found: list[list[Vectors]] = [[np.empty(0, np.float32)] * len(encoded) for _ in mixes]
         done = 0
-        for numbers in batches_by_length(encoded, self.batch_tokens):
-            part = [encoded[number] for number in numbers]
-            layout = lay_out(part, self.device)
-            batch = PackedBatch.of(pack_examples(part, numbers), self.device)
+        for numbers, batch, layout in packed_by_length(encoded, self.batch_tokens, self.device):
             states = self.encoder.all_hidden_states(batch)
             for mix, results in zip(mixes, found, strict=True):
                 for number, vectors in zip(numbers, self._pool(mix.of(states), layout), strict=True):

@@ -55,10 +55,8 @@ def outputs_of(
     results: list[Outputs | None] = [None] * len(encoded)
     done = 0
     with evaluating(model):
-        for numbers in batches_by_length(encoded, batch_tokens):
-            part = [encoded[number] for number in numbers]
-            layout = lay_out(part, device)
-            found = model(PackedBatch.of(pack_examples(part, numbers), device), layout)
+        for numbers, batch, layout in packed_by_length(encoded, batch_tokens, device):
+            found = model(batch, layout)
             outputs = found.to(torch.promote_types(found.dtype, torch.float32)).cpu().numpy()
             ends = np.cumsum(layout.rows_of_example)[:-1] if model.head.per_row else None
             pieces = outputs if ends is None else np.split(outputs, ends)
@@ -68,6 +66,15 @@ def outputs_of(
             if progress is not None:
                 progress(done, len(encoded), "texts")
     return [result for result in results if result is not None]
+
+
+def packed_by_length(
+    encoded: Sequence[Encoded], batch_tokens: int, device: torch.device | str
+) -> Iterator[tuple[list[int], PackedBatch, Layout]]:
+    """As `batches_by_length`, each with its examples on the device."""
+    for numbers in batches_by_length(encoded, batch_tokens):
+        part = [encoded[number] for number in numbers]
+        yield numbers, PackedBatch.of(pack_examples(part, numbers), device), lay_out(part, device)
 
 
 def batches_by_length(encoded: Sequence[Encoded], batch_tokens: int) -> Iterator[list[int]]:
