@@ -3,7 +3,9 @@
 Offsets count characters as Python does (Unicode code points), half open: text[start:end] is the entity.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from tokenizers import Regex, pre_tokenizers
@@ -66,10 +68,11 @@ _ONE_TAG = "A word has one tag: keep one of the two."
 
 def _words_of_span(text: str, offsets: Sequence[tuple[int, int]], span: Span) -> Span:
     """The words that share a character with the span."""
-    touched = [place for place, (start, end) in enumerate(offsets) if start < span.end and end > span.start]
-    if not touched:
+    first = bisect_right(offsets, span.start, key=itemgetter(1))  # words end, as they start, in order
+    end = bisect_left(offsets, span.end, key=itemgetter(0))
+    if first >= end:
         raise InputError(f"expected an entity of at least one word; {_told(text, span)} has none")
-    return Span(span.label, touched[0], touched[-1] + 1)
+    return Span(span.label, first, end)
 
 
 def _refuse_outside(text: str, span: Span) -> None:
