@@ -113,10 +113,16 @@ def test_what_cant_be_compared_is_refused() -> None:
     with pytest.raises(InputError, match="input 2: the model reads a pair of texts; found 'bano'"):
         task.example("bano", "input 2")
     with pytest.raises(InputError, match=r"rows, line 3: similarity needs two texts"):
-        task.learn_labels([alone])
-    with pytest.raises(InputError, match="rows, line 3"):
         task.check([alone])
-    with pytest.raises(InputError, match=r"has the label 2\.0"):
+    with pytest.raises(
+        InputError, match=r"4 training pairs has the label 2\.0, from the input on: .*--label"
+    ):
         task.learn_labels(labelled(task, [2.0] * 4))
+    classes = make_task("similarity", target="class")
+    classes.learn_labels(labelled(classes, ["same", "other"] * 2))
+    with pytest.raises(
+        InputError, match="'against' does not occur in the training data, which has other, same"
+    ):
+        classes.check(labelled(classes, ["against"] * 4))
     with pytest.raises(ModelError, match="here: range"):
         Task.from_state(task.state() | {"range": [0]}, "here")

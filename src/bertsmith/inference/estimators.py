@@ -214,7 +214,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         if len(self.classes_) < 2:
             raise RefusedInput(f"y has one class only, {self.classes_[0]!r}: there is nothing to tell apart.")
         self._train(texts, [str(each) for each in gold])
-        self._columns = [self.predictor_.task.labels.index(str(each)) for each in self.classes_]
+        self._columns = [self.predictor_.task.label_ids[str(each)] for each in self.classes_]
         return self
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:

@@ -24,7 +24,7 @@ from bertsmith.tasks.calibration import probabilities
 from bertsmith.tasks.confidence import Confidence, fit_confidence
 from bertsmith.tasks.details import Details, class_details, without_temperature
 from bertsmith.tasks.encoding import Encoded
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings, some_of
 from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask, as_text_or_pair
 from bertsmith.tasks.thresholds import chow_threshold, threshold_for_coverage
 from bertsmith.text.values import as_label
@@ -88,19 +88,14 @@ class Task(TextTask):
         self._weights = self._class_weights(counts)
 
     def check(self, examples: Sequence[TextExample]) -> None:
-        known = set(self.labels)
         for example in examples:
-            if example.label not in known:
-                raise InputError(
-                    f"{example.where}: the label {example.label!r} does not occur in the training data, "
-                    f"which has {_some(self.labels)}. Add training texts of it, or remove the row."
-                )
+            self.require_known(example.label, example.where)
 
     def labels_of(self, example: TextExample) -> tuple[str, ...]:
         return (example.label,)
 
     def target(self, label: str) -> int:
-        return self.labels.index(label)
+        return self.label_ids[label]
 
     def head(self, config: BertConfig) -> Head:
         return PooledHead(config, len(self.labels))
@@ -133,9 +128,8 @@ class Task(TextTask):
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
         """accuracy, macro F1, Matthews; of two classes the F1 of the second too."""
-        number = {label: index for index, label in enumerate(self.labels)}
-        gold = np.array([number[example.label] for example in examples])
-        guessed = np.array([number[prediction["label"]] for prediction in predictions])
+        gold = np.array([self.target(example.label) for example in examples])
+        guessed = np.array([self.target(prediction["label"]) for prediction in predictions])
         return scores.classification(gold, guessed, self.labels)
 
     def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
@@ -192,8 +186,8 @@ class Task(TextTask):
             return tuple(mean / counts[label] for label in self.labels)
         if wanted.keys() != set(self.labels):
             raise InputError(
-                f"class_weights has weights for {_some(sorted(wanted))}, but the labels are "
-                f"{_some(self.labels)}. Give one for each."
+                f"class_weights has weights for {some_of(sorted(wanted))}, but the labels are "
+                f"{some_of(self.labels)}. Give one for each."
             )
         return tuple(wanted[label] for label in self.labels)
 
@@ -205,7 +199,3 @@ def _natural(label: str) -> tuple[int, float, str]:
     except ValueError:
         number = math.nan
     return (1, 0.0, label) if math.isnan(number) else (0, number, label)  # "nan" has no place among numbers
-
-
-def _some(labels: Sequence[str]) -> str:
-    return ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")

@@ -78,14 +78,12 @@ class Task(TextTask):
 
     def learn_labels(self, train: Sequence[TextExample]) -> None:
         """The range of the scores, which becomes cosines of 0 to 1; or the classes."""
-        for example in train:
-            if example.text_pair is None:
-                raise InputError(
-                    f"{example.where}: similarity needs two texts. Name the second: --text-pair."
-                )
         values = sorted({example.label for example in train})
         if len(values) < 2:
-            raise InputError(f"Every training pair has the label {values[0]!r}: there is nothing to learn.")
+            raise InputError(
+                f"Every one of the {len(train):,} training pairs has the label {values[0]!r}, from "
+                f"{train[0].where} on: there is nothing to learn. Is --label the right column?"
+            )
         if self.settings.target == "score":
             self.lowest, self.highest = float(values[0]), float(values[-1])
         else:
@@ -93,7 +91,7 @@ class Task(TextTask):
 
     def target(self, label: Any) -> Any:
         if self.settings.target == "class":
-            return self.labels.index(label)
+            return self.label_ids[label]
         return (label - self.lowest) / (self.highest - self.lowest)
 
     def check(self, examples: Sequence[TextExample]) -> None:
@@ -102,10 +100,8 @@ class Task(TextTask):
                 raise InputError(
                     f"{example.where}: similarity needs two texts. Name the second: --text-pair."
                 )
-            if self.settings.target == "class" and example.label not in self.labels:
-                raise InputError(
-                    f"{example.where}: the label {example.label!r} does not occur in the training data."
-                )
+            if self.settings.target == "class":
+                self.require_known(example.label, example.where)
 
     def labels_of(self, example: TextExample) -> tuple[str, ...]:
         return (example.label,) if self.settings.target == "class" else ()
@@ -142,9 +138,8 @@ class Task(TextTask):
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
         """Spearman and Pearson of the cosine; or accuracy."""
         if self.settings.target == "class":
-            number = {label: index for index, label in enumerate(self.labels)}
-            gold = [number[example.label] for example in examples]
-            return scores.classification(gold, [number[p["label"]] for p in predictions], self.labels)
+            gold = [self.target(example.label) for example in examples]
+            return scores.classification(gold, [self.target(p["label"]) for p in predictions], self.labels)
         found = scores.regression([e.label for e in examples], [p["similarity"] for p in predictions])
         return {"spearman": found["spearman"], "pearson": found["pearson"]}
 

@@ -5,6 +5,7 @@ W words, C labels, R rows that the head reads: one a word.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -78,7 +79,12 @@ class Task(Contract[TaggedExample]):
     @property
     def main_metric(self) -> str:  # type: ignore[override]
         """Of entities F1; of other tags (parts of speech) accuracy, for nothing is found or missed there."""
-        return "f1" if are_entity_tags(self.labels) else "accuracy"
+        return "f1" if self.entity_tags else "accuracy"
+
+    @property
+    def entity_tags(self) -> bool:
+        """Whether the labels name entities; other tags are parts of speech and the like."""
+        return _name_entities(self.labels)
 
     def read(self, path: Path | str, *, labelled: bool = True) -> list[TaggedExample]:
         """CoNLL's columns; JSON lines of words and tags, or of text and spans; to predict, lines of text."""
@@ -110,14 +116,9 @@ class Task(Contract[TaggedExample]):
         self.labels = tuple(sorted(tags, key=lambda tag: (tag != "O", tag[2:], tag)))
 
     def check(self, examples: Sequence[TaggedExample]) -> None:
-        known = set(self.labels)
         for example in examples:
             for tag in self._legal(example.tags or ()):
-                if tag not in known:
-                    raise InputError(
-                        f"{example.where}: the tag {tag!r} does not occur in the training data, which has "
-                        f"{', '.join(self.labels[:12])}."
-                    )
+                self.require_known(tag, example.where, "tag")
 
     def warnings(self, examples: Sequence[TaggedExample]) -> list[str]:
         """Marked entities that had to be widened: the tags are not what was marked."""
@@ -155,8 +156,7 @@ class Task(Contract[TaggedExample]):
                 made.append(Window(*join_segments(tokenizer, ids[start:end]), rows))
         target = None
         if example.tags is not None:
-            numbers = {label: number for number, label in enumerate(self.labels)}
-            target = np.array([numbers[tag] for tag in self._legal(example.tags)], np.int64)
+            target = np.array([self.label_ids[tag] for tag in self._legal(example.tags)], np.int64)
         return Encoded(tuple(made), target)
 
     def head(self, config: BertConfig) -> Head:
@@ -211,7 +211,7 @@ class Task(Contract[TaggedExample]):
         guessed = [list(prediction["tags"]) for prediction in predictions]
         pairs = [pair for tags, others in zip(gold, guessed, strict=True) for pair in zip(tags, others)]
         accuracy = sum(tag == other for tag, other in pairs) / max(len(pairs), 1)
-        if not are_entity_tags(self.labels):
+        if not self.entity_tags:
             return {"accuracy": accuracy}
         micro = entity_scores(gold, guessed).micro
         return {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall, "accuracy": accuracy}
@@ -225,7 +225,7 @@ class Task(Contract[TaggedExample]):
             gold,
             tags,
             [prediction["confidence"] for prediction in predictions],
-            entity_scores(gold, tags) if are_entity_tags(self.labels) else None,
+            entity_scores(gold, tags) if self.entity_tags else None,
         )
 
     def baselines(
@@ -234,9 +234,7 @@ class Task(Contract[TaggedExample]):
         """The most frequent tag for every word, and the most frequent tag of each word."""
         tags = [self._legal(example.tags or ()) for example in train]
         found = frequent_tags([e.words for e in train], tags, [e.words for e in dev])
-        counts = np.bincount(
-            np.concatenate([[self.labels.index(t) for t in each] for each in tags]).astype(int)
-        )
+        counts = np.bincount([self.label_ids[tag] for each in tags for tag in each])
         most = self.labels[int(counts.argmax())]
         return {
             "majority": [{"tags": [most] * len(example.words)} for example in dev],
@@ -257,7 +255,7 @@ class Task(Contract[TaggedExample]):
         }
 
     def _entities(self, example: TaggedExample, tags: list[str]) -> list[dict[str, Any]]:
-        if not are_entity_tags(self.labels):
+        if not self.entity_tags:
             return []
         if example.text is not None:
             return [
@@ -277,5 +275,10 @@ class Task(Contract[TaggedExample]):
 
     def _legal(self, tags: Sequence[str]) -> list[str]:
         """Tags of entities in IOB2, whatever scheme they came in; others as they are."""
-        entities = are_entity_tags(self.labels) and are_entity_tags(tags)
-        return to_iob2(tags) if entities else list(tags)
+        return to_iob2(tags) if self.entity_tags and are_entity_tags(tags) else list(tags)
+
+
+@lru_cache(maxsize=8)
+def _name_entities(labels: tuple[str, ...]) -> bool:
+    """Asked of every sentence, and always of the same labels."""
+    return are_entity_tags(labels)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from bertsmith.errors import ModelError
+from bertsmith.errors import InputError, ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.details import Details
 from bertsmith.tasks.encoding import Encoded, Integers, Layout
@@ -93,6 +93,16 @@ class Task(ABC, Generic[E]):
     def __init__(self, settings: TaskSettings, labels: Sequence[str] = ()) -> None:
         self.settings, self.labels = settings, tuple(labels)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the head tells apart, in the order of its outputs; `label_ids` has their numbers."""
+        return self._labels
+
+    @labels.setter
+    def labels(self, names: tuple[str, ...]) -> None:
+        self._labels = tuple(names)
+        self.label_ids = {name: number for number, name in enumerate(self._labels)}
+
     # -- data ----------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -108,6 +118,14 @@ class Task(ABC, Generic[E]):
 
     def check(self, examples: Sequence[E]) -> None:
         """Raises InputError, naming file and line, for a label that training never showed."""
+
+    def require_known(self, label: str, where: str, kind: str = "label") -> None:
+        """Raises InputError for a label, of whatever kind, that training never showed."""
+        if label not in self.label_ids:
+            raise InputError(
+                f"{where}: the {kind} {label!r} does not occur in the training data, which has "
+                f"{some_of(self.labels)}. Add training rows that have it, or remove this one."
+            )
 
     def warnings(self, examples: Sequence[E]) -> list[str]:
         """Sentences on what reading had to change about labelled examples."""
@@ -212,7 +230,10 @@ class Task(ABC, Generic[E]):
 
     def config_labels(self) -> dict[str, Any]:
         """What transformers wants to know of labels, for config.json."""
-        names = dict(enumerate(self.labels))
-        return {"id2label": {str(number): name for number, name in names.items()}} | {
-            "label2id": {name: number for number, name in names.items()}
-        }
+        names = {str(number): name for number, name in enumerate(self.labels)}
+        return {"id2label": names, "label2id": dict(self.label_ids)}
+
+
+def some_of(labels: Sequence[str]) -> str:
+    """The first few, for messages."""
+    return ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
