@@ -22,8 +22,8 @@ from sklearn.utils.validation import check_is_fitted
 from bertsmith.inference.estimator_input import RefusedInput, TextEstimator, TextOrPair, as_texts
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.locate import locate_model
+from bertsmith.tasks.calibrated_task import CalibratedTask
 from bertsmith.tasks.calibration import probabilities
-from bertsmith.tasks.classification import Task as Classification
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
@@ -235,8 +235,8 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
     def _logits(self, X: Any) -> npt.NDArray[np.float64]:
         outputs = self._outputs(X)[:, self._columns]
         task = self.predictor_.task
-        assert isinstance(task, Classification)
-        return outputs / task.confidence.temperature if task.confidence else outputs
+        assert isinstance(task, CalibratedTask)
+        return outputs / task.temperature
 
     def _task_settings(self) -> dict[str, Any]:
         weights = self.class_weights

@@ -6,7 +6,7 @@ E examples, C classes.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -20,12 +20,12 @@ from bertsmith.errors import InputError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks import scores
 from bertsmith.tasks.baselines import majority_class, tfidf_classes
+from bertsmith.tasks.calibrated_task import CalibratedTask
 from bertsmith.tasks.calibration import probabilities
-from bertsmith.tasks.confidence import Confidence, fit_confidence
 from bertsmith.tasks.details import Details, class_details, without_temperature
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings, some_of
-from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask, as_text_or_pair
+from bertsmith.tasks.text_task import PooledHead, TextExample, as_text_or_pair
 from bertsmith.tasks.thresholds import chow_threshold, threshold_for_coverage
 from bertsmith.text.values import as_label
 
@@ -62,14 +62,13 @@ class ClassificationSettings(TaskSettings):
         return 0.0
 
 
-class Task(TextTask):
+class Task(CalibratedTask):
     """Fulfils the contract for classes that exclude each other."""
 
     name = "classification"
     main_metric = "accuracy"
     Settings: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings
-    confidence: Confidence | None = None
     _weights: tuple[float, ...] | None = None
 
     def as_target(self, value: Any, where: str) -> str:
@@ -111,20 +110,15 @@ class Task(TextTask):
         """The sum of the examples' weights, so that the loss is their weighted mean."""
         return len(targets) if self._weights is None else sum(self._weights[target] for target in targets)
 
-    def calibrate(
-        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
-    ) -> Metrics:
-        """Temperature, and the threshold to abstain below, on dev."""
-        gold = np.array([each.target for each in encoded])
-        self.confidence = fit_confidence(np.stack(outputs), gold, self.settings.threshold)
-        return self.confidence.figures()
+    def threshold(self, confidence: npt.ArrayLike) -> float:
+        """As the settings say."""
+        return self.settings.threshold(confidence)
 
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
     ) -> list[Prediction]:
         """label, its calibrated probability, those of all labels, and whether the model should abstain."""
-        temperature = self.confidence.temperature if self.confidence else 1.0
-        return [self._prediction(row) for row in probabilities(np.stack(outputs), temperature)]
+        return [self._prediction(row) for row in probabilities(np.stack(outputs), self.temperature)]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
         """accuracy, macro F1, Matthews; of two classes the F1 of the second too."""
@@ -135,13 +129,12 @@ class Task(TextTask):
     def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
         """Confusion, figures by class, and confidence with and without the temperature."""
         chances = np.array([list(prediction["probabilities"].values()) for prediction in predictions])
-        temperature = self.confidence.temperature if self.confidence else 1.0
         return class_details(
             self.labels,
             [example.label for example in examples],
             [prediction["label"] for prediction in predictions],
             [prediction["confidence"] for prediction in predictions],
-            without_temperature(chances, temperature).max(axis=1) if self.confidence else None,
+            without_temperature(chances, self.temperature).max(axis=1) if self.confidence else None,
         )
 
     def baselines(
@@ -155,16 +148,6 @@ class Task(TextTask):
             tfidf_classes(texts, gold, [as_text_or_pair(example) for example in dev]),
         )
         return {each.name: [{"label": self.labels[n]} for n in each.predictions] for each in found}
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"confidence": self.confidence.to_json() if self.confidence else None}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], where: str) -> "Task":
-        task = super().from_state(state, where)
-        if state.get("confidence") is not None:
-            task.confidence = Confidence.from_json(state["confidence"], where)
-        return task
 
     def _prediction(self, chances: npt.NDArray[np.float64]) -> Prediction:
         best = int(chances.argmax())

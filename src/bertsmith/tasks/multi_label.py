@@ -1,9 +1,10 @@
-"""Any number of labels for each text: [CLS] → pooler → dropout → dense → a sigmoid and a threshold a label.
+"""Any number of labels for each text or pair: [CLS] → pooler → dropout → dense → a sigmoid and a threshold a
+label.
 
 E examples, C labels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,12 +17,12 @@ from bertsmith.errors import InputError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks import scores
 from bertsmith.tasks.baselines import majority_labels, tfidf_labels
+from bertsmith.tasks.calibrated_task import CalibratedTask
 from bertsmith.tasks.calibration import probabilities
-from bertsmith.tasks.confidence import Confidence, fit_confidence
 from bertsmith.tasks.details import Details, label_set_details
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
-from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask, as_text_or_pair
+from bertsmith.tasks.text_task import PooledHead, TextExample, as_text_or_pair
 from bertsmith.text.values import as_labels
 
 Truths = npt.NDArray[np.bool_]
@@ -33,14 +34,13 @@ class MultiLabelSettings(TaskSettings):
     separator: str = ","
 
 
-class Task(TextTask):
+class Task(CalibratedTask):
     """Fulfils the contract for labels that don't exclude each other."""
 
     name = "multi-label"
     main_metric = "micro_f1"
     Settings: ClassVar[type[TaskSettings]] = MultiLabelSettings
     settings: MultiLabelSettings
-    confidence: Confidence | None = None
 
     def as_target(self, value: Any, where: str) -> tuple[str, ...]:
         return as_labels(value, where, self.settings.separator)
@@ -72,22 +72,13 @@ class Task(TextTask):
         loss = F.binary_cross_entropy_with_logits(outputs.float(), gold, reduction="sum")
         return loss / len(self.labels)
 
-    def calibrate(
-        self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
-    ) -> Metrics:
-        """Temperature, and for each label the threshold of the best F1, on dev."""
-        gold = np.stack([each.target for each in encoded])
-        self.confidence = fit_confidence(np.stack(outputs), gold)
-        return self.confidence.figures()
-
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
     ) -> list[Prediction]:
         """labels, and the probability of each label."""
-        temperature = self.confidence.temperature if self.confidence else 1.0
         found = self.confidence.label_thresholds if self.confidence else None
         thresholds = np.full(len(self.labels), 0.5) if found is None else np.array(found)
-        chances = probabilities(np.stack(outputs), temperature, several=True)
+        chances = probabilities(np.stack(outputs), self.temperature, several=True)
         return [
             {
                 "labels": [
@@ -113,7 +104,7 @@ class Task(TextTask):
             [example.label for example in examples],
             [prediction["labels"] for prediction in predictions],
             np.array([list(prediction["probabilities"].values()) for prediction in predictions]),
-            self.confidence.temperature if self.confidence else 1.0,
+            self.temperature,
         )
 
     def baselines(
@@ -128,16 +119,6 @@ class Task(TextTask):
         )
         names = np.array(self.labels)
         return {each.name: [{"labels": names[row].tolist()} for row in each.predictions] for each in found}
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"confidence": self.confidence.to_json() if self.confidence else None}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], where: str) -> "Task":
-        task = super().from_state(state, where)
-        if state.get("confidence") is not None:
-            task.confidence = Confidence.from_json(state["confidence"], where)
-        return task
 
     def config_labels(self) -> dict[str, Any]:
         return super().config_labels() | {"problem_type": "multi_label_classification"}
