@@ -80,30 +80,6 @@ def chow_threshold(error_cost: float, abstain_cost: float) -> float:
     return max(0.0, 1 - abstain_cost / error_cost)
 
 
-def threshold_for_costs(
-    confidence: npt.ArrayLike, correct: npt.ArrayLike, error_cost: float, abstain_cost: float
-) -> float:
-    """The threshold that would have cost least on dev, whether confidence is calibrated or not.
-
-    Of equally cheap thresholds the lowest, which answers most; NEVER where answering never pays. Needs a few
-    hundred texts to be steadier than `chow_threshold`. Raises RecipeError as that does.
-    """
-    chow_threshold(error_cost, abstain_cost)
-    confidence, correct = _answers(confidence, correct)
-    order = np.argsort(-confidence, kind="stable")
-    ranked = confidence[order]
-    answered = np.arange(len(ranked) + 1)
-    errors = np.concatenate([[0.0], np.cumsum(1 - correct[order])])
-    costs = errors * error_cost + (len(ranked) - answered) * abstain_cost
-    # Equal confidences can't be told apart: only the last of them may end the answers.
-    possible = np.concatenate([[True], ranked[1:] < ranked[:-1], [True]])
-    costs[~possible] = np.inf
-    best = int(np.flatnonzero(costs <= costs.min() * (1 + 1e-12))[-1])
-    if best in (0, len(ranked)):
-        return 0.0 if best else NEVER
-    return float(_between(ranked[best], ranked[best - 1]))
-
-
 def thresholds_per_label(probabilities: npt.ArrayLike, gold: npt.ArrayLike) -> Floats:
     """(C,) for each label the threshold with the best F1 on dev; all cut points at once.
 
