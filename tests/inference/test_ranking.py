@@ -11,7 +11,7 @@ from bertsmith.inference.ranking import RankingSettings, System, fuse, rank_by_a
 from bertsmith.inference.ranking_results import Comparison, compare, metrics_for
 from bertsmith.progress import Progress
 from bertsmith.tasks.ranking_scores import in_order, ranking_scores
-from bertsmith.tasks.significance import interval_of_mean, p_value
+from bertsmith.tasks.significance import intervals_of_means, p_value
 from bertsmith.text.retrieval_data import RetrievalData
 
 pytest.importorskip("bm25s", reason="needs the extra `retrieval`")
@@ -136,12 +136,12 @@ def test_figures_are_those_of_the_parts() -> None:
     baseline, dense, _ = found.figures
     scores = ranking_scores(dense.system.rankings, found.data.judgements, found.metrics)
     assert dense.scores.means == scores.means
-    assert dense.intervals["mrr@10"] == pytest.approx(interval_of_mean(scores.values["mrr@10"]))
+    assert dense.intervals["mrr@10"] == pytest.approx(intervals_of_means(scores.values["mrr@10"][:, None])[0])
     gained = scores.values["ndcg@10"] - baseline.scores.values["ndcg@10"]
     assert baseline.difference is None
     assert dense.difference is not None
     assert dense.difference.mean == pytest.approx(gained.mean())
-    assert dense.difference.interval == pytest.approx(interval_of_mean(gained))
+    assert dense.difference.interval == pytest.approx(intervals_of_means(gained[:, None])[0])
     assert dense.difference.p == p_value(gained)
 
 

@@ -134,13 +134,6 @@ def test_no_input_makes_it_decode_an_illegal_transition(lengths: tuple[int, ...]
     torch.testing.assert_close(chances, torch.ones_like(chances))
 
 
-def test_unconstrained_it_may_take_what_scores_best() -> None:
-    emissions = torch.eye(5)[[2, 0, 4]]
-    crf = ConditionalRandomField(IOB2)
-    assert crf.decode(emissions, (3,), constrained=False).tolist() == [2, 0, 4]
-    assert legal(tuple(crf.decode(emissions, (3,)).tolist()), IOB2)
-
-
 def test_viterbi_of_a_softmax_tagger_is_argmax_where_the_rule_allows_it() -> None:
     draw = torch.Generator().manual_seed(5)
     logits = torch.randn(40, 3, generator=draw)

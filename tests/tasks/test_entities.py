@@ -17,7 +17,6 @@ from bertsmith.tasks.entities import (
     are_iob2_labels,
     entity_counts,
     entity_scores,
-    iob1_to_iob2,
     legal_transitions,
     spans_of_tags,
     tags_of_spans,
@@ -139,7 +138,7 @@ def test_each_scheme_becomes_iob2(tags: str, iob2: str) -> None:
 
 def test_original_conll_files_become_the_iob2_files(shared_data: Path) -> None:
     """Both stand in the data folder; someone else converted them."""
-    converted = [iob1_to_iob2(tags) for tags in sentences(shared_data / "conll2003" / "eng.testb")]
+    converted = [to_iob2(tags) for tags in sentences(shared_data / "conll2003" / "eng.testb")]
     published = sentences(shared_data / "conll2003" / "iob2_test.txt")
     assert converted == published
     assert len(published) > 3000

@@ -6,11 +6,15 @@ from scipy import stats
 
 from bertsmith.errors import InputError
 from bertsmith.tasks import significance
-from bertsmith.tasks.significance import interval_of_mean, intervals_of_means, p_value
+from bertsmith.tasks.significance import Interval, intervals_of_means, p_value
 
 
 def mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
     return values.mean(axis=axis)
+
+
+def interval_of_mean(values: np.ndarray, trials: int, seed: int = 0) -> Interval:
+    return intervals_of_means(values[:, None], trials=trials, seed=seed)[0]
 
 
 def test_signs_done_by_hand() -> None:

@@ -78,14 +78,13 @@ def margin_mse(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
     return _mean_of_negatives((ours - theirs) ** 2, present)
 
 
-def kl_divergence(scores: Tensor, teacher: Tensor, present: Tensor, temperature: float = 1.0) -> Tensor:
+def kl_divergence(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
     """(Q,) Kullback-Leibler divergence from a teacher's softmax over a query's documents to ours (Hinton et
-    al. 2015): both divided by `temperature`, and the loss times its square. All are (Q, T).
+    al. 2015, at a temperature of 1). All are (Q, T).
     """
-    ours = _log_softmax(scores / temperature, present)
-    theirs = _log_softmax(teacher / temperature, present)
+    ours, theirs = _log_softmax(scores, present), _log_softmax(teacher, present)
     pointwise = (theirs.exp() * (theirs - ours)).masked_fill(~present, 0.0)
-    return pointwise.sum(1) * temperature**2
+    return pointwise.sum(1)
 
 
 def pointwise(scores: Tensor, targets: Tensor, positive_weight: float = 1.0) -> Tensor:

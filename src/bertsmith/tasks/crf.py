@@ -60,10 +60,8 @@ class ConditionalRandomField(nn.Module):
         self.register_buffer("legal_start", torch.from_numpy(start), persistent=False)
         self.register_buffer("legal_pairs", torch.from_numpy(pairs), persistent=False)
 
-    def scores(self, constrained: bool = True) -> TransitionScores:
-        """The learned scores; unconstrained, illegal ones are what they were at the start: 0."""
-        if not constrained:
-            return TransitionScores(self.start, self.transitions, self.end)
+    def scores(self) -> TransitionScores:
+        """The learned scores, and -inf for what may not follow."""
         return TransitionScores(
             self.start.where(self.legal_start, -torch.inf),
             self.transitions.where(self.legal_pairs, -torch.inf),
@@ -109,9 +107,9 @@ class ConditionalRandomField(nn.Module):
                 f"{self.labels[after]} {place}. bertsmith.tasks.entities.to_iob2 makes tags legal."
             )
 
-    def decode(self, emissions: Tensor, lengths: tuple[int, ...], constrained: bool = True) -> Tensor:
+    def decode(self, emissions: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """The best path of each sentence: (W,) int64 on the CPU, as `viterbi`."""
-        return viterbi(emissions, lengths, self.scores(constrained))
+        return viterbi(emissions, lengths, self.scores())
 
     @torch.no_grad()
     def marginals(self, emissions: Tensor, lengths: tuple[int, ...]) -> Tensor:

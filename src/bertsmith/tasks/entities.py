@@ -96,9 +96,6 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
     return tags_of_spans(spans_of_tags(tags), len(tags))
 
 
-iob1_to_iob2 = to_iob2  # the name it is looked for by, with CoNLL-2003's original files
-
-
 def are_entity_tags(tags: Iterable[str]) -> bool:
     """Whether all are tags of entities, in any scheme above; parts of speech and the like are not."""
     return all(_TAG.fullmatch(tag) for tag in tags)

@@ -49,18 +49,12 @@ def p_value(differences: npt.ArrayLike, trials: int = TRIALS, seed: int = 0) -> 
     return (extreme + 1) / (trials + 1)
 
 
-def interval_of_mean(
-    values: npt.ArrayLike, confidence: float = 0.95, trials: int = TRIALS, seed: int = 0
-) -> Interval:
-    """The bootstrap's percentile interval of the mean of values (Q,): of one system's scores, or of the
-    differences between two. Raises InputError without queries."""
-    return intervals_of_means(_queries(values)[:, None], confidence, trials, seed)[0]
-
-
 def intervals_of_means(
     values: npt.ArrayLike, confidence: float = 0.95, trials: int = TRIALS, seed: int = 0
 ) -> list[Interval]:
-    """As `interval_of_mean` of every column of (Q, S), all from the same resamples of the queries."""
+    """The bootstrap's percentile interval of the mean of each column of (Q, S), all from the same resamples
+    of the queries: of systems' scores, or of the differences between two. Raises InputError without queries.
+    """
     columns = np.asarray(values, np.float64)
     queries = len(_queries(columns[:, 0]))
     generator = np.random.default_rng(seed)
