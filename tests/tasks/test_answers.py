@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from official_squad import score_v2
 
 from bertsmith.data.windows import owner, windows
 from bertsmith.tasks.answers import (
@@ -18,7 +19,6 @@ from bertsmith.tasks.answers import (
     decode,
     gold_span,
 )
-from bertsmith.tasks.squad_rules import score_v2
 from bertsmith.text.tokenizer import Tokenizer
 
 LETTERS = string.ascii_lowercase + string.digits + "äß東한й,.-€"

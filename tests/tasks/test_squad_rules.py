@@ -11,16 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from official_squad import best_threshold, score_v1, score_v2
 
-from bertsmith.tasks.squad_rules import (
-    best_threshold,
-    exact_match,
-    normalise,
-    question_scores,
-    score_v1,
-    score_v2,
-    token_f1,
-)
+from bertsmith.tasks.squad_rules import exact_match, normalise, question_scores, token_f1
 
 PIECES = [
     *(
@@ -210,11 +203,9 @@ def test_rows_without_an_answer_alone_have_no_has_ans() -> None:
 
 def test_what_cannot_be_scored_is_refused() -> None:
     with pytest.raises(ValueError, match="each of 2 questions, found 1"):
-        score_v1(["x"], [["x"], ["y"]])
+        question_scores(["x"], [["x"], ["y"]])
     with pytest.raises(ValueError, match="no question"):
-        score_v2([], [])
-    with pytest.raises(ValueError, match="1 of 2 questions have no answer"):
-        score_v1(["x", "y"], [["x"], []])
+        question_scores([], [])
 
 
 def test_people_score_on_the_development_set_what_was_published_for_the_test_set(shared_data: Path) -> None:

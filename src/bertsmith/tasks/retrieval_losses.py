@@ -33,7 +33,7 @@ class Sought:
 
 @dataclass(frozen=True)
 class RetrievalLoss:
-    """Which loss, and its settings. `scale` multiplies similarities, save in the margin's own unit."""
+    """Which loss, and its settings. `scale` multiplies similarities; not used by `margin`."""
 
     name: LossName
     scale: float
