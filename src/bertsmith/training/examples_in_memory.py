@@ -41,7 +41,7 @@ def finetune_examples(
     if recipe.restarts > 1:
         raise RecipeError("restarts are for runs with files. Train once for each seed instead.")
     task.learn_labels(train)
-    task.check(dev)
+    task.check([*train, *dev])
     tokenizer = Tokenizer.load(source)
     machine = plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
     devices = [machine.device] if machine.device.type == "cuda" else []
@@ -56,7 +56,6 @@ def finetune_examples(
         run.run()
         if held_out is not None:
             run.best.restore(model)
-        model.eval()
     model.head.finish()
     merge_lora(model.encoder)
     if held_out is not None:
