@@ -18,7 +18,7 @@ def find(options: argparse.Namespace) -> tuple[str, str]:
     """The paths of store and tokenizer: BERT's uncased vocabulary, which is MiniLM's too."""
     if options.store and options.tokenizer:
         return options.store, options.tokenizer
-    from bertsmith.data.store import tokenize_corpus
+    from bertsmith.data.tokenizing import tokenize_corpus
     from bertsmith.model.locate import locate_model
     from bertsmith.text.corpus import Corpus
     from bertsmith.text.tokenizer import Tokenizer

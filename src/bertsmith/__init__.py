@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertsmith.data.batch import PackedBatch
-    from bertsmith.data.store import TokenStore, tokenize_corpus
+    from bertsmith.data.store import TokenStore
+    from bertsmith.data.tokenizing import tokenize_corpus
     from bertsmith.errors import (
         BertsmithError,
         CorpusError,
@@ -58,7 +59,7 @@ _TEXT = {
     "train_tokenizer": "bertsmith.text.vocabulary",
     "VocabularySettings": "bertsmith.text.vocabulary",
     "Tokenizer": "bertsmith.text.tokenizer",
-    "tokenize_corpus": "bertsmith.data.store",
+    "tokenize_corpus": "bertsmith.data.tokenizing",
     "TokenStore": "bertsmith.data.store",
 }
 # shape → weights, in and out

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.data import tokenizing
-from bertsmith.data.store import TokenStore, tokenize_corpus
+from bertsmith.data.store import TokenStore
+from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import InputError, ResourceError, StoreError
 from bertsmith.text.corpus import Corpus, CorpusSettings, Document, build_corpus
 from bertsmith.text.manifest import CorpusManifest, Counts, Skipped, Split, SplitEntry
@@ -248,7 +249,8 @@ def test_nothing_half_written_is_left(
 MEASURE = """
 import sys
 from pathlib import Path
-from bertsmith.data.store import TokenStore, tokenize_corpus
+from bertsmith.data.store import TokenStore
+from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.text.corpus import Corpus
 from bertsmith.text.tokenizer import Tokenizer
 

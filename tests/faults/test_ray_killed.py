@@ -24,7 +24,7 @@ from tiny_run import WORDS
 
 from bertsmith.cli.main import main
 from bertsmith.data import tokenizing
-from bertsmith.data.store import tokenize_corpus
+from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import InputError, ResourceError
 from bertsmith.inference import document_shards, embedding_job, index_build
 from bertsmith.inference.embedder import Embedder

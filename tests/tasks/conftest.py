@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from bertsmith.data.store import TokenStore, tokenize_corpus
+from bertsmith.data.store import TokenStore
+from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.text.corpus import build_corpus
 from bertsmith.text.manifest import CorpusSettings
 from bertsmith.text.tokenizer import Tokenizer

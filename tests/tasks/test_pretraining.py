@@ -17,8 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.masking import IGNORED
 from bertsmith.data.split import split
-from bertsmith.data.store import TokenStore, tokenize_corpus
+from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor
+from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.tasks.pretraining import (
     PretrainingModel,
     PretrainingTask,

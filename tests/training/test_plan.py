@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.data.store import tokenize_corpus
+from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.text.corpus import CorpusSettings, build_corpus
 from bertsmith.text.tokenizer import Tokenizer

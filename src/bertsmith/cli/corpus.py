@@ -114,7 +114,7 @@ def tokenize(corpus: Path, tokenizer: Path, *, out: Path, engine: Engine = "loca
     --------
     bertsmith corpus tokenize corpora/pydocs tokenizers/pydocs --out stores/pydocs
     """
-    from bertsmith.data.store import tokenize_corpus
+    from bertsmith.data.tokenizing import tokenize_corpus
     from bertsmith.text.corpus import Corpus
     from bertsmith.text.tokenizer import Tokenizer
 

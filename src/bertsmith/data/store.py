@@ -21,14 +21,11 @@ from bertsmith.data.store_manifest import (
     StoreManifest,
     read_manifest,
 )
-from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import StoreError
 from bertsmith.files import sha256
 from bertsmith.progress import Progress
 from bertsmith.text.manifest import Split
 from bertsmith.text.tokenizer import Tokenizer
-
-__all__ = ["TokenStore", "tokenize_corpus"]
 
 
 @dataclass(frozen=True, eq=False)

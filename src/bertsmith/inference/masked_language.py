@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from bertsmith.data.masking import Masker, MaskingRates
-from bertsmith.data.store import TokenStore, tokenize_corpus
+from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.errors import InputError
 from bertsmith.model.locate import locate_model
@@ -15,7 +15,6 @@ from bertsmith.tasks.fill_mask import Candidate
 from bertsmith.tasks.fill_mask import fill_mask as fill
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
-from bertsmith.text.corpus import Corpus
 from bertsmith.text.tokenizer import Tokenizer
 
 
@@ -53,6 +52,10 @@ class MaskedLanguageModel:
         path = Path(data)
         if (path / "train" / "tokens.bin").exists():
             return self._evaluate_store(path, max_tokens, sequence_length)
+        # here, since filling a mask needs none of what reads text in all its forms
+        from bertsmith.data.tokenizing import tokenize_corpus
+        from bertsmith.text.corpus import Corpus
+
         corpus = Corpus.open(path)
         with TemporaryDirectory() as folder:
             store = Path(folder) / "tokens"

@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from bertsmith.data.store import TokenStore, tokenize_corpus
+from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import require_documents
+from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import CorpusError, RecipeError, StoreError, TokenizerError
 from bertsmith.files import sha256
 from bertsmith.model.config import BertConfig
