@@ -171,7 +171,7 @@ def test_the_guide_to_a_format_leads_to_a_model_that_reads_tables_too(desk: Path
             "queue: billing\ntext charged\n",
             "tickets.rec, line 2: expected 'field: value', found 'text",
         ),
-        ("queue: billing\ntxt: charged\n", "tickets.rec, line 1: no column 'text'. There are: txt, queue"),
+        ("queue: billing\ntxt: charged\n", "tickets.rec, line 1: no column 'text'. There are: queue, txt"),
         ("\n\n", "has no records"),
     ],
 )

@@ -188,7 +188,7 @@ def test_evaluate_reads_other_columns_and_tells_error_and_warnings(
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert f"30 rows, accuracy ± {error:.4f}" in " ".join(shown.split())
-    assert shown.count("warning:") == len(measured["warnings"])
+    assert shown.count("Warning:") == len(measured["warnings"])
 
 
 def test_texts_that_dev_shares_with_train_are_told(encoder: Path, tmp_path: Path) -> None:
