@@ -1,8 +1,12 @@
 """`bertsmith mine`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertsmith.cli.options import FileOrDash
+
+if TYPE_CHECKING:
+    from bertsmith.inference.mining import Mined
 
 
 def mine(
@@ -64,7 +68,7 @@ def mine(
 
     bertsmith mine runs/search/model pairs.tsv --documents manual.csv --document-text body --out mined.jsonl
     """
-    from bertsmith.cli.screen import error_console, progress_bar
+    from bertsmith.cli.screen import progress_bar
     from bertsmith.inference.embedder import Embedder
     from bertsmith.inference.mining import Guard
     from bertsmith.inference.mining import mine as run
@@ -91,7 +95,14 @@ def mine(
             progress=progress,
         )
     write_jsonl(mined.rows, out)
-    if any(row.scores is not None for row in rows):
+    _tell(mined, scored=any(row.scores is not None for row in rows))
+
+
+def _tell(mined: "Mined", scored: bool) -> None:
+    """What was found and what was not taken; beside the output, which may be the standard one."""
+    from bertsmith.cli.screen import error_console
+
+    if scored:
         error_console.print("The pairs' scores were left out: no teacher has scored the negatives found.")
     reasons = "; ".join(f"{count:,} {reason}" for reason, count in mined.passed_over.most_common())
     error_console.print(

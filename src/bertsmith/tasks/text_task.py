@@ -3,6 +3,7 @@
 E examples, W windows, H hidden size, C outputs.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,9 +109,9 @@ class TextTask(Task[TextExample]):
         """Whether training had a second text; None where nobody knows, as of a model of transformers."""
         return None if self.settings.text is None else self.settings.text_pair is not None
 
+    @abstractmethod
     def as_target(self, value: Any, where: str) -> Any:
         """A label as it stands in a file → what examples hold. Raises InputError naming file and line."""
-        raise NotImplementedError
 
     def target(self, label: Any) -> Any:
         """An example's label → what the loss compares with."""
