@@ -62,9 +62,8 @@ def find_accelerator(name: str) -> Accelerator:
     table, wanted = accelerators(), name.lower()
     if wanted in table:
         return table[wanted]
-    longer = [
-        entry for entry in table if entry.startswith(wanted)
-    ]  # a100 means one of its kinds, not the a10
+    # a100 means one of its kinds, not the a10
+    longer = [entry for entry in table if entry.startswith(wanted)]
     meant = did_you_mean(wanted, longer or [HERE, *table])
     raise InputError(
         f"Unknown hardware {name!r}.{meant} There are: {HERE} (this machine, measured), {', '.join(table)}."
