@@ -45,7 +45,7 @@ def test_threads(
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machines, "join", lambda _: Ranks(1, 2, 1, 2))
     one_gpu = replace(PLAIN, gpus=(Gpu("only", 10**9, (8, 0)),))
-    with pytest.raises(RecipeError, match=r"2 processes .* has 1 GPUs\. Start as many: torchrun"):
+    with pytest.raises(RecipeError, match=r"2 processes .* has 1 GPU\. Start as many: torchrun"):
         set_up_machine(HardwareSettings(device="cuda"), None, one_gpu)
 
 

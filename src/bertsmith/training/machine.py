@@ -12,6 +12,7 @@ from bertsmith.errors import RecipeError
 from bertsmith.training.distributed import Ranks, join
 from bertsmith.training.hardware import Hardware, matmul_flops
 from bertsmith.training.settings import HardwareSettings
+from bertsmith.training.units import counted
 
 CPU_MICRO_BATCH, CUDA_MICRO_BATCH = 4096, 32_768  # tokens: a CPU's should stay in cache, a GPU's fill it
 
@@ -43,8 +44,8 @@ def set_up_machine(settings: HardwareSettings, micro_batch_tokens: int | None, h
         if ranks.local >= len(hardware.gpus):
             there = len(hardware.gpus)
             raise RecipeError(
-                f"{ranks.local_count} processes were started on this machine, which has {there} GPUs. "
-                f"Start as many: torchrun --nproc-per-node {there}."
+                f"{ranks.local_count} processes were started on this machine, which has "
+                f"{counted(there, 'GPU')}. Start as many: torchrun --nproc-per-node {there}."
             )
         device = torch.device("cuda", ranks.local)
         torch.cuda.set_device(device)

@@ -21,6 +21,7 @@ from bertsmith.training.run_cost import RunCost
 from bertsmith.training.step_cost import Part
 from bertsmith.training.step_memory import Memory, checkpoint_bytes, step_memory, tokens_at_once
 from bertsmith.training.this_accelerator import measure_here
+from bertsmith.training.units import counted
 from bertsmith.training.workload import PhaseWork
 
 # How far a prediction may be off. The largest miss among published runs that no share was taken from is 13 %
@@ -174,11 +175,8 @@ def _accelerator(hardware: str | Accelerator, gpus: int, recipe: Recipe) -> Acce
     found = Hardware.detect()
     there = 0 if recipe.hardware.device == "cpu" else len(found.gpus)
     if gpus > max(1, there):
-        what = (
-            f"only {there} GPU{'s' * (there > 1)}"
-            if there
-            else "no GPU to use, and its processor counts as one"
-        )
+        only = f"only {counted(there, 'GPU')}"
+        what = only if there else "no GPU to use, and its processor counts as one"
         raise InputError(f"gpus is {gpus}, but this machine has {what}. Name the hardware to plan for.")
     return measure_here(recipe.hardware, found)
 
