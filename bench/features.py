@@ -97,7 +97,7 @@ def _their_sentences(texts: Sequence[str]) -> Any:
 
 def _of_words(rows: int, dev_rows: int | None) -> tuple[dict[str, float], float]:
     """Entity F1 by the name of the features, and the seconds of computing them."""
-    from bertsmith.tasks.entities import entity_scores
+    from bertsmith.metrics.entities import entity_scores
     from bertsmith.tasks.tagging import Task
 
     data = DATA_SETS["conll"]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from transformers import DataCollatorWithPadding
 
-from bertsmith.tasks.answers import choose_threshold
-from bertsmith.tasks.squad_rules import question_scores
+from bertsmith.metrics.squad_rules import question_scores
+from bertsmith.metrics.thresholds import no_answer_threshold
 from bertsmith.text.squad import Question
 from trainer import INPUTS, Row, outputs_of
 
@@ -38,7 +38,7 @@ class Answers:
         texts, leads = self._answers(model, questions)
         _, f1 = question_scores(texts, _golds(questions))
         answerable = np.array([not question.impossible for question in questions])
-        return choose_threshold(leads, f1, answerable)
+        return no_answer_threshold(leads, f1, answerable)
 
     def metrics(self, model: Any, questions: Sequence[Question], threshold: float | None) -> dict[str, float]:
         """Exact match and F1 as shares; with a threshold also those of its parts."""

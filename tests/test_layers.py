@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "bertsmith"
 
 # A file imports from its own layer and from those before it (see docs/flow.md).
-LAYERS = ("base", "text", "data", "model", "tasks", "training", "inference", "serving", "cli")
+LAYERS = ("base", "text", "data", "model", "metrics", "tasks", "training", "inference", "serving", "cli")
 LONE_MODULES = {
     "errors": "base",
     "files": "base",

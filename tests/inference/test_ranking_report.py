@@ -11,7 +11,7 @@ from bertsmith.inference.ranking import System
 from bertsmith.inference.ranking_folder import write_comparison
 from bertsmith.inference.ranking_report import best_system, failures, figure_table, render_comparison
 from bertsmith.inference.ranking_results import Comparison, compare
-from bertsmith.tasks.ranking_scores import ranking_scores
+from bertsmith.metrics.ranking_scores import ranking_scores
 from bertsmith.text.retrieval_data import RetrievalData
 from bertsmith.text.trec_run import read_run
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.tasks.calibration import probabilities
+from bertsmith.metrics.calibration import probabilities
+from bertsmith.metrics.entities import entity_scores
 from bertsmith.tasks.details import (
     class_details,
     label_set_details,
@@ -14,7 +15,6 @@ from bertsmith.tasks.details import (
     tag_details,
     without_temperature,
 )
-from bertsmith.tasks.entities import entity_scores
 
 WORDS = [("Ann", "saw", "New", "York", "."), ("Paris", "slept")]
 GOLD = [["B-PER", "O", "B-LOC", "I-LOC", "O"], ["B-PER", "O"]]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from small_tasks import WORDS, examples_of, first_batch, make_task, objective_of, random_model, split_of
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.entities import spans_of_tags
+from bertsmith.metrics.entities import spans_of_tags
 from bertsmith.tasks.tagging import TaggedExample, TaggingSettings, Task
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.tokenizer import Tokenizer

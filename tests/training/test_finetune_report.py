@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bertsmith.metrics.confidence import Confidence
+from bertsmith.metrics.scores import ClassScore
 from bertsmith.tasks.classification import Task as Classification
-from bertsmith.tasks.confidence import Confidence
 from bertsmith.tasks.details import Confusion, Details
 from bertsmith.tasks.finetuning import Split
 from bertsmith.tasks.judging import Side
 from bertsmith.tasks.multi_label import Task as MultiLabel
 from bertsmith.tasks.question_answering import Task as QuestionAnswering
 from bertsmith.tasks.regression import Task as Regression
-from bertsmith.tasks.scores import ClassScore
 from bertsmith.tasks.similarity import Task as Similarity
 from bertsmith.tasks.tagging import TaggedExample
 from bertsmith.tasks.tagging import Task as Tagging

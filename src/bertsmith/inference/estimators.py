@@ -21,9 +21,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from bertsmith.inference.estimator_input import RefusedInput, TextEstimator, TextOrPair, as_texts
 from bertsmith.inference.predictor import Predictor
+from bertsmith.metrics.calibration import probabilities
 from bertsmith.model.locate import locate_model
 from bertsmith.tasks.calibrated_task import CalibratedTask
-from bertsmith.tasks.calibration import probabilities
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task

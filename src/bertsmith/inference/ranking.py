@@ -24,8 +24,8 @@ from bertsmith.inference.exact_search import (
 from bertsmith.inference.fusion import reciprocal_rank_fusion
 from bertsmith.inference.lexical_search import Bm25Settings, LexicalSearch
 from bertsmith.inference.reranker import Reranker
+from bertsmith.metrics.ranking_scores import in_order
 from bertsmith.progress import Progress
-from bertsmith.tasks.ranking_scores import in_order
 from bertsmith.text.retrieval_data import RetrievalData
 
 Rankings = dict[str, list[tuple[str, float]]]  # query -> (document, score), the best first

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bertsmith.inference.ranking_results import Comparison, Difference, Figures
-from bertsmith.tasks.significance import Floats, Interval
+from bertsmith.metrics.significance import Floats, Interval
 from bertsmith.training.page import as_markup, render_page
 from bertsmith.training.report_charts import FIRST, MUTED, SECOND, picture
 from bertsmith.training.report_tables import Table, raw_facts

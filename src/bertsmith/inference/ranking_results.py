@@ -11,8 +11,8 @@ import numpy as np
 
 from bertsmith.errors import InputError
 from bertsmith.inference.ranking import System
-from bertsmith.tasks.ranking_scores import RankingScores, ranking_scores
-from bertsmith.tasks.significance import Interval, intervals_of_means, p_value
+from bertsmith.metrics.ranking_scores import RankingScores, ranking_scores
+from bertsmith.metrics.significance import Interval, intervals_of_means, p_value
 from bertsmith.text.retrieval_data import RetrievalData
 
 

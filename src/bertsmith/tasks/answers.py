@@ -130,28 +130,6 @@ def gold_span(offsets: IntArray, start: int, end: int, window: Window) -> tuple[
     return first - window[0], last - window[0]
 
 
-def choose_threshold(null_odds: FloatArray, scores: FloatArray, answerable: npt.NDArray[np.bool_]) -> float:
-    """The threshold for `Decoded.choose` with the highest mean score on a development set; all (Q,).
-
-    `scores` are those of the best answers (exact match or F1), 0 to 1; what can't be answered scores 1 when
-    nothing is said and 0 otherwise. Of several the lowest: rather say nothing. Raises ValueError for no
-    question.
-    """
-    if not len(null_odds):
-        raise ValueError("choosing a threshold needs at least one question")
-    order = np.argsort(null_odds, kind="stable")
-    odds = null_odds[order].astype(np.float64)
-    change = np.where(answerable, scores, -1.0)[order]
-    totals = np.concatenate([[0.0], np.cumsum(change)])  # having answered the first 0, 1, … Q
-    # Questions of equal odds are answered all or none, and those without any candidate never.
-    attainable = np.concatenate([[True], odds[:-1] < odds[1:], [True]])
-    attainable[1:] &= np.isfinite(odds)
-    answered = int(np.flatnonzero(attainable)[np.argmax(totals[attainable])])
-    if answered:
-        return float(odds[answered - 1])
-    return float(odds[0]) - 1.0 if np.isfinite(odds[0]) else 0.0
-
-
 def _answers(passage: str, window: WindowScores, n_best: int, longest: int) -> list[Answer]:
     start = window.start if window.owned is None else np.where(window.owned, window.start, -np.inf)
     pairs = best_pairs(start, window.end, longest, n_best)

@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.tasks.confidence import Confidence, fit_confidence
+from bertsmith.metrics.confidence import Confidence, fit_confidence
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Metrics, Outputs
 from bertsmith.tasks.text_task import TextExample, TextTask

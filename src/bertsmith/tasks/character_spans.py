@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tokenizers import Regex, pre_tokenizers
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.entities import Span, spans_of_tags, tags_of_spans
+from bertsmith.metrics.entities import Span, spans_of_tags, tags_of_spans
 from bertsmith.text.tokenizer import without_surrogates
 
 # Between blanks; each punctuation mark and each Chinese character alone. BERT's tokenizer splits at all of

@@ -17,16 +17,16 @@ from torch.nn import functional as F
 
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError
+from bertsmith.metrics import scores
+from bertsmith.metrics.baselines import majority_class, tfidf_classes
+from bertsmith.metrics.calibration import probabilities
+from bertsmith.metrics.thresholds import chow_threshold, threshold_for_coverage
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks import scores
-from bertsmith.tasks.baselines import majority_class, tfidf_classes
 from bertsmith.tasks.calibrated_task import CalibratedTask
-from bertsmith.tasks.calibration import probabilities
 from bertsmith.tasks.details import Details, class_details, without_temperature
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings, some_of
 from bertsmith.tasks.text_task import PooledHead, TextExample, as_text_or_pair
-from bertsmith.tasks.thresholds import chow_threshold, threshold_for_coverage
 from bertsmith.text.values import as_label
 
 

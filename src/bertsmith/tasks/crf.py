@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError, ModelError
-from bertsmith.tasks.entities import legal_transitions
+from bertsmith.metrics.entities import legal_transitions
 
 
 class TransitionScores(NamedTuple):
@@ -104,7 +104,7 @@ class ConditionalRandomField(nn.Module):
             place = f"after {self.labels[before - 1]}" if before else "at the start of a sentence"
             raise InputError(
                 f"expected tags in IOB2, where I- goes on with an entity of its label; found "
-                f"{self.labels[after]} {place}. bertsmith.tasks.entities.to_iob2 makes tags legal."
+                f"{self.labels[after]} {place}. bertsmith.metrics.entities.to_iob2 makes tags legal."
             )
 
     def decode(self, emissions: Tensor, lengths: tuple[int, ...]) -> Tensor:

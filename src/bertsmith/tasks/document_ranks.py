@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.tasks.ranking_scores import Graded, mrr, ndcg, recall
+from bertsmith.metrics.ranking_scores import Graded, mrr, ndcg, recall
 from bertsmith.tasks.task import Metrics
 
 Integers = npt.NDArray[np.int64]

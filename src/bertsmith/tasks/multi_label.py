@@ -14,11 +14,11 @@ from torch.nn import functional as F
 
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError
+from bertsmith.metrics import scores
+from bertsmith.metrics.baselines import majority_labels, tfidf_labels
+from bertsmith.metrics.calibration import probabilities
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks import scores
-from bertsmith.tasks.baselines import majority_labels, tfidf_labels
 from bertsmith.tasks.calibrated_task import CalibratedTask
-from bertsmith.tasks.calibration import probabilities
 from bertsmith.tasks.details import Details, label_set_details
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings

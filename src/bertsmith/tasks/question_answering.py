@@ -21,13 +21,14 @@ from torch.nn.utils.rnn import pad_sequence
 from bertsmith.data.batch import to_device
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError, ModelError, RecipeError
+from bertsmith.metrics.lexical_answers import lexical_answers
+from bertsmith.metrics.squad_rules import question_scores
+from bertsmith.metrics.thresholds import no_answer_threshold
 from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.answers import WindowScores, choose_threshold, decode, gold_span
+from bertsmith.tasks.answers import WindowScores, decode, gold_span
 from bertsmith.tasks.details import Details, span_details
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
-from bertsmith.tasks.lexical_answers import lexical_answers
-from bertsmith.tasks.squad_rules import question_scores
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.task import Task as Contract
 from bertsmith.text.squad import Keys, Question, read_squad
@@ -161,7 +162,7 @@ class Task(Contract[Question]):
         _, f1 = question_scores([str(guess["answer"]) for guess in guesses], golds)
         odds = np.array([guess["null_odds"] for guess in guesses])
         answerable = np.array([not example.impossible for example in examples])
-        self.threshold = choose_threshold(odds, f1, answerable)
+        self.threshold = no_answer_threshold(odds, f1, answerable)
         return {"null_threshold": self.threshold}
 
     def decode(

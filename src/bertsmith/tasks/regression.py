@@ -12,9 +12,9 @@ from torch import Tensor
 
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError
+from bertsmith.metrics import scores
+from bertsmith.metrics.baselines import mean_number, tfidf_numbers
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks import scores
-from bertsmith.tasks.baselines import mean_number, tfidf_numbers
 from bertsmith.tasks.details import Details, number_details
 from bertsmith.tasks.encoding import Encoded, Layout
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction

@@ -18,16 +18,16 @@ from torch import Tensor
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import read_json, write_json
+from bertsmith.metrics.baselines import tfidf_cosine
+from bertsmith.metrics.tied_ranking import average_precision, reciprocal_rank
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks import contrastive
-from bertsmith.tasks.baselines import tfidf_cosine
 from bertsmith.tasks.batch_division import together
 from bertsmith.tasks.details import Details, number_details
 from bertsmith.tasks.encoding import Encoded, Integers
 from bertsmith.tasks.query_documents import text_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask
-from bertsmith.tasks.tied_ranking import average_precision, reciprocal_rank
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 from bertsmith.text.values import as_number
 

@@ -14,8 +14,8 @@ from pydantic import Field
 from torch import Tensor
 
 from bertsmith.errors import InputError
+from bertsmith.metrics.baselines import tfidf_vectors
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.baselines import tfidf_vectors
 from bertsmith.tasks.batch_division import apart
 from bertsmith.tasks.details import Answer, Details
 from bertsmith.tasks.document_ranks import DEPTH, rank_metrics, ranks_of

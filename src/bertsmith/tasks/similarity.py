@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError, ModelError
+from bertsmith.metrics import scores
+from bertsmith.metrics.baselines import majority_class, mean_number, tfidf_classes, tfidf_cosine
+from bertsmith.metrics.calibration import probabilities
 from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks import scores
-from bertsmith.tasks.baselines import majority_class, mean_number, tfidf_classes, tfidf_cosine
-from bertsmith.tasks.calibration import probabilities
 from bertsmith.tasks.details import Details, class_details, number_details
 from bertsmith.tasks.encoding import Encoded, Layout, windows_apart
 from bertsmith.tasks.pooling import Pooling, pool_texts

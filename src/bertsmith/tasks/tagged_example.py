@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bertsmith.errors import InputError
+from bertsmith.metrics.entities import Span, are_entity_tags
 from bertsmith.tasks.character_spans import tag_text, word_offsets
-from bertsmith.tasks.entities import Span, are_entity_tags
 from bertsmith.text.conll import MarkedText, Sentence
 
 

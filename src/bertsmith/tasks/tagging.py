@@ -17,16 +17,16 @@ from torch.nn import functional as F
 from bertsmith.data.batch import to_device
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
+from bertsmith.metrics.baselines import frequent_tags
+from bertsmith.metrics.calibration import probabilities
+from bertsmith.metrics.entities import are_entity_tags, entity_scores, spans_of_tags, to_iob2
 from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import Dropout
-from bertsmith.tasks.baselines import frequent_tags
-from bertsmith.tasks.calibration import probabilities
 from bertsmith.tasks.character_spans import character_spans
 from bertsmith.tasks.crf import ConditionalRandomField, legal_scores, viterbi
 from bertsmith.tasks.details import Details, tag_details
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
-from bertsmith.tasks.entities import are_entity_tags, entity_scores, spans_of_tags, to_iob2
 from bertsmith.tasks.tagged_example import TaggedExample, as_example, example_of_text, refuse_mistyped
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.task import Task as Contract

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.metrics.scores import Floats, Ints, standard_errors
 from bertsmith.tasks.details import Answer
 from bertsmith.tasks.judging import Side
-from bertsmith.tasks.scores import Floats, Ints, standard_errors
 from bertsmith.tasks.task import Task
 
 _SCORED_AGAIN = 100_000  # examples that a bootstrap may score: seconds, whatever the size of the file

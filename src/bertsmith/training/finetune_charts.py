@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bertsmith.tasks.calibration import ReliabilityBin, reliability
+from bertsmith.metrics.calibration import ReliabilityBin, reliability
+from bertsmith.metrics.scores import Floats, LengthScore
 from bertsmith.tasks.details import Calibration
-from bertsmith.tasks.scores import Floats, LengthScore
 from bertsmith.training.curves import Curve, Point
 from bertsmith.training.report_charts import FIRST, MOST_POINTS, MUTED, SECOND, picture
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from bertsmith.metrics.scores import ClassScore, Floats, LengthScore, by_length
+from bertsmith.metrics.thresholds import risk_coverage
 from bertsmith.tasks.details import Answer, Confusion, Details
 from bertsmith.tasks.judging import Side
-from bertsmith.tasks.scores import ClassScore, Floats, LengthScore, by_length
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.thresholds import risk_coverage
 from bertsmith.tasks.uncertainty import groups_of, score_of
 from bertsmith.training import units
 from bertsmith.training.report_tables import MOST_ROWS, Table

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.shared_texts import shared_texts
+from bertsmith.metrics.shared_texts import shared_texts
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 

@@ -1,10 +1,15 @@
 """Thresholds equal a search over every cut; ties are kept together; rules that are none are refused."""
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from official_squad import score_v2
 
 from bertsmith.errors import RecipeError
-from bertsmith.tasks import thresholds
+from bertsmith.metrics import thresholds
 
 
 @pytest.fixture
@@ -111,3 +116,42 @@ def test_rules_that_are_none_are_refused() -> None:
             thresholds.chow_threshold(*costs)
     with pytest.raises(ValueError, match="expected probabilities"):
         thresholds.thresholds_per_label(np.zeros((2, 2)), np.zeros((2, 3)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(-4, 4), st.sampled_from([0.0, 0.5, 1.0]), st.booleans()), min_size=1))
+def test_no_threshold_is_better_than_the_chosen_one(rows: list[tuple[int, float, bool]]) -> None:
+    odds, scores, answerable = (np.array(column) for column in zip(*rows, strict=True))
+
+    def reached(threshold: float) -> float:
+        kept = odds <= threshold
+        return float(np.where(answerable, kept * scores, ~kept).mean())
+
+    chosen = thresholds.no_answer_threshold(odds.astype(np.float64), scores, answerable)
+    assert reached(chosen) == pytest.approx(max(reached(threshold) for threshold in [-9.0, *odds.tolist()]))
+
+
+def test_the_chosen_threshold_reaches_the_official_best() -> None:
+    """Without equal odds the two searches agree, and the official table confirms what is promised."""
+    random = np.random.default_rng(5)
+    golds = [["right"] if random.random() < 0.6 else [] for _ in range(300)]
+    odds = np.array([random.normal(-1.0 if gold else 1.0) for gold in golds])
+    predictions = ["right" if random.random() < 0.7 else "wrong" for _ in golds]
+    scores = np.array(
+        [float(prediction in gold) for prediction, gold in zip(predictions, golds, strict=True)]
+    )
+    threshold = thresholds.no_answer_threshold(odds, scores, np.array([bool(gold) for gold in golds]))
+    table = score_v2(predictions, golds, odds, threshold)
+    assert table["best_exact_thresh"] == threshold
+    assert table["exact"] == pytest.approx(table["best_exact"])
+    assert table["exact"] > score_v2(predictions, golds, odds, 1e9)["exact"] + 5
+
+
+def test_a_threshold_that_answers_nothing_and_one_without_candidates() -> None:
+    nothing = thresholds.no_answer_threshold(np.array([-5.0, -3.0]), np.zeros(2), np.array([False, False]))
+    assert nothing < -5
+    odds = np.array([-5.0, math.inf])
+    assert thresholds.no_answer_threshold(odds, np.array([1.0, 0.0]), np.array([True, True])) == -5
+    assert math.isfinite(thresholds.no_answer_threshold(odds[1:], np.zeros(1), np.array([True])))
+    with pytest.raises(ValueError, match="at least one question"):
+        thresholds.no_answer_threshold(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from bertsmith.tasks.calibration import (
+from bertsmith.metrics.calibration import (
     expected_calibration_error,
     fit_temperature,
     probabilities,

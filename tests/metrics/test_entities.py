@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.entities import (
+from bertsmith.metrics.entities import (
     EntityCounts,
     Span,
     are_entity_tags,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.tasks.ranking_scores import Graded
-from bertsmith.tasks.ranking_scores import average_precision as plain_map
-from bertsmith.tasks.ranking_scores import mrr as plain_mrr
-from bertsmith.tasks.tied_ranking import average_precision, reciprocal_rank
+from bertsmith.metrics.ranking_scores import Graded
+from bertsmith.metrics.ranking_scores import average_precision as plain_map
+from bertsmith.metrics.ranking_scores import mrr as plain_mrr
+from bertsmith.metrics.tied_ranking import average_precision, reciprocal_rank
 
 
 def drawn(seed: int, size: int, scores: int) -> tuple[np.ndarray, np.ndarray]:

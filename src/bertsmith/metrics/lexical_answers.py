@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import log
 
-from bertsmith.tasks.baselines import Baseline
+from bertsmith.metrics.baselines import Baseline
 
 _FUNCTION_WORDS = """a about after all also an and any are as at be been before being between both but by can
     could did do does during each for from had has have he her him his how if in into is it its many may more

@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn import metrics
 
 from bertsmith.errors import InputError
-from bertsmith.tasks import scores
+from bertsmith.metrics import scores
 
 CASES = pytest.mark.parametrize("cases", [60, pytest.param(3000, marks=pytest.mark.slow)])
 

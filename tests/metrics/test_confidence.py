@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import ModelError
-from bertsmith.tasks.calibration import probabilities
-from bertsmith.tasks.confidence import Confidence, confidence_of, fit_confidence
-from bertsmith.tasks.thresholds import threshold_for_coverage
+from bertsmith.metrics.calibration import probabilities
+from bertsmith.metrics.confidence import Confidence, confidence_of, fit_confidence
+from bertsmith.metrics.thresholds import threshold_for_coverage
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import average_precision_score, ndcg_score
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.ranking_scores import Judgements, in_order, ranking_scores
+from bertsmith.metrics.ranking_scores import Judgements, in_order, ranking_scores
 
 METRICS = (
     "ndcg@1",

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertsmith.tasks import baselines
+from bertsmith.metrics import baselines
 
 GOOD, BAD = (
     ["a good film", "good fun , well made", "what a joy !"],

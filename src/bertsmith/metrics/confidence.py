@@ -12,14 +12,14 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertsmith.errors import ModelError
-from bertsmith.tasks.calibration import (
+from bertsmith.metrics.calibration import (
     COLDEST,
     HOTTEST,
     expected_calibration_error,
     fit_temperature,
     probabilities,
 )
-from bertsmith.tasks.thresholds import NEVER, at_threshold, thresholds_per_label
+from bertsmith.metrics.thresholds import NEVER, at_threshold, thresholds_per_label
 from bertsmith.validation import first_problem
 
 Floats = npt.NDArray[np.float64]

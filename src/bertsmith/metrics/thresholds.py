@@ -1,6 +1,7 @@
 """Thresholds chosen on dev: below which confidence not to answer, and from which probability a label holds.
 
-An answer is given, and a label holds, where confidence or probability >= threshold. E examples, C labels.
+An answer is given, and a label holds, where confidence or probability >= threshold. E examples, C labels,
+Q questions.
 """
 
 from collections.abc import Sequence
@@ -103,6 +104,29 @@ def thresholds_per_label(probabilities: npt.ArrayLike, gold: npt.ArrayLike) -> F
     best = np.take_along_axis(cuts, distances.argmin(axis=0)[None], axis=0)[0]
     best = np.where(f1.max(axis=0) < POOR_F1, ranked[0], best)
     return np.where(gold.any(axis=0), best, 0.5)
+
+
+def no_answer_threshold(null_odds: npt.ArrayLike, scores: npt.ArrayLike, answerable: npt.ArrayLike) -> float:
+    """The odds of "no answer" up to which an answer is given, with the highest mean score on dev; all (Q,).
+
+    `scores` are those of the best answers (exact match or F1), 0 to 1; what can't be answered scores 1 when
+    nothing is said and 0 otherwise. Of several the lowest: rather say nothing. Raises ValueError for no
+    question.
+    """
+    odds = np.asarray(null_odds, np.float64)
+    if not len(odds):
+        raise ValueError("choosing a threshold needs at least one question")
+    order = np.argsort(odds, kind="stable")
+    odds = odds[order]
+    change = np.where(answerable, scores, -1.0)[order]
+    totals = np.concatenate([[0.0], np.cumsum(change)])  # having answered the first 0, 1, … Q
+    # Questions of equal odds are answered all or none, and those without any candidate never.
+    attainable = np.concatenate([[True], odds[:-1] < odds[1:], [True]])
+    attainable[1:] &= np.isfinite(odds)
+    answered = int(np.flatnonzero(attainable)[np.argmax(totals[attainable])])
+    if answered:
+        return float(odds[answered - 1])
+    return float(odds[0]) - 1.0 if np.isfinite(odds[0]) else 0.0
 
 
 def _between(below: npt.ArrayLike, above: npt.ArrayLike) -> Floats:

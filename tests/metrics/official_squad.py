@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.tasks.squad_rules import exact_match, question_scores, token_f1
+from bertsmith.metrics.squad_rules import exact_match, question_scores, token_f1
 
 Golds = Sequence[Sequence[str]]
 FloatArray = npt.NDArray[np.float64]
@@ -65,7 +65,7 @@ def best_threshold(
 
     The official search, its two quirks included: it may stop between questions of equal odds, which no
     threshold can do, and where it is best to answer nothing it says 0.0, which is right for probabilities
-    only. `answers.choose_threshold` has neither; this one is for comparing published numbers.
+    only. `thresholds.no_answer_threshold` has neither; this one is for comparing published numbers.
     """
     order = np.argsort(null_odds, kind="stable")
     change = np.where(answerable, scores, -answered.astype(np.float64))[order]

@@ -1,6 +1,6 @@
 """Texts of test that occur in train are found whatever their case and white space."""
 
-from bertsmith.tasks.shared_texts import SharedText, shared_texts
+from bertsmith.metrics.shared_texts import SharedText, shared_texts
 
 
 def test_case_and_white_space_do_not_hide_a_text() -> None:

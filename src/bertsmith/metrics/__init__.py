@@ -1,0 +1,1 @@
+"""What predictions are worth: scores, what they are compared with, how far to trust them. No model here."""
