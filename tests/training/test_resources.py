@@ -37,10 +37,10 @@ def hardware_with(memory: int) -> Hardware:
 
 def needed(model: PretrainingModel, machine: Machine = MACHINE) -> int:
     """Weight, gradient and two moments of four bytes each, AdamW's counts of steps, what a micro-batch keeps,
-    and the copy of weight and moments that a checkpoint is written from.
+    and the copy of weight, moments and counts that a checkpoint is written from.
     """
     sizes = [parameter.numel() for parameter in model.parameters()]
-    return (16 + 12) * sum(sizes) + 4 * len(sizes) + activation_bytes(model, recipe_of(), machine)
+    return (16 + 12) * sum(sizes) + 8 * len(sizes) + activation_bytes(model, recipe_of(), machine)
 
 
 def test_a_steps_memory_grows_with_the_micro_batch_up_to_the_batch(model: PretrainingModel) -> None:
@@ -81,7 +81,7 @@ def test_ranks_that_divide_the_weights_need_less_each(model: PretrainingModel, t
     """A quarter of everything, and all weights while they are gathered."""
     four = replace(MACHINE, ranks=Ranks(0, 4, 0, 4), sharded=True)
     sizes = [parameter.numel() for parameter in model.parameters()]
-    divided, whole = (16 + 12) * sum(sizes) // 4, 4 * sum(sizes) + 4 * len(sizes)
+    divided, whole = (16 + 12) * sum(sizes) // 4, 4 * sum(sizes) + 8 * len(sizes)
     enough = 4 * (divided + whole + activation_bytes(model, recipe_of(), four))
     require_resources(model, recipe_of(), four, hardware_with(enough), tmp_path)
     with pytest.raises(ResourceError):

@@ -56,7 +56,9 @@ def test_weights_gradients_and_moments_are_exactly_those_of_the_run(model: Pretr
     assert predicted.weights == bytes_of(list(model.parameters()))
     assert predicted.gradients == bytes_of([p.grad for p in model.parameters() if p.grad is not None])
     assert predicted.moments == bytes_of(list(state.values()))
-    assert predicted.total == predicted.weights * 2 + predicted.moments + predicted.activations
+    copied = bytes_of(list(model.state_dict().values())) + bytes_of(list(state.values()))
+    assert predicted.copy == copied
+    assert predicted.total == predicted.weights * 2 + predicted.moments + copied + predicted.activations
 
 
 def test_a_blueprint_tells_the_same(model: PretrainingModel) -> None:

@@ -103,6 +103,7 @@ def _run(plan: "Plan") -> dict[str, str]:
 def _needs(plan: "Plan") -> dict[str, str]:
     memory, low, high = plan.memory, 1 - plan.error, 1 + plan.error
     expected, least, most = (units.hours(share * plan.hours) for share in (1, low, high))
+    copy = f"a checkpoint's copy {units.bytes(memory.copy)}, " if memory.copy else ""
     needs = {"time": f"{expected} ({least} to {most})"}
     if plan.cost is not None:
         needs["cost"] = f"{plan.cost:,.2f} ({low * plan.cost:,.2f} to {high * plan.cost:,.2f})"
@@ -111,7 +112,7 @@ def _needs(plan: "Plan") -> dict[str, str]:
         "speed": f"{units.count(plan.tokens_per_second)} tokens a second",
         "memory": f"{units.bytes(memory.total)} of {units.bytes(plan.hardware.memory)} each: "
         f"weights {units.bytes(memory.weights)}, gradients {units.bytes(memory.gradients)}, "
-        f"moments {units.bytes(memory.moments)}, at most {units.bytes(memory.activations)} for "
+        f"moments {units.bytes(memory.moments)}, {copy}at most {units.bytes(memory.activations)} for "
         f"{units.count(plan.micro_batch_tokens)} tokens at a time",
         "checkpoints": f"{units.bytes(plan.checkpoint_bytes)} each, {plan.recipe.checkpoint.keep} kept; "
         f"{units.bytes(plan.disk_bytes)} of disk at most, the model with them",

@@ -148,9 +148,10 @@ def _check(recipe: Recipe, gpus: int, tokens: float | None, price: float | None)
 
 def _one_of(gpus: int, accelerator: Accelerator, recipe: Recipe) -> Machine:
     """One of the processes, for all that is counted from shapes."""
-    usual = CPU_MICRO_BATCH if accelerator.name == "here-cpu" else CUDA_MICRO_BATCH
+    on_cpu = accelerator.name == "here-cpu"
+    usual = CPU_MICRO_BATCH if on_cpu else CUDA_MICRO_BATCH
     return Machine(
-        device=torch.device("meta"),
+        device=torch.device("cpu" if on_cpu else "cuda"),
         precision=getattr(torch, accelerator.precision),
         peak=accelerator.peak,
         ranks=Ranks(0, gpus),

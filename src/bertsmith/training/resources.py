@@ -23,7 +23,6 @@ def require_resources(
     require_free_space(out, on_disk, "The run's checkpoints and model")
     needed = step_memory(model, recipe, machine).total
     if machine.device.type == "cpu":
-        needed += checkpoint // (machine.ranks.count if machine.sharded else 1)  # the copy that is written
         available, where = hardware.memory_available // machine.ranks.local_count, "this machine has free"
     else:
         available, where = min(gpu.memory for gpu in hardware.gpus), "the GPU has"

@@ -20,16 +20,20 @@ _HEADER_LENGTH, _HEADER_ALIGNMENT = 8, 8
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one process. The first three are exact; `activations` is a rough bound."""
+    """Of one process, the first. `activations` is a rough bound, the rest is exact.
+
+    `copy` is of the checkpoint that is written beside the training; a GPU's lies in the host's memory.
+    """
 
     weights: int
     gradients: int
     moments: int
+    copy: int
     activations: int
 
     @property
     def total(self) -> int:
-        return self.weights + self.gradients + self.moments + self.activations
+        return self.weights + self.gradients + self.moments + self.copy + self.activations
 
 
 def step_memory(model: PretrainingModel, recipe: Recipe, machine: Machine) -> Memory:
@@ -41,10 +45,12 @@ def step_memory(model: PretrainingModel, recipe: Recipe, machine: Machine) -> Me
     size = _FLOAT * sum(parameter.numel() for parameter in trained)
     weights = _FLOAT * sum(parameter.numel() for parameter in model.parameters())
     parts = machine.ranks.count if machine.sharded else 1
+    moments = 2 * size // parts + _FLOAT * len(trained)
     return Memory(
         weights=weights + weights // parts if machine.sharded else weights,
         gradients=size // parts,
-        moments=2 * size // parts + _FLOAT * len(trained),
+        moments=moments,
+        copy=weights // parts + moments if machine.device.type == "cpu" else 0,
         activations=activation_bytes(model, recipe, machine),
     )
 
