@@ -1,10 +1,13 @@
 """Predicted bytes against those of a real model, its optimiser and its checkpoint on disk."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from bertsmith.data.batch import PackedBatch
 from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import make_config
 from bertsmith.tasks.pretraining import PretrainingModel
@@ -16,7 +19,7 @@ from bertsmith.training.machine import Machine
 from bertsmith.training.optimizer import make_optimizer, optimizer_tensors
 from bertsmith.training.recipe import Recipe, check_recipe
 from bertsmith.training.settings import OptimizerSettings
-from bertsmith.training.step_memory import checkpoint_bytes, step_memory
+from bertsmith.training.step_memory import activation_bytes, checkpoint_bytes, step_memory
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
@@ -59,6 +62,31 @@ def test_weights_gradients_and_moments_are_exactly_those_of_the_run(model: Pretr
     copied = bytes_of(list(model.state_dict().values())) + bytes_of(list(state.values()))
     assert predicted.copy == copied
     assert predicted.total == predicted.weights * 2 + predicted.moments + copied + predicted.activations
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_what_a_forward_pass_keeps_is_at_most_what_is_said(precision: torch.dtype) -> None:
+    shape = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 512}
+    model = PretrainingModel(make_config({"vocab_size": 1000, "model_type": "bert", **shape}, "test"))
+    machine = replace(one(1024), precision=precision)
+    tokens = np.zeros(1024, np.int64)
+    batch = PackedBatch.pack(tokens, tokens, np.full(32, 32))
+    labels = torch.zeros(1024 * 15 // 100, dtype=torch.long)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", precision, enabled=precision != torch.float32),
+    ):
+        model.masked_language_loss(model.encoder(batch)[: len(labels)], labels)
+    measured = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    assert measured <= activation_bytes(model, recipe(), machine) <= 2 * measured
 
 
 def test_a_blueprint_tells_the_same(model: PretrainingModel) -> None:

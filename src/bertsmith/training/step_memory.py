@@ -56,12 +56,15 @@ def step_memory(model: PretrainingModel, recipe: Recipe, machine: Machine) -> Me
 
 
 def activation_bytes(model: PretrainingModel, recipe: Recipe, machine: Machine) -> int:
-    """Roughly what the forward pass of one micro-batch of a rank keeps."""
-    config = model.config
+    """Roughly what the forward pass of one micro-batch of a rank keeps; in half precision that is half of it,
+    and each weight once more.
+    """
+    config, each = model.config, machine.precision.itemsize
     tokens = tokens_at_once(recipe, machine)
-    hidden = tokens * config.num_hidden_layers * _ACTIVATIONS_A_LAYER * config.hidden_size
-    vocabulary = tokens * recipe.masking.chosen * config.vocab_size
-    return int(_FLOAT * (hidden + vocabulary))
+    hidden = each * tokens * config.num_hidden_layers * _ACTIVATIONS_A_LAYER * config.hidden_size
+    vocabulary = _FLOAT * tokens * recipe.masking.chosen * config.vocab_size
+    weights = each * sum(parameter.numel() for parameter in model.parameters()) if each < _FLOAT else 0
+    return int(hidden + vocabulary + weights)
 
 
 def tokens_at_once(recipe: Recipe, machine: Machine) -> int:
