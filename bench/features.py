@@ -59,10 +59,10 @@ def main() -> None:
 
 def _of_sentences(rows: int, dev_rows: int | None) -> tuple[dict[str, float], dict[str, float]]:
     """Accuracies by the name of the features, and how long each side took to compute them."""
-    from bertsmith.tasks.classification import Task
+    from bertsmith.tasks.classification import Classification
 
     data = DATA_SETS["sst2"]
-    task = Task(Task.Settings(**data.columns))
+    task = Classification(Classification.Settings(**data.columns))
     train, dev = _read(task, data, rows, dev_rows)
     texts = [example.text for example in [*train, *dev]]
     gold = np.array([example.label for example in [*train, *dev]])
@@ -98,10 +98,10 @@ def _their_sentences(texts: Sequence[str]) -> Any:
 def _of_words(rows: int, dev_rows: int | None) -> tuple[dict[str, float], float]:
     """Entity F1 by the name of the features, and the seconds of computing them."""
     from bertsmith.metrics.entities import entity_scores
-    from bertsmith.tasks.tagging import Task
+    from bertsmith.tasks.tagging import Classification
 
     data = DATA_SETS["conll"]
-    task = Task(Task.Settings(**data.columns))
+    task = Classification(Classification.Settings(**data.columns))
     train, dev = _read(task, data, rows, dev_rows)
     gold = np.array([tag for example in [*train, *dev] for tag in example.tags])
     cut = sum(len(example.tags) for example in train)

@@ -130,12 +130,12 @@ def _classifier(folder: Path) -> str:
     """MiniLM with a new head, as `bertsmith finetune classification` would save it."""
     import torch
 
-    from bertsmith.tasks.classification import Task
+    from bertsmith.tasks.classification import Classification
     from bertsmith.tasks.task_checkpoint import begin_task_model, save_task_model
     from bertsmith.text.tokenizer import Tokenizer
 
     torch.manual_seed(0)
-    made, task = folder / "classifier", Task(Task.Settings(), ("no", "yes"))
+    made, task = folder / "classifier", Classification(Classification.Settings(), ("no", "yes"))
     model = begin_task_model(_minilm(), task).model
     save_task_model(made, model, task, Tokenizer.load(_minilm()), {"made for": "bench/latency.py"})
     return str(made)

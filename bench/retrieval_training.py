@@ -112,10 +112,10 @@ def mine_once(model: Path, pairs: Path) -> Path:
     """Two negatives a question out of all training sentences."""
     from bertsmith.inference.embedder import Embedder
     from bertsmith.inference.mining import mine
-    from bertsmith.tasks.retrieval import RetrievalSettings, Task
+    from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
     from bertsmith.text.jsonl import write_jsonl
 
-    rows = Task(RetrievalSettings()).read(pairs)
+    rows = Retrieval(RetrievalSettings()).read(pairs)
     mined = mine(Embedder(model), rows, list(dict.fromkeys(row.documents[0] for row in rows)), negatives=2)
     path = pairs.with_name(f"mined-{pairs.name}")
     write_jsonl(mined.rows, path)

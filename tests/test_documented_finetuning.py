@@ -77,7 +77,7 @@ def test_the_bounds_of_a_search_are_its_defaults() -> None:
 
 
 def test_the_table_of_tasks_has_each() -> None:
-    assert tuple(re.findall(r"^\| `([\w-]+)` \|", section("Tasks"), re.MULTILINE)) == TASKS
+    assert tuple(re.findall(r"^\| `([\w-]+)` \|", section("Tasks"), re.MULTILINE)) == tuple(TASKS)
 
 
 def logits(record: dict[str, Any], task: Task[Any], rows: int) -> Outputs:

@@ -189,5 +189,5 @@ def imported(module: str) -> Any:
     """The task in a file of the guide, with its default settings."""
     from bertsmith.tasks.registry import find_task
 
-    kind = find_task(f"{module}:Task")
+    kind = find_task(f"{module}:{module.title()}")
     return kind(kind.Settings())

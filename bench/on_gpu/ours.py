@@ -13,7 +13,7 @@ from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.model import attention
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.classification import Task
+from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.encoding import Encoded, lay_out, pack_examples
 from bertsmith.tasks.finetuning import Finetuning, Split
 from bertsmith.tasks.objective import Objective
@@ -126,7 +126,7 @@ def finetuning_task(
 ) -> Finetuning:
     """Two classes, batches of 32."""
     torch.manual_seed(0)
-    task = Task(Task.Settings(), ("no", "yes"))
+    task = Classification(Classification.Settings(), ("no", "yes"))
     model = TaskModel(Bert(config), task.head(config)).to(device)
     if compiled:
         compile_layers(model.encoder)

@@ -3,7 +3,7 @@
 import pytest
 
 from bertsmith.cli.results import show_results
-from bertsmith.tasks.classification import Task
+from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.finetuning import Split
 from bertsmith.tasks.judging import Side
 from bertsmith.tasks.text_task import TextExample
@@ -11,7 +11,7 @@ from bertsmith.training.results import Restart, Results
 
 
 def test_marks_in_a_text_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    task = Task(Task.Settings(), ("a", "b"))
+    task = Classification(Classification.Settings(), ("a", "b"))
     examples = [TextExample("see [/b] here", None, label, "rows") for label in ("a", "b")]
     predictions = [{"label": "a", "confidence": 0.9, "probabilities": {"a": 0.9, "b": 0.1}}] * 2
     dev = Side(task.metrics(predictions, examples), {}, predictions, Split(examples, []))

@@ -118,7 +118,7 @@ def test_a_plain_encoder_is_mean_pooled(tiny_bert: Path) -> None:
 def test_our_similarity_models_are_pooled_as_they_were_trained(
     tiny_bert: Path, tiny_tokenizer: Tokenizer, tmp_path: Path, pooling: str
 ) -> None:
-    task = similarity.Task(similarity.Task.Settings(pooling=pooling, max_length=16))  # type: ignore[call-arg]
+    task = similarity.Similarity(similarity.Similarity.Settings(pooling=pooling, max_length=16))  # type: ignore[call-arg]
     encoder = load_encoder(tiny_bert)
     model = TaskModel(encoder, task.head(encoder.config))
     save_task_model(tmp_path / "model", model, task, tiny_tokenizer, {})

@@ -12,7 +12,7 @@ from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.inference.mining import KNOWN, NEAR, SKIPPED, Guard, mine
 from bertsmith.tasks.query_documents import QueryExample
-from bertsmith.tasks.retrieval import RetrievalSettings, Task
+from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
 
 
 class ByTable:
@@ -118,7 +118,7 @@ def test_the_command_writes_rows_that_training_reads(tiny_bert: Path, tmp_path: 
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["query"] for row in rows] == ["red cat", "old dog"]
     assert all("the red cat runs" not in row["negatives"] for row in rows[:1])
-    examples = Task(RetrievalSettings()).read(out)
+    examples = Retrieval(RetrievalSettings()).read(out)
     assert [list(e.documents) for e in examples] == [[row["positive"], *row["negatives"]] for row in rows]
     assert main([*command, "--document-text", "body"]) == 2
 

@@ -11,13 +11,13 @@ from pydantic import ValidationError
 from torch.nn import functional as F
 
 from bertsmith.errors import InputError, ModelError
-from bertsmith.tasks.classification import ClassificationSettings, Task
+from bertsmith.tasks.classification import Classification, ClassificationSettings
 from bertsmith.tasks.text_task import TextExample
 from bertsmith.text.tokenizer import Tokenizer
 
 
-def task_of(labels: list[str], **settings: Any) -> Task:
-    task = Task(ClassificationSettings(**settings))
+def task_of(labels: list[str], **settings: Any) -> Classification:
+    task = Classification(ClassificationSettings(**settings))
     task.learn_labels(examples_of(labels))
     return task
 
@@ -80,7 +80,7 @@ def test_predictions_are_softmax_with_the_chosen_temperature() -> None:
     assert [p["label"] for p in after] == [p["label"] for p in before]
     assert np.mean([p["confidence"] for p in after]) == pytest.approx(0.75, abs=0.03)
     assert np.mean([p["abstain"] for p in after]) == pytest.approx(0.5, abs=0.01)
-    again = Task.from_state(task.state(), "here")
+    again = Classification.from_state(task.state(), "here")
     assert again.decode(outputs, [], []) == after
 
 
@@ -115,13 +115,13 @@ class _Target:
 def test_altered_confidence_is_refused() -> None:
     state = task_of(["a", "b"]).state() | {"confidence": {"temperature": -1}}
     with pytest.raises(ModelError, match="here"):
-        Task.from_state(state, "here")
+        Classification.from_state(state, "here")
 
 
 def test_columns_named_once_hold_for_the_files_that_follow(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("label,premise,hypothesis\nyes,a b,c\nno,d,e f\n")
     (tmp_path / "dev.csv").write_text("hypothesis,label,text,premise\nx,no,wrong,y\n")
-    task = Task(ClassificationSettings())
+    task = Classification(ClassificationSettings())
     first = task.read(tmp_path / "train.csv")
     assert [(e.text, e.text_pair, e.label) for e in first] == [("a b", "c", "yes"), ("d", "e f", "no")]
     (other,) = task.read(tmp_path / "dev.csv")
@@ -131,14 +131,14 @@ def test_columns_named_once_hold_for_the_files_that_follow(tmp_path: Path) -> No
 
 def test_a_named_text_means_no_pair(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text1,text2,label\na,b,yes\n")
-    (example,) = Task(ClassificationSettings(text="text1")).read(tmp_path / "train.csv")
+    (example,) = Classification(ClassificationSettings(text="text1")).read(tmp_path / "train.csv")
     assert (example.text, example.text_pair) == ("a", None)
 
 
 def test_a_file_without_a_label_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,other\na,b\n")
     with pytest.raises(InputError, match=r"train\.csv: no column .* Name it with --label"):
-        Task(ClassificationSettings()).read(tmp_path / "train.csv")
+        Classification(ClassificationSettings()).read(tmp_path / "train.csv")
 
 
 def test_an_empty_text_is_encoded_as_special_tokens_alone(tokenizer: Tokenizer) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from bertsmith.errors import InputError
 from bertsmith.tasks.encoding import Encoded
-from bertsmith.tasks.multi_label import MultiLabelSettings, Task
+from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
 from bertsmith.tasks.text_task import TextExample
 
 
@@ -14,8 +14,8 @@ def example(*labels: str) -> TextExample:
     return TextExample("bano", None, labels, "rows, line 1")
 
 
-def learnt(*rows: tuple[str, ...]) -> Task:
-    task = Task(MultiLabelSettings())
+def learnt(*rows: tuple[str, ...]) -> MultiLabel:
+    task = MultiLabel(MultiLabelSettings())
     task.learn_labels([example(*row) for row in rows])
     return task
 
@@ -49,7 +49,7 @@ def test_a_rare_label_gets_a_threshold_that_finds_it() -> None:
     task.calibrate(rows, examples, encoded)
     after = task.decode(rows, examples, encoded)
     assert task.metrics(after, examples)["macro_f1"] > 0.95
-    assert Task.from_state(task.state(), "here").decode(rows, examples, encoded) == after
+    assert MultiLabel.from_state(task.state(), "here").decode(rows, examples, encoded) == after
 
 
 def test_a_label_that_training_never_showed_counts_as_missed() -> None:

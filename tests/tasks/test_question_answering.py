@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from small_tasks import make_task, random_model, split_of
 
 from bertsmith.errors import ModelError, RecipeError
-from bertsmith.tasks.question_answering import AnswerSettings, Task
+from bertsmith.tasks.question_answering import AnswerSettings, QuestionAnswering
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.squad import Question
 from bertsmith.text.tokenizer import Tokenizer
@@ -44,7 +44,7 @@ def test_the_answer_comes_back_to_the_character(
         return
     place = draw.draw(st.integers(0, len(words) - 1))
     start, end = words[place][0], words[min(place + draw.draw(st.integers(0, 1)), len(words) - 1)][1]
-    task = Task(AnswerSettings(max_length=24, stride=stride, longest_answer=30))
+    task = QuestionAnswering(AnswerSettings(max_length=24, stride=stride, longest_answer=30))
     example = Question("1", "bano delo", passage, ((passage[start:end], start),))
     (encoded,) = split_of(task, [example], tokenizer).encoded
     assert all(len(window.token_ids) <= 24 for window in encoded.windows)
@@ -66,7 +66,7 @@ def test_an_answer_of_one_word_is_seen_wherever_it_stands(stride: int, tokenizer
         words[place] = "guma"
         passage = " ".join(words)
         words[place] = "delo"
-        task = Task(AnswerSettings(max_length=24, stride=stride))
+        task = QuestionAnswering(AnswerSettings(max_length=24, stride=stride))
         example = Question("1", "bano", passage, (("guma", passage.index("guma")),))
         (encoded,) = split_of(task, [example], tokenizer).encoded
         (found,) = task.decode([sure_outputs(encoded)], [example], [encoded])
@@ -75,7 +75,7 @@ def test_an_answer_of_one_word_is_seen_wherever_it_stands(stride: int, tokenizer
 
 
 def test_rows_read_are_cls_and_the_passage(tokenizer: Tokenizer) -> None:
-    task = Task(AnswerSettings(max_length=24, stride=3))
+    task = QuestionAnswering(AnswerSettings(max_length=24, stride=3))
     passage = " ".join(["bano", "delo", "firu"] * 12)
     (encoded,) = split_of(task, [task.example(("guma guma", passage))], tokenizer).encoded
     assert len(encoded.windows) > 1
@@ -91,7 +91,7 @@ def test_rows_read_are_cls_and_the_passage(tokenizer: Tokenizer) -> None:
 
 
 def test_a_window_without_the_answer_points_at_cls(tokenizer: Tokenizer) -> None:
-    task = Task(AnswerSettings(max_length=24, stride=0))
+    task = QuestionAnswering(AnswerSettings(max_length=24, stride=0))
     passage = " ".join(["delo"] * 45 + ["guma"])
     example = Question("1", "bano", passage, (("guma", passage.index("guma")),))
     (encoded,) = split_of(task, [example], tokenizer).encoded
@@ -120,7 +120,7 @@ def test_no_answer_by_the_threshold_that_dev_chose(tokenizer: Tokenizer) -> None
     assert [each["answer"] for each in found] == ["firu"] * 10 + [""] * 10
     metrics = task.metrics(found, examples)
     assert (metrics["exact_match"], metrics["f1_unanswerable"]) == (1.0, 1.0)
-    assert Task.from_state(task.state(), "here").decode(outputs, examples, encoded) == found
+    assert QuestionAnswering.from_state(task.state(), "here").decode(outputs, examples, encoded) == found
     task.calibrate(outputs[:10], examples[:10], encoded[:10])
     assert task.threshold is None, "without unanswerable questions every question has an answer"
 
@@ -139,14 +139,15 @@ def test_predictions_of_a_random_model_are_pieces_of_the_passage(tokenizer: Toke
 
 def test_a_long_question_is_cut_and_one_that_leaves_no_room_refused(tokenizer: Tokenizer) -> None:
     long = "bano " * 200
-    (encoded,) = split_of(task := Task(AnswerSettings()), [task.example((long, "delo"))], tokenizer).encoded
+    task = QuestionAnswering(AnswerSettings())
+    (encoded,) = split_of(task, [task.example((long, "delo"))], tokenizer).encoded
     assert len(encoded.windows[0].token_ids) == 1 + 64 + 1 + 1 + 1
-    small = Task(AnswerSettings(max_length=64))
+    small = QuestionAnswering(AnswerSettings(max_length=64))
     with pytest.raises(RecipeError, match="max_length = 64 leaves no room beside the question"):
         split_of(small, [small.example((long, "delo"))], tokenizer)
 
 
 def test_an_altered_threshold_is_refused() -> None:
-    state = Task(AnswerSettings()).state() | {"threshold": "low"}
+    state = QuestionAnswering(AnswerSettings()).state() | {"threshold": "low"}
     with pytest.raises(ModelError, match="here: threshold: expected a number"):
-        Task.from_state(state, "here")
+        QuestionAnswering.from_state(state, "here")

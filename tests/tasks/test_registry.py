@@ -22,7 +22,7 @@ def test_a_misspelt_name_hears_of_the_nearest() -> None:
 
 def test_a_task_of_the_current_folder_is_found_by_the_installed_command(tmp_path: Path) -> None:
     (tmp_path / "my_task.py").write_text(
-        "from bertsmith.tasks.classification import Task\n\nclass Mine(Task):\n    name = 'mine'\n"
+        "from bertsmith.tasks.regression import Regression\n\nclass Mine(Regression):\n    name = 'mine'\n"
     )
     # As an installed command starts: sys.path holds its own folder, not the current one.
     script = tmp_path / "elsewhere" / "command.py"

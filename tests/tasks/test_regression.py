@@ -6,14 +6,14 @@ import torch
 from small_tasks import WORDS, first_batch, objective_of, random_model, split_of
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.regression import Task
+from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.task import TaskSettings
 from bertsmith.tasks.text_task import TextExample
 from bertsmith.text.tokenizer import Tokenizer
 
 
-def learnt(numbers: list[float]) -> tuple[Task, list[TextExample]]:
-    task = Task(TaskSettings())
+def learnt(numbers: list[float]) -> tuple[Regression, list[TextExample]]:
+    task = Regression(TaskSettings())
     examples = [
         TextExample(WORDS[n % len(WORDS)], None, number, f"rows, line {n}")
         for n, number in enumerate(numbers)

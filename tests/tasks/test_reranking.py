@@ -11,7 +11,7 @@ from small_tasks import make_task
 from torch.nn import functional as F
 
 from bertsmith.errors import InputError, ModelError
-from bertsmith.tasks.reranking import Candidate, Task
+from bertsmith.tasks.reranking import Candidate, Reranking
 
 ROWS = [
     ("who?", "ann", 0),
@@ -110,7 +110,7 @@ def test_what_cant_be_learnt_is_refused() -> None:
     with pytest.raises(InputError, match="needs a query and a document"):
         task.check([task.example("who?")])
     with pytest.raises(ModelError, match="here: highest"):
-        Task.from_state({"settings": {}, "labels": []}, "here")
+        Reranking.from_state({"settings": {}, "labels": []}, "here")
 
 
 def test_grades_become_relevance_of_0_to_1(tokenizer: Any) -> None:
@@ -119,4 +119,4 @@ def test_grades_become_relevance_of_0_to_1(tokenizer: Any) -> None:
     task.learn_labels(made)
     pieces = tokenizer.encode_pieces(["bano", "delo"])
     assert [task.encode(each, pieces, tokenizer).target.relevance for each in made] == [0, 1, 0.5, 0, 0]
-    assert Task.from_state(task.state(), "here").highest == 2.0
+    assert Reranking.from_state(task.state(), "here").highest == 2.0

@@ -12,7 +12,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.tasks.encoding import Encoded, lay_out, pack_examples
 from bertsmith.tasks.pooling import pool_texts
-from bertsmith.tasks.similarity import Task
+from bertsmith.tasks.similarity import Similarity
 from bertsmith.tasks.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.tasks.text_task import TextExample
@@ -85,7 +85,7 @@ def test_scores_become_cosines_of_0_to_1_and_back() -> None:
     outputs = [np.array([value], np.float32) for value in (0.0, 1.0, 0.5, -0.7)]
     found = task.decode(outputs, [], [])
     assert [each["score"] for each in found] == pytest.approx([1.0, 5.0, 3.0, 1.0])
-    again = Task.from_state(task.state(), "here")
+    again = Similarity.from_state(task.state(), "here")
     assert again.decode(outputs, [], []) == found
 
 
@@ -125,4 +125,4 @@ def test_what_cant_be_compared_is_refused() -> None:
     ):
         classes.check(labelled(classes, ["against"] * 4))
     with pytest.raises(ModelError, match="here: range"):
-        Task.from_state(task.state() | {"range": [0]}, "here")
+        Similarity.from_state(task.state() | {"range": [0]}, "here")

@@ -13,7 +13,7 @@ from small_tasks import WORDS, examples_of, first_batch, make_task, objective_of
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import spans_of_tags
-from bertsmith.tasks.tagging import TaggedExample, TaggingSettings, Task
+from bertsmith.tasks.tagging import TaggedExample, Tagging, TaggingSettings
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.tokenizer import Tokenizer
 
@@ -27,9 +27,9 @@ def legal(tags: list[str]) -> bool:
     return all(not tag.startswith("I-") or before[2:] == tag[2:] for before, tag in pairs)
 
 
-def tagger(tokenizer: Tokenizer, **options: Any) -> tuple[Task, Any]:
+def tagger(tokenizer: Tokenizer, **options: Any) -> tuple[Tagging, Any]:
     """A task with TAGS, and a random model of it."""
-    task = Task(TaggingSettings(**options), TAGS)
+    task = Tagging(TaggingSettings(**options), TAGS)
     return task, random_model(task, tokenizer)
 
 
@@ -59,14 +59,14 @@ def test_every_word_has_one_tag_and_every_sequence_is_legal(
 @settings(max_examples=25, deadline=None)
 def test_the_head_reads_each_words_first_piece_in_their_order(words: list[str], tokenizer: Tokenizer) -> None:
     """The rows of all windows, one after the other, are the words' first pieces."""
-    task = Task(TaggingSettings(max_length=10), TAGS)
+    task = Tagging(TaggingSettings(max_length=10), TAGS)
     (encoded,) = split_of(task, [task.example(words)], tokenizer).encoded
     read = [int(window.token_ids[row]) for window in encoded.windows for row in window.rows]
     assert read == [tokenizer.encode(word).ids[0] for word in words]
 
 
 def test_a_word_is_read_where_most_of_its_surroundings_are_seen(tokenizer: Tokenizer) -> None:
-    task = Task(TaggingSettings(max_length=12, stride=4), TAGS)
+    task = Tagging(TaggingSettings(max_length=12, stride=4), TAGS)
     (encoded,) = split_of(task, [task.example(WORDS[:30])], tokenizer).encoded
     assert len(encoded.windows) > 3
     for number, window in enumerate(encoded.windows):
@@ -91,7 +91,7 @@ def test_the_loss_is_the_mean_over_words_not_over_sentences(tokenizer: Tokenizer
 def test_tags_of_the_older_scheme_are_read_as_iob2(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """In IOB1, CoNLL-2003's own, an entity begins with I unless it follows another of its kind."""
     (tmp_path / "old.conll").write_text("bano I-PER\ndelo I-PER\nfiru B-PER\nguma O\n\nbano I-LOC\n")
-    task = Task(TaggingSettings())
+    task = Tagging(TaggingSettings())
     examples = task.read(tmp_path / "old.conll")
     task.learn_labels(examples)
     encoded = split_of(task, examples, tokenizer).encoded
@@ -105,7 +105,7 @@ def test_spans_in_characters_become_tags_and_come_back(tmp_path: Path) -> None:
     text = "  Frau é Bano, von Ürük 🙂 kam."
     spans = [{"start": 7, "end": 13, "label": "PER"}, {"start": 19, "end": 23, "label": "LOC"}]
     (tmp_path / "rows.jsonl").write_text(json.dumps({"text": text, "spans": spans}) + "\n")
-    task = Task(TaggingSettings())
+    task = Tagging(TaggingSettings())
     (example,) = task.read(tmp_path / "rows.jsonl")
     assert example.tags is not None
     task.learn_labels([example])
@@ -119,7 +119,7 @@ def test_spans_in_characters_become_tags_and_come_back(tmp_path: Path) -> None:
 
 
 def test_a_tag_that_training_never_showed_is_refused() -> None:
-    task = Task(TaggingSettings(), ("O", "B-PER"))
+    task = Tagging(TaggingSettings(), ("O", "B-PER"))
     strange = TaggedExample(("bano",), ("B-LOC",), "dev.conll, line 7")
     with pytest.raises(InputError, match=r"dev\.conll, line 7: the tag 'B-LOC' does not occur"):
         task.check([strange])
@@ -144,7 +144,7 @@ def test_confidence_with_a_crf_is_the_marginal_over_every_path(tokenizer: Tokeni
 
 def test_lines_of_text_are_predicted_whole(tmp_path: Path) -> None:
     (tmp_path / "plain.txt").write_text("Anna Weber visits Oslo.\n\nThe court sits\n")
-    found = Task(TaggingSettings(), TAGS).read(tmp_path / "plain.txt", labelled=False)
+    found = Tagging(TaggingSettings(), TAGS).read(tmp_path / "plain.txt", labelled=False)
     assert [example.words for example in found] == [
         ("Anna", "Weber", "visits", "Oslo", "."),
         (),
@@ -159,7 +159,7 @@ def test_entities_that_were_widened_are_told(tmp_path: Path) -> None:
         {"text": "😀Anna Weber👍", "spans": [{"start": 1, "end": 11, "label": "PER"}]},
     ]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    task = Task(TaggingSettings())
+    task = Tagging(TaggingSettings())
     examples = task.read(tmp_path / "rows.jsonl")
     (said,) = task.warnings(examples)
     assert said.startswith("1 marked entities begin or end amid a word and were widened")
@@ -169,7 +169,7 @@ def test_entities_that_were_widened_are_told(tmp_path: Path) -> None:
 
 def test_a_mistyped_tag_among_entities_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("bano B-PER\ndelo O\n\nfiru Z-PER\nguma O\n")
-    task = Task(TaggingSettings())
+    task = Tagging(TaggingSettings())
     with pytest.raises(InputError, match=r"a\.conll, line 4: the tag 'Z-PER' is not that of an entity"):
         task.learn_labels(task.read(tmp_path / "a.conll"))
 
@@ -177,7 +177,7 @@ def test_a_mistyped_tag_among_entities_is_refused(tmp_path: Path) -> None:
 def test_parts_of_speech_have_an_accuracy_and_no_f1(tmp_path: Path) -> None:
     """Some tags look like those of entities: O and S of the tags for Twitter (Gimpel et al. 2011)."""
     (tmp_path / "a.conll").write_text("bano N\ndelo V\nfiru O\nkano N\n\nguma S\n")
-    task = Task(TaggingSettings())
+    task = Tagging(TaggingSettings())
     examples = task.read(tmp_path / "a.conll")
     task.learn_labels(examples)
     assert (task.main_metric, set(task.labels)) == ("accuracy", {"N", "V", "O", "S"})

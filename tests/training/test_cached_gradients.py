@@ -18,7 +18,7 @@ from bertsmith.model.config import make_config
 from bertsmith.tasks.finetuning import Finetuning, encode_examples
 from bertsmith.tasks.gradient_cache import GradientCache
 from bertsmith.tasks.query_documents import QueryExample
-from bertsmith.tasks.retrieval import RetrievalSettings, Task
+from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokenizer import Tokenizer
 
@@ -48,7 +48,7 @@ def objective(
         "vocab_size": tokenizer.vocab_size,
     }
     config = make_config(shape | rates | sizes, "test")
-    task = Task(RetrievalSettings(**settings))
+    task = Retrieval(RetrievalSettings(**settings))
     task.learn_labels(rows)
     torch.manual_seed(3)
     model = TaskModel(Bert(config), task.head(config)).train()

@@ -9,7 +9,7 @@ from bertsmith.errors import RecipeError
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
-from bertsmith.tasks.classification import Task
+from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.task_checkpoint import load_task_model
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.examples_in_memory import finetune_examples
@@ -61,7 +61,7 @@ def test_it_gives_the_weights_and_the_calibration_of_the_same_run_with_files(
     theirs, their_task = load_task_model(run.model)
     given = {"task": "classification", "model": str(model), "train": train, "out": "", **values}
     recipe = make_finetune_recipe(given, OVERRIDES)
-    task = Task(task_settings(recipe, Task))
+    task = Classification(task_settings(recipe, Classification))
     ours = finetune_examples(task, recipe, model, task.read(train), task.read(dev))
     expected = theirs.state_dict()
     assert ours.state_dict().keys() == expected.keys()
@@ -74,7 +74,7 @@ def test_progress_counts_the_steps(model: Path, tmp_path: Path) -> None:
     train = write_rows(tmp_path / "train.csv", "")
     given = {"task": "classification", "model": str(model), "train": train, "out": "", "max_length": 12}
     recipe = make_finetune_recipe({**given, "epochs": 2, "batch_size": 5}, OVERRIDES)
-    task = Task(task_settings(recipe, Task))
+    task = Classification(task_settings(recipe, Classification))
     seen: list[tuple[int, int | None, str]] = []
     finetune_examples(task, recipe, model, task.read(train), progress=lambda *counted: seen.append(counted))
     assert seen == [(step, 6, "steps") for step in range(1, 7)]
@@ -84,6 +84,6 @@ def test_restarts_are_refused(model: Path, tmp_path: Path) -> None:
     train = write_rows(tmp_path / "train.csv", "")
     given = {"task": "classification", "model": str(model), "train": train, "out": "", "restarts": 2}
     recipe = make_finetune_recipe(given, [])
-    task = Task(task_settings(recipe, Task))
+    task = Classification(task_settings(recipe, Classification))
     with pytest.raises(RecipeError, match="restarts are for runs with files"):
         finetune_examples(task, recipe, model, task.read(train))

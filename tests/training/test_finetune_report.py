@@ -12,16 +12,15 @@ import pytest
 
 from bertsmith.metrics.confidence import Confidence
 from bertsmith.metrics.scores import ClassScore
-from bertsmith.tasks.classification import Task as Classification
+from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.details import Confusion, Details
 from bertsmith.tasks.finetuning import Split
 from bertsmith.tasks.judging import Side
-from bertsmith.tasks.multi_label import Task as MultiLabel
-from bertsmith.tasks.question_answering import Task as QuestionAnswering
-from bertsmith.tasks.regression import Task as Regression
-from bertsmith.tasks.similarity import Task as Similarity
-from bertsmith.tasks.tagging import TaggedExample
-from bertsmith.tasks.tagging import Task as Tagging
+from bertsmith.tasks.multi_label import MultiLabel
+from bertsmith.tasks.question_answering import QuestionAnswering
+from bertsmith.tasks.regression import Regression
+from bertsmith.tasks.similarity import Similarity
+from bertsmith.tasks.tagging import TaggedExample, Tagging
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.text_task import TextExample
 from bertsmith.tasks.uncertainty import score_of, standard_error

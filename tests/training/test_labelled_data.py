@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.tasks.registry import find_task
-from bertsmith.tasks.tagging import TaggedExample
-from bertsmith.tasks.tagging import Task as TaggingTask
+from bertsmith.tasks.tagging import TaggedExample, Tagging
 from bertsmith.tasks.text_task import TextExample
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.labelled_data import hold_out, read_labelled_data
@@ -94,7 +93,7 @@ def test_a_class_has_a_text_on_either_side_if_it_has_enough(seed: int) -> None:
 
 
 def test_tags_that_one_sentence_has_are_trained_on() -> None:
-    task = TaggingTask(TaggingTask.Settings())
+    task = Tagging(Tagging.Settings())
     examples = [TaggedExample((f"w{n}",), (f"B-{n}",), f"line {n}") for n in range(40)]
     train, dev = hold_out(task, examples, 0.5)
     assert (len(train), dev) == (40, [])
@@ -125,7 +124,7 @@ def test_what_reading_changed_is_told_with_its_file(tmp_path: Path) -> None:
     recipe = FinetuneRecipe(
         task="tagging", model="m", train=str(tmp_path / "train.jsonl"), out="o", dev_share=0.6
     )
-    data = read_labelled_data(TaggingTask(TaggingTask.Settings()), recipe)
+    data = read_labelled_data(Tagging(Tagging.Settings()), recipe)
     assert [warning.split(" marked")[0] for warning in data.warnings] == [
         f"train: {len(data.train)}",
         f"dev: {len(data.dev)}",

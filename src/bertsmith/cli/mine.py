@@ -72,12 +72,12 @@ def mine(
     from bertsmith.inference.embedder import Embedder
     from bertsmith.inference.mining import Guard
     from bertsmith.inference.mining import mine as run
-    from bertsmith.tasks.retrieval import RetrievalSettings, Task
+    from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
     from bertsmith.text.jsonl import write_jsonl
     from bertsmith.text.labelled import read_rows
     from bertsmith.text.values import as_text
 
-    task = Task(RetrievalSettings(text=text, text_pair=text_pair, header=header, format=format))
+    task = Retrieval(RetrievalSettings(text=text, text_pair=text_pair, header=header, format=format))
     rows = task.read(pairs)
     task.check(rows)
     searched = [row.documents[0] for row in rows]

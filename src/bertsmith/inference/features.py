@@ -158,7 +158,7 @@ class Features:
             raise InputError(f"Expected a list of texts, found one text: {texts[:60]!r}. Put it in a list.")
         if self.pooling == "tokens":
             return [self._pieces_of(pieces) for pieces in self.tokenizer.encode_pieces(_single(texts))]
-        kind = tagging.Task if self.pooling == "words" else classification.Task
+        kind = tagging.Tagging if self.pooling == "words" else classification.Classification
         task = kind(kind.Settings(max_length=self.max_length, stride=self.stride))
         examples = [task.example(text, f"text {number}") for number, text in enumerate(texts, 1)]
         encoded = list(encode_examples(task, examples, self.tokenizer).encoded)

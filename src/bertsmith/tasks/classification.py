@@ -62,7 +62,7 @@ class ClassificationSettings(TaskSettings):
         return 0.0
 
 
-class Task(CalibratedTask):
+class Classification(CalibratedTask):
     """Fulfils the contract for classes that exclude each other."""
 
     name = "classification"

@@ -34,7 +34,7 @@ class MultiLabelSettings(TaskSettings):
     separator: str = ","
 
 
-class Task(CalibratedTask):
+class MultiLabel(CalibratedTask):
     """Fulfils the contract for labels that don't exclude each other."""
 
     name = "multi-label"

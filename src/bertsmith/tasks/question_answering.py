@@ -29,8 +29,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks.answers import WindowScores, decode, gold_span
 from bertsmith.tasks.details import Details, span_details
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
-from bertsmith.tasks.task import Task as Contract
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.squad import Keys, Question, read_squad
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 from bertsmith.text.values import shown
@@ -73,7 +72,7 @@ class SpanHead(Head):
         return scores
 
 
-class Task(Contract[Question]):
+class QuestionAnswering(Task[Question]):
     """Fulfils the contract for SQuAD's files, v1.1 and v2.0."""
 
     name = "question-answering"
@@ -209,7 +208,7 @@ class Task(Contract[Question]):
         return super().state() | {"threshold": self.threshold}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], where: str) -> "Task":
+    def from_state(cls, state: Mapping[str, Any], where: str) -> "QuestionAnswering":
         task = super().from_state(state, where)
         threshold = state.get("threshold")
         if threshold is not None and not isinstance(threshold, int | float):

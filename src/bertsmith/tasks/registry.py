@@ -7,16 +7,16 @@ from typing import Any
 from bertsmith.errors import InputError, did_you_mean
 from bertsmith.tasks.task import Task
 
-TASKS = (
-    "classification",
-    "multi-label",
-    "regression",
-    "tagging",
-    "question-answering",
-    "similarity",
-    "retrieval",
-    "reranking",
-)
+TASKS = {
+    "classification": "Classification",
+    "multi-label": "MultiLabel",
+    "regression": "Regression",
+    "tagging": "Tagging",
+    "question-answering": "QuestionAnswering",
+    "similarity": "Similarity",
+    "retrieval": "Retrieval",
+    "reranking": "Reranking",
+}  # each in the file of its name
 
 
 def find_task(name: str) -> type[Task[Any]]:
@@ -26,7 +26,7 @@ def find_task(name: str) -> type[Task[Any]]:
     file.
     """
     if name in TASKS:
-        return _load(f"bertsmith.tasks.{name.replace('-', '_')}", "Task", name)
+        return _load(f"bertsmith.tasks.{name.replace('-', '_')}", TASKS[name], name)
     module, colon, attribute = name.partition(":")
     if colon:
         if "" not in sys.path:  # the current folder; last, so that it hides nothing that is installed

@@ -45,7 +45,7 @@ class NumberHead(PooledHead):
         self.mean, self.deviation = 0.0, 1.0
 
 
-class Task(TextTask):
+class Regression(TextTask):
     """Fulfils the contract for scores."""
 
     name = "regression"

@@ -49,7 +49,7 @@ class Candidate:
     relevance: float
 
 
-class Task(TextTask):
+class Reranking(TextTask):
     """Fulfils the contract for scores of relevance in [0, 1]."""
 
     name = "reranking"
@@ -179,7 +179,7 @@ class Task(TextTask):
         return super().state() | {"highest": self.highest}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], where: str) -> "Task":
+    def from_state(cls, state: Mapping[str, Any], where: str) -> "Reranking":
         task = super().from_state(state, where)
         try:
             task.highest = float(state["highest"])

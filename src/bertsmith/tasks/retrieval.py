@@ -29,8 +29,7 @@ from bertsmith.tasks.query_documents import (
 )
 from bertsmith.tasks.retrieval_losses import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.sentence_folder import write_sentence_folder
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
-from bertsmith.tasks.task import Task as AnyTask
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.tasks.vector_head import VectorHead
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 from bertsmith.text.values import shown
@@ -55,7 +54,7 @@ class RetrievalSettings(TaskSettings):
     negatives: int | None = Field(None, ge=0)
 
 
-class Task(AnyTask[QueryExample]):
+class Retrieval(Task[QueryExample]):
     """Fulfils the contract for search: which document answers a query?"""
 
     name = "retrieval"

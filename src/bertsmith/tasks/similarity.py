@@ -57,7 +57,7 @@ class PairHead(Head):
         return logits
 
 
-class Task(TextTask):
+class Similarity(TextTask):
     """Fulfils the contract for two texts that are encoded apart, so that vectors can be kept and compared."""
 
     name = "similarity"
@@ -167,7 +167,7 @@ class Task(TextTask):
         return super().state() | {"range": [self.lowest, self.highest]}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], where: str) -> "Task":
+    def from_state(cls, state: Mapping[str, Any], where: str) -> "Similarity":
         task = super().from_state(state, where)
         try:
             task.lowest, task.highest = (float(end) for end in state["range"])

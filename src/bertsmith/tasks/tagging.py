@@ -28,8 +28,7 @@ from bertsmith.tasks.crf import ConditionalRandomField, legal_scores, viterbi
 from bertsmith.tasks.details import Details, tag_details
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
 from bertsmith.tasks.tagged_example import TaggedExample, as_example, example_of_text, refuse_mistyped
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
-from bertsmith.tasks.task import Task as Contract
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.conll import read_tagged
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 from bertsmith.text.values import shown
@@ -67,7 +66,7 @@ class TaggingHead(Head):
         return outputs
 
 
-class Task(Contract[TaggedExample]):
+class Tagging(Task[TaggedExample]):
     """Fulfils the contract for words."""
 
     name = "tagging"
