@@ -69,7 +69,7 @@ def main() -> None:
 
 def _rows(name: str, results: dict[str, Any]) -> list[dict[str, Any]]:
     """The model and each baseline, on test."""
-    side = results["sides"]["test"]
+    side = results["evaluations"]["test"]
     return [
         {
             "data": name,

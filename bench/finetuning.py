@@ -192,7 +192,7 @@ class _Ours:
                 data.task, train, dev, data.columns | request["settings"], seed=request["seed"]
             )
         results = answer.pop("results")
-        majority = next(iter(results["sides"]["dev"]["baselines"].values()))
+        majority = next(iter(results["evaluations"]["dev"]["baselines"].values()))
         del answer["found"]
         return answer | {"majority": majority[data.metrics[0]]}
 

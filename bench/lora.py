@@ -112,7 +112,7 @@ def _train(request: dict[str, Any]) -> dict[str, Any]:
         train = fewer(data.train, request["rows"], Path(folder))
         dev = fewer(data.dev, request["dev_rows"], Path(folder))
         answer = train_ours(data.task, train, dev, data.columns | request["settings"], request["seed"])
-    baselines = answer.pop("results")["sides"]["dev"]["baselines"]
+    baselines = answer.pop("results")["evaluations"]["dev"]["baselines"]
     del answer["found"]
     return answer | {"majority": next(iter(baselines.values()))[data.metrics[0]]}
 

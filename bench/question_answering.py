@@ -157,7 +157,7 @@ def _ours(request: dict[str, Any]) -> dict[str, Any]:
             test,
             lambda run: _without_threshold(run, test) if has_unanswerable else None,
         )
-    side = answer.pop("results")["sides"]["test"]
+    side = answer.pop("results")["evaluations"]["test"]
     figures = dict(side["model"])
     always = answer.pop("found")
     if always is not None:

@@ -64,7 +64,7 @@ def test_the_page_runs_from_top_to_bottom(desk: Path, capsys: pytest.CaptureFixt
     assert "beside" in printed
     assert len(names["run"].results.restarts) == 2
     assert set(names["prediction"]["probabilities"]) == {"court", "party"}
-    assert names["side"].rows == 60
+    assert names["evaluation"].rows == 60
     assert names["hidden_states"].shape == (names["lengths"].sum(), 384)
     assert names["first_tokens"].shape == (2, 384)
     assert names["imported"].checkpoint.architecture == "BertForPreTraining"

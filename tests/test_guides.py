@@ -100,7 +100,7 @@ def test_the_guide_to_a_task_leads_to_one_that_learns(desk: Path, capsys: pytest
     write_reviews(desk)
     finetune, predict, evaluate = commands(TASK.read_text(encoding="utf-8"))
     assert main([*finetune, *LEARNS_FAST]) == 0
-    dev = json.loads((desk / "runs/stars/results.json").read_text())["sides"]["dev"]
+    dev = json.loads((desk / "runs/stars/results.json").read_text())["evaluations"]["dev"]
     assert dev["model"]["accuracy"] > dev["baselines"]["majority"]["accuracy"] + 0.3
 
     assert main(predict) == 0
@@ -153,7 +153,7 @@ def test_the_guide_to_a_format_leads_to_a_model_that_reads_tables_too(desk: Path
     write_tickets(desk)
     finetune, from_records, from_table = commands(FORMAT.read_text(encoding="utf-8"))
     assert main([*finetune, *LEARNS_FAST]) == 0
-    dev = json.loads((desk / "runs/tickets/results.json").read_text())["sides"]["dev"]
+    dev = json.loads((desk / "runs/tickets/results.json").read_text())["evaluations"]["dev"]
     assert dev["model"]["accuracy"] > dev["baselines"]["majority"]["accuracy"] + 0.2
     said = []
     for command in (from_records, from_table):

@@ -19,7 +19,7 @@ from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.inference.embedder import Embedder
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
-from bertsmith.tasks.finetuning import Finetuning, Split, encode_examples
+from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
 from bertsmith.tasks.objective import Objective
 from bertsmith.tasks.pretraining import PretrainingTask
 from bertsmith.tasks.query_documents import QueryExample
@@ -178,7 +178,7 @@ def _finetuning(name: str, settings: dict[str, Any], device: torch.device) -> Fi
     model = TaskModel(Bert(config), task.head(config))
     spread_out(model)
     task.bind(model.head)
-    split = Split(examples, encode_examples(task, examples, TOKENIZER).encoded)
+    split = EncodedExamples(examples, encode_examples(task, examples, TOKENIZER).encoded)
     return Finetuning(task, model.to(device).train(), split, None, 9, 0, device)
 
 

@@ -15,7 +15,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.encoding import Encoded, lay_out, pack_examples
-from bertsmith.tasks.finetuning import Finetuning, Split
+from bertsmith.tasks.finetuning import EncodedExamples, Finetuning
 from bertsmith.tasks.objective import Objective
 from bertsmith.tasks.pooling import pool_examples
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
@@ -130,7 +130,7 @@ def finetuning_task(
     model = TaskModel(Bert(config), task.head(config)).to(device)
     if compiled:
         compile_layers(model.encoder)
-    return Finetuning(task, model, Split(examples, examples), None, 32, 0, device)
+    return Finetuning(task, model, EncodedExamples(examples, examples), None, 32, 0, device)
 
 
 def global_batches(objective: Finetuning, count: int) -> list[Sequences]:

@@ -4,8 +4,8 @@ import pytest
 
 from bertsmith.cli.results import show_results
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.finetuning import Split
-from bertsmith.tasks.judging import Side
+from bertsmith.tasks.evaluation import Evaluation
+from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.text_task import TextExample
 from bertsmith.training.results import Restart, Results
 
@@ -14,10 +14,10 @@ def test_marks_in_a_text_are_printed_as_they_are(capsys: pytest.CaptureFixture[s
     task = Classification(Classification.Settings(), ("a", "b"))
     examples = [TextExample("see [/b] here", None, label, "rows") for label in ("a", "b")]
     predictions = [{"label": "a", "confidence": 0.9, "probabilities": {"a": 0.9, "b": 0.1}}] * 2
-    dev = Side(task.metrics(predictions, examples), {}, predictions, Split(examples, []))
+    dev = Evaluation(task.metrics(predictions, examples), {}, predictions, EncodedExamples(examples, []))
     warnings = ("1 dev text occurs in train: 'see [/b] here'", "and '[red]this[/red]'")
-    sides = {"dev": dev, "test [/i]": dev}
-    show_results(Results(task, (Restart(0, 0.5, 1, 1, 1.0),), 0, sides, {}, warnings, 2))
+    evaluations = {"dev": dev, "test [/i]": dev}
+    show_results(Results(task, (Restart(0, 0.5, 1, 1, 1.0),), 0, evaluations, {}, warnings, 2))
     screen = capsys.readouterr().out
     assert "see [/b] here" in screen
     assert "[red]this[/red]" in screen

@@ -83,7 +83,7 @@ def test_the_model_and_its_figures_are_those_of_one_process(runs: Runs, task: st
     for name, tensor in alone.items():
         assert_close(shared[name], tensor, rtol=0, atol=2e-3, msg=name)
     found = (read_json(runs(task, each) / "results.json") for each in ("alone", way))
-    one, many = (results["sides"]["dev"]["model"] for results in found)
+    one, many = (results["evaluations"]["dev"]["model"] for results in found)
     assert many == pytest.approx(one, abs=1e-6)
 
 

@@ -108,12 +108,12 @@ def test_evaluation_stands_beside_its_baselines(classifier: Predictor, tmp_path:
     texts = [text or "bano" for text in random_texts(9)]
     rows = [{"text": text, "label": "yes" if number % 3 else "no"} for number, text in enumerate(texts)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    side = classifier.evaluate(tmp_path / "rows.jsonl", tmp_path / "rows.jsonl")
+    evaluation = classifier.evaluate(tmp_path / "rows.jsonl", tmp_path / "rows.jsonl")
     guessed = [prediction["label"] for prediction in classifier.predict(texts)]
     right = np.mean([label == row["label"] for label, row in zip(guessed, rows, strict=True)])
-    assert side.model["accuracy"] == pytest.approx(float(right))
-    assert next(iter(side.baselines.values()))["accuracy"] == pytest.approx(6 / 9)
-    assert (side.rows, len(side.baselines)) == (9, 2)
+    assert evaluation.model["accuracy"] == pytest.approx(float(right))
+    assert next(iter(evaluation.baselines.values()))["accuracy"] == pytest.approx(6 / 9)
+    assert (evaluation.rows, len(evaluation.baselines)) == (9, 2)
 
 
 def test_a_label_the_model_never_saw_is_told_by_line(classifier: Predictor, tmp_path: Path) -> None:
@@ -196,9 +196,9 @@ def test_without_its_training_file_no_baseline_learns(classifier: Predictor, tmp
     assert len(known.evaluate(test).baselines) == 2
     train.write_text(train.read_text() + "\n")
     for predictor, lost in ((known, "train.jsonl is not there, or was changed"), (classifier, "names no")):
-        side = predictor.evaluate(test)
-        assert side.baselines == {}
-        (said,) = side.warnings("test", "accuracy")
+        evaluation = predictor.evaluate(test)
+        assert evaluation.baselines == {}
+        (said,) = evaluation.warnings("test", "accuracy")
         assert lost in said and "--train" in said
     assert len(classifier.evaluate(test, train).baselines) == 2
 
@@ -232,8 +232,8 @@ def test_baselines_learn_from_what_was_trained_on(
 
 def test_texts_that_were_trained_on_are_told(classifier: Predictor, tmp_path: Path) -> None:
     train = write_rows(tmp_path / "train.jsonl", numbered("delo", 9))
-    side = trained(classifier, train, None).evaluate(train)
-    assert side.data_warnings[0].startswith("9 of the 9 train.jsonl texts occur in")
+    evaluation = trained(classifier, train, None).evaluate(train)
+    assert evaluation.data_warnings[0].startswith("9 of the 9 train.jsonl texts occur in")
 
 
 def test_a_file_in_another_encoding_is_read_as_said(classifier: Predictor, tmp_path: Path) -> None:

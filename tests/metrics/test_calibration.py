@@ -10,7 +10,7 @@ import pytest
 from bertsmith.metrics.calibration import (
     expected_calibration_error,
     fit_temperature,
-    probabilities,
+    probabilities_of,
     reliability,
 )
 
@@ -21,9 +21,9 @@ def generator() -> np.random.Generator:
 
 
 def drawn(generator: np.random.Generator, logits: np.ndarray) -> np.ndarray:
-    """A class for each row, with the chances that softmax(logits) gives."""
-    chances = probabilities(logits).cumsum(axis=1)
-    return (generator.random((len(logits), 1)) > chances).sum(axis=1).clip(max=logits.shape[1] - 1)
+    """A class for each row, with the probabilities that softmax(logits) gives."""
+    probabilities = probabilities_of(logits).cumsum(axis=1)
+    return (generator.random((len(logits), 1)) > probabilities).sum(axis=1).clip(max=logits.shape[1] - 1)
 
 
 def likelihood(logits: np.ndarray, gold: np.ndarray, temperature: float) -> float:
@@ -41,7 +41,7 @@ def test_the_temperature_put_in_is_recovered(generator: np.random.Generator, tem
     assert fit_temperature(logits * temperature, drawn(generator, logits)) == pytest.approx(
         temperature, rel=0.04
     )
-    labels = generator.random(logits.shape) < probabilities(logits, several=True)
+    labels = generator.random(logits.shape) < probabilities_of(logits, multi_label=True)
     assert fit_temperature(logits * temperature, labels) == pytest.approx(temperature, rel=0.04)
 
 
@@ -59,10 +59,10 @@ def test_no_temperature_of_a_grid_is_likelier(generator: np.random.Generator) ->
 def test_scaling_never_changes_an_answer(generator: np.random.Generator) -> None:
     logits = generator.normal(0, 3, (500, 5))
     for temperature in (0.05, fit_temperature(logits, generator.integers(5, size=500)), 50.0):
-        chances = probabilities(logits, temperature)
-        assert np.array_equal(chances.argmax(axis=1), logits.argmax(axis=1))
-        assert np.allclose(chances.sum(axis=1), 1)
-        assert np.array_equal(probabilities(logits, temperature, several=True) > 0.5, logits > 0)
+        probabilities = probabilities_of(logits, temperature)
+        assert np.array_equal(probabilities.argmax(axis=1), logits.argmax(axis=1))
+        assert np.allclose(probabilities.sum(axis=1), 1)
+        assert np.array_equal(probabilities_of(logits, temperature, multi_label=True) > 0.5, logits > 0)
 
 
 def test_where_every_answer_is_right_the_temperature_stays() -> None:
@@ -79,8 +79,8 @@ def test_answers_worse_than_chance_are_flattened_as_far_as_it_goes() -> None:
 
 def test_extreme_logits_overflow_nowhere() -> None:
     logits = np.array([[1e4, -1e4], [-1e4, 1e4], [1e4, -1e4]])
-    assert np.isfinite(probabilities(logits)).all()
-    assert np.isfinite(probabilities(logits, 0.01, several=True)).all()
+    assert np.isfinite(probabilities_of(logits)).all()
+    assert np.isfinite(probabilities_of(logits, 0.01, multi_label=True)).all()
     assert 0.01 <= fit_temperature(logits, [0, 1, 1]) <= 100
 
 
@@ -114,8 +114,9 @@ def test_scaling_lowers_the_error_of_an_overconfident_model(generator: np.random
     gold, loud = drawn(generator, logits), logits * 4
     errors = []
     for temperature in (1.0, fit_temperature(loud, gold)):
-        chances = probabilities(loud, temperature)
-        errors.append(expected_calibration_error(chances.max(axis=1), chances.argmax(axis=1) == gold))
+        probabilities = probabilities_of(loud, temperature)
+        right = probabilities.argmax(axis=1) == gold
+        errors.append(expected_calibration_error(probabilities.max(axis=1), right))
     assert errors[0] > 0.15
     assert errors[1] < 0.015
 

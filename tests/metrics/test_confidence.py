@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import ModelError
-from bertsmith.metrics.calibration import probabilities
+from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.confidence import Confidence, confidence_of, fit_confidence
 from bertsmith.metrics.thresholds import threshold_for_coverage
 
@@ -21,8 +21,8 @@ def generator() -> np.random.Generator:
 def overconfident(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Logits three times too sharp, and classes drawn from the true ones."""
     logits = generator.normal(0, 2, (4000, 3))
-    chances = probabilities(logits).cumsum(axis=1)
-    return 3 * logits, (generator.random((4000, 1)) > chances).sum(axis=1).clip(max=2)
+    probabilities = probabilities_of(logits).cumsum(axis=1)
+    return 3 * logits, (generator.random((4000, 1)) > probabilities).sum(axis=1).clip(max=2)
 
 
 def test_classes_are_calibrated_and_answered_as_far_as_asked(generator: np.random.Generator) -> None:
@@ -38,7 +38,7 @@ def test_classes_are_calibrated_and_answered_as_far_as_asked(generator: np.rando
 
 def test_labels_have_thresholds_of_their_own(generator: np.random.Generator) -> None:
     logits = generator.normal(-1, 2, (3000, 4))
-    gold = generator.random(logits.shape) < probabilities(logits, several=True)
+    gold = generator.random(logits.shape) < probabilities_of(logits, multi_label=True)
     gold[:, 3] = False
     found = fit_confidence(2 * logits, gold, partial(threshold_for_coverage, coverage=0.9))
     assert found.label_thresholds is not None
@@ -49,16 +49,16 @@ def test_labels_have_thresholds_of_their_own(generator: np.random.Generator) -> 
 
 
 def test_the_confidence_of_a_set_of_labels_is_that_of_each_decision() -> None:
-    chances = np.array([[0.9, 0.2], [0.4, 0.1]])
-    assert confidence_of(chances, [0.5, 0.5]) == pytest.approx([0.9 * 0.8, 0.6 * 0.9])
-    assert confidence_of(chances, [0.3, 0.5]) == pytest.approx([0.9 * 0.8, 0.4 * 0.9])
-    assert confidence_of(chances).tolist() == [0.9, 0.4]
+    probabilities = np.array([[0.9, 0.2], [0.4, 0.1]])
+    assert confidence_of(probabilities, [0.5, 0.5]) == pytest.approx([0.9 * 0.8, 0.6 * 0.9])
+    assert confidence_of(probabilities, [0.3, 0.5]) == pytest.approx([0.9 * 0.8, 0.4 * 0.9])
+    assert confidence_of(probabilities).tolist() == [0.9, 0.4]
 
 
 def test_json_gives_it_back_to_the_last_bit(generator: np.random.Generator) -> None:
-    for several in (False, True):
+    for multi_label in (False, True):
         logits = generator.normal(size=(50, 3))
-        gold = logits > 0.3 if several else generator.integers(3, size=50)
+        gold = logits > 0.3 if multi_label else generator.integers(3, size=50)
         found = fit_confidence(logits, gold, partial(threshold_for_coverage, coverage=0.5))
         assert Confidence.from_json(json.loads(json.dumps(found.to_json()))) == found
 

@@ -61,18 +61,18 @@ def test_leaving_unsure_texts_lowers_the_risk() -> None:
     assert thresholds.at_threshold(confidence, correct, thresholds.NEVER).coverage == 0.0
 
 
-def f1_at(cut: float, chances: np.ndarray, gold: np.ndarray) -> float:
-    predicted = chances >= cut
+def f1_at(cut: float, probabilities: np.ndarray, gold: np.ndarray) -> float:
+    predicted = probabilities >= cut
     return 2 * (predicted & gold).sum() / max(1, predicted.sum() + gold.sum())
 
 
 def test_no_cut_has_a_better_f1(generator: np.random.Generator) -> None:
     for _ in range(200):
         shape = (int(generator.integers(1, 25)), int(generator.integers(1, 5)))
-        chances = generator.random(shape).round(int(generator.integers(1, 4)))
+        probabilities = generator.random(shape).round(int(generator.integers(1, 4)))
         gold = generator.random(shape) < generator.random()
-        chosen = thresholds.thresholds_per_label(chances, gold)
-        for cut, column, truth in zip(chosen, chances.T, gold.T):
+        chosen = thresholds.thresholds_per_label(probabilities, gold)
+        for cut, column, truth in zip(chosen, probabilities.T, gold.T):
             if not truth.any():
                 assert cut == 0.5
                 continue
@@ -99,12 +99,13 @@ def test_neighbouring_floats_are_still_told_apart() -> None:
 
 
 def test_a_label_whose_only_text_ranks_far_down_is_not_given_to_all_above_it() -> None:
-    chances = np.linspace(0.4, 0.001, 400)[:, None]
-    for rank, cut in ((1, (chances[0] + chances[1]) / 2), (5, (chances[4] + chances[5]) / 2), (200, 0.4)):
+    probabilities = np.linspace(0.4, 0.001, 400)[:, None]
+    between = (probabilities[:-1] + probabilities[1:]) / 2
+    for rank, cut in ((1, between[0]), (5, between[4]), (200, 0.4)):
         gold = np.arange(1, 401)[:, None] == rank
-        (chosen,) = thresholds.thresholds_per_label(chances, gold)
+        (chosen,) = thresholds.thresholds_per_label(probabilities, gold)
         assert chosen == pytest.approx(float(np.squeeze(cut)))
-        assert (chances >= chosen).sum() == (rank if rank < 200 else 1)
+        assert (probabilities >= chosen).sum() == (rank if rank < 200 else 1)
 
 
 def test_rules_that_are_none_are_refused() -> None:

@@ -10,7 +10,7 @@ import torch
 from bertsmith.data.stream import Cursor
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
-from bertsmith.tasks.finetuning import Finetuning, Split, encode_examples
+from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
 from bertsmith.tasks.query_documents import QueryExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
@@ -98,11 +98,13 @@ def random_model(task: Task[Any], tokenizer: Tokenizer, *, dropout: float = 0.0,
     return model.eval()
 
 
-def split_of(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> Split:
+def split_of(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedExamples:
     return encode_examples(task, examples, tokenizer)
 
 
-def objective_of(task: Task[Any], model: TaskModel, split: Split, batch_size: int = 64) -> Finetuning:
+def objective_of(
+    task: Task[Any], model: TaskModel, split: EncodedExamples, batch_size: int = 64
+) -> Finetuning:
     return Finetuning(task, model, split, split, batch_size, 0, torch.device("cpu"))
 
 

@@ -70,9 +70,9 @@ def test_likelihood_best_path_and_marginals_are_those_of_all_paths_written_out(
             tags.append(paths[gold])
             expected += float(scores.logsumexp(0) - scores[gold])
             assert best.tolist() == paths[scores.argmax()].tolist()
-            chances = scores.softmax(0)
+            probabilities = scores.softmax(0)
             for label in range(len(labels)):
-                of_label = ((paths == label) * chances.unsqueeze(1)).sum(0)
+                of_label = ((paths == label) * probabilities.unsqueeze(1)).sum(0)
                 torch.testing.assert_close(marginal[:, label], of_label, rtol=0, atol=1e-9)
     loss = crf.loss(emissions, torch.cat(tags), lengths)
     assert loss.item() == pytest.approx(expected, abs=1e-9)
@@ -130,8 +130,8 @@ def test_no_input_makes_it_decode_an_illegal_transition(lengths: tuple[int, ...]
     emissions = draw(sum(lengths), 5)
     for paths in (crf.decode(emissions, lengths), viterbi(emissions, lengths, legal_scores(IOB2))):
         assert all(legal(tuple(path.tolist()), IOB2) for path in paths.split(lengths))
-    chances = crf.marginals(emissions, lengths).sum(1)
-    torch.testing.assert_close(chances, torch.ones_like(chances))
+    probabilities = crf.marginals(emissions, lengths).sum(1)
+    torch.testing.assert_close(probabilities, torch.ones_like(probabilities))
 
 
 def test_viterbi_of_a_softmax_tagger_is_argmax_where_the_rule_allows_it() -> None:

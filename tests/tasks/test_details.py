@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.metrics.calibration import probabilities
+from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.entities import entity_scores
 from bertsmith.tasks.details import (
     class_details,
@@ -27,15 +27,15 @@ SURE = [[0.9, 0.8, 0.7, 0.6, 0.99], [0.55, 0.95]]
     seed=st.integers(0, 10_000),
     temperature=st.floats(0.5, 5),
     classes=st.integers(2, 6),
-    several=st.booleans(),
+    multi_label=st.booleans(),
 )
 def test_a_temperature_is_taken_back_to_what_a_diagram_shows(
-    seed: int, temperature: float, classes: int, several: bool
+    seed: int, temperature: float, classes: int, multi_label: bool
 ) -> None:
     logits = np.random.default_rng(seed).normal(0, 1.5, (8, classes))
-    calibrated = probabilities(logits, temperature, several=several)
-    found = without_temperature(calibrated, temperature, several=several)
-    np.testing.assert_allclose(found, probabilities(logits, several=several), atol=2e-3)
+    calibrated = probabilities_of(logits, temperature, multi_label=multi_label)
+    found = without_temperature(calibrated, temperature, multi_label=multi_label)
+    np.testing.assert_allclose(found, probabilities_of(logits, multi_label=multi_label), atol=2e-3)
 
 
 def test_a_certain_answer_stays_certain_when_its_temperature_is_taken_back() -> None:
@@ -60,8 +60,8 @@ def test_classes_are_told_by_example_and_by_class() -> None:
 
 
 def test_sets_of_labels_are_as_good_as_their_f1_and_as_sure_as_all_of_their_labels_together() -> None:
-    chances = np.array([[0.9, 0.2, 0.6], [0.1, 0.2, 0.3]])
-    found = label_set_details(["x", "y", "z"], [["x", "new"], []], [["x", "z"], []], chances)
+    probabilities = np.array([[0.9, 0.2, 0.6], [0.1, 0.2, 0.3]])
+    found = label_set_details(["x", "y", "z"], [["x", "new"], []], [["x", "z"], []], probabilities)
     first, second = found.answers
     assert (first.gold, first.given, first.score) == ("new, x", "x, z", 0.5)
     assert first.confidence == pytest.approx(0.9 * 0.8 * 0.6)

@@ -48,8 +48,8 @@ def test_candidates_are_the_models_distribution_best_first(
     for candidate in candidates:
         place = tokenizer.token_to_id(candidate.token)
         assert candidate.probability == pytest.approx(float(expected[place]), rel=1e-4)
-    chances = [candidate.probability for candidate in candidates]
-    assert chances == sorted(chances, reverse=True)
+    probabilities = [candidate.probability for candidate in candidates]
+    assert probabilities == sorted(probabilities, reverse=True)
     assert fill_mask(model, tokenizer, "bano delo [MASK].", top=3) == [candidates[:3]]
     assert len(fill_mask(model, tokenizer, "bano delo [MASK].")[0]) == 5
 

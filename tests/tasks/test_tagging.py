@@ -84,8 +84,8 @@ def test_the_loss_is_the_mean_over_words_not_over_sentences(tokenizer: Tokenizer
     loss = objective.loss(sequences)["task"] / objective.counts(sequences)["task"]
     outputs = np.concatenate(outputs_of(model, objective.train.encoded))
     gold = [task.labels.index(tag) for example in examples for tag in example.tags]
-    chances = torch.from_numpy(outputs).log_softmax(1)[torch.arange(len(gold)), gold]
-    assert float(loss.detach()) == pytest.approx(-float(chances.mean()), rel=1e-5)
+    probabilities = torch.from_numpy(outputs).log_softmax(1)[torch.arange(len(gold)), gold]
+    assert float(loss.detach()) == pytest.approx(-float(probabilities.mean()), rel=1e-5)
 
 
 def test_tags_of_the_older_scheme_are_read_as_iob2(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -135,10 +135,10 @@ def test_confidence_with_a_crf_is_the_marginal_over_every_path(tokenizer: Tokeni
     every = torch.cartesian_prod(*[torch.arange(len(TAGS))] * len(output))
     paths = torch.stack([path for path in every if legal([TAGS[tag] for tag in path])])
     losses = [task.loss(torch.from_numpy(output), [path.numpy()]).detach() for path in paths]
-    chances = (-torch.stack(losses)).exp()
-    assert float(chances.sum()) == pytest.approx(1.0, abs=1e-4)
+    probabilities = (-torch.stack(losses)).exp()
+    assert float(probabilities.sum()) == pytest.approx(1.0, abs=1e-4)
     for word, (tag, confidence) in enumerate(zip(found["tags"], found["confidence"], strict=True)):
-        wanted = chances[paths[:, word] == TAGS.index(tag)].sum()
+        wanted = probabilities[paths[:, word] == TAGS.index(tag)].sum()
         assert confidence == pytest.approx(float(wanted), abs=1e-4)
 
 

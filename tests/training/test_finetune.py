@@ -64,13 +64,13 @@ def test_each_task_learns_better_than_its_most_frequent_answer(
     task: str, encoder: Path, tmp_path: Path
 ) -> None:
     result = run(task, encoder, tmp_path, "epochs=8")
-    side = results_of(result)["sides"]["dev"]
+    evaluation = results_of(result)["evaluations"]["dev"]
     metric = find_task(task)(find_task(task).Settings()).main_metric
-    majority = next(iter(side["baselines"].values()))[metric]
-    assert side["model"][metric] > majority + 0.2
+    majority = next(iter(evaluation["baselines"].values()))[metric]
+    assert evaluation["model"][metric] > majority + 0.2
     predictor = Predictor.load(result.model)
     again = predictor.evaluate(tmp_path / "dev.jsonl", tmp_path / "train.jsonl")
-    assert again.model[metric] == pytest.approx(side["model"][metric], abs=1e-6)
+    assert again.model[metric] == pytest.approx(evaluation["model"][metric], abs=1e-6)
 
 
 def test_a_pooler_that_starts_at_random_is_said(encoder: Path, tmp_path: Path) -> None:
@@ -91,14 +91,18 @@ def test_results_hold_every_restart_and_figures_of_the_best(finished: FinetuneRe
     assert [each["seed"] for each in found["restarts"]] == [0, 1, 2]
     assert [each["steps"] for each in found["restarts"]] == [48, 48, 48]  # 4 epochs of 96 rows by 8
     assert found["best_restart"] == scores.index(max(scores)) + 1
-    assert found["sides"]["dev"]["model"]["accuracy"] == pytest.approx(max(scores))
+    assert found["evaluations"]["dev"]["model"]["accuracy"] == pytest.approx(max(scores))
     over = found["over_restarts"]
     assert over["mean"] == pytest.approx(float(np.mean(scores)))
     assert over["spread"] == pytest.approx(float(np.std(scores, ddof=1)))
     assert (over["best"], over["worst"]) == (max(scores), min(scores))
-    majority = found["sides"]["dev"]["baselines"]["majority"]["accuracy"]
+    majority = found["evaluations"]["dev"]["baselines"]["majority"]["accuracy"]
     assert over["degenerate"] == sum(score <= majority for score in scores)
-    assert (found["train_rows"], found["sides"]["dev"]["rows"], found["sides"]["test"]["rows"]) == (
+    assert (
+        found["train_rows"],
+        found["evaluations"]["dev"]["rows"],
+        found["evaluations"]["test"]["rows"],
+    ) == (
         96,
         40,
         30,
@@ -108,14 +112,14 @@ def test_results_hold_every_restart_and_figures_of_the_best(finished: FinetuneRe
 
 def test_predictions_are_those_the_figures_were_made_of(finished: FinetuneResult) -> None:
     found, folder = results_of(finished), finished.model.parent
-    for side in ("dev", "test"):
-        lines = lines_of(folder / "predictions" / f"{side}.jsonl")
-        rows = lines_of(folder.parent / f"{side}.jsonl")
+    for evaluation in ("dev", "test"):
+        lines = lines_of(folder / "predictions" / f"{evaluation}.jsonl")
+        rows = lines_of(folder.parent / f"{evaluation}.jsonl")
         assert [(line["text"], line["gold"]) for line in lines] == [
             (row["text"], row["label"]) for row in rows
         ]
         right = np.mean([line["label"] == line["gold"] for line in lines])
-        assert found["sides"][side]["model"]["accuracy"] == pytest.approx(float(right))
+        assert found["evaluations"][evaluation]["model"]["accuracy"] == pytest.approx(float(right))
 
 
 def test_the_saved_model_predicts_what_the_run_did(finished: FinetuneResult, tmp_path: Path) -> None:
@@ -136,7 +140,7 @@ def test_the_model_says_what_it_was_made_from(finished: FinetuneResult) -> None:
     }
     assert provenance["recipe"]["restarts"] == 3
     assert provenance["recipe"]["optimizer"]["learning_rate"] == 0.01
-    accuracy = results_of(finished)["sides"]["dev"]["model"]["accuracy"]
+    accuracy = results_of(finished)["evaluations"]["dev"]["model"]["accuracy"]
     assert provenance["metrics"]["dev"]["accuracy"] == pytest.approx(accuracy)
 
 
@@ -184,7 +188,7 @@ def test_evaluate_reads_other_columns_and_tells_error_and_warnings(
     assert 0 < accuracy < 1
     assert (measured["rows"], measured["model"]["accuracy"]) == (30, pytest.approx(accuracy))
     assert measured["standard_error"] == pytest.approx(error)
-    assert list(measured["baselines"]) == list(results_of(finished)["sides"]["test"]["baselines"])
+    assert list(measured["baselines"]) == list(results_of(finished)["evaluations"]["test"]["baselines"])
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert f"30 rows, accuracy ± {error:.4f}" in " ".join(shown.split())
@@ -203,7 +207,7 @@ def test_a_model_that_learns_nothing_is_told(encoder: Path, tmp_path: Path) -> N
         "classification", encoder, tmp_path, "epochs=1", "optimizer.learning_rate=1e-12", "restarts=2"
     )
     found = results_of(result)
-    majority = found["sides"]["dev"]["baselines"]["majority"]["accuracy"]
+    majority = found["evaluations"]["dev"]["baselines"]["majority"]["accuracy"]
     degenerate = sum(each["score"] <= majority for each in found["restarts"])
     assert found["over_restarts"]["degenerate"] == degenerate
     told = any("restarts learned nothing" in warning for warning in found["warnings"])
@@ -227,7 +231,7 @@ def test_frozen_layers_stay_as_they_were(encoder: Path, tmp_path: Path) -> None:
 
 def test_lora_learns_and_leaves_an_adapter_beside_the_merged_model(encoder: Path, tmp_path: Path) -> None:
     result = run("classification", encoder, tmp_path, "epochs=8", "lora.rank=4", "lora.alpha=8")
-    accuracy = results_of(result)["sides"]["dev"]["model"]["accuracy"]
+    accuracy = results_of(result)["evaluations"]["dev"]["model"]["accuracy"]
     assert accuracy > 0.7
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
     before, after = load_file(encoder / "model.safetensors"), load_file(result.model / "model.safetensors")

@@ -14,8 +14,8 @@ from bertsmith.metrics.confidence import Confidence
 from bertsmith.metrics.scores import ClassScore
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.details import Confusion, Details
-from bertsmith.tasks.finetuning import Split
-from bertsmith.tasks.judging import Side
+from bertsmith.tasks.evaluation import Evaluation
+from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.question_answering import QuestionAnswering
 from bertsmith.tasks.regression import Regression
@@ -50,12 +50,14 @@ def texts(count: int, seed: int = 0) -> list[str]:
     return [f"text {number} " + "word " * int(generator.integers(1, 40)) for number in range(count)]
 
 
-def side(task: Task[Any], predictions: list[Prediction], examples: list[Any], **baselines: float) -> Side:
+def evaluation(
+    task: Task[Any], predictions: list[Prediction], examples: list[Any], **baselines: float
+) -> Evaluation:
     found = {name: {task.main_metric: score} for name, score in baselines.items()}
-    return Side(task.metrics(predictions, examples), found, predictions, Split(examples, []))
+    return Evaluation(task.metrics(predictions, examples), found, predictions, EncodedExamples(examples, []))
 
 
-def classified(count: int = 60, seed: int = 0, confident: bool = True) -> tuple[Classification, Side]:
+def classified(count: int = 60, seed: int = 0, confident: bool = True) -> tuple[Classification, Evaluation]:
     """Three classes, four of five answers right, the text of an attack in each."""
     task = Classification(Classification.Settings(), SIGNS)
     if confident:
@@ -76,10 +78,10 @@ def classified(count: int = 60, seed: int = 0, confident: bool = True) -> tuple[
         gold = given if generator.random() < 0.8 else (given + 1) % 3
         examples.append(TextExample(text + ATTACK, None, SIGNS[gold], f"dev.tsv, line {number + 2}"))
         predictions.append(task._prediction(chances))
-    return task, side(task, predictions, examples, majority=0.4, words=0.6)
+    return task, evaluation(task, predictions, examples, majority=0.4, words=0.6)
 
 
-def tagged() -> tuple[Task[Any], Side]:
+def tagged() -> tuple[Task[Any], Evaluation]:
     task = Tagging(Tagging.Settings(), ("O", "B-LOC", "I-LOC", "B-PER", "I-PER"))
     generator = np.random.default_rng(1)
     examples, predictions = [], []
@@ -93,10 +95,10 @@ def tagged() -> tuple[Task[Any], Side]:
         sure = generator.uniform(0.4, 1, len(words)).round(6).tolist()
         examples.append(TaggedExample(words, tuple(tags), f"dev.conll, line {number}"))
         predictions.append({"words": list(words), "tags": given, "confidence": sure, "entities": []})
-    return task, side(task, predictions, examples, majority=0.0, words=0.5)
+    return task, evaluation(task, predictions, examples, majority=0.0, words=0.5)
 
 
-def labelled() -> tuple[Task[Any], Side]:
+def labelled() -> tuple[Task[Any], Evaluation]:
     task = MultiLabel(MultiLabel.Settings(), ("grain", "trade", "wheat"))
     chances = np.random.default_rng(2).random((40, 3)).round(6)
     predictions = [
@@ -108,20 +110,20 @@ def labelled() -> tuple[Task[Any], Side]:
     ]
     gold = [("grain", "wheat"), ("trade",), ()]
     examples = [TextExample(text, None, gold[n % 3], f"line {n}") for n, text in enumerate(texts(40))]
-    return task, side(task, predictions, examples, majority=0.1, words=0.2)
+    return task, evaluation(task, predictions, examples, majority=0.1, words=0.2)
 
 
-def scored(kind: type[Task[Any]]) -> tuple[Task[Any], Side]:
+def scored(kind: type[Task[Any]]) -> tuple[Task[Any], Evaluation]:
     task = kind(kind.Settings())
     generator = np.random.default_rng(3)
     gold = generator.uniform(0, 5, 200)
     given = gold + generator.normal(0, 1, 200)
     examples = [TextExample(t, "other", float(g), "line 1") for t, g in zip(texts(200), gold, strict=True)]
     predictions = [{"score": float(p), "similarity": float(p) / 5} for p in given]
-    return task, side(task, predictions, examples, mean=0.0, words=0.3)
+    return task, evaluation(task, predictions, examples, mean=0.0, words=0.3)
 
 
-def answered() -> tuple[Task[Any], Side]:
+def answered() -> tuple[Task[Any], Evaluation]:
     task = QuestionAnswering(QuestionAnswering.Settings())
     examples = [
         Question(str(n), "who slept?", "a dog slept", (("a dog", 0),), where=f"question {n}")
@@ -133,7 +135,7 @@ def answered() -> tuple[Task[Any], Side]:
         {"answer": answer, "confidence": 0.5 + n / 20 if answer else None, "null_odds": 0.0}
         for n, answer in enumerate(given)
     ]
-    return task, side(task, predictions, examples, nothing=0.1, words=0.3)
+    return task, evaluation(task, predictions, examples, nothing=0.1, words=0.3)
 
 
 @pytest.fixture
@@ -158,12 +160,18 @@ def run(tmp_path: Path) -> FinetuneRecipe:
     )
 
 
-def results_of(task: Task[Any], dev: Side, restarts: int = 1, **sides: Side) -> Results:
+def results_of(task: Task[Any], dev: Evaluation, restarts: int = 1, **evaluations: Evaluation) -> Results:
     score = dev.model[task.main_metric]
     made = tuple(Restart(number, score - 0.01 * number, 40, 60, 75.0) for number in range(restarts))
     figures = getattr(task, "confidence", None)
     return Results(
-        task, made, 0, {"dev": dev, **sides}, figures.figures() if figures else {}, ("rows are shared",), 500
+        task,
+        made,
+        0,
+        {"dev": dev, **evaluations},
+        figures.figures() if figures else {},
+        ("rows are shared",),
+        500,
     )
 
 
@@ -299,7 +307,7 @@ def test_the_standard_error_is_kept_among_the_results() -> None:
     task, dev = classified(300)
     wanted = standard_error(task, dev, task.details(dev.predictions, dev.split.examples).answers)
     assert wanted is not None and wanted > 0
-    assert results_of(task, dev).record()["sides"]["dev"]["standard_error"] == wanted
+    assert results_of(task, dev).record()["evaluations"]["dev"]["standard_error"] == wanted
 
 
 def test_one_example_has_no_standard_error() -> None:
@@ -313,7 +321,7 @@ def test_rows_that_are_all_wrong_have_no_standard_error_rather_than_none_at_all(
     examples = list(dev.split.examples)
     other = [SIGNS[(SIGNS.index(example.label) + 1) % 3] for example in examples]
     wrong = [{**given, "label": label} for given, label in zip(dev.predictions, other, strict=True)]
-    all_wrong = side(task, wrong, examples, majority=0.4)
+    all_wrong = evaluation(task, wrong, examples, majority=0.4)
     assert all_wrong.model["accuracy"] == 0
     for answers in (task.details(wrong, examples).answers, ()):
         assert standard_error(task, all_wrong, answers) is None

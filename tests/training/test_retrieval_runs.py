@@ -62,8 +62,8 @@ def test_a_dual_encoder_learns_what_answers_and_is_an_embedder(encoder: Path, tm
     train = pairs(tmp_path)
     settings = ("epochs=12", "batch_size=20", "micro_batch_tokens=64", "optimizer.learning_rate=0.005")
     done = run("retrieval", encoder, tmp_path, train, *settings)
-    side = done.results.sides["dev"]
-    assert side.model["mrr@10"] > max(each["mrr@10"] for each in side.baselines.values()) + 0.05
+    evaluation = done.results.evaluations["dev"]
+    assert evaluation.model["mrr@10"] > max(each["mrr@10"] for each in evaluation.baselines.values()) + 0.05
     assert done.report.stat().st_size > 1000
     query, document = "bano belo biru", " ".join(MEANING[word] for word in ("bano", "belo", "biru"))
     (prediction,) = Predictor.load(done.model).predict([(query, document)])
@@ -78,9 +78,9 @@ def test_a_cross_encoder_learns_which_candidate_answers(loss: str, encoder: Path
     columns = {"text": "1", "text_pair": "2", "label": "3", "header": False}
     settings = (f"loss={loss}", "epochs=6", "batch_size=12", "micro_batch_tokens=48")
     done = run("reranking", encoder, tmp_path, train, *settings, **columns)
-    side = done.results.sides["dev"]
-    assert side.baselines["random order"]["map"] == pytest.approx(11 / 18)
-    assert side.model["map"] > 0.9
+    evaluation = done.results.evaluations["dev"]
+    assert evaluation.baselines["random order"]["map"] == pytest.approx(11 / 18)
+    assert evaluation.model["map"] > 0.9
 
 
 def test_an_interrupted_run_of_retrieval_goes_on_to_the_same_model(
@@ -105,4 +105,4 @@ def test_an_interrupted_run_of_retrieval_goes_on_to_the_same_model(
     parts = run("retrieval", encoder, tmp_path / "parts", train, *settings, resume=True)
     first, second = (load_file(done.model / "model.safetensors") for done in (whole, parts))
     assert all(bool((first[name] == second[name]).all()) for name in first)
-    assert whole.results.sides["dev"].model == parts.results.sides["dev"].model
+    assert whole.results.evaluations["dev"].model == parts.results.evaluations["dev"].model

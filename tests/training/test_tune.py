@@ -125,7 +125,7 @@ def test_the_folder_holds_the_best_model_its_recipe_and_a_page(
     assert finetune_report.command(found.recipe) in (out / "best.toml").read_text()
     page = (out / "report.html").read_text()
     assert "0 (baseline)" in page and "Score by optimizer.learning_rate" in page
-    assert json.loads((out / "results.json").read_text())["sides"]["dev"]["rows"] == 40
+    assert json.loads((out / "results.json").read_text())["evaluations"]["dev"]["rows"] == 40
 
 
 def test_importance_is_shared_out_among_what_was_searched(found: TuneResult) -> None:

@@ -96,23 +96,25 @@ def evaluate(
 def _evaluate_rows(
     model: str, data: Path, train: Path | None, task: str | None, json: bool, columns: dict[str, Any]
 ) -> None:
-    from bertsmith.cli.results import show_side
+    from bertsmith.cli.results import show_evaluation
     from bertsmith.cli.screen import print_json, print_warning
     from bertsmith.inference.predictor import Predictor
     from bertsmith.tasks.registry import find_task
     from bertsmith.tasks.uncertainty import standard_error
 
     predictor = Predictor.load(model, find_task(task) if task else None)
-    side, metric = predictor.evaluate(data, train, **columns), predictor.task.main_metric
-    warnings = side.warnings(data.name, metric)
+    evaluation, metric = predictor.evaluate(data, train, **columns), predictor.task.main_metric
+    warnings = evaluation.warnings(data.name, metric)
     error = standard_error(
-        predictor.task, side, predictor.task.details(side.predictions, side.split.examples).answers
+        predictor.task,
+        evaluation,
+        predictor.task.details(evaluation.predictions, evaluation.split.examples).answers,
     )
     if json:
-        figures = {"model": side.model, "standard_error": error, "baselines": side.baselines}
-        print_json({"rows": side.rows, "main_metric": metric, **figures, "warnings": warnings})
+        figures = {"model": evaluation.model, "standard_error": error, "baselines": evaluation.baselines}
+        print_json({"rows": evaluation.rows, "main_metric": metric, **figures, "warnings": warnings})
         return
     spread = "" if error is None else f", {metric} ± {error:.4f}"
-    show_side(side, f"{model} on {data}: {side.rows:,} rows{spread}")
+    show_evaluation(evaluation, f"{model} on {data}: {evaluation.rows:,} rows{spread}")
     for warning in warnings:
         print_warning(warning)

@@ -184,7 +184,7 @@ def _finetune(corpus: "Corpus", out: Path) -> bool:
         starts.append(Start("MiniLM", "minilm", _LARGE, seeds=1))
     with progress_bar("fine-tuning") as progress:
         found = compare_starts(task / "rows", starts, task, progress)
-    tests = {name: [results["sides"]["test"] for results in runs] for name, runs in found.items()}
+    tests = {name: [results["evaluations"]["test"] for results in runs] for name, runs in found.items()}
     rows = []
     for name, sides in tests.items():
         scores = [side["model"]["accuracy"] for side in sides]

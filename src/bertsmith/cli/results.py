@@ -1,16 +1,16 @@
 """How the figures of a fine-tuned model are shown: beside its baselines, with what to mistrust."""
 
 from bertsmith.cli.screen import console, print_table, print_warning
-from bertsmith.tasks.judging import Side
+from bertsmith.tasks.evaluation import Evaluation
 from bertsmith.training.results import Results
 
 
 def show_results(results: Results) -> None:
     """A table for each file, the restarts, then the warnings."""
-    for name, side in results.sides.items():
+    for name, evaluation in results.evaluations.items():
         error = results.standard_errors[name]
         spread = "" if error is None else f", {results.task.main_metric} ± {error:.4f}"
-        show_side(side, f"{name}: {side.rows:,} rows{spread}")
+        show_evaluation(evaluation, f"{name}: {evaluation.rows:,} rows{spread}")
     summary = results.summary()
     if len(results.restarts) > 1:
         console.print(
@@ -27,10 +27,10 @@ def show_results(results: Results) -> None:
         print_warning(warning)
 
 
-def show_side(side: Side, title: str) -> None:
+def show_evaluation(evaluation: Evaluation, title: str) -> None:
     """One file's figures, a row for the model and one for each baseline."""
-    names = list(side.model)
-    rows = [("the model", *(f"{side.model[name]:.4f}" for name in names))]
-    for baseline, metrics in side.baselines.items():
+    names = list(evaluation.model)
+    rows = [("the model", *(f"{evaluation.model[name]:.4f}" for name in names))]
+    for baseline, metrics in evaluation.baselines.items():
         rows.append((baseline, *(f"{metrics.get(name, float('nan')):.4f}" for name in names)))
     print_table(("", *names), rows, title=title)

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bertsmith.inference.estimator_input import RefusedInput, TextEstimator, TextOrPair, as_texts
 from bertsmith.inference.predictor import Predictor
-from bertsmith.metrics.calibration import probabilities
+from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.locate import locate_model
 from bertsmith.tasks.calibrated_task import CalibratedTask
 from bertsmith.tasks.finetuning import encode_examples
@@ -219,7 +219,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """(E, C), a column a class in the order of `classes_`."""
-        return probabilities(self._logits(X))
+        return probabilities_of(self._logits(X))
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
         """(E, C) logits; of two classes (E,), the second's before the first."""

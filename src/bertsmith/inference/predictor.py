@@ -9,8 +9,8 @@ from bertsmith.errors import InputError
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
+from bertsmith.tasks.evaluation import Evaluation, evaluate
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.judging import Side, judge
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_checkpoint import load_task_model
 from bertsmith.tasks.task_model import TaskModel, outputs_of
@@ -65,7 +65,7 @@ class Predictor:
         )
         return write_jsonl(lines, out)
 
-    def evaluate(self, path: Path | str, train: Path | str | None = None, **columns: Any) -> Side:
+    def evaluate(self, path: Path | str, train: Path | str | None = None, **columns: Any) -> Evaluation:
         """The model's figures on a labelled file, and those of baselines learnt from `train`.
 
         Without `train` the file that the model was trained on is taken, if it still is where it was; else
@@ -79,8 +79,8 @@ class Predictor:
         split = encode_examples(self.task, examples, self.tokenizer)
         outputs = outputs_of(self.model, split.encoded)
         rows, warnings = self._training_rows(Path(train) if train else None, examples, Path(path).name)
-        side = judge(self.task, outputs, rows, split)
-        return replace(side, data_warnings=(*warnings, *task.warnings(examples)))
+        evaluation = evaluate(self.task, outputs, rows, split)
+        return replace(evaluation, data_warnings=(*warnings, *task.warnings(examples)))
 
     def _training_rows(
         self, train: Path | None, examples: Sequence[Any], name: str

@@ -27,10 +27,10 @@ class ReliabilityBin:
     accuracy: float
 
 
-def probabilities(logits: npt.ArrayLike, temperature: float = 1.0, *, several: bool = False) -> Floats:
-    """(E, C) logits -> (E, C) probabilities: the classes' softmax, or with `several` each label's sigmoid."""
+def probabilities_of(logits: npt.ArrayLike, temperature: float = 1.0, *, multi_label: bool = False) -> Floats:
+    """(E, C) logits -> (E, C) probabilities: softmax, or with `multi_label` each label's sigmoid."""
     scaled = np.asarray(logits, np.float64) / temperature
-    if several:
+    if multi_label:
         # As tanh the sigmoid overflows at neither end.
         return np.asarray(0.5 + 0.5 * np.tanh(0.5 * scaled))
     weights = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
@@ -47,19 +47,20 @@ def fit_temperature(logits: npt.ArrayLike, gold: npt.ArrayLike) -> float:
     stays 1. Raises ValueError when shapes don't fit or a logit is not finite.
     """
     scores, gold = np.asarray(logits, np.float64), np.asarray(gold)
-    several = gold.ndim == 2
-    if scores.ndim != 2 or len(scores) != len(gold) or (several and gold.shape != scores.shape):
+    multi_label = gold.ndim == 2
+    if scores.ndim != 2 or len(scores) != len(gold) or (multi_label and gold.shape != scores.shape):
         raise ValueError(f"expected logits (E, C), gold (E,) or (E, C), found {scores.shape}, {gold.shape}")
     if not len(scores) or not np.isfinite(scores).all():
         raise ValueError("expected at least one example and finite logits")
-    right = ((scores > 0) == gold) if several else (scores.argmax(axis=1) == gold)
+    right = ((scores > 0) == gold) if multi_label else (scores.argmax(axis=1) == gold)
     if right.all():
         return 1.0
-    reached = scores[gold.astype(bool)].sum() if several else scores[np.arange(len(gold)), gold].sum()
+    reached = scores[gold.astype(bool)].sum() if multi_label else scores[np.arange(len(gold)), gold].sum()
 
     def slope(sharpness: float) -> float:
         """Of the negative log-likelihood by 1 / T: the mean logit under the model, less that of the truth."""
-        return float((probabilities(scores, 1 / sharpness, several=several) * scores).sum() - reached)
+        probabilities = probabilities_of(scores, 1 / sharpness, multi_label=multi_label)
+        return float((probabilities * scores).sum() - reached)
 
     return 1 / _root(slope, 1 / HOTTEST, 1 / COLDEST)
 

@@ -17,7 +17,7 @@ from bertsmith.metrics.calibration import (
     HOTTEST,
     expected_calibration_error,
     fit_temperature,
-    probabilities,
+    probabilities_of,
 )
 from bertsmith.metrics.thresholds import NEVER, at_threshold, thresholds_per_label
 from bertsmith.validation import first_problem
@@ -81,10 +81,10 @@ def fit_confidence(
     Raises ValueError when shapes don't fit.
     """
     gold = np.asarray(gold)
-    several = gold.ndim == 2
+    multi_label = gold.ndim == 2
     temperature = fit_temperature(logits, gold)
-    before, after = (probabilities(logits, t, several=several) for t in (1.0, temperature))
-    thresholds = thresholds_per_label(after, gold) if several else None
+    before, after = (probabilities_of(logits, t, multi_label=multi_label) for t in (1.0, temperature))
+    thresholds = thresholds_per_label(after, gold) if multi_label else None
     confidence, correct = _answered(after, gold, thresholds)
     chosen = at_threshold(confidence, correct, threshold(confidence))
     return Confidence(
@@ -99,27 +99,27 @@ def fit_confidence(
     )
 
 
-def confidence_of(chances: Floats, label_thresholds: npt.ArrayLike | None = None) -> Floats:
+def confidence_of(probabilities: Floats, label_thresholds: npt.ArrayLike | None = None) -> Floats:
     """(E,) confidence of the answers that probabilities (E, C) give: that of the best class or, with
     `label_thresholds` (C,), that of the whole set, as if labels were independent.
     """
     if label_thresholds is None:
-        return np.asarray(chances.max(axis=1))
-    holds = chances >= np.asarray(label_thresholds)
-    return np.asarray(np.where(holds, chances, 1 - chances).prod(axis=1))
+        return np.asarray(probabilities.max(axis=1))
+    holds = probabilities >= np.asarray(label_thresholds)
+    return np.asarray(np.where(holds, probabilities, 1 - probabilities).prod(axis=1))
 
 
 def _answered(
-    chances: Floats, gold: npt.NDArray[Any], thresholds: Floats | None
+    probabilities: Floats, gold: npt.NDArray[Any], thresholds: Floats | None
 ) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """(E,) confidences, and whether the answers are right: the class, or the whole set of labels."""
     if thresholds is None:
-        return confidence_of(chances), chances.argmax(axis=1) == gold
-    right = ((chances >= thresholds) == gold.astype(bool)).all(axis=1)
-    return confidence_of(chances, thresholds), right
+        return confidence_of(probabilities), probabilities.argmax(axis=1) == gold
+    right = ((probabilities >= thresholds) == gold.astype(bool)).all(axis=1)
+    return confidence_of(probabilities, thresholds), right
 
 
-def _calibration_error(chances: Floats, gold: npt.NDArray[Any]) -> float:
+def _calibration_error(probabilities: Floats, gold: npt.NDArray[Any]) -> float:
     if gold.ndim == 2:
-        return expected_calibration_error(chances.ravel(), gold.ravel())
-    return expected_calibration_error(chances.max(axis=1), chances.argmax(axis=1) == gold)
+        return expected_calibration_error(probabilities.ravel(), gold.ravel())
+    return expected_calibration_error(probabilities.max(axis=1), probabilities.argmax(axis=1) == gold)

@@ -89,11 +89,11 @@ def thresholds_per_label(probabilities: npt.ArrayLike, gold: npt.ArrayLike) -> F
     ranks far down, its cut would give the label to all the texts above: the highest probability on dev is
     taken instead (SCutFBR.1, Yang 2001). Raises ValueError unless both are (E, C).
     """
-    chances, gold = np.asarray(probabilities, np.float64), np.asarray(gold, np.bool_)
-    if chances.ndim != 2 or chances.shape != gold.shape or not len(gold):
-        raise ValueError(f"expected probabilities and gold (E, C), found {chances.shape}, {gold.shape}")
-    order = np.argsort(-chances, axis=0, kind="stable")
-    ranked = np.take_along_axis(chances, order, axis=0)
+    probabilities, gold = np.asarray(probabilities, np.float64), np.asarray(gold, np.bool_)
+    if probabilities.ndim != 2 or probabilities.shape != gold.shape or not len(gold):
+        raise ValueError(f"expected probabilities and gold (E, C), found {probabilities.shape}, {gold.shape}")
+    order = np.argsort(-probabilities, axis=0, kind="stable")
+    ranked = np.take_along_axis(probabilities, order, axis=0)
     below = np.concatenate([ranked[1:], np.zeros((1, ranked.shape[1]))])
     hits = np.cumsum(np.take_along_axis(gold, order, axis=0), axis=0)
     f1 = 2 * hits / (np.arange(1, len(gold) + 1)[:, None] + gold.sum(axis=0))

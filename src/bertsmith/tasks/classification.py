@@ -19,7 +19,7 @@ from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError
 from bertsmith.metrics import scores
 from bertsmith.metrics.baselines import majority_class, tfidf_classes
-from bertsmith.metrics.calibration import probabilities
+from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.thresholds import chow_threshold, threshold_for_coverage
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.calibrated_task import CalibratedTask
@@ -118,7 +118,7 @@ class Classification(CalibratedTask):
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
     ) -> list[Prediction]:
         """label, its calibrated probability, those of all labels, and whether the model should abstain."""
-        return [self._prediction(row) for row in probabilities(np.stack(outputs), self.temperature)]
+        return [self._prediction(row) for row in probabilities_of(np.stack(outputs), self.temperature)]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
         """accuracy, macro F1, Matthews; of two classes the F1 of the second too."""
@@ -128,13 +128,13 @@ class Classification(CalibratedTask):
 
     def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
         """Confusion, figures by class, and confidence with and without the temperature."""
-        chances = np.array([list(prediction["probabilities"].values()) for prediction in predictions])
+        probabilities = np.array([list(prediction["probabilities"].values()) for prediction in predictions])
         return class_details(
             self.labels,
             [example.label for example in examples],
             [prediction["label"] for prediction in predictions],
             [prediction["confidence"] for prediction in predictions],
-            without_temperature(chances, self.temperature).max(axis=1) if self.confidence else None,
+            without_temperature(probabilities, self.temperature).max(axis=1) if self.confidence else None,
         )
 
     def baselines(
@@ -149,15 +149,15 @@ class Classification(CalibratedTask):
         )
         return {each.name: [{"label": self.labels[n]} for n in each.predictions] for each in found}
 
-    def _prediction(self, chances: npt.NDArray[np.float64]) -> Prediction:
-        best = int(chances.argmax())
+    def _prediction(self, probabilities: npt.NDArray[np.float64]) -> Prediction:
+        best = int(probabilities.argmax())
         prediction: dict[str, Any] = {
             "label": self.labels[best],
-            "confidence": round(float(chances[best]), 6),
-            "probabilities": dict(zip(self.labels, np.round(chances, 6).tolist(), strict=True)),
+            "confidence": round(float(probabilities[best]), 6),
+            "probabilities": dict(zip(self.labels, np.round(probabilities, 6).tolist(), strict=True)),
         }
         if self.confidence is not None and self.confidence.threshold > 0:
-            prediction["abstain"] = bool(chances[best] < self.confidence.threshold)
+            prediction["abstain"] = bool(probabilities[best] < self.confidence.threshold)
         return prediction
 
     def _class_weights(self, counts: Counter[str]) -> tuple[float, ...] | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.metrics.calibration import probabilities
+from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.entities import EntityScores, spans_of_tags
 from bertsmith.metrics.scores import ClassScore, Floats, confusion, per_class
 
@@ -83,7 +83,7 @@ def label_set_details(
     labels: Sequence[str],
     gold: Sequence[Sequence[str]],
     given: Sequence[Sequence[str]],
-    chances: Floats,
+    probabilities: Floats,
     temperature: float = 1.0,
 ) -> Details:
     """Any number of labels an example, with the probability of each (E, C).
@@ -92,15 +92,15 @@ def label_set_details(
     independent. Right labels that the model doesn't know count as missed.
     """
     right, chosen = (np.array([np.isin(labels, each) for each in side]) for side in (gold, given))
-    sure = np.where(chosen, chances, 1 - chances).prod(axis=1).tolist()
+    sure = np.where(chosen, probabilities, 1 - probabilities).prod(axis=1).tolist()
     answers = (
         Answer(_listed(g), _listed(p), _set_f1(g, p), c) for g, p, c in zip(gold, given, sure, strict=True)
     )
-    before = without_temperature(chances, temperature, several=True)
+    before = without_temperature(probabilities, temperature, multi_label=True)
     return Details(
         tuple(answers),
         tuple(per_class(right, chosen, labels)),
-        calibration=Calibration(chances.ravel(), right.ravel(), before.ravel(), "labels of texts"),
+        calibration=Calibration(probabilities.ravel(), right.ravel(), before.ravel(), "labels of texts"),
     )
 
 
@@ -178,14 +178,14 @@ def span_details(
     return Details(answers, calibration=calibration)
 
 
-def without_temperature(chances: Floats, temperature: float, *, several: bool = False) -> Floats:
+def without_temperature(probabilities: Floats, temperature: float, *, multi_label: bool = False) -> Floats:
     """(E, C) calibrated probabilities -> what they were before: but for a constant, logits are the logarithm
     of probabilities times the temperature. Right to 0.002 from a temperature of 0.5 on: below it, what was
     rounded away would count.
     """
-    chances = np.clip(chances, _SMALLEST, 1 - _SMALLEST)
-    logits = np.log(chances / (1 - chances)) if several else np.log(chances)
-    return probabilities(logits, 1 / temperature, several=several)
+    probabilities = np.clip(probabilities, _SMALLEST, 1 - _SMALLEST)
+    logits = np.log(probabilities / (1 - probabilities)) if multi_label else np.log(probabilities)
+    return probabilities_of(logits, 1 / temperature, multi_label=multi_label)
 
 
 def entity_classes(entities: EntityScores) -> tuple[ClassScore, ...]:

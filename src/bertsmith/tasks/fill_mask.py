@@ -51,8 +51,8 @@ def fill_mask(
         probabilities = model.vocabulary_logits(model.encoder(batch)[masks]).float().softmax(1)
     values, best = probabilities.topk(min(top, tokenizer.vocab_size), dim=1)
     return [
-        [Candidate(tokenizer.id_to_token(int(i)), float(p)) for i, p in zip(row, chances, strict=True)]
-        for row, chances in zip(best, values, strict=True)
+        [Candidate(tokenizer.id_to_token(int(i)), float(p)) for i, p in zip(row, probabilities, strict=True)]
+        for row, probabilities in zip(best, values, strict=True)
     ]
 
 

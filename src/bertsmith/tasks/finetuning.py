@@ -27,7 +27,7 @@ _TEXTS_AT_A_TIME = 1024
 
 
 @dataclass(frozen=True)
-class Split:
+class EncodedExamples:
     """Labelled examples, and the same as sequences."""
 
     examples: Sequence[Any]
@@ -37,7 +37,7 @@ class Split:
         return len(self.examples)
 
 
-def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> Split:
+def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedExamples:
     """Tokenises many examples at a time."""
     encoded: list[Encoded] = []
     for start in range(0, len(examples), _TEXTS_AT_A_TIME):
@@ -47,7 +47,7 @@ def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokeniz
         pieces = iter(tokenizer.encode_pieces([blank + text for each in texts for text in each]))
         for example, each in zip(some, texts, strict=True):
             encoded.append(task.encode(example, [next(pieces) for _ in each], tokenizer))
-    return Split(examples, encoded)
+    return EncodedExamples(examples, encoded)
 
 
 @dataclass
@@ -56,8 +56,8 @@ class Finetuning:
 
     task: Task[Any]
     model: TaskModel
-    train: Split
-    dev: Split | None
+    train: EncodedExamples
+    dev: EncodedExamples | None
     batch_size: int
     seed: int
     device: torch.device

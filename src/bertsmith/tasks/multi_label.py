@@ -16,7 +16,7 @@ from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError
 from bertsmith.metrics import scores
 from bertsmith.metrics.baselines import majority_labels, tfidf_labels
-from bertsmith.metrics.calibration import probabilities
+from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.calibrated_task import CalibratedTask
 from bertsmith.tasks.details import Details, label_set_details
@@ -78,7 +78,7 @@ class MultiLabel(CalibratedTask):
         """labels, and the probability of each label."""
         found = self.confidence.label_thresholds if self.confidence else None
         thresholds = np.full(len(self.labels), 0.5) if found is None else np.array(found)
-        chances = probabilities(np.stack(outputs), self.temperature, several=True)
+        probabilities = probabilities_of(np.stack(outputs), self.temperature, multi_label=True)
         return [
             {
                 "labels": [
@@ -86,7 +86,7 @@ class MultiLabel(CalibratedTask):
                 ],
                 "probabilities": dict(zip(self.labels, np.round(row, 6).tolist(), strict=True)),
             }
-            for row in chances
+            for row in probabilities
         ]
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:

@@ -17,7 +17,7 @@ from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError, ModelError
 from bertsmith.metrics import scores
 from bertsmith.metrics.baselines import majority_class, mean_number, tfidf_classes, tfidf_cosine
-from bertsmith.metrics.calibration import probabilities
+from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.details import Details, class_details, number_details
@@ -126,10 +126,10 @@ class Similarity(TextTask):
     ) -> list[Prediction]:
         """similarity (the cosine) and score (in the labels' range); or label and confidence."""
         if self.settings.target == "class":
-            chances = probabilities(np.stack(outputs))
+            probabilities = probabilities_of(np.stack(outputs))
             return [
                 {"label": self.labels[int(row.argmax())], "confidence": round(float(row.max()), 6)}
-                for row in chances
+                for row in probabilities
             ]
         cosines = [float(output[0]) for output in outputs]
         width = self.highest - self.lowest

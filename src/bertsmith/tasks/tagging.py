@@ -18,7 +18,7 @@ from bertsmith.data.batch import to_device
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
 from bertsmith.metrics.baselines import frequent_tags
-from bertsmith.metrics.calibration import probabilities
+from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.entities import are_entity_tags, entity_scores, spans_of_tags, to_iob2
 from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
@@ -190,10 +190,10 @@ class Tagging(Task[TaggedExample]):
         scores = self._crf.scores() if self._crf is not None else legal_scores(self.labels)
         paths = viterbi(emissions, lengths, scores).numpy()
         if self._crf is not None:
-            chances = self._crf.marginals(emissions, lengths).numpy()
+            probabilities = self._crf.marginals(emissions, lengths).numpy()
         else:
-            chances = probabilities(emissions.numpy())
-        confidence = chances[np.arange(len(paths)), paths]
+            probabilities = probabilities_of(emissions.numpy())
+        confidence = probabilities[np.arange(len(paths)), paths]
         ends = np.cumsum(lengths)[:-1]
         return [
             self._prediction(example, [self.labels[number] for number in path], sure)

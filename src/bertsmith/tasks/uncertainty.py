@@ -8,13 +8,13 @@ import numpy as np
 
 from bertsmith.metrics.scores import Floats, Ints, standard_errors
 from bertsmith.tasks.details import Answer
-from bertsmith.tasks.judging import Side
+from bertsmith.tasks.evaluation import Evaluation
 from bertsmith.tasks.task import Task
 
 _SCORED_AGAIN = 100_000  # examples that a bootstrap may score: seconds, whatever the size of the file
 
 
-def standard_error(task: Task[Any], side: Side, answers: Sequence[Answer]) -> float | None:
+def standard_error(task: Task[Any], evaluation: Evaluation, answers: Sequence[Answer]) -> float | None:
     """Of the main metric; None for a single example, and where no example differs from another: that the few
     rows there are agree says nothing about others. `answers` are those of the task's details.
 
@@ -22,41 +22,43 @@ def standard_error(task: Task[Any], side: Side, answers: Sequence[Answer]) -> fl
     candidates), the error of that mean; else by bootstrap, of 25 resamples for large files, which give it to
     a seventh of itself, to 200 for small ones.
     """
-    if side.rows < 2:
+    if evaluation.rows < 2:
         return None
-    for scores in (np.array([answer.score for answer in answers]), _scores_of_groups(task, side)):
-        if len(scores) > 1 and math.isclose(scores.mean(), side.model[task.main_metric], abs_tol=1e-9):
+    for scores in (np.array([answer.score for answer in answers]), _scores_of_groups(task, evaluation)):
+        if len(scores) > 1 and math.isclose(scores.mean(), evaluation.model[task.main_metric], abs_tol=1e-9):
             return float(scores.std(ddof=1) / math.sqrt(len(scores))) or None
 
     def of_some(rows: Ints) -> dict[str, float]:
-        return {"score": score_of(task, side, rows)}
+        return {"score": score_of(task, evaluation, rows)}
 
-    resamples = min(max(_SCORED_AGAIN // side.rows, 25), 200)
-    return standard_errors(of_some, side.rows, resamples).get("score") or None
+    resamples = min(max(_SCORED_AGAIN // evaluation.rows, 25), 200)
+    return standard_errors(of_some, evaluation.rows, resamples).get("score") or None
 
 
-def score_of(task: Task[Any], side: Side, rows: Ints) -> float:
+def score_of(task: Task[Any], evaluation: Evaluation, rows: Ints) -> float:
     """The main metric of some of the examples."""
     numbers = rows.tolist()
-    predictions = [side.predictions[number] for number in numbers]
-    return task.metrics(predictions, [side.split.examples[number] for number in numbers])[task.main_metric]
+    predictions = [evaluation.predictions[number] for number in numbers]
+    return task.metrics(predictions, [evaluation.split.examples[number] for number in numbers])[
+        task.main_metric
+    ]
 
 
-def groups_of(task: Task[Any], side: Side) -> list[Ints]:
+def groups_of(task: Task[Any], evaluation: Evaluation) -> list[Ints]:
     """The rows that belong together, group by group; each alone where the task has no rule for that."""
     if type(task).kept_together is Task.kept_together:
-        return [np.array([row]) for row in range(side.rows)]
+        return [np.array([row]) for row in range(evaluation.rows)]
     found: dict[tuple[str, ...], list[int]] = {}
-    for row, example in enumerate(side.split.examples):
+    for row, example in enumerate(evaluation.split.examples):
         found.setdefault(tuple(task.kept_together(example)), []).append(row)
     return [np.array(rows) for rows in found.values()]
 
 
-def _scores_of_groups(task: Task[Any], side: Side) -> Floats:
+def _scores_of_groups(task: Task[Any], evaluation: Evaluation) -> Floats:
     """The main metric of each group that has one; none where rows stand alone."""
-    groups = groups_of(task, side)
-    if len(groups) == side.rows:
+    groups = groups_of(task, evaluation)
+    if len(groups) == evaluation.rows:
         return np.zeros(0)
-    scores: Floats = np.array([score_of(task, side, rows) for rows in groups])
+    scores: Floats = np.array([score_of(task, evaluation, rows) for rows in groups])
     measured: Floats = scores[~np.isnan(scores)]
     return measured

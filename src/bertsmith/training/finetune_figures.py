@@ -14,7 +14,7 @@ import numpy as np
 from bertsmith.metrics.scores import ClassScore, Floats, LengthScore, by_length
 from bertsmith.metrics.thresholds import risk_coverage
 from bertsmith.tasks.details import Answer, Confusion, Details
-from bertsmith.tasks.judging import Side
+from bertsmith.tasks.evaluation import Evaluation
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.uncertainty import groups_of, score_of
 from bertsmith.training import units
@@ -80,9 +80,9 @@ def headline(results: Results) -> list[tuple[str, str]]:
     tiles = [
         (
             f"{metric_name(metric)} on {name}, ± standard error",
-            figure(metric, side.model[metric], results.standard_errors[name]),
+            figure(metric, evaluation.model[metric], results.standard_errors[name]),
         )
-        for name, side in results.sides.items()
+        for name, evaluation in results.evaluations.items()
     ]
     tiles += [
         (f"{name}, on dev", figure(metric, score)) for name, score in baselines_to_beat(results).items()
@@ -101,24 +101,24 @@ def headline(results: Results) -> list[tuple[str, str]]:
 def baselines_to_beat(results: Results) -> dict[str, float]:
     """On dev, the most frequent answer and the best of the others, by the main metric."""
     metric = results.task.main_metric
-    scores = {name: figures[metric] for name, figures in results.sides["dev"].baselines.items()}
+    scores = {name: figures[metric] for name, figures in results.evaluations["dev"].baselines.items()}
     names = list(scores)
     best = max(names[1:], key=lambda name: scores[name], default=None)
     return {name: scores[name] for name in (*names[:1], best) if name is not None}
 
 
-def side_table(name: str, side: Side, metric: str, error: float | None) -> Table:
+def evaluation_table(name: str, evaluation: Evaluation, metric: str, error: float | None) -> Table:
     """A file's figures: a row for the model, one for each baseline."""
-    names = list(side.model)
+    names = list(evaluation.model)
 
     def row(title: str, figures: dict[str, float], error: float | None = None) -> list[str]:
         spread = "" if error is None else f" ± {error:.4f}"
         values = [f"{figures[n]:.4f}" if n in figures else units.UNKNOWN for n in names]
         return [title, *(value + (spread if n == metric else "") for n, value in zip(names, values))]
 
-    rows = [row("the model", side.model, error)]
-    rows += [row(baseline, figures) for baseline, figures in side.baselines.items()]
-    return Table(f"{name}: {side.rows:,} rows", ["", *map(metric_name, names)], rows)
+    rows = [row("the model", evaluation.model, error)]
+    rows += [row(baseline, figures) for baseline, figures in evaluation.baselines.items()]
+    return Table(f"{name}: {evaluation.rows:,} rows", ["", *map(metric_name, names)], rows)
 
 
 def restart_table(results: Results) -> Table:
@@ -179,18 +179,20 @@ def coverage_table(confidence: Floats, error: Floats) -> Table:
     return Table("", columns, rows, text_columns=frozenset())
 
 
-def score_by_length(task: Task[Any], side: Side) -> list[LengthScore]:
+def score_by_length(task: Task[Any], evaluation: Evaluation) -> list[LengthScore]:
     """The main metric of each quarter of the examples, by their number of words; rows that belong together
     are never divided, and count by their mean.
     """
-    words = [sum(len(text.split()) for text in task.texts(example)) for example in side.split.examples]
-    groups = groups_of(task, side)
+    words = [sum(len(text.split()) for text in task.texts(example)) for example in evaluation.split.examples]
+    groups = groups_of(task, evaluation)
     lengths = [round(sum(words[row] for row in rows.tolist()) / len(rows)) for rows in groups]
-    found = by_length(lengths, lambda some: score_of(task, side, np.concatenate([groups[n] for n in some])))
+    found = by_length(
+        lengths, lambda some: score_of(task, evaluation, np.concatenate([groups[n] for n in some]))
+    )
     return [each for each in found if not math.isnan(each.score)]
 
 
-def worst_errors(task: Task[Any], side: Side, details: Details) -> list[Error]:
+def worst_errors(task: Task[Any], evaluation: Evaluation, details: Details) -> list[Error]:
     """The answers that are furthest from right, of equally wrong ones the surest first."""
     wrong = [number for number, answer in enumerate(details.answers) if answer.score < 1]
 
@@ -200,7 +202,7 @@ def worst_errors(task: Task[Any], side: Side, details: Details) -> list[Error]:
 
     found = []
     for number in sorted(wrong, key=badness)[:MOST_ROWS]:
-        example = side.split.examples[number]
+        example = evaluation.split.examples[number]
         found.append(Error(_shown(task, example), example.where, details.answers[number]))
     return found
 

@@ -39,7 +39,7 @@ def write_finetune_report(out: Path, recipe: FinetuneRecipe, results: Results) -
 
 def render_finetune(out: Path, recipe: FinetuneRecipe, results: Results) -> str:
     """The page as text. What comes from data, such as texts and labels, is escaped."""
-    task, dev = results.task, results.sides["dev"]
+    task, dev = results.task, results.evaluations["dev"]
     details, errors = results.details["dev"], results.standard_errors
     logs = [_log(out / "restarts" / str(number + 1)) for number in range(len(results.restarts))]
     return render_page(
@@ -48,9 +48,9 @@ def render_finetune(out: Path, recipe: FinetuneRecipe, results: Results) -> str:
         status=_status(recipe, results),
         headline=finetune_figures.headline(results),
         warnings=[*results.warnings, *_log_warnings(logs)],
-        sides=[
-            finetune_figures.side_table(name, side, task.main_metric, errors[name])
-            for name, side in results.sides.items()
+        evaluations=[
+            finetune_figures.evaluation_table(name, evaluation, task.main_metric, errors[name])
+            for name, evaluation in results.evaluations.items()
         ],
         strip=_strip(results),
         restarts=finetune_figures.restart_table(results) if len(results.restarts) > 1 else None,
@@ -111,7 +111,7 @@ def _settings(recipe: FinetuneRecipe, results: Results) -> list[report_tables.Se
 
 
 def _status(recipe: FinetuneRecipe, results: Results) -> str:
-    rows = [f"{name} {side.rows:,}" for name, side in results.sides.items()]
+    rows = [f"{name} {evaluation.rows:,}" for name, evaluation in results.evaluations.items()]
     return " · ".join(
         [
             results.task.name,
@@ -185,7 +185,7 @@ def _smoothed(points: list[Point]) -> list[Point]:
 
 def _where_pictures(results: Results, details: Details) -> Pictures:
     """Where the model errs: by length, and by the right score."""
-    task, dev = results.task, results.sides["dev"]
+    task, dev = results.task, results.evaluations["dev"]
     metric = finetune_figures.metric_name(task.main_metric)
     lengths = finetune_figures.score_by_length(task, dev)
     pictures = []

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from bertsmith.files import sha256, write_json
 from bertsmith.tasks.details import Details
-from bertsmith.tasks.judging import Side
+from bertsmith.tasks.evaluation import Evaluation
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.tasks.uncertainty import standard_error
 from bertsmith.text.jsonl import write_jsonl
@@ -43,7 +43,7 @@ class Results:
     task: Task[Any]
     restarts: tuple[Restart, ...]
     best: int
-    sides: dict[str, Side]
+    evaluations: dict[str, Evaluation]
     figures: Metrics
     data_warnings: tuple[str, ...]
     train_rows: int
@@ -58,26 +58,26 @@ class Results:
     def warnings(self) -> list[str]:
         """Sentences on what to mistrust."""
         found = list(self.data_warnings)
-        for name, side in self.sides.items():
-            found += side.warnings(name, self.task.main_metric)
+        for name, evaluation in self.evaluations.items():
+            found += evaluation.warnings(name, self.task.main_metric)
         if self.degenerate and len(self.restarts) > 1:
             found.append(f"{self.degenerate} of {len(self.restarts)} restarts learned nothing")
         return found
 
     @cached_property
     def details(self) -> dict[str, Details]:
-        """Of each side, where the model errs."""
+        """Of each evaluation, where the model errs."""
         return {
-            name: self.task.details(side.predictions, side.split.examples)
-            for name, side in self.sides.items()
+            name: self.task.details(evaluation.predictions, evaluation.split.examples)
+            for name, evaluation in self.evaluations.items()
         }
 
     @cached_property
     def standard_errors(self) -> dict[str, float | None]:
-        """Of each side's main metric."""
+        """Of each evaluation's main metric."""
         return {
-            name: standard_error(self.task, side, self.details[name].answers)
-            for name, side in self.sides.items()
+            name: standard_error(self.task, evaluation, self.details[name].answers)
+            for name, evaluation in self.evaluations.items()
         }
 
     def summary(self) -> dict[str, float]:
@@ -94,14 +94,14 @@ class Results:
             "main_metric": self.task.main_metric,
             "labels": list(self.task.labels),
             "train_rows": self.train_rows,
-            "sides": {
+            "evaluations": {
                 name: {
-                    "rows": side.rows,
-                    "model": side.model,
+                    "rows": evaluation.rows,
+                    "model": evaluation.model,
                     "standard_error": self.standard_errors[name],
-                    "baselines": side.baselines,
+                    "baselines": evaluation.baselines,
                 }
-                for name, side in self.sides.items()
+                for name, evaluation in self.evaluations.items()
             },
             "figures": self.figures,
             "restarts": [each._asdict() for each in self.restarts],
@@ -111,18 +111,18 @@ class Results:
         }
 
     def _majority(self) -> float | None:
-        baselines = self.sides["dev"].baselines
+        baselines = self.evaluations["dev"].baselines
         return next(iter(baselines.values()))[self.task.main_metric] if baselines else None
 
 
 def write_results(out: Path, recipe: FinetuneRecipe, results: Results) -> None:
-    """results.json and the predictions of each side."""
+    """results.json and the predictions of each evaluation."""
     write_json(out / "results.json", results.record())
     (out / "predictions").mkdir(exist_ok=True)
-    for name, side in results.sides.items():
+    for name, evaluation in results.evaluations.items():
         lines = (
             results.task.line(example, prediction)
-            for example, prediction in zip(side.split.examples, side.predictions, strict=True)
+            for example, prediction in zip(evaluation.split.examples, evaluation.predictions, strict=True)
         )
         write_jsonl(lines, out / "predictions" / f"{name}.jsonl")
 

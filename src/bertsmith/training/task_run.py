@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bertsmith.tasks.finetuning import Finetuning, Split
+from bertsmith.tasks.finetuning import EncodedExamples, Finetuning
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.best import Best
@@ -20,8 +20,8 @@ class TaskRun:
         self,
         task: Task[Any],
         model: TaskModel,
-        train: Split,
-        dev: Split | None,
+        train: EncodedExamples,
+        dev: EncodedExamples | None,
         settings: FinetuneRun,
         machine: Machine,
         folder: Path,

@@ -10,8 +10,8 @@ from typing import Any
 from bertsmith.model.adapter import save_adapter
 from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import merge_lora
-from bertsmith.tasks.finetuning import Split, encode_examples
-from bertsmith.tasks.judging import judge
+from bertsmith.tasks.evaluation import evaluate
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_checkpoint import head_tensors, save_task_model
@@ -35,8 +35,8 @@ class Workbench:
     source: Path
     tokenizer: Tokenizer
     data: LabelledData
-    train: Split
-    dev: Split
+    train: EncodedExamples
+    dev: EncodedExamples
     machine: Machine
     layers: int
     width: int
@@ -73,12 +73,14 @@ class Workbench:
         task, device = self.task, self.machine.device
         outputs = outputs_of(model, self.dev.encoded, device)
         figures = task.calibrate(outputs, self.dev.examples, self.dev.encoded)
-        sides = {"dev": judge(task, outputs, self.data.train, self.dev)}
+        evaluations = {"dev": evaluate(task, outputs, self.data.train, self.dev)}
         if self.data.test is not None:
             test = encode_examples(task, self.data.test, self.tokenizer)
-            sides["test"] = judge(task, outputs_of(model, test.encoded, device), self.data.train, test)
+            evaluations["test"] = evaluate(
+                task, outputs_of(model, test.encoded, device), self.data.train, test
+            )
         warnings, rows = self.data.warnings, len(self.data.train)
-        return Results(task, tuple(restarts), leading(restarts), sides, figures, warnings, rows)
+        return Results(task, tuple(restarts), leading(restarts), evaluations, figures, warnings, rows)
 
     def save(
         self, folder: Path, model: TaskModel, recipe: FinetuneRecipe, results: Results, **facts: Any
@@ -86,7 +88,7 @@ class Workbench:
         """The model with where it comes from: recipe, metrics, the data's hashes, and `facts`."""
         provenance = {
             "recipe": json.loads(recipe.model_dump_json()),
-            "metrics": {name: side.model for name, side in results.sides.items()},
+            "metrics": {name: evaluation.model for name, evaluation in results.evaluations.items()},
             "sha256": data_hashes(recipe),
             **facts,
         }

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertsmith.tasks.finetuning import Split
+from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.task import Metrics, Outputs, Prediction, Task
 
 
 @dataclass(frozen=True)
-class Side:
+class Evaluation:
     """One file's figures: the model's, and each baseline's, the most frequent answer first. `data_warnings`
     are sentences on what the figures rest on.
     """
@@ -17,7 +17,7 @@ class Side:
     model: Metrics
     baselines: dict[str, Metrics]
     predictions: list[Prediction]
-    split: Split
+    split: EncodedExamples
     data_warnings: tuple[str, ...] = ()
 
     @property
@@ -45,12 +45,14 @@ class Side:
         return [*self.data_warnings, *beaten]
 
 
-def judge(task: Task[Any], outputs: Sequence[Outputs], train: Sequence[Any] | None, split: Split) -> Side:
+def evaluate(
+    task: Task[Any], outputs: Sequence[Outputs], train: Sequence[Any] | None, split: EncodedExamples
+) -> Evaluation:
     """The model's metrics and its baselines', which learn from `train`; None leaves out those that learn."""
     predictions = task.decode(outputs, split.examples, split.encoded)
     possible = train is not None or not task.baselines_learn
     baselines = task.baselines(train or (), split.examples) if possible else {}
-    return Side(
+    return Evaluation(
         task.metrics(predictions, split.examples),
         {name: task.metrics(guessed, split.examples) for name, guessed in baselines.items()},
         predictions,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bertsmith.tasks.finetuning import Split
-from bertsmith.tasks.judging import Side
+from bertsmith.tasks.evaluation import Evaluation
+from bertsmith.tasks.finetuning import EncodedExamples
 
 
 @pytest.mark.parametrize(
@@ -18,13 +18,15 @@ from bertsmith.tasks.judging import Side
 )
 def test_a_model_that_a_baseline_equals_is_named(model: float, said: list[str]) -> None:
     baselines = {"majority": {"accuracy": 0.5}, "TF-IDF": {"accuracy": 0.7}}
-    side = Side({"accuracy": model}, baselines, [], Split([], []))
-    found = side.warnings("dev", "accuracy")
+    evaluation = Evaluation({"accuracy": model}, baselines, [], EncodedExamples([], []))
+    found = evaluation.warnings("dev", "accuracy")
     assert len(found) == len(said)
     assert all(part in sentence for part, sentence in zip(said, found, strict=True))
 
 
 def test_warnings_of_the_data_come_first() -> None:
-    side = Side({"accuracy": 0.5}, {"majority": {"accuracy": 0.5}}, [], Split([], []), ("few rows",))
-    found = side.warnings("dev", "accuracy")
+    evaluation = Evaluation(
+        {"accuracy": 0.5}, {"majority": {"accuracy": 0.5}}, [], EncodedExamples([], []), ("few rows",)
+    )
+    found = evaluation.warnings("dev", "accuracy")
     assert (found[0], len(found)) == ("few rows", 2)
