@@ -15,6 +15,7 @@ SOURCE = REPOSITORY / "src" / "bertsmith"
 # A file imports from its own layer and from those before it (see docs/flow.md).
 LAYERS = ("base", "text", "data", "model", "metrics", "tasks", "training", "inference", "serving", "cli")
 LONE_MODULES = {
+    "arrays": "base",
     "errors": "base",
     "files": "base",
     "progress": "base",

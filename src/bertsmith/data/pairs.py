@@ -9,11 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-import numpy.typing as npt
 
+from bertsmith.arrays import Ints
 from bertsmith.data.store import TokenStore
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -23,22 +21,22 @@ class Instances:
     All (I,) int64; is_random is 1 where the second segment comes from another document.
     """
 
-    first_start: Integers
-    first_end: Integers
-    second_start: Integers
-    second_end: Integers
-    is_random: Integers
+    first_start: Ints
+    first_end: Ints
+    second_start: Ints
+    second_end: Ints
+    is_random: Ints
 
     def __len__(self) -> int:
         return len(self.first_start)
 
-    def __getitem__(self, rows: "Integers | slice") -> "Instances":
+    def __getitem__(self, rows: "Ints | slice") -> "Instances":
         return Instances(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 def next_sentence_pairs(
     store: TokenStore,
-    documents: Integers,
+    documents: Ints,
     max_tokens: int,
     short_probability: float,
     generator: np.random.Generator,
@@ -70,7 +68,7 @@ def next_sentence_pairs(
     return _as_instances(rows)
 
 
-def full_segments(store: TokenStore, documents: Integers, max_tokens: int) -> Instances:
+def full_segments(store: TokenStore, documents: Ints, max_tokens: int) -> Instances:
     """Whole sentences up to `max_tokens` from one document at a time (RoBERTa's DOC-SENTENCES, section 4.2).
 
     A sentence longer than `max_tokens` is divided; every token is used once. Nothing is filled up across

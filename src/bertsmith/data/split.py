@@ -7,11 +7,9 @@ key (the windows of a long text, the two texts of a pair) belong to one example 
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from bertsmith.arrays import Ints
 from bertsmith.data.batch import Sequences, ragged_range
-
-Integers = npt.NDArray[np.int64]
 
 
 def split(sequences: Sequences, ranks: int, micro_batch_tokens: int) -> list[list[Sequences]]:
@@ -34,13 +32,13 @@ def split(sequences: Sequences, ranks: int, micro_batch_tokens: int) -> list[lis
     ]
 
 
-def _example_starts(sequences: Sequences) -> Integers:
+def _example_starts(sequences: Sequences) -> Ints:
     """(G,) the first sequence of each example."""
     keys = sequences.keys
     return np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.zeros(0, int)
 
 
-def _deal(tokens: Integers, order: Integers, ranks: int) -> list[Integers]:
+def _deal(tokens: Ints, order: Ints, ranks: int) -> list[Ints]:
     """Longest first, each to the rank with the fewest tokens."""
     loads = [0] * ranks
     shares: list[list[int]] = [[] for _ in range(ranks)]
@@ -51,7 +49,7 @@ def _deal(tokens: Integers, order: Integers, ranks: int) -> list[Integers]:
     return [np.array(share, np.int64) for share in shares]
 
 
-def _micro_batches(tokens: Integers, examples: Integers, micro_batch_tokens: int) -> list[Integers]:
+def _micro_batches(tokens: Ints, examples: Ints, micro_batch_tokens: int) -> list[Ints]:
     """Neighbours in the given order, cut where an equal share of the tokens is reached."""
     if not len(examples):
         return []

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import torch
 
+from bertsmith.arrays import Ints
 from bertsmith.data.prefetch import prefetch
 from bertsmith.errors import InputError
 from bertsmith.inference.sentence_settings import read_sentence_settings
@@ -18,7 +19,7 @@ from bertsmith.inference.vectors import Vectors, cut, normalised
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
-from bertsmith.tasks.encoding import Integers
+from bertsmith.tasks.encoding import 
 from bertsmith.tasks.pooling import Pooling, pool_examples
 from bertsmith.tasks.task_model import packed_by_length
 from bertsmith.text.tokenizer import Tokenizer
@@ -194,7 +195,7 @@ _JOIN: dict[Pooling, Callable[[Vectors, Chunk], Vectors]] = {
 }
 
 
-def _first_of_each(chunk: Chunk) -> Integers:
+def _first_of_each(chunk: Chunk) -> Ints:
     return np.flatnonzero(np.diff(chunk.text_of_sequence, prepend=-1))
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bertsmith.arrays import Floats
 from bertsmith.inference.ranking_results import Comparison, Difference, Figures
-from bertsmith.metrics.significance import Floats, Interval
+from bertsmith.metrics.significance import Interval
 from bertsmith.training.page import as_markup, render_page
 from bertsmith.training.report_charts import FIRST, MUTED, SECOND, picture
 from bertsmith.training.report_tables import Table, raw_facts

@@ -10,9 +10,10 @@ from itertools import islice
 
 import numpy as np
 
+from bertsmith.arrays import Ints
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
-from bertsmith.tasks.encoding import Encoded, Integers, Window, join_segments, special_tokens
+from bertsmith.tasks.encoding import Encoded, Window, join_segments, special_tokens
 from bertsmith.text.tokenizer import Tokenizer
 
 _CHARACTERS = 1 << 20  # tokenised at a time; of a chunk's texts only the ids are kept
@@ -26,11 +27,11 @@ class Chunk:
     """Texts ready to be computed: W sequences, and for each the number of its text, ascending (W,)."""
 
     sequences: Sequence[Encoded]
-    text_of_sequence: Integers
+    text_of_sequence: Ints
     texts: int
 
     @property
-    def lengths(self) -> Integers:
+    def lengths(self) -> Ints:
         """(W,) tokens of each sequence, special ones included."""
         return np.array([len(each.windows[0].token_ids) for each in self.sequences], np.int64)
 
@@ -92,13 +93,13 @@ class TextWindows:
 
 
 @lru_cache(maxsize=1024)
-def _every_row(length: int) -> Integers:
+def _every_row(length: int) -> Ints:
     """One array for all sequences of a length: what is held of a chunk is little more than its ids."""
     return np.arange(length)
 
 
 @lru_cache(maxsize=1024)
-def _first_segment(length: int) -> Integers:
+def _first_segment(length: int) -> Ints:
     return np.zeros(length, np.int64)
 
 

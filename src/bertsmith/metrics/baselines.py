@@ -15,9 +15,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+from bertsmith.arrays import Bools, Floats, Ints
+
 Text = str | tuple[str, str]  # a text, or a pair of them
 Answers = TypeVar("Answers")
 

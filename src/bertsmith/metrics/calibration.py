@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from bertsmith.arrays import Floats
 
 # Beyond these the dev set says nothing useful: every answer certain, or every answer alike.
 COLDEST, HOTTEST = 0.01, 100.0

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bertsmith.arrays import Floats
 from bertsmith.errors import ModelError
 from bertsmith.metrics.calibration import (
     COLDEST,
@@ -21,8 +22,6 @@ from bertsmith.metrics.calibration import (
 )
 from bertsmith.metrics.thresholds import NEVER, at_threshold, thresholds_per_label
 from bertsmith.validation import first_problem
-
-Floats = npt.NDArray[np.float64]
 
 
 class Confidence(BaseModel):

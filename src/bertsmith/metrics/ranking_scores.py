@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.arrays import Floats
 from bertsmith.errors import InputError
 
-Floats = npt.NDArray[np.float64]
 Judgements = Mapping[str, Mapping[str, int]]  # query -> document -> grade
 Ranking = Sequence[tuple[str, float]]  # (document, score), the best first
 

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.arrays import Bools, Floats, Ints
 from bertsmith.errors import InputError
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 # Differences this small beside the values themselves are rounding: such scores count as constant.
 CONSTANT = 1e-13

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.arrays import Floats
 from bertsmith.errors import InputError
-
-Floats = npt.NDArray[np.float64]
 
 TRIALS = 10_000  # p-values down to 0.0001; with another seed an interval's ends move by 1 % of its width
 _AT_ONCE = 4_000_000  # random numbers in memory

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from bertsmith.arrays import Floats
 
 Golds = Sequence[Sequence[str]]
-FloatArray = npt.NDArray[np.float64]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 # ASCII only, as officially: a typographic quote or a dash stays, and costs the match.
@@ -42,7 +42,7 @@ def token_f1(prediction: str, gold: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def question_scores(predictions: Sequence[str], golds: Golds) -> tuple[FloatArray, FloatArray]:
+def question_scores(predictions: Sequence[str], golds: Golds) -> tuple[Floats, Floats]:
     """Exact match (Q,) and F1 (Q,) by the rules of v2.0: without golds, saying nothing is right.
 
     A gold of which nothing is left after normalising is passed over, unless it is all there is.

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.arrays import Floats
 from bertsmith.errors import RecipeError
-
-Floats = npt.NDArray[np.float64]
 
 POOR_F1 = 0.3  # Yang 2001: a cut with less is worse than giving the label to next to no text
 # No confidence reaches it: nothing is answered.

@@ -11,8 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-
 
 class Group(NamedTuple):
     """Candidates of one score: how many, how many relevant ones, and as many of both before them."""

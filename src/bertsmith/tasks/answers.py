@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.arrays import Ints
 from bertsmith.data.windows import Window
 
 FloatArray = npt.NDArray[np.floating]
-IntArray = npt.NDArray[np.int64]
 
 LONGEST_ANSWER = 30  # tokens, as in BERT's published script
 N_BEST = 20  # as there
@@ -34,7 +34,7 @@ class WindowScores:
 
     start: FloatArray
     end: FloatArray
-    offsets: IntArray
+    offsets: Ints
     null_start: float
     null_end: float
     owned: npt.NDArray[np.bool_] | None = None
@@ -117,7 +117,7 @@ def best_pairs(start: FloatArray, end: FloatArray, longest: int, count: int) -> 
     return [(row // width, row // width + row % width, float(band[row])) for row in rows.tolist()]
 
 
-def gold_span(offsets: IntArray, start: int, end: int, window: Window) -> tuple[int, int] | None:
+def gold_span(offsets: Ints, start: int, end: int, window: Window) -> tuple[int, int] | None:
     """The first and the last token of passage[start:end], counted from the window's first.
 
     `offsets` (P, 2) are those of the whole passage's tokens. A token that lies only partly in the answer

@@ -8,10 +8,10 @@ from itertools import chain
 
 import numpy as np
 
-from bertsmith.tasks.encoding import Integers
+from bertsmith.arrays import Ints
 
 
-def apart(texts: Sequence[Sequence[int]], order: Integers, batch_size: int) -> list[Integers]:
+def apart(texts: Sequence[Sequence[int]], order: Ints, batch_size: int) -> list[Ints]:
     """Batches in which no two examples have a text in common; texts[example] are an example's, by number.
 
     Each example joins the first batch that has room behind all those that hold a text of its own. What is
@@ -34,7 +34,7 @@ def apart(texts: Sequence[Sequence[int]], order: Integers, batch_size: int) -> l
     return [np.array(batch, np.int64) for batch in kept]
 
 
-def together(groups: Integers, order: Integers, batch_size: int) -> list[Integers]:
+def together(groups: Ints, order: Ints, batch_size: int) -> list[Ints]:
     """Batches of about `batch_size` examples in which each group is whole; groups (E,) by number.
 
     Groups stand in the order of their first examples. A group that is larger than a batch is one by itself.

@@ -8,15 +8,12 @@ C   candidates of all queries end to end
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bertsmith.arrays import Bools, Ints
 from bertsmith.data.batch import ragged_range
-
-Integers = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 def in_batch_softmax(
@@ -45,7 +42,7 @@ def in_batch_softmax(
     return (forwards + F.cross_entropy(backwards, numbers, reduction="none")) / 2
 
 
-def false_negatives(known: Sequence[Sequence[int]], documents: Integers, positive: Integers) -> Bools:
+def false_negatives(known: Sequence[Sequence[int]], documents: Ints, positive: Ints) -> Bools:
     """(Q, D) what may not count as a query's negative: any document that is `known` to answer it, and every
     copy of one. The query's own `positive` (Q,) stays.
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.arrays import Floats
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.entities import EntityScores, spans_of_tags
-from bertsmith.metrics.scores import ClassScore, Floats, confusion, per_class
+from bertsmith.metrics.scores import ClassScore, confusion, per_class
 
 NOTHING = "nothing"
 # Predictions are rounded to six places: what is below is taken for half of the last one.

@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.arrays import Ints
 from bertsmith.metrics.ranking_scores import Graded, mrr, ndcg, recall
 from bertsmith.tasks.task import Metrics
 
-Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 DEPTH = 10
 _AT_A_TIME = 256  # queries: bounds memory to so many rows of D scores
 
 
-def ranks_of(scores: Callable[[int, int], Floats], positive: Integers, hashes: Sequence[int]) -> Integers:
+def ranks_of(scores: Callable[[int, int], Floats], positive: Ints, hashes: Sequence[int]) -> Ints:
     """(E,) ranks from 1 on. `scores(start, end)` are those of some of the queries for all documents, (…, D);
     positive (E,) is the row of each example's document; hashes (D,), distinct, decide between equal scores.
     """

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bertsmith.arrays import Ints
 from bertsmith.data.batch import Sequences, to_device
 from bertsmith.data.windows import windows
 from bertsmith.text.tokenizer import Pieces, Tokenizer
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -27,9 +25,9 @@ class Window:
     ascending. `text` says which of an example's texts it shows, where they are encoded apart.
     """
 
-    token_ids: Integers
-    segment_ids: Integers
-    rows: Integers
+    token_ids: Ints
+    segment_ids: Ints
+    rows: Ints
     text: int = 0
 
 
@@ -121,7 +119,7 @@ def windows_apart(
 
 def join_segments(
     tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int] | None = None
-) -> tuple[Integers, Integers]:
+) -> tuple[Ints, Ints]:
     """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]: (token_ids, segment_ids).
 
     RoBERTa has two separators between the texts and one segment (Liu et al. 2019, and its tokenizer).

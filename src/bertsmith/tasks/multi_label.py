@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 from torch.nn import functional as F
 
+from bertsmith.arrays import Bools
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError
 from bertsmith.metrics import scores
@@ -24,8 +24,6 @@ from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.text_task import PooledHead, TextExample, as_text_or_pair
 from bertsmith.text.values import as_labels
-
-Truths = npt.NDArray[np.bool_]
 
 
 class MultiLabelSettings(TaskSettings):
@@ -60,13 +58,13 @@ class MultiLabel(CalibratedTask):
         labels: tuple[str, ...] = example.label
         return labels
 
-    def target(self, label: Sequence[str]) -> Truths:
+    def target(self, label: Sequence[str]) -> Bools:
         return np.isin(self.labels, label)
 
     def head(self, config: BertConfig) -> Head:
         return PooledHead(config, len(self.labels))
 
-    def loss(self, outputs: Tensor, targets: Sequence[Truths]) -> Tensor:
+    def loss(self, outputs: Tensor, targets: Sequence[Bools]) -> Tensor:
         """Binary cross-entropy of (E, C) logits, the mean over labels and the sum over examples."""
         gold = to_device(np.stack(targets).astype(np.float32), outputs.device)
         loss = F.binary_cross_entropy_with_logits(outputs.float(), gold, reduction="sum")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from bertsmith.arrays import Ints
 from bertsmith.data.batch import to_device
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError, ModelError, RecipeError
@@ -35,7 +36,6 @@ from bertsmith.text.tokenizer import Pieces, Tokenizer
 from bertsmith.text.values import shown
 
 _QUESTION_PIECES = 64  # as in BERT's published script
-Offsets = npt.NDArray[np.int64]
 
 
 class AnswerSettings(TaskSettings):
@@ -50,7 +50,7 @@ class AnswerSettings(TaskSettings):
 class Passage:
     """Of one window: where its pieces stand in the passage (T, 2), and which are its to read (T,)."""
 
-    offsets: Offsets
+    offsets: Ints
     owned: npt.NDArray[np.bool_]
 
 
@@ -219,7 +219,7 @@ class QuestionAnswering(Task[Question]):
     def config_labels(self) -> dict[str, Any]:
         return {}
 
-    def _target(self, example: Question, offsets: Offsets, window: tuple[int, int]) -> tuple[int, int, int]:
+    def _target(self, example: Question, offsets: Ints, window: tuple[int, int]) -> tuple[int, int, int]:
         """(rows, start, end) of the first answer in this window, or of [CLS] when it isn't there."""
         rows = 1 + window[1] - window[0]
         if not example.answers:

@@ -15,6 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from bertsmith.arrays import Ints
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import read_json, write_json
@@ -24,7 +25,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks import contrastive
 from bertsmith.tasks.batch_division import together
 from bertsmith.tasks.details import Details, number_details
-from bertsmith.tasks.encoding import Encoded, Integers
+from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.query_documents import text_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask
@@ -99,7 +100,7 @@ class Reranking(TextTask):
         target = Candidate(text_number(example.text), min(example.label / self.highest, 1.0))
         return Encoded(encoded.windows, target)
 
-    def divide(self, targets: Sequence[Candidate], order: Integers, batch_size: int) -> list[Integers]:
+    def divide(self, targets: Sequence[Candidate], order: Ints, batch_size: int) -> list[Ints]:
         """For a listwise loss all candidates of a query stand in one batch."""
         if not self.whole_batch:
             return super().divide(targets, order, batch_size)

@@ -13,13 +13,14 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from bertsmith.arrays import Ints
 from bertsmith.errors import InputError
 from bertsmith.metrics.baselines import tfidf_vectors
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.batch_division import apart
 from bertsmith.tasks.details import Answer, Details
 from bertsmith.tasks.document_ranks import DEPTH, rank_metrics, ranks_of
-from bertsmith.tasks.encoding import Encoded, Integers, windows_apart
+from bertsmith.tasks.encoding import Encoded, windows_apart
 from bertsmith.tasks.pooling import Pooling
 from bertsmith.tasks.query_documents import (
     QueryExample,
@@ -153,7 +154,7 @@ class Retrieval(Task[QueryExample]):
         known = (query, documents[0], *self._known.get(query, ()))
         return Encoded(made, Sought(query, documents, known, example.scores))
 
-    def divide(self, targets: Sequence[Sought], order: Integers, batch_size: int) -> list[Integers]:
+    def divide(self, targets: Sequence[Sought], order: Ints, batch_size: int) -> list[Ints]:
         """Batches without two equal queries or documents: each would be the other's negative."""
         if not self.whole_batch:
             return super().divide(targets, order, batch_size)

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertsmith.arrays import Ints
 from bertsmith.data.batch import to_device
 from bertsmith.tasks import contrastive
-from bertsmith.tasks.encoding import Integers
 
 LossName = Literal["softmax", "margin", "margin-mse", "kl"]
 
@@ -57,7 +57,7 @@ class RetrievalLoss:
             return self._among_own(similarities, to_device(present, outputs.device), targets)
 
     def _in_batch(
-        self, queries: Tensor, documents: Tensor, positive: Integers, targets: Sequence[Sought]
+        self, queries: Tensor, documents: Tensor, positive: Ints, targets: Sequence[Sought]
     ) -> Tensor:
         """documents (D, H), positive (E,)."""
         numbers = np.array([number for target in targets for number in target.documents])

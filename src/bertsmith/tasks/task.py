@@ -16,10 +16,11 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
+from bertsmith.arrays import Ints
 from bertsmith.errors import InputError, ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.details import Details
-from bertsmith.tasks.encoding import Encoded, Integers, Layout
+from bertsmith.tasks.encoding import Encoded, Layout
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 
 Outputs = npt.NDArray[np.float32]  # of one example: (C,), or (R, C) where the head answers for each row
@@ -173,7 +174,7 @@ class Task(ABC, Generic[E]):
         """
         raise NotImplementedError
 
-    def divide(self, targets: Sequence[Any], order: Integers, batch_size: int) -> list[Integers]:
+    def divide(self, targets: Sequence[Any], order: Ints, batch_size: int) -> list[Ints]:
         """An epoch's examples, in the `order` drawn for it, as batches; the same for the same order."""
         return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.metrics.scores import Floats, Ints, standard_errors
+from bertsmith.arrays import Floats, Ints
+from bertsmith.metrics.scores import standard_errors
 from bertsmith.tasks.details import Answer
 from bertsmith.tasks.evaluation import Evaluation
 from bertsmith.tasks.task import Task

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bertsmith.arrays import Floats
 from bertsmith.metrics.calibration import ReliabilityBin, reliability
-from bertsmith.metrics.scores import Floats, LengthScore
+from bertsmith.metrics.scores import LengthScore
 from bertsmith.tasks.details import Calibration
 from bertsmith.training.curves import Curve, Point
 from bertsmith.training.report_charts import FIRST, MOST_POINTS, MUTED, SECOND, picture

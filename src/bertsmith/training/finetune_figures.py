@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.metrics.scores import ClassScore, Floats, LengthScore, by_length
+from bertsmith.arrays import Floats
+from bertsmith.metrics.scores import ClassScore, LengthScore, by_length
 from bertsmith.metrics.thresholds import risk_coverage
 from bertsmith.tasks.details import Answer, Confusion, Details
 from bertsmith.tasks.evaluation import Evaluation

@@ -1,0 +1,8 @@
+"""The arrays that pass from function to function, by what they hold."""
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
