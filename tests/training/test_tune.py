@@ -156,7 +156,7 @@ def test_a_search_stopped_in_a_trial_comes_to_the_same(
     monkeypatch.undo()
     monkeypatch.setattr(machine, "matmul_flops", lambda *_, **__: 1e11)
     heard: list[int] = []
-    again = search(files, tmp_path / "search", resume=True, hear=lambda trial: heard.append(trial.number))
+    again = search(files, tmp_path / "search", resume=True, on_trial=lambda trial: heard.append(trial.number))
     assert timeless(again.trials) == timeless(found.trials)
     assert heard == list(range(dies_in, 6))
     kept, whole = (load_file(out / "model" / "model.safetensors") for out in (again.out, found.out))

@@ -43,12 +43,12 @@ def tune(
     from bertsmith.training.tune import tune as run
     from bertsmith.training.tune_report import shown, trial_rows
 
-    def hear(trial: Trial) -> None:
+    def on_trial(trial: Trial) -> None:
         choice = " ".join(f"{name}={value:.4g}" for name, value in trial.choice.items())
         line = f"trial {trial.number}: {shown(trial.score)} {trial.state}  {choice}"
         console.print(line, markup=False, soft_wrap=True)
 
-    result = run(task, *overrides, resume=resume, hear=hear, **given(files, columns, layout))
+    result = run(task, *overrides, resume=resume, on_trial=on_trial, **given(files, columns, layout))
     header_row, rows = trial_rows(result.trials)
     print_table(header_row, rows, title=f"{len(rows)} trials by {result.results.task.main_metric} on dev")
     if result.importance:

@@ -28,16 +28,16 @@ class TaskRun:
         observer: Observer,
         *,
         resumable: bool = False,
-        hopeless: Callable[[Best], bool] = lambda best: False,
+        should_stop: Callable[[Best], bool] = lambda best: False,
     ) -> None:
         """The best weights are kept in `folder`, and checkpoints too if the run is to be `resumable`.
-        `hopeless` is asked after each evaluation; True ends the run there.
+        `should_stop` is asked after each evaluation; True ends the run there.
         """
         self.best = Best(folder / "best", task.main_metric, settings.patience)
-        self._hopeless, self._first_rank = hopeless, machine.ranks.is_first
+        self._should_stop, self._first_rank = should_stop, machine.ranks.is_first
         objective = Finetuning(task, model, train, dev, settings.batch_size, settings.seed, machine.device)
         checkpoints = folder if resumable else None
-        self.loop = Loop(objective, settings, machine, checkpoints, observer, self._heard)
+        self.loop = Loop(objective, settings, machine, checkpoints, observer, self._after_evaluation)
 
     @property
     def step(self) -> int:
@@ -56,10 +56,10 @@ class TaskRun:
             return
         self.loop.run()
         if not self.best.stopped and not self.best.has(self.step):
-            self._heard(self.step, self.loop.evaluate())
+            self._after_evaluation(self.step, self.loop.evaluate())
 
-    def _heard(self, step: int, metrics: Metrics) -> bool:
+    def _after_evaluation(self, step: int, metrics: Metrics) -> bool:
         if not metrics:  # without a dev there is nothing to choose by
             return False
         self.best.consider(step, metrics, self.loop.task.model, self._first_rank)
-        return self._hopeless(self.best) or self.best.stopped
+        return self._should_stop(self.best) or self.best.stopped

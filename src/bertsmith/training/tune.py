@@ -47,7 +47,7 @@ from bertsmith.training.trials import (
 from bertsmith.training.tune_report import write_tune_report
 from bertsmith.training.workbench import Workbench
 
-Hear = Callable[[Trial], None]
+OnTrial = Callable[[Trial], None]
 
 
 @dataclass(frozen=True)
@@ -77,15 +77,15 @@ def tune(
     dev: str | None = None,
     test: str | None = None,
     resume: bool = False,
-    hear: Hear | None = None,
+    on_trial: OnTrial | None = None,
     **values: Any,
 ) -> TuneResult:
     """Searches learning rate, layer decay, epochs, batch size and frozen layers by the score on dev.
 
     Arguments are those of `finetune`, with `trials`, `prune` and bounds such as `search.learning_rate=[1e-5,
-    1e-3]` among the settings; what is given is not searched. `hear` is told of each trial that is over. With
-    `resume`, goes on where a search was interrupted, or to more `trials`. One process only.
-    Raises MissingExtra without optuna, and what `finetune` raises, before anything is trained.
+    1e-3]` among the settings; what is given is not searched. `on_trial` hears of each trial that is over.
+    With `resume`, goes on where a search was interrupted, or to more `trials`. One process only. Raises
+    MissingExtra without optuna, and what `finetune` raises, before anything is trained.
     """
     require("optuna", "tune", "bertsmith tune")
     given = {"task": task, "model": model, "train": train, "out": out, "dev": dev, "test": test}
@@ -93,12 +93,14 @@ def tune(
     trials = open_search(search, Path(out), resume)
     machine = set_up_machine(search.recipe.hardware, search.recipe.micro_batch_tokens, Hardware.detect())
     try:
-        return _run(search, Path(out), machine, trials, hear)
+        return _run(search, Path(out), machine, trials, on_trial)
     finally:
         leave()
 
 
-def _run(search: Search, out: Path, machine: Machine, trials: list[Trial], hear: Hear | None) -> TuneResult:
+def _run(
+    search: Search, out: Path, machine: Machine, trials: list[Trial], on_trial: OnTrial | None
+) -> TuneResult:
     if machine.ranks.count > 1:
         raise RecipeError("tune runs in one process. Start it without torchrun.")
     bench = Workbench.open(search.recipe, machine)
@@ -114,8 +116,8 @@ def _run(search: Search, out: Path, machine: Machine, trials: list[Trial], hear:
         trial = _try_next(search, space, bench, out, trials)
         trials.append(trial)
         keep_trials(out, trials)
-        if hear is not None:
-            hear(trial)
+        if on_trial is not None:
+            on_trial(trial)
     best = leading_trial(trials)
     if best is None:
         raise TrainingStopped("Every trial diverged. Search lower rates: search.learning_rate=[1e-6,1e-5].")
@@ -149,7 +151,7 @@ def _try_next(
     settings = recipe.resolved(len(bench.train), recipe.seed)
     pruned = False
 
-    def hopeless(best: Best) -> bool:
+    def should_stop(best: Best) -> bool:
         nonlocal pruned
         step, score = best.history[-1]
         asked.report(score, len(best.history))
@@ -168,7 +170,7 @@ def _try_next(
         bench.machine,
         folder,
         observer,
-        hopeless=hopeless,
+        should_stop=should_stop,
     )
     begun = time.monotonic()
     try:
