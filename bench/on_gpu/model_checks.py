@@ -123,8 +123,7 @@ def vectors(dtype: torch.dtype, device: torch.device) -> float:
     with tempfile.TemporaryDirectory() as folder:
         model = encoder_folder(Path(folder) / "model")
         expected = Embedder(model).documents(texts)
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            found = Embedder(model, device=device, batch_tokens=4096).documents(texts)
+        found = Embedder(model, device=device, precision=dtype).documents(texts)
     return apart(torch.from_numpy(found), torch.from_numpy(expected))
 
 

@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.data.batch import PackedBatch, Sequences
+from bertsmith.data.batch import Sequences
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.stream import Cursor, GlobalBatch
+from bertsmith.inference.embedder import pooled_in_batches
 from bertsmith.model import attention
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.encoding import Encoded, lay_out, pack_examples
+from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning
 from bertsmith.tasks.objective import Objective
-from bertsmith.tasks.pooling import pool_examples
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
-from bertsmith.tasks.task_model import TaskModel, batches_by_length
+from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.loop import Loop
@@ -67,14 +67,13 @@ class Finetune(Steps):
 
 
 class Embedding:
-    """Texts as token ids -> a vector each, in batches of like length; the mean of the hidden states."""
+    """Texts as token ids -> a vector each, as Embedder computes it: batches of like length, their mean."""
 
     def __init__(self, scale: Scale, size: str, *, compiled: bool = False) -> None:
         torch.manual_seed(0)
         self._scale = scale
         self.config = scale.config(size)
         self._encoder = Bert(self.config).to(scale.device).eval()
-        self._autocast = machine(scale).autocast
         if compiled:
             compile_layers(self._encoder)
 
@@ -82,17 +81,12 @@ class Embedding:
         """Nothing: packing and copies are part of the work."""
         return encoded
 
-    @torch.inference_mode()
     def step(self, encoded: Sequence[Encoded]) -> np.ndarray:
         """(E, H) on the host."""
-        device, vectors = self._scale.device, np.empty((len(encoded), self.config.hidden_size), np.float32)
-        for numbers in batches_by_length(encoded, self._scale.embed_tokens):
-            part = [encoded[number] for number in numbers]
-            layout = lay_out(part, device)
-            batch = PackedBatch.of(pack_examples(part, numbers), device)
-            with self._autocast():
-                states = self._encoder(batch, layout.rows)
-            vectors[numbers] = pool_examples(states, layout, "mean").float().cpu().numpy()
+        scale, vectors = self._scale, np.empty((len(encoded), self.config.hidden_size), np.float32)
+        how = scale.embed_tokens, scale.device, scale.precision
+        for numbers, found, _ in pooled_in_batches(self._encoder, encoded, "mean", *how):
+            vectors[numbers] = found
         return vectors
 
 

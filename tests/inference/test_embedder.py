@@ -16,11 +16,14 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.embedder import Embedder
 from bertsmith.inference.text_windows import TextWindows
+from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.tasks import similarity
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training import hardware
+from bertsmith.training.hardware import Gpu
 
 TEXTS = [
     "red cats",
@@ -228,6 +231,35 @@ def test_a_long_text_that_is_cut_is_not_tokenised_to_its_end(tiny_tokenizer: Tok
     assert chunk.lengths.tolist() == [16, 4]
 
 
+@pytest.mark.parametrize("words", ["red\n", "red\tcat\r\n", "\u4e2d\u6587"])
+@pytest.mark.parametrize("chinese", [True, False])
+def test_a_text_without_spaces_is_cut_without_harm(words: str, chinese: bool) -> None:
+    tokenizer = Tokenizer.from_pieces(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "cat", "\u4e2d", "##\u6587", "\u6587"],
+        lowercase=True,
+    )
+    tokenizer.backend.normalizer.handle_chinese_chars = chinese
+    (chunk,) = TextWindows(tokenizer, max_length=16, stride=None).chunks([words * 1000], "", 10)
+    (found,) = chunk.sequences
+    assert found.windows[0].token_ids.tolist()[1:-1] == tokenizer.encode_batch([words * 1000])[0][:14]
+
+
+@pytest.mark.parametrize("words", ["red\n", "\u4e2d\u6587"])
+def test_a_long_text_without_spaces_is_not_tokenised_to_its_end(
+    words: str, tiny_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    encode = Tokenizer.encode_batch
+
+    def watched(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        seen.extend(texts)
+        return encode(tokenizer, texts)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", watched)
+    list(TextWindows(tiny_tokenizer, max_length=16, stride=None).chunks([words * 1000], "", 10))
+    assert [len(text) <= 16 * 14 for text in seen] == [True]
+
+
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 def test_windows_are_pooled_together(tiny_bert: Path, tmp_path: Path, pooling: str) -> None:
     folder = sentence_folder(tiny_bert, tmp_path / "model", {"pooling_mode": pooling})
@@ -246,6 +278,42 @@ def test_windows_are_pooled_together(tiny_bert: Path, tmp_path: Path, pooling: s
     found = Embedder(folder, long_texts="windows").documents(["red", LONG, "old"])
     np.testing.assert_allclose(found[1], unit(expected), atol=1e-5)
     np.testing.assert_allclose(found[[0, 2]], Embedder(folder).documents(["red", "old"]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("capability", "device", "batch_tokens", "precision"),
+    [
+        ((9, 0), "cuda", 32_768, torch.bfloat16),
+        ((7, 5), "cuda:1", 32_768, torch.float32),
+        ((9, 0), "cpu", 1024, torch.float32),
+        (None, "cpu", 1024, torch.float32),
+    ],
+)
+def test_a_gpu_is_given_large_batches_and_the_products_it_is_made_for(
+    tiny_bert: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capability: tuple[int, int] | None,
+    device: str,
+    batch_tokens: int,
+    precision: torch.dtype,
+) -> None:
+    gpus = () if capability is None else (Gpu("a GPU", 1 << 34, capability),)
+    monkeypatch.setattr(hardware, "_gpus", lambda: gpus)
+    monkeypatch.setattr(Bert, "to", lambda self, device: self)
+    found = Embedder(tiny_bert, device=device)
+    assert (found.batch_tokens, found.precision) == (batch_tokens, precision)
+    found = Embedder(tiny_bert, device=device, batch_tokens=7, precision=torch.float32)
+    assert (found.batch_tokens, found.precision) == (7, torch.float32)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_bfloat16_products_give_float32_vectors(tiny_bert: Path, tmp_path: Path, pooling: str) -> None:
+    folder = sentence_folder(tiny_bert, tmp_path / "model", {"pooling_mode": pooling})
+    exact = Embedder(folder).documents(TEXTS)
+    found = Embedder(folder, precision=torch.bfloat16).documents(TEXTS)
+    assert found.dtype == np.float32
+    assert not np.array_equal(found, exact)
+    np.testing.assert_allclose(found, exact, atol=0.05)
 
 
 def test_dimensions_keep_the_beginning(tiny_bert: Path) -> None:
@@ -313,6 +381,10 @@ def test_what_is_no_list_of_texts_is_refused(tiny_bert: Path) -> None:
             "one pooling of mean, cls, max; found lasttoken",
         ),
         ("1_Pooling/config.json", '{"pooling_mode": ["cls", "mean"]}', "found cls and mean"),
+        ("1_Pooling/config.json", '{"pooling_mode": 5}', "found 5"),
+        ("sentence_bert_config.json", '{"max_seq_length": "256"}', "whole number from 8 on, found '256'"),
+        ("sentence_bert_config.json", '{"max_seq_length": 2}', "whole number from 8 on, found 2"),
+        ("config_sentence_transformers.json", '{"prompts": ["q: "]}', "prompts must be an object"),
         (
             "1_Pooling/config.json",
             '{"pooling_mode": "mean", "include_prompt": false}',

@@ -28,6 +28,7 @@ _ENCODER_SETTINGS = (
     "distilbert",
 )  # sentence_NAME_config.json, as older versions called it
 _LEGACY_MODE = re.compile("pooling_mode_(.+?)(?:_tokens?)?")
+SHORTEST = 8  # tokens of a text, special ones included, that can be asked for
 _NO_LIMIT = 1_000_000  # transformers writes 10**30 for a tokenizer without a longest input
 # What sentence-transformers' encode_document means to look for. In its version 6.2 it finds "document" only,
 # for there that name always exists, empty if need be: a "passage" prompt is then left out, here it is not.
@@ -59,7 +60,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
     return SentenceSettings(
         encoder,
         _pooling(folder, modules["Pooling"], any(prompts.values())),
-        settings.get("max_seq_length") or _tokenizer_limit(encoder),
+        _longest(settings, encoder),
         bool(settings.get("do_lower_case")),
         prompts.get("query", ""),
         next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), ""),
@@ -93,7 +94,7 @@ def _pooling(folder: Path, module: str, has_prompts: bool) -> Pooling:
     path = plain_file(folder, f"{module}/config.json")
     settings = read_settings(path)
     modes = settings.get("pooling_mode", _legacy_modes(settings))
-    names = [modes] if isinstance(modes, str) else list(modes)
+    names = modes if isinstance(modes, list) else [modes]
     if len(names) != 1 or names[0] not in get_args(Pooling):
         raise ModelError(
             f"{path}: expected one pooling of {', '.join(get_args(Pooling))}; "
@@ -118,15 +119,30 @@ def _encoder_settings(encoder: Path) -> Mapping[str, Any]:
     return {} if found is None else read_settings(plain_file(encoder, found))
 
 
+def _longest(settings: Mapping[str, Any], encoder: Path) -> int | None:
+    limit = settings.get("max_seq_length")
+    if limit is None:
+        return _tokenizer_limit(encoder)
+    if not isinstance(limit, int) or limit < SHORTEST:
+        raise ModelError(
+            f"{encoder}: max_seq_length must be a whole number from {SHORTEST} on, found {limit!r}. "
+            "It may have been altered."
+        )
+    return limit
+
+
 def _tokenizer_limit(encoder: Path) -> int | None:
     if not (encoder / _TOKENIZER).exists():
         return None
     limit = read_settings(plain_file(encoder, _TOKENIZER)).get("model_max_length")
-    return limit if isinstance(limit, int) and limit < _NO_LIMIT else None
+    return limit if isinstance(limit, int) and SHORTEST <= limit < _NO_LIMIT else None
 
 
 def _prompts(folder: Path) -> dict[str, str]:
     if not (folder / _PROMPTS).exists():
         return {}
-    prompts = read_settings(plain_file(folder, _PROMPTS)).get("prompts") or {}
+    path = plain_file(folder, _PROMPTS)
+    prompts = read_settings(path).get("prompts") or {}
+    if not isinstance(prompts, dict):
+        raise ModelError(f"{path}: prompts must be an object, found {prompts!r}. It may have been altered.")
     return {str(name): str(text) for name, text in prompts.items() if text is not None}

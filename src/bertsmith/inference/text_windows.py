@@ -3,6 +3,7 @@
 E texts of a chunk, W windows: one a text, or several of a long one.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,8 @@ from bertsmith.text.tokenizer import Tokenizer
 _CHARACTERS = 1 << 20  # tokenised at a time; of a chunk's texts only the ids are kept
 # English has about 5 characters a token. A text that is to be cut is tokenised this far first.
 _CHARACTERS_OF_A_TOKEN = 16
+_BLANK = re.compile(r"(?s).*[ \t\n\r]")
+_BLANK_OR_CHINESE = re.compile(r"(?s).*[ \t\n\r\u4e00-\u9fff]")  # where each such character is a word
 _FIRST_ROW = np.zeros(1, np.int64)
 
 
@@ -79,7 +82,9 @@ class TextWindows:
         if self.stride is not None or not self.tokenizer.splits_at_blanks:
             return self.tokenizer.encode_batch(texts)
         limit = _CHARACTERS_OF_A_TOKEN * self.room
-        shown = [_beginning(text, limit) for text in texts]
+        splits_chinese = self.tokenizer.backend.normalizer.handle_chinese_chars
+        new_word = _BLANK_OR_CHINESE if splits_chinese else _BLANK
+        shown = [_beginning(text, limit, new_word) for text in texts]
         found = self.tokenizer.encode_batch(shown)
         short = [
             number
@@ -103,12 +108,12 @@ def _first_segment(length: int) -> Ints:
     return np.zeros(length, np.int64)
 
 
-def _beginning(text: str, limit: int) -> str:
-    """Up to the last blank before `limit`: where a vocabulary of words is cut without harm."""
+def _beginning(text: str, limit: int, new_word: re.Pattern[str]) -> str:
+    """Up to where the last word before `limit` begins: there a vocabulary of words is cut without harm."""
     if len(text) <= limit:
         return text
-    cut = text.rfind(" ", 0, limit)
-    return text if cut < 0 else text[:cut]
+    found = new_word.match(text, 0, limit)
+    return text if found is None else text[: found.end() - 1]
 
 
 def _few_characters(texts: Iterable[tuple[int, str]], prefix: str) -> Iterator[list[str]]:
