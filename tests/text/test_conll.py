@@ -111,6 +111,14 @@ def test_a_broken_line_is_named(
             {"text": "a", "spans": [[0, 1]]},
             r"line 2: expected 'spans', a list of objects .* found \[\[0, 1\]\]",
         ),
+        (
+            {"text": "a", "spans": [{"start": 0, "end": 0.5, "label": "X"}]},
+            "line 2: expected 'spans', .* start and end as whole numbers",
+        ),
+        (
+            {"text": "a", "spans": [{"start": 0, "end": float("inf"), "label": "X"}]},
+            "line 2: expected 'spans', .* start and end as whole numbers",
+        ),
     ],
 )
 def test_a_broken_object_is_named(tmp_path: Path, row: dict[str, Any], complaint: str) -> None:
@@ -192,3 +200,9 @@ def test_another_key_may_hold_the_text(tmp_path: Path) -> None:
     assert read_tagged(path, word_column="body", tagged=False)[0] == MarkedText(
         "Anna visits", (), f"{path}, line 1"
     )
+
+
+def test_a_sentence_of_nothing_but_contractions_is_none(tmp_path: Path) -> None:
+    content = "1-2\tdel\t_\t_\n8.1\tsaw\t_\tVERB\n\n1\tde\t_\tADP\n"
+    (found,) = read_tagged(put(tmp_path, content, "a.conllu"))
+    assert (found.words, found.where) == (("de",), f"{tmp_path}/a.conllu, line 4")

@@ -4,7 +4,9 @@ import gzip
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -229,6 +231,43 @@ def test_a_flipped_bit_is_seen_by_verify(tmp_path: Path) -> None:
     shard.write_bytes(data)
     with pytest.raises(CorpusError, match=r"heldout-00000\.parquet was altered"):
         Corpus.open(corpus.path).verify()
+
+
+def test_a_damaged_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    corpus = small_corpus(tmp_path)
+    shard = corpus.path / "train-00000.parquet"
+    data = bytearray(shard.read_bytes())
+    data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)
+    shard.write_bytes(data)
+    with pytest.raises(CorpusError, match=r"train-00000\.parquet was altered or is damaged"):
+        list(Corpus.open(corpus.path).documents("train"))
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda splits: splits.pop("heldout"),
+        lambda splits: splits["train"]["shards"][0].update(file="../corpus/train-00000.parquet"),
+    ],
+)
+def test_a_manifest_without_a_split_or_that_leads_elsewhere_is_refused(
+    tmp_path: Path, alter: Callable[[Any], object]
+) -> None:
+    path = small_corpus(tmp_path).path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    alter(manifest["splits"])
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(CorpusError, match="not the manifest of a corpus of this version"):
+        Corpus.open(path.parent)
+
+
+def test_documents_of_files_of_one_name_have_ids_of_their_own(tmp_path: Path) -> None:
+    first, second = random_documents(6, seed=1), random_documents(6, seed=2)
+    files = [write(tmp_path / "a", first), write(tmp_path / "b", second)]
+    corpus = build_corpus([str(file) for file in files], tmp_path / "corpus")
+    found = everything(corpus)
+    assert len({document.id for document in found}) == len(found) == 12
+    assert [source.name for source in corpus.manifest.sources] == ["texts.txt", "texts.txt (2)"]
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,9 @@ def test_a_null_is_an_empty_document(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: expected one JSON object"),
         ("a.jsonl", '["a"]\n', r"line 1: expected a JSON object, found list"),
         ("a.jsonl", '{"text": 3}\n', r"line 1: expected text under 'text', found int"),
-        ("a.csv", "n,text\n1,a\n2\n", r"a\.csv: expected 2 columns in row 2 after the header, found 1"),
+        ("a.csv", "n,text\n1,a\n2\n", r"a\.csv, line 3: expected 2 columns, found 1"),
+        ("a.csv", "n,text\n1,a\n2,b, c\n", r"a\.csv, line 3: expected 2 columns as in the header, found 3"),
+        ("a.csv", "text,text\na,b\n", r"a\.csv: several columns are called 'text'"),
         ("a.csv", 'text\n"never closed\n', r"a\.csv, line 2: not valid CSV"),
         ("a.parquet", "no parquet", r"a\.parquet: not a whole Parquet file"),
     ],
@@ -142,6 +144,30 @@ def test_broken_tables_are_named_with_the_place(
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=complaint):
         texts(tmp_path / name)
+
+
+def test_blanks_around_a_header_and_separators_at_the_end_mean_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('n, text \n1,a\n2,"b, c",,\n')
+    assert texts(tmp_path / "a.csv") == ["a", "b, c"]
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())])
+def test_every_type_of_string_in_parquet_is_text(tmp_path: Path, kind: pa.DataType) -> None:
+    pq.write_table(pa.table({"text": pa.array(["a", None, "b"]).cast(kind)}), tmp_path / "a.parquet")
+    assert texts(tmp_path / "a.parquet") == ["a", "", "b"]
+
+
+def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet: several columns are called 'text'"):
+        texts(tmp_path / "a.parquet")
+
+
+def test_outside_of_articles_there_is_no_document_and_nothing_is_kept() -> None:
+    lines = ["before", "</doc>", '<doc id="" title="T">', "T", "One.", "</doc>", "between", "</doc>"]
+    assert list(plain.wikiextractor(lines)) == [("", "One.")]
+    assert list(plain.wikiextractor(lines[:5])) == [("", "One.")]
 
 
 def test_a_number_column_is_refused(tmp_path: Path) -> None:

@@ -46,3 +46,11 @@ def test_standard_output_has_each_record_at_once(capsys: pytest.CaptureFixture[s
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         write_jsonl([], tmp_path / "none" / "a.jsonl")
+
+
+def test_half_of_a_utf16_pair_goes_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"text": "caf\u00e9 \ud83d \U0001f389"}]
+    write_jsonl(rows, tmp_path / "a.jsonl")
+    assert [json.loads((tmp_path / "a.jsonl").read_text(encoding="utf-8"))] == rows
+    write_jsonl(rows, "-")
+    assert json.loads(capsys.readouterr().out) == rows[0]

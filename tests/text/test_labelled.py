@@ -148,6 +148,12 @@ def test_any_text_survives_csv(tmp_path_factory: pytest.TempPathFactory, rows: l
         ("a.csv", b"t,l\na,b\n", [0], r"no column 0: columns count from 1"),
         ("a.csv", b"t,l\na,b\n", ["-1"], r"no column -1: columns count from 1"),
         ("a.tsv", b"t\tl\na\tb\nc\n", ["l"], r"a\.tsv, line 3: expected 2 columns or more, found 1"),
+        (
+            "a.csv",
+            b"t,l\na, b,c\n",
+            ["t", "l"],
+            r"a\.csv, line 2: expected 2 columns as in the header, found 3",
+        ),
         ("a.csv", b"t,l\na\tb\n", ["l"], r"line 2: .*looks tab-separated: try --format tsv"),
         ("a.csv", b't\nb\n"c\n', ["t"], r"a\.csv, line 3: not valid CSV"),
         ("a.csv", b"t\nb\xe9\n", ["t"], r"a\.csv: expected utf-8 text, found 0xe9 at byte 3, in line 2"),
@@ -243,3 +249,11 @@ def test_plain_lines_may_be_counted_with_those_that_are_blank(tmp_path: Path) ->
         (" two", None),
     ]
     assert len(read_rows(tmp_path / "a.txt", ["text"])) == 2
+
+
+def test_columns_of_one_name_hinder_no_others_in_parquet(tmp_path: Path) -> None:
+    columns = [pa.array(["a"]), pa.array(["b"]), pa.array(["c"])]
+    pq.write_table(pa.Table.from_arrays(columns, names=["t", "t", "l"]), tmp_path / "a.parquet")
+    assert [row.values for row in read_rows(tmp_path / "a.parquet", ["l"])] == [("c",)]
+    with pytest.raises(InputError, match=r"a\.parquet: several columns are called 't'"):
+        read_rows(tmp_path / "a.parquet", [2])

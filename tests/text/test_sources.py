@@ -2,11 +2,14 @@
 
 import gzip
 import hashlib
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
 import pytest
 import zstandard
+from fsspec.implementations.memory import MemoryFileSystem
 
 from bertsmith.errors import InputError
 from bertsmith.text.manifest import CorpusSettings
@@ -101,10 +104,11 @@ def test_a_wrong_byte_is_reported_with_its_place_and_the_two_ways_on(tmp_path: P
     assert "".join(lines(path, encoding="latin-1")).endswith("café!")
 
 
-def test_an_unknown_encoding_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["utf-9", "base64", "rot13", "undefined", "a\0b"])
+def test_what_is_no_encoding_of_text_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.txt").write_text("a")
-    with pytest.raises(InputError, match="no encoding called 'utf-9'"):
-        lines(tmp_path / "a.txt", encoding="utf-9")
+    with pytest.raises(InputError, match="no encoding called"):
+        lines(tmp_path / "a.txt", encoding=name)
 
 
 @pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("zst", zstandard.compress)])
@@ -141,3 +145,61 @@ def test_binary_is_told_from_utf16(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes("text".encode("utf-16"))
     assert stream(tmp_path / "a").looks_binary
     assert not stream(tmp_path / "b").looks_binary
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+def test_an_encoding_that_writes_nul_bytes_needs_no_mark_when_it_is_named(
+    tmp_path: Path, encoding: str
+) -> None:
+    (tmp_path / "a.txt").write_bytes("été\nhiver\n".encode(encoding))
+    assert stream(tmp_path / "a.txt").looks_binary
+    assert not stream(tmp_path / "a.txt", encoding=encoding).looks_binary
+    assert lines(tmp_path / "a.txt", encoding=encoding) == ["été", "hiver"]
+
+
+def link_to_folder(path: Path) -> None:
+    path.symlink_to(path.parent)  # which leads in circles
+
+
+def broken_link(path: Path) -> None:
+    path.symlink_to("gone")
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)  # opening it would wait for a writer
+
+
+@pytest.mark.parametrize("make", [link_to_folder, broken_link, pipe])
+def test_what_is_no_file_in_a_folder_is_named_and_can_be_left_out(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("text")
+    (folder / "linked.txt").symlink_to("a.txt")  # a link to a file is one
+    make(folder / "odd")
+    with pytest.raises(InputError, match=r"texts/odd is no file but a link .*--exclude"):
+        find_sources([str(folder)], CorpusSettings())
+    found = find_sources([str(folder)], CorpusSettings(exclude=("odd",)))
+    assert [source.name for source in found.sources] == ["texts/a.txt", "texts/linked.txt"]
+
+
+def test_a_pipe_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe is neither a file nor a folder"):
+        find_sources([str(tmp_path / "pipe")], CorpusSettings())
+
+
+def test_a_file_whose_server_does_not_say_its_size_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.filesystem("memory").pipe("/unknown.txt", b"Some text.\n")
+    monkeypatch.setattr(MemoryFileSystem, "size", lambda self, path: None)
+    (file,) = find_sources(["memory://unknown.txt"], CorpusSettings()).sources
+    assert isinstance(file, SourceFile)
+    assert file.size == 0
+    with SourceStream(file, CorpusSettings()) as opened:
+        assert list(opened.lines(100)) == ["Some text."]
+
+
+def test_a_package_named_twice_is_read_once() -> None:
+    found = find_sources(["pydocs:tokenizers,Tokenizers"], CorpusSettings())
+    assert [source.name for source in found.sources] == ["tokenizers"]

@@ -91,6 +91,8 @@ def test_a_cut_or_wrong_json(tmp_path: Path) -> None:
     assert "is not valid JSON" in refusal(path)
     path.write_text("[" * 100_000)
     assert "is not valid JSON" in refusal(path)
+    path.write_text('{"a": ' + "1" * 5000 + "}")
+    assert "is not valid JSON" in refusal(path)
     path.write_text("[]")
     assert "holds a list: expected a tokenizer.json, a JSON object" in refusal(path)
     path.write_text(whole.replace('"un": 5', '"un": 5, "un": 6'))

@@ -12,7 +12,9 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +51,7 @@ def build(
     """Fills the empty `folder` with shards and returns their manifest, which the caller writes."""
     report = _seldom(progress)
     found = find_sources(sources, settings)
+    _make_names_differ(found)
     _require_space(folder, found)
     scratch = folder / "scratch"
     scratch.mkdir()
@@ -60,6 +63,16 @@ def build(
     shards = _write(prospect, choice, folder, report)
     shutil.rmtree(scratch)
     return manifest_of(prospect, choice, shards, settings)
+
+
+def _make_names_differ(found: Found) -> None:
+    """A document's id begins with its source's name, and a/train.txt and b/train.txt are both train.txt."""
+    taken: set[str] = set()
+    for index, source in enumerate(found.sources):
+        numbered = (f"{source.name} ({number})" for number in count(2))
+        name = next(name for name in chain([source.name], numbered) if name not in taken)
+        taken.add(name)
+        found.sources[index] = replace(source, name=name)
 
 
 def _prepare_all(

@@ -145,6 +145,8 @@ def _column_sentences(all_lines: Sequence[str], layout: _Layout, name: str) -> I
         rows = [(number, split(line)) for number, line in lines]
         if layout.comments:
             rows = [(number, fields) for number, fields in rows if not _NO_WORD.fullmatch(fields[0])]
+        if not rows:  # nothing but contractions and words that aren't in the text
+            continue
         width = width or len(rows[0][1])
         for number, fields in rows:
             _check(fields, layout, width, f"{name}, line {number}")
@@ -213,12 +215,20 @@ def _spans(fields: dict[str, Any], key: str | int | None, where: str) -> tuple[t
     """Objects of start, end and label, in characters."""
     given = fields[_key(fields, SPAN_KEYS if key is None else (str(key),), where)]
     try:
-        return tuple((str(each["label"]), int(each["start"]), int(each["end"])) for each in list(given))
-    except (TypeError, KeyError, ValueError) as error:
+        return tuple((str(each["label"]), *_ends(each)) for each in list(given))
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise InputError(
-            f"{where}: expected 'spans', a list of objects with start, end and label, found "
-            f"{str(given)[:80]}."
+            f"{where}: expected 'spans', a list of objects with label, and with start and end as whole "
+            f"numbers, found {str(given)[:80]}."
         ) from error
+
+
+def _ends(span: dict[str, Any]) -> tuple[int, int]:
+    """pandas makes 4.0 of 4 beside a null; 4.5 would be a place cut off without a word."""
+    start, end = int(span["start"]), int(span["end"])
+    if (start, end) != (float(span["start"]), float(span["end"])):
+        raise ValueError
+    return start, end
 
 
 def _key(fields: dict[str, Any], keys: Sequence[str], where: str) -> str:

@@ -15,6 +15,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import pyarrow as pa
+
 from bertsmith.errors import InputError
 from bertsmith.text import tables
 from bertsmith.text.columns import find_column
@@ -135,10 +137,7 @@ def _records(table: TableFile) -> Iterator[tuple[dict[str, Any], str]]:
 def _separated(table: TableFile) -> Iterator[tuple[dict[str, Any], str]]:
     rows = (row for row in tables.separated_rows(table.lines(), table.name, table.format) if row[1])
     header = [name.strip() for name in next(rows, (0, []))[1]]
-    if len(set(header)) < len(header):
-        raise InputError(
-            f"{table.name}: two columns have one name ({', '.join(header)}). Rename one of them."
-        )
+    tables.require_different(header, header, table.name)
     for line, row in rows:
         if len(row) != len(header):
             raise InputError(
@@ -150,9 +149,14 @@ def _separated(table: TableFile) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _parquet(table: TableFile) -> Iterator[tuple[dict[str, Any], str]]:
+    def choose(schema: pa.Schema) -> list[str]:
+        names: list[str] = schema.names
+        tables.require_different(names, names, table.name)
+        return names
+
     number = 0
     with table.binary() as file:
-        for batch in tables.record_batches(file, table.name, lambda schema: schema.names):
+        for batch in tables.record_batches(file, table.name, choose):
             for fields in batch.to_pylist():
                 number += 1
                 yield fields, f"{table.name}, row {number}"

@@ -17,7 +17,9 @@ def write_jsonl(records: Iterable[Mapping[str, Any]], path: str | Path) -> int:
 
     A file appears under its name only when the last record is written: an error in `records` leaves the old
     file, or none. Standard output is flushed after each record, so that a pipe's reader has it at once.
-    NaN and infinity are a ValueError, for JSON has neither. Raises InputError when the file can't be made.
+    Half of a UTF-16 pair, which UTF-8 can't hold, is written as its escape (\\ud83d), as it will have been
+    read. NaN and infinity are a ValueError, for JSON has neither. Raises InputError when the file can't be
+    made.
     """
     if str(path) == "-":
         return _write(records, sys.stdout, at_once=True)
@@ -28,7 +30,8 @@ def write_jsonl(records: Iterable[Mapping[str, Any]], path: str | Path) -> int:
 def _write(records: Iterable[Mapping[str, Any]], file: TextIO, at_once: bool) -> int:
     count = 0
     for record in records:
-        file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+        file.write(line.encode(errors="backslashreplace").decode())
         if at_once:
             file.flush()
         count += 1

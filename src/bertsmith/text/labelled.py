@@ -68,11 +68,12 @@ def read_rows(
     """Every row of a table, reduced to `columns`, each given by name or by its number from 1, and behind them
     those of the `optional` ones, None where there is no such column.
 
-    `header=False`: the first line of a CSV or TSV file is a row, and columns have numbers only. Rows may have
-    more columns than are asked for. `encoding`: of a file without a byte-order mark. `blank_lines`: plain
-    lines without text are rows too, so that rows are counted as lines are.
+    A row of CSV or TSV may lack columns that aren't asked for, and has no values behind the header's last.
+    `header=False`: the first line of a CSV or TSV file is a row, and columns have numbers only. `encoding`:
+    of a file without a byte-order mark. `blank_lines`: plain lines without text are rows too, so that rows
+    are counted as lines are.
     Raises InputError for a file that is missing, empty, broken or in another encoding, for a column that
-    isn't there, and for a row that is too short, with its line.
+    isn't there, and for a row that is too short or too long, with its line.
     """
     wanted = _Wanted(columns, header, optional, blank_lines)
     return list(_stream(path, wanted, format, encoding))
@@ -156,6 +157,8 @@ def _separated(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
         where = f"{table.name}, line {line}"
         if len(row) < needed:
             raise _too_short(row, needed, where, table.format)
+        if names is not None:
+            tables.require_no_more(row, names, where)
         optional = (row[index] if index < len(row) else None for index in more)
         yield Row((*(row[index] for index in picked), *optional), where)
 
@@ -231,7 +234,9 @@ def _parquet(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
         names = schema.names
         chosen.extend(names[find_column(column, names, table.name)] for column in wanted.columns)
         chosen.extend(name if name in names else None for name in wanted.optional)
-        return list(dict.fromkeys(name for name in chosen if name is not None))
+        read = list(dict.fromkeys(name for name in chosen if name is not None))
+        tables.require_different(names, read, table.name)  # Parquet is read by name
+        return read
 
     row = 0
     with table.binary() as file:

@@ -1,6 +1,6 @@
 """The typed settings of a corpus build, and the manifest that says what came of it."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
@@ -73,7 +73,7 @@ class SourceEntry(Strict):
 class Shard(Strict):
     """One Parquet file of a split."""
 
-    file: str
+    file: str = Field(pattern=r"^(train|heldout)-[0-9]+\.parquet$")  # nothing outside of the corpus's folder
     documents: int
     size: int
     sha256: str
@@ -102,7 +102,7 @@ class CorpusManifest(Strict):
     created_by: str
     licence: str
     settings: CorpusSettings
-    splits: dict[Split, SplitEntry]
+    splits: Annotated[dict[Split, SplitEntry], Field(min_length=2)]  # both of them
     skipped: Skipped
     sources: tuple[SourceEntry, ...]
 

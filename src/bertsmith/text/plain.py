@@ -40,20 +40,22 @@ def blocks(lines: Iterable[str]) -> Iterator[Text]:
 def wikiextractor(lines: Iterable[str]) -> Iterator[Text]:
     """Articles between <doc …> and </doc>, under Wikipedia's ids, without the line that repeats the title.
 
-    An article of a title alone is yielded empty, so that it is counted.
+    An article of a title alone is yielded empty, so that it is counted. Lines outside of articles are none.
     """
-    article, title, body = "", "", list[str]()
+    inside, article, title, body = False, "", "", list[str]()
     for line in lines:
         if line.startswith("<doc ") and (opening := DOC_OPENING.match(line)):
-            if article:  # its end is missing
+            if inside:  # its end is missing
                 yield from _article(article, title, body)
-            article, title, body = opening[1], html.unescape(opening[2] or ""), []
+            inside, article, title, body = True, opening[1], html.unescape(opening[2] or ""), []
+        elif not inside:
+            continue
         elif line.startswith("</doc>"):
             yield from _article(article, title, body)
-            article, body = "", []
+            inside = False
         else:
             body.append(line)
-    if article:  # the last one of a file that was cut
+    if inside:  # the last one of a file that was cut
         yield from _article(article, title, body)
 
 

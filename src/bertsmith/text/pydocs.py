@@ -69,7 +69,8 @@ def find_packages(source: str) -> list[Package]:
     Raises InputError for a package that isn't installed.
     """
     installed = _installed()
-    wanted = [_normalised(name) for name in source.removeprefix(PREFIX).split(",") if name.strip()]
+    names = source.removeprefix(PREFIX).split(",")
+    wanted = list(dict.fromkeys(_normalised(name) for name in names if name.strip()))
     for name in wanted:
         if name != STANDARD_LIBRARY and name not in installed:
             meant = did_you_mean(name, installed)
@@ -88,7 +89,10 @@ def read_page(source: int, id: str, path: Path) -> RawDocument:
 
 
 def _paragraphs(path: Path) -> Iterator[str]:
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError:  # removed since it was listed, or another user's
+        return
     if path.suffix != ".py":
         # METADATA: header lines, a blank line, then the package's description
         yield from prose(text.partition("\n\n")[2] if path.name == "METADATA" else text)

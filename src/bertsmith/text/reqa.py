@@ -44,7 +44,7 @@ def _read(path: Path, encoding: str) -> Any:
     with open_table(path, "json", encoding, {".json": "json"}, None) as table:
         try:
             return json.loads(table.stream.text())
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path.name} is not valid JSON ({error}). It may have been cut.") from error
 
 

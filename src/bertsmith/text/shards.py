@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bertsmith.errors import CorpusError
 from bertsmith.files import sha256
 from bertsmith.text.manifest import Shard, Split
 
@@ -63,9 +64,16 @@ class ShardWriter:
 
 
 def read_shard(path: Path) -> Iterator[pa.RecordBatch]:
-    """A shard's documents in order, a few hundred at a time; holds one row group."""
-    with pq.ParquetFile(path, pre_buffer=False) as table:
-        for group in range(
-            table.num_row_groups
-        ):  # one by one: a batch could otherwise span many of long documents
-            yield from table.iter_batches(batch_size=512, row_groups=[group], use_threads=False)
+    """A shard's documents in order, a few hundred at a time; holds one row group.
+
+    Raises CorpusError for a file that was altered so that it can't be read.
+    """
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as table:
+            # one by one: a batch could otherwise span many of long documents
+            for group in range(table.num_row_groups):
+                yield from table.iter_batches(
+                    batch_size=512, row_groups=[group], columns=SCHEMA.names, use_threads=False
+                )
+    except (pa.ArrowException, OSError) as error:
+        raise CorpusError(f"{path} was altered or is damaged ({error}). Build the corpus again.") from error

@@ -1,7 +1,7 @@
 """SOURCE arguments → the files and installed packages to read, in a stable order."""
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -33,7 +33,9 @@ def find_sources(sources: Sequence[str], settings: CorpusSettings) -> Found:
 
     A SOURCE is a file, a folder (searched through, hidden names left out), an address fsspec understands
     (s3://…, memory://…), or `pydocs:` with, optionally, names of packages behind the colon.
-    Raises InputError for a SOURCE that does not exist or holds no file.
+    Raises InputError for a SOURCE that does not exist or holds no file, and for what is neither file nor
+    folder in a folder: a link to a folder, which could lead in circles, a broken link, a pipe, whose writer
+    might never come.
     """
     found = Found()
     for source in sources:
@@ -50,24 +52,35 @@ def _find_files(source: str, settings: CorpusSettings, found: Found) -> list[Sou
     filesystem, root = _filesystem(source)
     try:
         if filesystem.isfile(root):
-            return [
-                SourceFile(PurePosixPath(root).name, source, filesystem, root, int(filesystem.size(root)))
-            ]
+            size = filesystem.size(root) or 0  # not every web server says
+            return [SourceFile(PurePosixPath(root).name, source, filesystem, root, int(size))]
         if not filesystem.isdir(root):
-            raise InputError(f"The source {source} does not exist.")
+            there = "is neither a file nor a folder" if filesystem.exists(root) else "does not exist"
+            raise InputError(f"The source {source} {there}.")
         listing = filesystem.find(root, detail=True)
     except OSError as error:
         raise InputError(f"The source {source} cannot be read: {error}.") from error
+    wanted = [path for path in sorted(listing) if _wanted(path[len(root.rstrip("/")) + 1 :], settings, found)]
+    _require_files(wanted, listing, filesystem)
     files = [
-        SourceFile(_name(root, path), source, filesystem, path, int(listing[path]["size"]))
-        for path in sorted(listing)
-        if _wanted(path[len(root.rstrip("/")) + 1 :], settings, found)
+        SourceFile(_name(root, path), source, filesystem, path, int(listing[path]["size"] or 0))
+        for path in wanted
     ]
     if not files:
         raise InputError(
             f"The folder {source} holds no file to read (hidden and excluded ones are left out)."
         )
     return files
+
+
+def _require_files(paths: Iterable[str], listing: Mapping[str, Any], filesystem: Any) -> None:
+    """Only what isn't listed as a file is looked at again, for a link to one is as good."""
+    for path in paths:
+        if listing[path]["type"] != "file" and not filesystem.isfile(path):
+            raise InputError(
+                f"{path} is no file but a link to a folder, a broken link, a pipe or the like. Name the "
+                "folder itself as a SOURCE, or leave this out with --exclude."
+            )
 
 
 def _filesystem(source: str) -> tuple[Any, str]:

@@ -90,8 +90,8 @@ class SourceStream:
 
     @property
     def looks_binary(self) -> bool:
-        """A NUL byte near the beginning and no byte-order mark that would explain it."""
-        return b"\0" in self.head[:8192] and self._marked_encoding() is None
+        """A NUL byte near the beginning, and neither a byte-order mark nor the encoding explains it."""
+        return b"\0" in self.head[:8192] and self._marked_encoding() is None and not self._is_wide
 
     def lines(self, limit: int) -> Iterator[str]:
         """Lines without their ends; one longer than `limit` characters is cut at a space.
@@ -128,10 +128,8 @@ class SourceStream:
     def chunks(self) -> Iterator[str]:
         """The text as it comes, line ends as \\n, `CHUNK` characters at a time at most; errors as `lines`."""
         encoding = self._marked_encoding() or self._settings.encoding
-        try:
-            bytes_to_text = codecs.getincrementaldecoder(encoding)(self._settings.encoding_errors)
-        except LookupError as error:
-            raise InputError(f"There is no encoding called {encoding!r}; try utf-8 or latin-1.") from error
+        _require_encoding(encoding)
+        bytes_to_text = codecs.getincrementaldecoder(encoding)(self._settings.encoding_errors)
         newlines = io.IncrementalNewlineDecoder(bytes_to_text, translate=True)
         fed, ended, chunk = 0, 0, self.head
         try:
@@ -157,6 +155,13 @@ class SourceStream:
             "latin-1, for one) or accept replacement characters (--encoding-errors replace)."
         )
 
+    @property
+    def _is_wide(self) -> bool:
+        """UTF-16 and UTF-32 write NUL bytes into any text."""
+        encoding = self._settings.encoding
+        _require_encoding(encoding)
+        return b"\0" in " ".encode(encoding)
+
     def _marked_encoding(self) -> str | None:
         return next((name for mark, name in BYTE_ORDER_MARKS if self.head.startswith(mark)), None)
 
@@ -179,6 +184,14 @@ class SourceStream:
             f"{self.file.name}: the {self.file.compression} archive is cut or damaged: reading failed "
             f"at byte {self.position:,} of {self.file.size:,} ({error}). Fetch it again or leave it out."
         )
+
+
+def _require_encoding(name: str) -> None:
+    """By decoding, for some of Python's codecs make bytes of bytes (base64) or text of text (rot13)."""
+    try:
+        b" ".decode(name, "replace")
+    except (LookupError, ValueError) as error:
+        raise InputError(f"There is no encoding called {name!r}; try utf-8 or latin-1.") from error
 
 
 def hash_of(file: SourceFile) -> str:

@@ -48,22 +48,33 @@ def json_records(lines: Iterable[str], name: str, advice: str) -> Iterator[tuple
 
 def separated(lines: Iterable[str], name: str, column: str, dialect: str) -> Iterator[Text]:
     """CSV with quotes as in RFC 4180, or TSV, where a quote is a letter like any other; a header first."""
-    rows = (row for _, row in separated_rows(lines, name, dialect))
-    header = next(rows, None)
-    if header is None:
+    rows = separated_rows(lines, name, dialect)
+    header = [field.strip() for field in next(rows, (0, []))[1]]
+    if not header:
         return
-    if column not in header:
-        raise _missing_column(name, column, header)
+    _require_one_column(header, name, column)
     at = header.index(column)
-    for number, row in enumerate(rows):
+    for number, (line, row) in enumerate(rows):
         if not row:
             continue
         if len(row) <= at:
             raise InputError(
-                f"{name}: expected {len(header)} columns in row {number + 1:,} after the header, "
-                f"found {len(row)}. Mend the row or remove it."
+                f"{name}, line {line}: expected {len(header)} columns, found {len(row)}. Mend the row or "
+                "remove it."
             )
+        require_no_more(row, header, f"{name}, line {line}")
         yield str(number), row[at]
+
+
+def require_no_more(row: Sequence[str], header: Sequence[str], where: str) -> None:
+    """Raises InputError for values behind the last column: where a separator in a text isn't quoted, the
+    rest of the text would be lost, or be taken for another column.
+    """
+    if len(row) > len(header) and any(field.strip() for field in row[len(header) :]):
+        raise InputError(
+            f"{where}: expected {len(header)} columns as in the header, found {len(row)}. Put a text that "
+            "holds the separator between quotes (in CSV), or remove the row."
+        )
 
 
 def separated_rows(lines: Iterable[str], name: str, dialect: str) -> Iterator[tuple[int, list[str]]]:
@@ -126,13 +137,25 @@ def _whole_parquet(name: str) -> Iterator[None]:
 
 
 def _check_column(schema: pa.Schema, name: str, column: str) -> None:
-    if column not in schema.names:
-        raise _missing_column(name, column, schema.names)
+    _require_one_column(schema.names, name, column)
     kind = schema.field(column).type
     while pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         raise InputError(f"{name}: expected text in the column {column!r}, found {kind}.")
+
+
+def _require_one_column(names: Sequence[str], name: str, column: str) -> None:
+    if column not in names:
+        raise _missing_column(name, column, names)
+    require_different(names, [column], name)
+
+
+def require_different(names: Sequence[str], read: Iterable[str], where: str) -> None:
+    """Raises InputError when one of the names that are `read` is that of several columns."""
+    for name in read:
+        if names.count(name) > 1:
+            raise InputError(f"{where}: several columns are called {name!r}. Rename all but one of them.")
 
 
 def _missing_column(where: str, column: str, columns: Iterable[str]) -> InputError:

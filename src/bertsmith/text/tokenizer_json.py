@@ -216,7 +216,7 @@ def read_tokenizer_json(path: Path) -> dict[str, Any]:
 def _parse_object(text: str, path: Path, what: str) -> dict[str, Any]:
     try:
         value = json.loads(text, object_pairs_hook=lambda pairs: _without_repeats(pairs, path))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # too many digits or brackets are errors of their own
         raise TokenizerError(
             f"{path} is not valid JSON ({error}). It may have been cut or altered."
         ) from error
