@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from model_folders import tiny_config
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertsmith.errors import InputError, ModelError
+from bertsmith.errors import InputError, ModelError, ResourceError
+from bertsmith.model import adapter
 from bertsmith.model.adapter import load_adapter, save_adapter
 from bertsmith.model.bert import Bert
 from bertsmith.model.lora import TARGETS, add_lora, lora_settings, lora_tensors
@@ -236,3 +238,13 @@ def test_a_second_adapter_is_refused_and_the_first_stays(folder: Path) -> None:
     with pytest.raises(ModelError, match="has LoRA already"):
         load_adapter(folder, model)
     assert all(torch.equal(before[name], tensor) for name, tensor in lora_tensors(model).items())
+
+
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(adapter, "save_file", full)
+    with pytest.raises(ResourceError, match="The disk is full"):
+        save_adapter(tmp_path / "adapter", adapted_bert())
+    assert list(tmp_path.iterdir()) == []

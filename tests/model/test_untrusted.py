@@ -7,14 +7,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import safetensors
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from bertsmith.errors import ModelError
+from bertsmith.model import untrusted
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder, read_checkpoint
 from bertsmith.model.untrusted import plain_file
@@ -209,6 +212,27 @@ def test_reading_tensors_takes_little_more_memory_than_the_tensors(tmp_path: Pat
     read, taken = map(int, subprocess.check_output(command, text=True).split())
     assert read == 64 << 20
     assert taken < 1.4 * read  # mapped and copied at once it was twice that
+
+
+def test_many_small_tensors_are_not_many_readings_of_the_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A header of 16 MB may hold 100,000 names: parsed once for each it would take hours."""
+    written = {f"t{n}": torch.full((2,), float(n)) for n in range(50)} | {
+        "large": torch.ones(untrusted.LARGE)
+    }
+    save_file(written, tmp_path / "t.safetensors")
+    opened, really_open = [], safetensors.safe_open
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        opened.append(arguments)
+        return really_open(*arguments, **options)
+
+    monkeypatch.setattr(safetensors, "safe_open", counted)
+    read = untrusted.read_tensors(tmp_path / "t.safetensors")
+    assert all(torch.equal(read[name], tensor) for name, tensor in written.items())
+    assert read.keys() == written.keys()
+    assert len(opened) == 3  # for the sizes, the large one, the others
 
 
 def test_a_pickle_is_not_opened_but_pointed_to_import(foreign_folder: Path) -> None:

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bertsmith.errors import ModelError
-from bertsmith.files import atomic_folder, write_json
+from bertsmith.files import atomic_folder, tensors_written_to, write_json
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.model.lora import (
@@ -99,7 +99,7 @@ def save_adapter(
     `heads` are tensors trained beside it under Hugging Face's names (`classifier.weight`); PEFT then opens
     the folder on a model with that head, and without them on a bare encoder. `base_model` is noted for
     people and PEFT. Raises ModelError when there is no LoRA or a value is not finite; InputError when the
-    folder exists and `replace` is False.
+    folder exists and `replace` is False; ResourceError when the disk is full.
     """
     settings = lora_settings(model)
     if settings is None:
@@ -128,7 +128,8 @@ def save_adapter(
         "inference_mode": True,
     }
     with atomic_folder(Path(folder), replace=replace) as partial:
-        save_file(ready, partial / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        with tensors_written_to(partial / ADAPTER_WEIGHTS):
+            save_file(ready, partial / ADAPTER_WEIGHTS, metadata={"format": "pt"})
         write_json(partial / ADAPTER_CONFIG, written)
 
 

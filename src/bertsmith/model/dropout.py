@@ -32,7 +32,7 @@ class Dropout(nn.Module):
         """Of x's shape and type: 0 for what is dropped, and the scale for what is kept."""
         if x.device.type != "cpu":
             return F.dropout(torch.ones_like(x), self.probability)
-        dropped = round(self.probability * 256)
+        dropped = min(round(self.probability * 256), 255)  # something must be left to scale
         return keep_mask(x, dropped).mul_(256 / (256 - dropped))
 
     def extra_repr(self) -> str:

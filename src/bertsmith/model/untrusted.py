@@ -5,6 +5,7 @@ Names and sizes are checked before a byte is parsed, so that a small hostile fil
 
 import json
 import stat
+from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 from bertsmith.errors import ModelError
 
 MAX_SETTINGS_BYTES = 4 << 20  # a config.json with 100,000 labels has 3 MB
+LARGE = 1 << 18  # values of a tensor that is worth a mapping of its own
 MAX_HEADER_BYTES = 16 << 20  # names and shapes of BERT-large's tensors take 0.1 MB
 
 
@@ -61,15 +63,18 @@ def read_settings(path: Path) -> dict[str, Any]:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Every tensor of a safetensors file, copied into memory: the file may then be replaced or removed.
 
-    Opened anew for each, the largest first: what is mapped counts as memory until it is closed, and so the
-    peak is hardly above the tensors themselves instead of twice that. Raises ModelError when the header is
-    too large or the file is cut, altered or in another format.
+    Opened anew for each large one, the largest first: what is mapped counts as memory until it is closed, and
+    so the peak is hardly above the tensors themselves instead of twice that. The small ones come together,
+    or a hostile header of 100,000 names would be parsed as often. Raises ModelError when the header is too
+    large or the file is cut, altered or in another format.
     """
     _check_header_size(path)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             sizes = {name: prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        copies = {name: _copy_of(path, name) for name in sorted(sizes, key=lambda name: -sizes[name])}
+        large = sorted((name for name in sizes if sizes[name] >= LARGE), key=lambda name: -sizes[name])
+        copies = {name: tensor for one in large for name, tensor in _copies(path, [one])}
+        copies |= _copies(path, [name for name in sizes if sizes[name] < LARGE])
     except safetensors.SafetensorError as error:
         raise ModelError(
             f"{path} is not a whole safetensors file ({error}). It may have been cut or altered."
@@ -77,10 +82,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return {name: copies[name] for name in sizes}
 
 
-def _copy_of(path: Path, name: str) -> Tensor:
+def _copies(path: Path, names: Iterable[str]) -> list[tuple[str, Tensor]]:
     with safetensors.safe_open(path, framework="pt") as file:
-        tensor: Tensor = file.get_tensor(name).clone()
-    return tensor
+        return [(name, file.get_tensor(name).clone()) for name in names]
 
 
 def _check_header_size(path: Path) -> None:
