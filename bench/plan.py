@@ -55,8 +55,8 @@ def _row(size: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def _round(size: str, options: argparse.Namespace) -> dict[str, float]:
     """A plan and a run, in a folder of their own."""
+    from bertsmith.planning.plan import plan
     from bertsmith.training.log import RunLog
-    from bertsmith.training.plan import plan
     from bertsmith.training.pretrain import pretrain
 
     with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,19 @@ REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "bertsmith"
 
 # A file imports from its own layer and from those before it (see docs/flow.md).
-LAYERS = ("base", "text", "data", "model", "metrics", "tasks", "training", "inference", "serving", "cli")
+LAYERS = [
+    "base",
+    "text",
+    "data",
+    "model",
+    "metrics",
+    "tasks",
+    "training",
+    "planning",
+    "inference",
+    "serving",
+    "cli",
+]
 LONE_MODULES = {
     "arrays": "base",
     "errors": "base",
@@ -22,7 +34,7 @@ LONE_MODULES = {
     "validation": "base",
     "__main__": "cli",
 }
-STRANGERS = {("training", "serving"), ("serving", "training")}
+STRANGERS = {("training", "serving"), ("serving", "training"), ("inference", "planning")}
 ORACLES = {"transformers", "sentence_transformers", "datasets", "peft", "seqeval"}
 NAMES_THAT_SAY_NOTHING = {"util", "utils", "helper", "helpers", "common", "misc"}
 MACHINE_PATH = re.compile(r"(?<![\w.~:/-])/(?:work|root|home|Users|mnt|scratch)/\w+")

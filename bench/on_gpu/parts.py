@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from bertsmith.model.operations import encoder_operations
+from bertsmith.planning.this_accelerator import memory_bandwidth
 from bertsmith.training.hardware import matmul_flops
-from bertsmith.training.this_accelerator import memory_bandwidth
 from on_gpu import model_checks, ours, theirs, work
 from on_gpu.checks import Check, parts
 from on_gpu.kernels import largest_kernels, profile_step

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bertsmith.model.config import BertConfig, preset
     from bertsmith.model.legacy import import_legacy
     from bertsmith.model.locate import locate_model
+    from bertsmith.planning.plan import plan
     from bertsmith.tasks.pretraining import PretrainingModel
     from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
     from bertsmith.text.corpus import Corpus, CorpusSettings, build_corpus
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from bertsmith.text.vocabulary import VocabularySettings, train_tokenizer
     from bertsmith.training.finetune import FinetuneResult, finetune
     from bertsmith.training.hardware import Hardware
-    from bertsmith.training.plan import plan
     from bertsmith.training.pretrain import pretrain
     from bertsmith.training.recipe import Recipe, read_recipe
     from bertsmith.training.tune import TuneResult, tune
@@ -79,7 +79,7 @@ _MODEL = {
 _RUN = {
     "Recipe": "bertsmith.training.recipe",
     "read_recipe": "bertsmith.training.recipe",
-    "plan": "bertsmith.training.plan",
+    "plan": "bertsmith.planning.plan",
     "pretrain": "bertsmith.training.pretrain",
     "finetune": "bertsmith.training.finetune",
     "FinetuneResult": "bertsmith.training.finetune",

@@ -10,11 +10,11 @@ import torch
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import make_config
+from bertsmith.planning.accelerators import Accelerator
+from bertsmith.planning.fitting import largest_micro_batch, memory_warnings
 from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.training.accelerators import Accelerator
 from bertsmith.training.checkpoint import Progress, TrainingState, save_training_state
 from bertsmith.training.distributed import Ranks
-from bertsmith.training.fitting import largest_micro_batch, memory_warnings
 from bertsmith.training.machine import Machine
 from bertsmith.training.optimizer import make_optimizer, optimizer_tensors
 from bertsmith.training.recipe import Recipe, check_recipe

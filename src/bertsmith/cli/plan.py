@@ -6,7 +6,7 @@ from bertsmith.cli.options import Flag
 from bertsmith.training import units
 
 if TYPE_CHECKING:
-    from bertsmith.training.plan import Plan
+    from bertsmith.planning.plan import Plan
 
 
 def plan(
@@ -50,7 +50,7 @@ def plan(
     bertsmith plan bert-base model.size=small --tokens 3e9 --hardware rtx-4090
     """
     from bertsmith.cli.screen import print_json
-    from bertsmith.training.plan import plan as make_plan
+    from bertsmith.planning.plan import plan as make_plan
 
     made = make_plan(
         recipe, *overrides, hardware=hardware, gpus=gpus, price_per_hour=price_per_hour, tokens=tokens

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from machines import PLAIN
 
 from bertsmith.errors import InputError
-from bertsmith.training import hardware, this_accelerator
-from bertsmith.training.accelerators import Accelerator, accelerators, entry_for_here, find_accelerator
+from bertsmith.planning import this_accelerator
+from bertsmith.planning.accelerators import Accelerator, accelerators, entry_for_here, find_accelerator
+from bertsmith.planning.this_accelerator import measure_here, memory_bandwidth
+from bertsmith.training import hardware
+from bertsmith.training.hardware import Hardware
 from bertsmith.training.settings import HardwareSettings
-from bertsmith.training.this_accelerator import measure_here, memory_bandwidth
 
 TWO = Accelerator("two", "two", "", "", {256: 0.4, 768: 0.6})
 
@@ -49,7 +50,9 @@ def test_this_machine_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     monkeypatch.setattr(this_accelerator, "_CPU_BYTES", 2**20)
     monkeypatch.setattr(hardware, "_CPU_SIZE", 64)
-    found = measure_here(HardwareSettings(threads=3), replace(PLAIN, memory_available=5 * 10**9))
+    found = measure_here(
+        HardwareSettings(threads=3), replace(Hardware.detect(), gpus=(), memory_available=5 * 10**9)
+    )
     assert (found.name, found.memory, found.precision) == ("here-cpu", 5e9, "float32")
     assert found.peak > 0
     assert found.is_here and not find_accelerator("h100").is_here

@@ -89,5 +89,5 @@ def _entry(name: str, **measured: Any) -> Accelerator:
 
 @cache
 def _table() -> dict[str, dict[str, Any]]:
-    path = resources.files("bertsmith.training").joinpath("accelerators.toml")
+    path = resources.files("bertsmith.planning").joinpath("accelerators.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -16,8 +16,8 @@ Loading data is not in it: it happens beside the training, hundreds of times as 
 from dataclasses import dataclass
 
 from bertsmith.model.config import BertConfig
-from bertsmith.training.accelerators import Accelerator
-from bertsmith.training.workload import StepAmounts
+from bertsmith.planning.accelerators import Accelerator
+from bertsmith.planning.workload import StepAmounts
 
 # Of a published bandwidth, what large copies and collectives reach in practice.
 _REACHED = 0.8

@@ -7,9 +7,9 @@ import pytest
 from published_runs import Published, PublishedRun, published
 
 from bertsmith.model.config import preset
-from bertsmith.training.plan import ERROR, plan
-from bertsmith.training.step_cost import Implementation, operations_by_part
-from bertsmith.training.workload import StepAmounts
+from bertsmith.planning.plan import ERROR, plan
+from bertsmith.planning.step_cost import Implementation, operations_by_part
+from bertsmith.planning.workload import StepAmounts
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
 RUNS = list(published())

@@ -9,10 +9,10 @@ from typing import Any
 
 from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import preset
+from bertsmith.planning.accelerators import Accelerator
+from bertsmith.planning.step_cost import Implementation, step_parts
+from bertsmith.planning.workload import StepAmounts
 from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.training.accelerators import Accelerator
-from bertsmith.training.step_cost import Implementation, step_parts
-from bertsmith.training.workload import StepAmounts
 
 _SPECIAL, _MASKED = 3, 0.15
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bertsmith.training.accelerators import Accelerator
+from bertsmith.planning.accelerators import Accelerator
+from bertsmith.planning.plan_inputs import PlanInputs
+from bertsmith.planning.step_cost import Part, step_parts
+from bertsmith.planning.workload import PhaseWork, StepAmounts, steps_of_phases
 from bertsmith.training.machine import Machine
-from bertsmith.training.plan_inputs import PlanInputs
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.step_cost import Part, step_parts
-from bertsmith.training.workload import PhaseWork, StepAmounts, steps_of_phases
 
 _SECONDS_OF_AN_HOUR = 3600
 _COPY_BANDWIDTH = 4e9  # bytes a second, assumed: a checkpoint's copy, written beside the training

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from bertsmith.planning.accelerators import Accelerator, accelerators
 from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.training.accelerators import Accelerator, accelerators
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.step_memory import step_memory, tokens_at_once

@@ -11,17 +11,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from bertsmith.data.batch import Sequences
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.model.config import BertConfig, make_config, preset
-from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
-from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.training.accelerators import Accelerator
-from bertsmith.training.step_cost import (
+from bertsmith.planning.accelerators import Accelerator
+from bertsmith.planning.step_cost import (
     Implementation,
     Part,
     exchange_seconds,
     operations_by_part,
     step_parts,
 )
-from bertsmith.training.workload import StepAmounts
+from bertsmith.planning.workload import StepAmounts
+from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
+from bertsmith.text.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(495))]
 TOKENIZER = Tokenizer.from_pieces(PIECES, lowercase=True)

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 import torch
 
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.training.accelerators import HERE, Accelerator, find_accelerator
+from bertsmith.planning.accelerators import HERE, Accelerator, find_accelerator
+from bertsmith.planning.fitting import memory_warnings
+from bertsmith.planning.plan_inputs import find_inputs
+from bertsmith.planning.run_cost import RunCost
+from bertsmith.planning.step_cost import Part
+from bertsmith.planning.this_accelerator import measure_here
+from bertsmith.planning.workload import PhaseWork
 from bertsmith.training.distributed import Ranks
-from bertsmith.training.fitting import memory_warnings
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import CPU_MICRO_BATCH, CUDA_MICRO_BATCH, Machine
-from bertsmith.training.plan_inputs import find_inputs
 from bertsmith.training.recipe import Recipe, read_recipe
-from bertsmith.training.run_cost import RunCost
-from bertsmith.training.step_cost import Part
 from bertsmith.training.step_memory import Memory, checkpoint_bytes, step_memory, tokens_at_once
-from bertsmith.training.this_accelerator import measure_here
 from bertsmith.training.units import counted
-from bertsmith.training.workload import PhaseWork
 
 # How far a prediction may be off. The largest miss among published runs that no share was taken from is 13 %
 # (docs/plan.md), and a share of one model is taken for others; of this machine the rest is measured now. A

@@ -5,7 +5,7 @@ import time
 
 import torch
 
-from bertsmith.training.accelerators import Accelerator, entry_for_here
+from bertsmith.planning.accelerators import Accelerator, entry_for_here
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import set_up_machine
 from bertsmith.training.settings import HardwareSettings

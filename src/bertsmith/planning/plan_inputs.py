@@ -11,10 +11,10 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import config_from_hugging_face
 from bertsmith.model.locate import locate_model
 from bertsmith.model.untrusted import plain_file, read_settings
+from bertsmith.planning.workload import StepAmounts, full_step, sampled_step
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.text.tokenizer import Tokenizer
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.workload import StepAmounts, full_step, sampled_step
 
 
 @dataclass(frozen=True)
