@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("lancedb")
 
 from bertsmith.cli.main import main
-from bertsmith.cli.search import _window
+from bertsmith.cli.search import _passage, _window
 from bertsmith.inference.search import Hit
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
@@ -144,3 +144,10 @@ def test_a_long_passage_is_shown_from_a_little_before_its_first_match() -> None:
     start, end = _window(hit)
     assert start < 1500 and end >= 1506 and end - start <= 600
     assert text[start - 1] == " "
+
+
+def test_a_document_does_not_steer_the_terminal_and_marks_stay_in_place() -> None:
+    text = "\x0c\x1b[2Jold\x07 tea\nhere"
+    shown = _passage(Hit(1.0, "a", "a", "", text, 0, len(text), 1, ((5, 8),), {}))
+    assert shown.plain == "  [2Jold  tea\nhere"
+    assert [shown.plain[span.start : span.end] for span in shown.spans if span.style] == ["old"]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -202,6 +203,28 @@ def test_unfinished_parts_are_refused_without_resume(embedder: Embedder, table: 
     interrupted(embedder, table, tmp_path / "v.parquet")
     with pytest.raises(InputError, match=r"v.parquet.parts holds the parts of an unfinished job. --resume"):
         run(embedder, table, tmp_path / "v.parquet")
+
+
+def test_of_two_jobs_at_one_file_the_second_is_told_of_the_first(
+    embedder: Embedder, table: Path, tmp_path: Path
+) -> None:
+    refused = list[str]()
+
+    def again(count: object) -> None:
+        if not refused:
+            with pytest.raises(InputError, match=f"is being written to by process {os.getpid()}") as error:
+                run(
+                    Embedder(embedder.folder, query_prefix="new "),
+                    table,
+                    tmp_path / "v.parquet",
+                    kind="query",
+                )
+            refused.append(str(error.value))
+
+    run(embedder, table, tmp_path / "v.parquet", watch=again)
+    assert refused
+    assert read_about(tmp_path / "v.parquet").kind == "document"
+    assert sorted(tmp_path.iterdir()) == sorted([table, tmp_path / "v.parquet"])
 
 
 @pytest.mark.parametrize(

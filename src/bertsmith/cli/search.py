@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from bertsmith.inference.search import Hit
 
+# A blank for each: documents must not steer the terminal, and rich would take some of them away without
+# moving the marks.
+_CONTROL = {code: " " for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 _SHOWN = 600  # characters of a passage; --json has all of it
 
 
@@ -89,7 +92,7 @@ def _passage(hit: "Hit") -> "Text":
     from rich.text import Text
 
     start, end = _window(hit)
-    text = Text(hit.text[start:end])
+    text = Text(hit.text[start:end].translate(_CONTROL))
     for begin, stop in hit.matches:
         if start <= begin and stop <= end:
             text.stylize("bold yellow", begin - start, stop - start)

@@ -10,14 +10,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from bertsmith.errors import InputError
-from bertsmith.files import sha256
+from bertsmith.files import make_folder, sha256
 from bertsmith.inference.embedder import Embedded, Embedder, Kind
+from bertsmith.inference.index_lock import sole_writer
 from bertsmith.inference.shard_folder import ShardFolder, require_same
 from bertsmith.inference.shard_rows import ShardedRows
 from bertsmith.inference.vector_file import ROWS, About, decode, encode, read_about, vector_table
 from bertsmith.inference.vectors import Int8Ranges, Loss, Precision, Vectors, loss
 from bertsmith.text.columns import LABELS, guess_columns
-from bertsmith.text.labelled import read_column_names, stream_rows
+from bertsmith.text.labelled import Row, read_column_names, stream_rows
 from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
 
 SHARD_ROWS = 4096
@@ -75,7 +76,7 @@ def embed_file(
     a finished file of the same rows and settings is left as it is. With `engine` "ray" a cluster computes the
     shards, and this process reads the rows and writes. Memory: `shard_rows` vectors and the ids of three
     shards; on a cluster, of all shards of a round (see ray_engine). Raises InputError for a file that exists,
-    other rows or settings, and rows that can't be read.
+    other rows or settings, rows that can't be read, and parts that another process is writing.
     """
     if shard_rows < 1:
         raise InputError(f"A shard has 1 row or more, found --shard-rows {shard_rows}.")
@@ -88,9 +89,23 @@ def embed_file(
     found = stream_rows(input, columns, header=header, format=format)
     if parts.out.exists():
         return _finished(parts, ShardedRows(found, shard_rows))
-    parts.open(resume)
+    make_folder(parts.folder)
+    with sole_writer(parts.folder):
+        parts.open(resume)
+        return _finish(embedder, found, parts, kind, engine, watch)
+
+
+def _finish(
+    embedder: Embedder,
+    found: Iterator[Row],
+    parts: ShardFolder,
+    kind: Kind,
+    engine: Engine,
+    watch: Watch | None,
+) -> EmbeddingResult:
+    """The shards that aren't there, then the file of all."""
     hashes, texts, tokens = parts.done()
-    rows = ShardedRows(found, shard_rows, hashes)
+    rows = ShardedRows(found, parts.shard_rows, hashes)
     try:
         computed, cost = _embed(embedder, rows, parts, kind, engine, watch)
         parts.join(rows.shards, rows.sha256)

@@ -14,7 +14,7 @@ LOCK = ".lock"
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Raises InputError naming the process that is writing to the index already, ResourceError if none may.
+    """Raises InputError naming the process that is writing to the folder already, ResourceError if none may.
 
     The file with the writer's number stays behind, its lock doesn't: after SIGKILL, a crash or a power cut
     the next writer finds it free. Readers take no lock.
@@ -27,7 +27,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
             file.seek(0)
             raise InputError(
                 f"{folder} is being written to by process {file.read().strip() or 'unknown'}. "
-                "Wait until it has ended: an index has one writer and any number of readers."
+                "Wait until it has ended: there can be one writer at a time."
             ) from error
         if not _is_still(path, file):
             raise InputError(f"{folder} was removed by another process a moment ago. Run this again.")

@@ -42,8 +42,9 @@ class ShardFolder:
         return self.out.with_name(f"{self.out.name}.parts")
 
     def open(self, resume: bool) -> None:
-        """Raises InputError when there are parts of another job, or any without `resume`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """In a folder that is there. Raises InputError when it holds another job's parts, or any without
+        `resume`.
+        """
         if not self.shards():
             self.note(self.about)
             return
