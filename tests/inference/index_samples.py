@@ -76,7 +76,7 @@ def sentences(seed: int, count: int) -> str:
 def content(index: Index) -> dict[str, tuple[object, ...]]:
     """Every row by its id, vectors rounded: what two indexes of the same documents have in common."""
     rows: dict[str, tuple[object, ...]] = {}
-    for batch in index._table.scan(index._table.table.schema.names):
+    for batch in index._committed.table.scan(index._committed.table.table.schema.names):
         for row in batch.to_pylist():
             assert row["id"] not in rows, "a passage stands twice"
             row["vector"] = tuple(np.round(row["vector"], 5).tolist())

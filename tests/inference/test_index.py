@@ -35,7 +35,11 @@ def build(docs: Path, embedder: WordEmbedder | None = None, **settings: object) 
 
 def test_every_row_is_a_piece_of_its_source_with_its_line_and_vector(docs: Path) -> None:
     index, embedder = build(docs), WordEmbedder()
-    rows = [row for batch in index._table.scan(index._table.table.schema.names) for row in batch.to_pylist()]
+    rows = [
+        row
+        for batch in index._committed.table.scan(index._committed.table.table.schema.names)
+        for row in batch.to_pylist()
+    ]
     assert {row["document_id"] for row in rows} == {f"docs/{name}" for name in TEXTS}
     assert len(rows) > len(TEXTS)
     for row in rows:

@@ -18,7 +18,7 @@ from bertsmith.inference import index_lock, index_writer
 from bertsmith.inference.index import Index
 from bertsmith.inference.index_lock import sole_writer
 from bertsmith.inference.index_manifest import MANIFEST, IndexModel
-from bertsmith.inference.index_writer import create_index
+from bertsmith.inference.index_writer import create_index, writing
 from bertsmith.inference.passage_table import PassageTable
 
 MODEL = IndexModel(name="none", sha256="", dimension=16)
@@ -107,9 +107,15 @@ def test_all_that_a_commit_names_was_forced_to_disk_before(
     flushed |= set(index.path.rglob("*"))
     monkeypatch.setattr(index_writer, "flush", noted)
     monkeypatch.setattr(index_writer, "write_index_manifest", commit)
+    with writing(index.path) as writer:
+        writer.remove({"docs/a.txt"})  # and the writer dies
+    flushed |= set(index.path.rglob("*"))  # what it left is never named
+    with writing(index.path) as writer:
+        writer.commit()  # of the version that undoes it
+    assert commits == 1
     write_files(docs, {"a.txt": sentences(3, 3)})
     index = build(docs)
-    assert commits >= 3
+    assert commits >= 4
     monkeypatch.undo()
     assert content(index) == content(
         Index.build([docs], docs.parent / "fresh", embedder=WordEmbedder(), passages=SETTINGS)

@@ -42,7 +42,7 @@ def found(index: Index, query: str, **how: object) -> list[str]:
 
 def test_vector_search_is_the_order_of_the_cosines(index: Index) -> None:
     query = "old dog sleeps"
-    rows = [row for batch in index._table.scan(["id", "vector"]) for row in batch.to_pylist()]
+    rows = [row for batch in index._committed.table.scan(["id", "vector"]) for row in batch.to_pylist()]
     cosines = np.array([row["vector"] for row in rows]) @ WordEmbedder().queries([query])[0]
     hits = index.search(query, k=100, mode="vector")
     assert [hit.score for hit in hits] == pytest.approx(sorted(cosines, reverse=True), abs=1e-5)
@@ -62,6 +62,12 @@ def test_a_query_is_words_and_has_no_syntax(index: Index, query: str) -> None:
     for mode in ("text", "hybrid", "vector"):
         index.search(query, mode=mode)  # type: ignore[arg-type]
     assert found(index, "O'Brien", mode="text") == ["docs/dogs.txt"]
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "text"])
+def test_a_query_of_bytes_that_are_no_text_finds_what_the_rest_of_it_does(index: Index, mode: str) -> None:
+    found = index.search("cat \udcff", mode=mode)  # type: ignore[arg-type]
+    assert any("cat" in hit.text.lower() for hit in found)
 
 
 def test_hybrid_is_the_fusion_of_both_rankings(index: Index) -> None:
@@ -163,7 +169,9 @@ def test_a_reranker_decides_over_the_candidates(index: Index) -> None:
     assert asked == [("cat", index.info.rows)]
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert hits[0].score == max(len(hit.text) for hit in index.search("cat", k=100, mode="vector"))
-    with pytest.raises(InputError, match="gave 1 scores for"):
+    with pytest.raises(InputError, match="Expected as many, each a finite number"):
+        index.search("cat", rerank=lambda query, passages: [float("nan")] * len(passages))
+    with pytest.raises(InputError, match="gave 1 scores"):
         index.search("cat", rerank=lambda query, passages: [1.0])
 
 

@@ -14,6 +14,7 @@ from bertsmith.text.passages import Passage, PassageSettings, passages
 from bertsmith.text.ray_engine import Engine, ordered_by_ray
 from bertsmith.text.workers import ordered
 
+_SPECIAL = 2  # tokens of [CLS] and [SEP]
 CHARACTERS_OF_A_TOKEN = 4  # in English; only how large shards come out hangs on it
 
 
@@ -44,12 +45,19 @@ def cut_and_embed(
 ) -> Cut:
     """`documents`: title and text of each."""
     cut = [passages(text, embedder.tokenizer, settings) for _, text in documents]
-    read = [
-        _read(title, passage.text)
-        for (title, _), found in zip(documents, cut, strict=True)
-        for passage in found
-    ]
+    titles = _short([title for title, _ in documents], embedder, settings)
+    read = [_read(title, each.text) for title, found in zip(titles, cut, strict=True) for each in found]
     return Cut(cut, embedder.documents(read))
+
+
+def _short(titles: Sequence[str], embedder: TextEmbedder, settings: PassageSettings) -> list[str]:
+    """As much of each title as leaves room for the passage, but for what the next one repeats of it."""
+    room = max(embedder.max_length - _SPECIAL - settings.tokens, settings.overlap)
+    pieces = embedder.tokenizer.encode_pieces(titles)
+    return [
+        title[: each.offsets[room][0]] if len(each.ids) > room else title
+        for title, each in zip(titles, pieces, strict=True)
+    ]
 
 
 def _shards(documents: Iterable[Document], size: int, settings: PassageSettings) -> Iterator[list[Document]]:

@@ -1,8 +1,9 @@
 """Index: a folder of passages to be searched by meaning and by words, kept in step with its sources."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from bertsmith.errors import InputError
 from bertsmith.inference.index_build import Changes, remove_documents, update
@@ -16,8 +17,17 @@ from bertsmith.progress import Progress
 from bertsmith.text.documents import Documents, DocumentSettings
 from bertsmith.text.passages import PassageSettings
 from bertsmith.text.ray_engine import Engine, require_engine
+from bertsmith.text.tokenizer import without_surrogates
 
 _SPECIAL = 2  # tokens of [CLS] and [SEP]
+Answer = TypeVar("Answer")
+
+
+class _Committed(NamedTuple):
+    """What one commit left, so that no reader has the table of one and the columns of another."""
+
+    manifest: IndexManifest
+    table: PassageTable
 
 
 class Index:
@@ -37,8 +47,7 @@ class Index:
         self.path = path
         self.changes: Changes | None = None  # what the last build or add did
         self._embedder, self._identity = embedder, identity
-        self._manifest = read_index_manifest(path)
-        self._table = PassageTable.open(path, self._manifest.version)
+        self._committed = _last_commit(path)
         self._rerankers: dict[str, Reranker] = {}
 
     @classmethod
@@ -121,45 +130,50 @@ class Index:
         pairs, or a callable (query, passages) -> scores, that orders the 50 best anew.
         Raises InputError for an empty query, a filter that can't be used, and a damaged index.
         """
+        query = without_surrogates(query)  # what a terminal makes of bytes that are no UTF-8
         check_question(query, k, mode)
         self.refresh()
         vector = None if mode == "text" else self._checked_embedder().queries([query])[0]
         question = Question(query, vector, k, mode, where)
         scores = self._reranker(rerank) if isinstance(rerank, str) else rerank
-        try:
-            return find(self._table, self._manifest, question, scores)
-        except InputError:
-            # Unless a writer has cleaned up meanwhile behind the version that was read, it is as it says.
-            if not self.refresh():
-                raise
-            return find(self._table, self._manifest, question, scores)
+        return self._read(lambda seen: find(seen.table, seen.manifest, question, scores))
 
     def refresh(self) -> bool:
         """Sees what was committed since; every search does it. Returns whether there was anything."""
-        manifest = read_index_manifest(self.path)
-        if manifest == self._manifest:
-            return False
-        if manifest.version != self._manifest.version:
-            self._table = PassageTable.open(self.path, manifest.version)
-        self._manifest = manifest
-        return True
+        before = self._committed
+        self._committed = _last_commit(self.path, before)
+        return self._committed is not before
 
     @property
     def info(self) -> IndexManifest:
         """Model, settings, columns of metadata, counts, and the approximate index with its recall."""
         self.refresh()
-        return self._manifest
+        return self._committed.manifest
 
     def verify(self) -> int:
         """Reads every row; returns how many. Raises InputError when the index is damaged."""
         self.refresh()
-        rows: int = sum(batch.num_rows for batch in self._table.scan(self._table.table.schema.names))
-        if rows != self._manifest.rows:
+        return self._read(self._counted)
+
+    def _counted(self, seen: _Committed) -> int:
+        rows: int = sum(batch.num_rows for batch in seen.table.scan(seen.table.table.schema.names))
+        if rows != seen.manifest.rows:
             raise InputError(
-                f"The index {self.path} is damaged: index.json counts {self._manifest.rows:,} passages, the "
+                f"The index {self.path} is damaged: index.json counts {seen.manifest.rows:,} passages, the "
                 f"table has {rows:,}. Take it from a copy, or remove the folder and build it again."
             )
         return rows
+
+    def _read(self, read: Callable[[_Committed], Answer]) -> Answer:
+        """Once more where a writer has cleaned up meanwhile behind the version that was read."""
+        seen = self._committed
+        try:
+            return read(seen)
+        except InputError:
+            self.refresh()
+            if self._committed is seen:
+                raise
+            return read(self._committed)
 
     def _update(
         self,
@@ -172,7 +186,8 @@ class Index:
         is_new: bool = False,
     ) -> Changes:
         embedder = self._checked_embedder()
-        _require_room(self._manifest.passages, embedder, self._manifest.model.name)
+        noted = self._committed.manifest
+        _require_room(noted.passages, embedder, noted.model.name)
         with writing(self.path) as writer:
             try:
                 self.changes = update(
@@ -194,7 +209,7 @@ class Index:
         return self.changes
 
     def _checked_embedder(self) -> TextEmbedder:
-        noted = self._manifest.model
+        noted = self._committed.manifest.model
         if self._embedder is None:
             self._embedder = open_embedder(noted.name)
         if self._identity is None:
@@ -203,7 +218,7 @@ class Index:
         return self._embedder
 
     def _require_settings(self, model: str | None, passages: PassageSettings | None) -> None:
-        noted = self._manifest
+        noted = self._committed.manifest
         if model is not None and model != noted.model.name and self._identity is None:
             self._embedder = self._embedder or open_embedder(model)
             self._identity = identify(model, self._embedder)
@@ -218,6 +233,21 @@ class Index:
         if name not in self._rerankers:
             self._rerankers[name] = open_reranker(name)
         return self._rerankers[name]
+
+
+def _last_commit(path: Path, before: _Committed | None = None) -> _Committed:
+    """`before` itself where nothing was committed since. A writer may commit and clean up between the reading
+    of the version and its opening: then there is a newer one.
+    """
+    manifest = read_index_manifest(path)
+    if before is not None and manifest.version == before.manifest.version:
+        return before if manifest == before.manifest else before._replace(manifest=manifest)
+    try:
+        return _Committed(manifest, PassageTable.open(path, manifest.version))
+    except InputError:
+        if read_index_manifest(path).version == manifest.version:
+            raise
+        return _last_commit(path)
 
 
 def _create(

@@ -4,9 +4,8 @@ E passages. An update embeds what is new or changed and nothing else. Killed, it
 commit when it is called again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from bertsmith.errors import InputError, did_you_mean
@@ -72,7 +71,7 @@ def remove_documents(writer: IndexWriter, ids: Sequence[str]) -> int:
 
     Raises InputError for an id that isn't in the index; nothing has changed then.
     """
-    found = set(chain.from_iterable(_meant(id, writer) for id in ids))
+    found = _meant(ids, writer)
     writer.remove(found)
     writer.finish()
     return len({part_of(id) for id in found})
@@ -97,11 +96,8 @@ def _embed(
     found = (document for document in documents.of_files(plan.files.__contains__) if document.id in wanted)
     settings = writer.manifest.passages
     for cut, shard in embedded_shards(found, PASSAGES_AT_A_TIME, embedder, settings, engine):
-        rows = [
-            _row(document, passage, plan)
-            for document, of_document in zip(shard, cut.passages, strict=True)
-            for passage in of_document
-        ]
+        cuts = zip(shard, cut.passages, strict=True)
+        rows = [row for document, passages in cuts for row in _rows(document, passages, plan)]
         writer.replace(shard, rows, cut.vectors, plan.lasting)
         writer.commit()
         count, done = count + len(rows), done + len(shard)
@@ -110,29 +106,42 @@ def _embed(
     return count
 
 
-def _row(document: Document, passage: Passage, plan: Plan) -> dict[str, Any]:
-    lines_before = document.text.count("\n", 0, passage.start)
-    return {
-        "id": f"{document.id}@{document.start + passage.start}",
+def _rows(document: Document, passages: Sequence[Passage], plan: Plan) -> Iterator[dict[str, Any]]:
+    """What the table holds of each passage, in order."""
+    # Once a document: its hash is that of the whole text, which may have a thousand passages.
+    shared = {
         "document_id": document.id,
         "source": document.source,
-        "start": document.start + passage.start,
-        "end": document.start + passage.end,
-        "line": None if document.line is None else document.line + lines_before,
         "title": document.title,
-        "text": passage.text,
         "sha256": document.sha256,
         "added": document.id in plan.lasting,
         **plan.columns.values(document),
     }
+    for passage in passages:
+        lines_before = document.text.count("\n", 0, passage.start)
+        yield shared | {
+            "id": f"{document.id}@{document.start + passage.start}",
+            "start": document.start + passage.start,
+            "end": document.start + passage.end,
+            "line": None if document.line is None else document.line + lines_before,
+            "text": passage.text,
+        }
 
 
-def _meant(id: str, writer: IndexWriter) -> set[str]:
-    if id.endswith("/"):
-        found = {known for known in writer.known if known.startswith(id)}
-    else:
-        found = {known for known in writer.known if part_of(known) == id or known == id}
-    if not found:
-        meant = did_you_mean(id, writer.known)
-        raise InputError(f"{writer.folder} holds no document {id!r}.{meant} Nothing was removed.")
+def _meant(ids: Sequence[str], writer: IndexWriter) -> set[str]:
+    """All parts of these documents, and of those in these folders. A document whose own id ends in '/', as
+    an address may, is that document.
+    """
+    parts: dict[str, set[str]] = {}
+    for known in writer.known:
+        parts.setdefault(part_of(known), set()).add(known)
+    found = set[str]()
+    for id in ids:
+        meant = parts.get(id, set()) | ({id} & writer.known.keys())
+        if not meant and id.endswith("/"):
+            meant = {known for known in writer.known if known.startswith(id)}
+        if not meant:
+            near = did_you_mean(id, writer.known)
+            raise InputError(f"{writer.folder} holds no document {id!r}.{near} Nothing was removed.")
+        found |= meant
     return found

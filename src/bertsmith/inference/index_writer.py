@@ -44,12 +44,15 @@ def create_index(folder: Path, model: IndexModel, settings: PassageSettings) -> 
 class IndexWriter:
     """Changes documents, then commits. Made by `writing`, which holds the lock."""
 
-    def __init__(self, folder: Path, manifest: IndexManifest, table: PassageTable) -> None:
+    def __init__(self, folder: Path, manifest: IndexManifest) -> None:
+        """What an interrupted writer did after its last commit is undone."""
         self.folder = folder
         self.manifest = manifest
-        self.table = table
-        self.known: dict[str, Known] = table.documents()
-        self._on_disk = set(folder.rglob("*"))
+        self.table = PassageTable.open(folder)
+        self._on_disk = set(folder.rglob("*"))  # before anything is written, the undoing too
+        if self.table.version != manifest.version:
+            self.table.roll_back(manifest.version)
+        self.known: dict[str, Known] = self.table.documents()
 
     def add_columns(self, kinds: Mapping[str, Kind]) -> None:
         """The kinds of all columns of metadata, those that are there among them."""
@@ -121,7 +124,7 @@ class IndexWriter:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[IndexWriter]:
-    """Opens an index to change it. What an interrupted writer did after its last commit is undone.
+    """Opens an index to change it.
 
     Raises InputError when the folder is no index, is damaged, or is being written to.
     """
@@ -130,7 +133,4 @@ def writing(folder: Path) -> Iterator[IndexWriter]:
         manifest = read_index_manifest(folder)
         for left in folder.glob(f".{MANIFEST}.partial-*"):
             left.unlink(missing_ok=True)
-        table = PassageTable.open(folder)
-        if table.version != manifest.version:
-            table.roll_back(manifest.version)
-        yield IndexWriter(folder, manifest, table)
+        yield IndexWriter(folder, manifest)

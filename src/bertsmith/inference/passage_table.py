@@ -29,7 +29,7 @@ _NOT_THERE = "`no.such`"  # no column of an index has a point in its name
 _OF_A_FILTER = re.compile("Query Execution error|Arrow error|Cast error")
 _OF_A_FILE = re.compile(
     "[Nn]ot found|failed to fill whole buffer|size is too small|Invalid range|Protobuf"
-    "|not appear to be a Lance file|outside metadata region"
+    "|not appear to be a Lance file|outside metadata region|no longer exists"
 )
 # Languages that LanceDB has stems and stop words for; of any other it takes words as they are.
 _STEMMED = {

@@ -23,7 +23,7 @@ from bertsmith.inference.exact_search import (
 )
 from bertsmith.inference.fusion import reciprocal_rank_fusion
 from bertsmith.inference.lexical_search import Bm25Settings, LexicalSearch
-from bertsmith.inference.reranker import Reranker
+from bertsmith.inference.reranker import Reranker, scores_of
 from bertsmith.metrics.ranking_scores import in_order
 from bertsmith.progress import Progress
 from bertsmith.text.retrieval_data import RetrievalData
@@ -107,8 +107,8 @@ def rerank(
     rankings: Rankings = {}
     for query, ranking in system.rankings.items():
         names = [document for document, _ in ranking[:count]]
-        scores = reranker(data.queries[query], [data.documents[name] for name in names]) if names else []
-        read = in_order(_single(zip(names, _checked(scores, len(names)), strict=True)))
+        scores = scores_of(reranker, data.queries[query], [data.documents[name] for name in names])
+        read = in_order(_single(zip(names, scores, strict=True)))
         rankings[query] = [*read, *_below(read, ranking[count:])]
         if progress is not None:
             progress(len(rankings), len(system.rankings), "queries re-ranked")
@@ -180,16 +180,6 @@ def _below(read: Sequence[tuple[str, float]], rest: Iterable[tuple[str, float]])
     """Documents that the re-ranker didn't read, with scores that keep them below in a run file."""
     lowest = read[-1][1] if read else 0.0
     return [(document, lowest - place) for place, (document, _) in enumerate(rest, start=1)]
-
-
-def _checked(scores: Sequence[float], count: int) -> list[float]:
-    found = [float(score) for score in scores]
-    if len(found) != count or not all(map(math.isfinite, found)):
-        raise InputError(
-            f"The re-ranker was given {count} passages and gave {len(found)} scores. Expected as many, each "
-            "a finite number."
-        )
-    return found
 
 
 def _milliseconds(begun: float, queries: Rankings) -> float:

@@ -3,6 +3,7 @@
 E passages.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,12 +29,25 @@ def open_reranker(name: str) -> Reranker:
     return scores
 
 
+def scores_of(rerank: Reranker, query: str, passages: Sequence[str]) -> list[float]:
+    """(E,). Raises InputError for what are no scores: an order by NaN is none."""
+    if not passages:
+        return []
+    found = [float(score) for score in rerank(query, passages)]
+    if len(found) != len(passages) or not all(map(math.isfinite, found)):
+        raise InputError(
+            f"The re-ranker was given {len(passages)} passages and gave {len(found)} scores. Expected as "
+            "many, each a finite number."
+        )
+    return found
+
+
 def _score(prediction: Any, name: str) -> float:
     if "score" in prediction:
         return float(prediction["score"])
-    chances = prediction.get("probabilities")
-    if isinstance(chances, dict) and chances:
-        return float(list(chances.values())[-1])
+    probabilities = prediction.get("probabilities")
+    if isinstance(probabilities, dict) and probabilities:
+        return float(list(probabilities.values())[-1])
     raise InputError(
         f"{name} can't re-rank: its predictions hold no score ({', '.join(prediction)}). "
         "Use a model trained on pairs by `finetune reranking`, `regression` or `classification`."

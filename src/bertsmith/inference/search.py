@@ -23,7 +23,7 @@ from bertsmith.inference.fusion import reciprocal_rank_fusion
 from bertsmith.inference.highlight import matching_spans
 from bertsmith.inference.index_manifest import IndexManifest
 from bertsmith.inference.passage_table import PassageTable, require_lancedb
-from bertsmith.inference.reranker import Reranker
+from bertsmith.inference.reranker import Reranker, scores_of
 
 Mode = Literal["hybrid", "vector", "text"]
 Vector = npt.NDArray[np.float32]
@@ -135,12 +135,8 @@ def _fused(rankings: Sequence[Sequence[tuple[Row, float]]]) -> list[tuple[Row, f
 
 def _reranked(ranked: Sequence[tuple[Row, float]], query: str, rerank: Reranker) -> list[tuple[Row, float]]:
     """Equal scores keep the order in which they came."""
-    if not ranked:
-        return []
-    scores = [float(score) for score in rerank(query, [row["text"] for row, _ in ranked])]
-    if len(scores) != len(ranked):
-        raise InputError(f"The re-ranker gave {len(scores)} scores for {len(ranked)} passages.")
-    found = zip([row for row, _ in ranked], scores)
+    scores = scores_of(rerank, query, [row["text"] for row, _ in ranked])
+    found = zip([row for row, _ in ranked], scores, strict=True)
     return sorted(found, key=lambda pair: -pair[1])
 
 
