@@ -16,6 +16,18 @@ _SHORTENED.maxstring = _SHORTENED.maxother = 80
 _TYPE_TRIED = re.compile(r"[a-z-]*\[.*\]")
 # Of these the value is all that stands around the fault.
 _OF_THE_WHOLE = ("missing", "value_error")
+_EXPECTED = {
+    "bool_parsing": "expected true or false",
+    "dict_type": "expected names with values",
+    "float_parsing": "expected a number",
+    "float_type": "expected a number",
+    "int_from_float": "expected a whole number",
+    "int_parsing": "expected a whole number",
+    "int_type": "expected a whole number",
+    "list_type": "expected a list",
+    "string_type": "expected text",
+    "tuple_type": "expected a list",
+}
 
 
 def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
@@ -29,9 +41,13 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
         return f"the key {key!r} is missing."
     if first["type"] == "extra_forbidden":
         return f"unknown key {key!r}.{_meant(key, list(_keys(model.model_fields)))}"
+    if first["type"] in ("model_type", "model_attributes_type"):
+        section = [name for name in _keys(model.model_fields) if name.startswith(f"{key}.")]
+        return f"{key} is a section: name what is meant in it ({', '.join(section)})."
     of_the_whole = first["type"] in _OF_THE_WHOLE and isinstance(first["input"], dict | BaseModel)
     found = "" if of_the_whole else f", found {_SHORTENED.repr(first['input'])}"
-    return f"{key + ': ' if key else ''}{_plain(first['msg'])}{found}."
+    said = _EXPECTED.get(first["type"]) or _plain(first["msg"])
+    return f"{key + ': ' if key else ''}{said}{found}."
 
 
 def _plain(message: str) -> str:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -88,6 +89,14 @@ def test_help_of_a_command_shows_its_own_docstring_and_examples(
     assert "Rows at a time." in page
     assert "Examples:\n\n  bertsmith trial\n  bertsmith trial --batch 3\n" in page
     assert "The summary." not in page
+
+
+def test_a_long_example_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert frame.main(["fill-mask", "--help"]) == 0
+    examples = capsys.readouterr().out.partition("Examples:\n")[2]
+    assert max(map(len, examples.splitlines())) < 80
+    commands = [" ".join(shlex.split(each)) for each in examples.replace("\\\n", " ").splitlines() if each]
+    assert "bertsmith fill-mask bert-base-uncased Paris is the [MASK] of [MASK]. --top 3" in commands
 
 
 def commands_below(app: App, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], App]]:

@@ -47,6 +47,7 @@ def test_what_does_not_fit_is_a_warning_and_no_failure(capsys: pytest.CaptureFix
         (["bert-base", "--hardware", "h1oo"], "Did you mean 'h100'?"),
         (["bert-basis", "--hardware", "h100"], "Did you mean 'bert-base'?"),
         (["bert-base", "modell.size=tiny", "--hardware", "h100"], "unknown key"),
+        (["bert-base", "--hours", "2"], "Settings are given without dashes: hours=VALUE."),
         (["bert-base", "--hardware", "h100", "--gpus", "-1"], "gpus must be at least 1"),
     ],
 )

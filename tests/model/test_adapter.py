@@ -136,7 +136,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"peft_type": "IA3"}, "peft_type"),
     ({"r": 0}, "r: expected greater"),
     ({"r": 10**9}, "r: expected less"),
-    ({"r": True}, "r: expected a valid integer"),
+    ({"r": True}, "r: expected a whole number"),
     ({"lora_alpha": -1.0}, "alpha above 0"),
     ({"lora_dropout": 1.5}, "dropout from 0"),
     ({"layers_to_transform": [0]}, "unknown key 'layers_to_transform'"),

@@ -145,11 +145,16 @@ def test_a_slow_network_is_seen_in_the_hours() -> None:
     assert slow["exchange of gradients"] > 10 * fast["exchange of gradients"]
 
 
-def test_gpus_that_get_too_little_to_do_are_noted() -> None:
-    assert any(
-        "only 4,096 tokens a step" in note for note in plan("bert-base", hardware="h100", gpus=8).notes
-    )
-    assert not any("tokens a step" in note for note in plan("bert-base", hardware="h100", gpus=4).notes)
+def test_gpus_that_get_too_little_to_do_are_warned_of() -> None:
+    (warning,) = plan("bert-base", hardware="h100", gpus=8).warnings
+    assert "only 4,096 tokens a step" in warning
+    assert plan("bert-base", hardware="h100", gpus=4).warnings == ()
+
+
+def test_of_a_run_of_given_hours_the_tokens_are_what_may_be_off() -> None:
+    made = plan("budget", "hours=4", hardware="h100")
+    assert made.in_time and made.hours == pytest.approx(4, rel=0.01)
+    assert not plan("budget", "hours=4", hardware="h100", tokens=1e9).in_time
 
 
 def test_an_assumed_share_and_an_unknown_width_are_noted() -> None:
@@ -221,9 +226,10 @@ def test_how_often_a_pause_is_due(every: float, steps: int, times: int) -> None:
 
 
 def test_several_gpus_have_their_shares_of_the_batch_in_memory() -> None:
-    """BERT-large in batches of 131,072 tokens does not fit into one A100 of 40 GB, and fits into each of eight."""
+    """BERT-large in batches of 131,072 tokens: not on one A100 of 40 GB, but on each of eight."""
     one, eight = (plan("bert-large", hardware="a100-40", gpus=gpus) for gpus in (1, 8))
-    assert any("does not fit" in warning for warning in one.warnings) and not eight.warnings
+    fits = [not any("does not fit" in warning for warning in made.warnings) for made in (one, eight)]
+    assert fits == [False, True]
     assert eight.micro_batch_tokens < one.micro_batch_tokens
 
 

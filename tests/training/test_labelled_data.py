@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bertsmith.errors import InputError
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggedExample, Tagging
 from bertsmith.tasks.text_task import TextExample
@@ -33,6 +34,16 @@ def held_out(folder: Path, name: str, texts: list[str]) -> set[str]:
     assert dev.isdisjoint(example.text for example in data.train)
     assert len(data.train) + len(data.dev) == len(texts)
     return dev
+
+
+def test_texts_given_as_labels_are_recognised(tmp_path: Path) -> None:
+    labels = [f"a text of its own {number}" for number in range(50)]
+    rows = [json.dumps({"text": str(len(label) % 3), "label": label}) for label in labels]
+    (tmp_path / "swapped.jsonl").write_text("\n".join(rows))
+    recipe = FinetuneRecipe(task="classification", model="m", train=str(tmp_path / "swapped.jsonl"), out="o")
+    kind = find_task("classification")
+    with pytest.raises(InputError, match="has 50 labels in 50 rows: next to none comes twice"):
+        read_labelled_data(kind(kind.Settings()), recipe)
 
 
 def test_settings_of_the_task_stand_beside_those_of_the_run() -> None:

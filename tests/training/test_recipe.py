@@ -37,7 +37,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"data": {"sequence_lengths": [128]}}, "the same number of entries"),
     ({"data": {"sequence_lengths": [4, 512]}}, "a sequence length below 8 leaves no room"),
     ({"data": {"batch_size": 0}}, "data.batch_size: expected greater than or equal to 1, found 0"),
-    ({"data": {"batch_size": "many"}}, "data.batch_size: expected a valid integer"),
+    ({"data": {"batch_size": "many"}}, "data.batch_size: expected a whole number"),
     ({"masking": {"masked": 0.95}}, "masked + random must be at most 1, not 1.05"),
     ({"masking": {"chosen": 0.0}}, "masking.chosen: expected greater than 0, found 0.0"),
     ({"model": {"size": "huge"}}, "model.size: expected 'tiny', 'mini', 'small'"),
@@ -46,7 +46,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"guard": {"action": "panic"}}, "guard.action: expected 'stop' or 'skip', found 'panic'"),
     ({"hardware": {"threads": 0}}, "hardware.threads"),
     ({"checkpoint": {"keep": 0}}, "checkpoint.keep"),
-    ({"corpus": 3}, "corpus: expected a valid string, found 3"),
+    ({"corpus": 3}, "corpus: expected text, found 3"),
 ]
 
 # Values as TOML has them, and words without quotation marks.
@@ -57,6 +57,7 @@ OVERRIDES = [
     ("optimizer.clip=2", "optimizer.clip", 2.0),
     ("data.next_sentence=false", "data.next_sentence", False),
     ("corpus=corpora/law", "corpus", "corpora/law"),
+    ("corpus=~/law", "corpus", str(Path.home() / "law")),
     ("corpus='with = and spaces'", "corpus", "with = and spaces"),
     ('guard.action="skip"', "guard.action", "skip"),
     ("guard.action=skip", "guard.action", "skip"),

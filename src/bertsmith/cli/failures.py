@@ -13,7 +13,7 @@ import sys
 import traceback
 from types import FrameType
 
-from cyclopts.exceptions import CycloptsError
+from cyclopts.exceptions import CycloptsError, UnknownOptionError
 
 from bertsmith.errors import BertsmithError
 
@@ -22,6 +22,7 @@ _OUT_OF_MEMORY = (
     "model or sample. `bertsmith doctor` shows what this machine has."
 )
 _DISK_FULL = "The disk is full. Free some space, or write to another disk, and run the command again."
+_WITH_SETTINGS = ("finetune", "tune", "pretrain", "plan")
 _OF_THE_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 _BUG = (
     "This is a bug in Bertsmith, not your mistake. Please report it with the lines above and what "
@@ -65,7 +66,7 @@ def _sentence(failure: BaseException) -> str | None:
         return str(failure)
     if isinstance(failure, CycloptsError):
         command = " ".join(["bertsmith", *(failure.command_chain or ())])
-        return f"{failure} See `{command} --help`."
+        return f"{failure}{_as_setting(failure)} See `{command} --help`."
     if _is_out_of_memory(failure):
         return _OUT_OF_MEMORY
     if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -75,6 +76,15 @@ def _sentence(failure: BaseException) -> str | None:
             f"{failure.filename} can't be used: {failure.strerror}. Choose another place, or mend its rights."
         )
     return None
+
+
+def _as_setting(failure: CycloptsError) -> str:
+    """How what was given as an option is given as a setting, to a command that takes settings."""
+    command = (failure.command_chain or ("",))[0]
+    if not isinstance(failure, UnknownOptionError) or command not in _WITH_SETTINGS:
+        return ""
+    name = (failure.token.keyword or failure.token.value).lstrip("-").replace("-", "_")
+    return f" Settings are given without dashes: {name}=VALUE."
 
 
 def _is_out_of_memory(failure: BaseException) -> bool:

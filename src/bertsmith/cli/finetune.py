@@ -33,8 +33,8 @@ def finetune(
     --------
     bertsmith finetune classification --model minilm --train intents.csv --out runs/intents
 
-    bertsmith finetune classification --model runs/law/model --train train.tsv --dev dev.tsv
-    --text clause --label kind --out runs/clauses restarts=5 class_weights=auto
+    bertsmith finetune classification --model runs/law/model --train clauses.tsv --label kind \
+              --out runs/clauses restarts=5 class_weights=auto
 
     bertsmith finetune tagging --model minilm --train train.conll --dev dev.conll --out runs/names epochs=3
 

@@ -3,6 +3,7 @@
 A command is imported only when it is run, so that `bertsmith --help` answers at once and costs no torch.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from inspect import cleandoc
@@ -47,6 +48,8 @@ class Command(NamedTuple):
     summary: str
     group: str
 
+
+_EXAMPLE_WIDTH = 74  # of 80 columns, with the indentation and the backslash
 
 _FLOW, _LOOK, _SEARCH = "From text to a model", "Look at a model", "Search with it"
 _HOUSE, _OPTIONS = "Around it", "Options"
@@ -133,4 +136,21 @@ def _show_examples(app: App) -> None:
     examples = docstring_parser.parse(cleandoc(docstring or "")).examples
     lines = [line for example in examples for line in (example.description or "").splitlines()]
     if lines:
-        app.help_epilogue = "Examples:\n\n" + "\n".join(f"  {line}".rstrip() for line in lines) + "\n"
+        folded = (part for line in lines for part in _folded(line))
+        app.help_epilogue = "Examples:\n\n" + "\n".join(f"  {line}".rstrip() for line in folded) + "\n"
+
+
+def _folded(line: str) -> list[str]:
+    """A command that is wider than a usual terminal goes on behind a backslash, so that it can be pasted. An
+    option stays with its value.
+    """
+    parts: list[str] = []
+    for found in re.findall(r"(?:--\S+ +(?!-))?(?:\"[^\"]*\"|\S)+", line):
+        word = " ".join(found.split()) if '"' not in found else found
+        if parts and len(parts[-1]) + len(word) < _EXAMPLE_WIDTH:
+            parts[-1] += f" {word}"
+            continue
+        if parts:
+            parts[-1] += " \\"
+        parts.append(f"          {word}" if parts else word)
+    return parts or [""]

@@ -1,5 +1,6 @@
 """`bertsmith plan`: hours, cost and memory of a run before anything is paid."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.cli.options import Flag
@@ -91,22 +92,27 @@ def _run(plan: "Plan") -> dict[str, str]:
     phases = [f"{units.count(phase.steps)} of {phase.sequence_length} tokens" for phase in plan.phases]
     means = {round(phase.step.mean_length) for phase in plan.phases}
     epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} times the store's"
+    tokens = units.large(plan.tokens)
+    if plan.in_time:
+        tokens += _off_by(plan, plan.tokens, units.large)
     return {
         "weights": units.large(plan.weights),
         "steps": f"{units.count(plan.steps)}: {', '.join(phases)}",
         "sequences": f"{' and '.join(str(mean) for mean in sorted(means))} tokens long on average",
-        "tokens": f"{units.large(plan.tokens)}{epochs}",
+        "tokens": f"{tokens}{epochs}",
         "products": f"{plan.operations:.2e} FLOP",
     }
 
 
 def _needs(plan: "Plan") -> dict[str, str]:
-    memory, low, high = plan.memory, 1 - plan.error, 1 + plan.error
-    expected, least, most = (units.hours(share * plan.hours) for share in (1, low, high))
+    memory, time = plan.memory, units.hours(plan.hours)
+    time += ", as asked for" if plan.in_time else _off_by(plan, plan.hours, units.hours)
     copy = f"a checkpoint's copy {units.bytes(memory.copy)}, " if memory.copy else ""
-    needs = {"time": f"{expected} ({least} to {most})"}
+    needs = {
+        "time": f"{time}, as asked for" if plan.in_time else time + _off_by(plan, plan.hours, units.hours)
+    }
     if plan.cost is not None:
-        needs["cost"] = f"{plan.cost:,.2f} ({low * plan.cost:,.2f} to {high * plan.cost:,.2f})"
+        needs["cost"] = _money(plan.cost) + ("" if plan.in_time else _off_by(plan, plan.cost, _money))
     return needs | {
         "hardware": f"{plan.gpus} x {plan.hardware.title}",
         "speed": f"{units.count(plan.tokens_per_second)} tokens a second",
@@ -117,6 +123,15 @@ def _needs(plan: "Plan") -> dict[str, str]:
         "checkpoints": f"{units.bytes(plan.checkpoint_bytes)} each, {plan.recipe.checkpoint.keep} kept; "
         f"{units.bytes(plan.disk_bytes)} of disk at most, the model with them",
     }
+
+
+def _off_by(plan: "Plan", value: float, form: Callable[[float], str]) -> str:
+    """How far what is predicted may be off, in brackets."""
+    return f" ({form((1 - plan.error) * value)} to {form((1 + plan.error) * value)})"
+
+
+def _money(value: float) -> str:
+    return f"{value:,.2f}"
 
 
 def _rows(plan: "Plan") -> list[tuple[str, ...]]:

@@ -35,10 +35,12 @@ def predict(
 
     bertsmith predict runs/names/model sentences.conll > names.jsonl
     """
-    from bertsmith.cli.screen import progress_bar
+    from bertsmith.cli.screen import print_note, progress_bar
     from bertsmith.inference.predictor import Predictor
     from bertsmith.tasks.registry import find_task
 
     predictor = Predictor.load(model, find_task(task) if task else None)
     with progress_bar("Predicting") as progress:
-        predictor.predict_file(str(input), str(out), progress, **given(columns, layout))
+        count = predictor.predict_file(str(input), str(out), progress, **given(columns, layout))
+    if str(out) != "-":
+        print_note(f"{count:,} predictions in {out}")

@@ -32,8 +32,8 @@ def pretrain(
 
     bertsmith pretrain budget hours=1 init=minilm corpus=corpora/law out=runs/law-minilm
 
-    torchrun --nproc-per-node 8 -m bertsmith pretrain bert-base corpus=corpora/wiki
-    tokenizer=tokenizers/wiki out=runs/base
+    torchrun --nproc-per-node 8 -m bertsmith pretrain bert-base corpus=corpora/wiki \
+              tokenizer=tokenizers/wiki out=runs/base
     """
     from bertsmith.cli.screen import console, print_paths
     from bertsmith.training.pretrain import pretrain as run

@@ -4,6 +4,8 @@ from bertsmith.cli.screen import console, print_table, print_warning
 from bertsmith.tasks.evaluation import Evaluation
 from bertsmith.training.results import Results
 
+_FIGURES = {"ece_before": "calibration error before", "ece_after": "after scaling by the temperature"}
+
 
 def show_results(results: Results) -> None:
     """A table for each file, the restarts, then the warnings."""
@@ -21,7 +23,7 @@ def show_results(results: Results) -> None:
             markup=False,
         )
     if results.figures:
-        figures = (f"{name} {value:.4f}" for name, value in results.figures.items())
+        figures = (f"{_FIGURES.get(name, name)} {value:.4f}" for name, value in results.figures.items())
         console.print(" · ".join(figures), markup=False)
     for warning in results.warnings:
         print_warning(warning)

@@ -34,8 +34,8 @@ def tune(
     --------
     bertsmith tune classification --model minilm --train intents.csv --out runs/search trials=20
 
-    bertsmith tune tagging --model minilm --train train.conll --dev dev.conll --out runs/search
-    trials=30 batch_size=32 search.epochs=[3,10] --resume
+    bertsmith tune tagging --model minilm --train train.conll --dev dev.conll --out runs/search \
+              trials=30 batch_size=32 search.epochs=[3,10] --resume
     """
     from bertsmith.cli.results import show_results
     from bertsmith.cli.screen import console, print_paths, print_table

@@ -34,7 +34,8 @@ _FEW_TOKENS = 8192  # of a GPU in a step: what takes it about as long as the hos
 
 @dataclass(frozen=True)
 class Plan:
-    """What `plan` predicts. `parts` are of the whole run, and `hours` their sum, off by `error` at most.
+    """What `plan` predicts. `parts` are of the whole run, and `hours` their sum, off by `error` at most; of a
+    run of given hours (`in_time`) its steps and tokens are.
 
     `cost` is None without a price, `epochs` without a token store. `share` is the products' of the peak.
     """
@@ -44,6 +45,7 @@ class Plan:
     gpus: int
     hours: float
     error: float
+    in_time: bool
     cost: float | None
     steps: int
     tokens: float
@@ -100,6 +102,7 @@ def plan(
         gpus=gpus,
         hours=hours,
         error=_error(accelerator),
+        in_time=recipe.hours is not None and tokens is None,
         cost=None if price_per_hour is None else price_per_hour * hours * gpus,
         steps=steps,
         tokens=trained,
@@ -116,9 +119,11 @@ def plan(
         notes=(
             *inputs.notes,
             *_weak_grounds(accelerator, inputs.config.hidden_size, recipe.hardware.precision),
-            *_few_tokens(phases, accelerator, gpus),
         ),
-        warnings=tuple(memory_warnings(inputs.model, recipe, machine, accelerator)),
+        warnings=(
+            *_few_tokens(phases, accelerator, gpus),
+            *memory_warnings(inputs.model, recipe, machine, accelerator),
+        ),
     )
 
 
@@ -209,6 +214,6 @@ def _few_tokens(phases: tuple[PhaseWork, ...], machine: Accelerator, gpus: int) 
     if machine.name == "here-cpu" or fewest >= _FEW_TOKENS:
         return []
     return [
-        f"A GPU gets only {fewest:,.0f} tokens a step. Starting the kernels then takes about as long as "
-        "computing, and the share is not reached: raise data.batch_size, or take fewer GPUs."
+        f"A GPU gets only {fewest:,.0f} tokens a step. Starting the kernels, which is not counted here, then "
+        "takes about as long as computing: expect twice the time. Raise data.batch_size, or take fewer GPUs."
     ]

@@ -13,6 +13,8 @@ import torch
 from bertsmith.model.config import PRESETS, BertConfig, preset
 from bertsmith.training.hardware import Hardware, matmul_flops
 
+EXTRAS = ("minilm", "hub", "tune", "retrieval", "ray")  # of pyproject.toml, for users
+
 _GB = 10**9
 # The demo holds about 2 GB at its peak and writes about 1 GB, environment not counted.
 _LEAST_MEMORY, _LEAST_DISK = 3 * _GB, 3 * _GB
@@ -70,7 +72,7 @@ def diagnose(folder: Path = Path(), seconds: float = 0.5) -> Diagnosis:
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         packages=installed_packages(None),
-        extras={extra: installed_packages(extra) for extra in ("minilm", "hub")},
+        extras={extra: installed_packages(extra) for extra in EXTRAS},
         matmul_flops=flops,
         speeds=expected_speeds(flops * _EXPECTED_SHARE[hardware.device.type]),
         warnings=tuple(warnings_for(hardware, disk_free, busy, dict(os.environ))),

@@ -16,6 +16,7 @@ from bertsmith.training.settings import (
     EvaluationSettings,
     GuardSettings,
     OptimizerSettings,
+    PathText,
     RunSettings,
     Settings,
     check,
@@ -53,11 +54,11 @@ class FinetuneRecipe(RunSettings):
     """One fine-tuning run. Its length is `epochs` passes over the training examples, more on few of them."""
 
     task: str
-    model: str
-    train: str
-    dev: str | None = None
-    test: str | None = None
-    out: str
+    model: PathText
+    train: PathText
+    dev: PathText | None = None
+    test: PathText | None = None
+    out: PathText
     epochs: float = Field(3, gt=0)
     batch_size: int = Field(32, ge=1)
     micro_batch_tokens: int | None = Field(None, ge=8)

@@ -101,7 +101,7 @@ def _tokenised(path: Path, tokenizer: Tokenizer, store: Path, ranks: Ranks, cons
     wait()
     if TokenStore.open(store / "train").corpus_sha256 != sha256(path / "manifest.json"):
         raise StoreError(
-            f"{store} was made of another corpus than {path} now is. Remove it, or choose another out=."
+            f"{store} was made of another corpus than {path} now is. Remove it, or choose another folder."
         )
     return store
 

@@ -31,8 +31,13 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe) -> LabelledData:
     """
     train = task.read(Path(recipe.train))
     if recipe.dev is None:
-        rows = len(train)
+        rows, labels = len(train), {label for example in train for label in task.labels_of(example)}
         train, dev = hold_out(task, train, recipe.dev_share)
+        if (not train or not dev) and 2 * len(labels) > max(rows, 10):
+            raise InputError(
+                f"{recipe.train} has {len(labels):,} labels in {rows:,} rows: next to none comes twice. Is "
+                "--label the right column?"
+            )
         if not train or not dev:
             raise InputError(
                 f"{recipe.train} has {rows:,} rows: too few to hold out {recipe.dev_share:.0%} of them. "

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from bertsmith.errors import RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, Family, make_config, preset
-from bertsmith.training.settings import RunSettings, Settings, check, override, read_toml
+from bertsmith.training.settings import PathText, RunSettings, Settings, check, override, read_toml
 
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
@@ -110,10 +110,10 @@ class MaskingSettings(Settings):
 class Recipe(RunSettings):
     """One run. Exactly one of `steps` and `hours` is given."""
 
-    corpus: str | None = None
-    tokenizer: str | None = None
-    init: str | None = None
-    out: str | None = None
+    corpus: PathText | None = None
+    tokenizer: PathText | None = None
+    init: PathText | None = None
+    out: PathText | None = None
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
     masking: MaskingSettings = MaskingSettings()

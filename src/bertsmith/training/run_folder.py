@@ -47,12 +47,12 @@ def _open(
         require_no_model(out)
         return out
     if not resume:
-        raise RecipeError(f"{out} already holds a run. Go on with it by --resume, or choose another out=.")
+        raise RecipeError(f"{out} already holds a run. Go on with it by --resume, or take another folder.")
     differing = _differing_keys(_settings(read(stored)), _settings(recipe))
     if differing:
         raise RecipeError(
             f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones "
-            f"({again}), or choose another out=."
+            f"({again}), or choose another folder."
         )
     return out
 
@@ -61,7 +61,7 @@ def require_no_model(out: Path) -> None:
     """Raises RecipeError when the folder of a run that is to begin holds a model already."""
     if (out / "model").exists():
         raise RecipeError(
-            f"{out / 'model'} exists, and is of no run in {out}: it would be replaced. Choose another out=."
+            f"{out / 'model'} exists, and is of no run in {out}: it would be replaced. Choose another folder."
         )
 
 
@@ -75,7 +75,7 @@ def require_same_data(out: Path, hashes: dict[str, str]) -> None:
     if changed:
         raise RecipeError(
             f"The file of {', '.join(changed)} has changed since the run in {out} was begun. Put the old one "
-            "back to go on, or choose another out=."
+            "back to go on, or choose another folder."
         )
 
 

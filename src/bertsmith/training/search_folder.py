@@ -26,13 +26,13 @@ def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
         require_no_model(out)
         return []
     if not resume:
-        raise RecipeError(f"{out} already holds a search. Go on with it by --resume, or choose another out=.")
+        raise RecipeError(f"{out} already holds a search. Go on with it by --resume, or take another folder.")
     old, new = read_json(stored), _identity(search)
     differing = [name for name in new if old.get(name) != new[name]]
     if differing:
         raise RecipeError(
             f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones, or "
-            "choose another out=."
+            "choose another folder."
         )
     path = out / TRIALS_FILE
     return [Trial(**record) for record in read_json(path)] if path.exists() else []

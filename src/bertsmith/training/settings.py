@@ -3,14 +3,18 @@
 On the command line, settings have dotted names: `optimizer.learning_rate=3e-4`.
 """
 
+import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from bertsmith.errors import RecipeError
 from bertsmith.validation import first_problem
+
+# A shell leaves ~ as it is behind a = or within quotes.
+PathText = Annotated[str, AfterValidator(os.path.expanduser)]
 
 
 class Settings(BaseModel):
