@@ -44,6 +44,15 @@ def test_build_prints_what_it_made(corpus: Path, capsys: pytest.CaptureFixture[s
     assert Corpus.open(corpus).manifest.licence == "CC0"
 
 
+def test_little_held_out_text_is_warned_of(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build = ["corpus", "build", str(source), "--format", "blank-lines", "--out"]
+    for share, warned in (("0.2", True), ("0", False)):
+        assert main([*build, str(tmp_path / share), "--heldout", share]) == 0
+        assert ("words are held out: too few" in capsys.readouterr().out) is warned
+
+
 def test_info_shows_counts_sources_and_examples(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["corpus", "info", str(corpus)]) == 0
