@@ -113,11 +113,11 @@ def test_a_broken_line_is_named(
         ),
         (
             {"text": "a", "spans": [{"start": 0, "end": 0.5, "label": "X"}]},
-            "line 2: expected 'spans', .* start and end as whole numbers",
+            "line 2: expected 'spans', .* in whole characters",
         ),
         (
             {"text": "a", "spans": [{"start": 0, "end": float("inf"), "label": "X"}]},
-            "line 2: expected 'spans', .* start and end as whole numbers",
+            "line 2: expected 'spans', .* in whole characters",
         ),
     ],
 )

@@ -31,7 +31,11 @@ def plain_file(folder: Path, name: str) -> Path:
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
-        raise ModelError(f"{folder} has no {name}: it is not a model folder, or not a whole one.") from None
+        inside = folder / "model"
+        meant = f" Did you mean {inside}?" if (inside / name).is_file() else ""
+        raise ModelError(
+            f"{folder} has no {name}: it is not a model folder, or not a whole one.{meant}"
+        ) from None
     except OSError as error:
         raise ModelError(f"{path} can't be read: {error.strerror}.") from error
     linked = stat.S_ISLNK(mode) or not path.resolve().is_relative_to(folder.resolve())

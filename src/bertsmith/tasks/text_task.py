@@ -20,7 +20,7 @@ from bertsmith.model.dropout import Dropout
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
 from bertsmith.tasks.pooling import pool_examples
 from bertsmith.tasks.task import Head, Prediction, Task
-from bertsmith.text.columns import guess_columns
+from bertsmith.text.columns import guess_columns, listed
 from bertsmith.text.labelled import read_column_names, read_rows
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 from bertsmith.text.values import as_text, shown
@@ -83,7 +83,10 @@ class TextTask(Task[TextExample]):
         if not labelled:
             del roles["label"]
         elif roles["label"] is None:
-            raise InputError(f"{path}: no column has a name that says it is the label. Name it with --label.")
+            raise InputError(
+                f"{path}: no column has a name that says it is the label. There are: "
+                f"{listed(names)}. Name it with --label."
+            )
         return {role: column for role, column in roles.items() if column is not None}
 
     def _example(self, values: dict[str, Any], where: str) -> TextExample:

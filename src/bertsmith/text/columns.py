@@ -82,10 +82,13 @@ def _text_columns(known: Mapping[str, Sequence[str]], where: str) -> tuple[str, 
     readings = [each for reading in [*pairs, *texts] for each in product(*(known[name] for name in reading))]
     if len(readings) == 1:
         return readings[0]
+    names = [*chain(*known.values())]
+    if len(names) == 1 and ";" in names[0]:
+        raise unknown_column("text", names, where)
     found = " or ".join(" with ".join(reading) for reading in readings)
     problem = f"the text could be {found}" if found else "no column has a name that says it holds the text"
     raise InputError(
-        f"{where}: {problem}. There are: {_listed([*chain(*known.values())])}. "
+        f"{where}: {problem}. There are: {listed(names)}. "
         "Name the text with --text and, for pairs, --text-pair."
     )
 
@@ -93,7 +96,7 @@ def _text_columns(known: Mapping[str, Sequence[str]], where: str) -> tuple[str, 
 def _label_column(known: Mapping[str, Sequence[str]], where: str) -> str | None:
     labels = [column for name in LABELS for column in known.get(name, ())]
     if len(labels) > 1:
-        raise InputError(f"{where}: {_listed(labels)} could all be the label. Name one with --label.")
+        raise InputError(f"{where}: {listed(labels)} could all be the label. Name one with --label.")
     return labels[0] if labels else None
 
 
@@ -104,7 +107,7 @@ def find_column(column: str | int, names: Sequence[str], where: str) -> int:
     """
     if column in names:
         if names.count(str(column)) > 1:
-            numbers = _listed([str(number) for number, name in enumerate(names, 1) if name == column])
+            numbers = listed([str(number) for number, name in enumerate(names, 1) if name == column])
             raise InputError(
                 f"{where}: columns {numbers} are all called {column!r}. Give the number of the one you mean."
             )
@@ -127,13 +130,16 @@ def column_number(column: str | int) -> int | None:
 def unknown_column(column: str | int, names: Sequence[str], where: str) -> InputError:
     """Says which columns there are, and for which of them `column` may be a slip."""
     meant = did_you_mean(str(column), names)
-    return InputError(f"{where}: no column {column!r}. There are: {_listed(names)}.{meant}")
+    if len(names) == 1 and ";" in names[0]:
+        meant = " It looks separated by semicolons: save it with commas or tabs."
+    return InputError(f"{where}: no column {column!r}. There are: {listed(names)}.{meant}")
 
 
 def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "_", name.strip().lower())
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """For a message: the first twenty, and how many there are besides."""
     shown = ", ".join(names[:20]) or "none"
     return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")

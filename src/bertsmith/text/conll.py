@@ -38,6 +38,7 @@ DOCUMENT_START = "-DOCSTART-"
 WORD_KEYS = ("words", "tokens", "text")
 TAG_KEYS = ("tags", "labels", "ner_tags")
 SPAN_KEYS = ("spans", "entities")
+_A_SPAN = '{"start": 0, "end": 5, "label": "PER"}'
 # Of CoNLL-U: '1-2' is a contraction whose words follow, '8.1' a word that isn't in the text.
 _NO_WORD = re.compile(r"[0-9]+[-.][0-9]+")
 
@@ -218,8 +219,8 @@ def _spans(fields: dict[str, Any], key: str | int | None, where: str) -> tuple[t
         return tuple((str(each["label"]), *_ends(each)) for each in list(given))
     except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise InputError(
-            f"{where}: expected 'spans', a list of objects with label, and with start and end as whole "
-            f"numbers, found {str(given)[:80]}."
+            f"{where}: expected 'spans', a list of objects such as {_A_SPAN}, in whole characters, "
+            f"found {str(given)[:80]}."
         ) from error
 
 

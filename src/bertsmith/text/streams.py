@@ -149,10 +149,12 @@ class SourceStream:
         at = fed - len(error.object) + error.start
         line = 1 + ended + error.object[: error.start].decode(encoding, "replace").count("\n")
         where = "decompressed byte" if self.file.compression else "byte"
+        # Latin-1 has control characters there, and takes any byte without complaint.
+        likely = "cp1252" if 0x80 <= error.object[error.start] < 0xA0 else "latin-1"
         return InputError(
             f"{self.file.name}: expected {encoding} text, found 0x{error.object[error.start]:02x} "
-            f"at {where} {at:,}, in line {line:,} ({error.reason}). Name the right encoding (--encoding "
-            "latin-1, for one) or accept replacement characters (--encoding-errors replace)."
+            f"at {where} {at:,}, in line {line:,} ({error.reason}). Name the right encoding "
+            f"(--encoding {likely}, for one); corpus and index build also have --encoding-errors replace."
         )
 
     @property

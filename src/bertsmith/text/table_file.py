@@ -90,7 +90,7 @@ def _format_of(
     if chosen is None:
         raise InputError(
             f"{file.name}: the ending {file.suffix or '(none)'} tells no format. "
-            f"Say which with --format: {', '.join(known)}."
+            f"Say which with --format: {', '.join(known)}. Save any other as CSV."
         )
     return chosen
 
