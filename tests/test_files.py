@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.files import atomic_folder
+from bertsmith.files import atomic_folder, read_json
 
 DIES_WHILE_REPLACING = """
 import os, signal, sys
 from pathlib import Path
-from bertsmith.files import atomic_folder
+from bertsmith.files import atomic_folder, read_json
 
 rename, left = Path.rename, int(sys.argv[2])
 
@@ -71,3 +71,20 @@ def test_names_are_taken_literally(tmp_path: Path, name: str) -> None:
     mine.mkdir()
     write(tmp_path / name, "new")
     assert other.exists() and not mine.exists()
+
+
+def test_the_later_of_two_writers_at_once_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    with pytest.raises(InputError, match="already exists"), atomic_folder(path):
+        with atomic_folder(tmp_path / "other") as sooner:
+            (sooner / "content").write_text("the sooner's")
+        (tmp_path / "other").rename(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+    assert (path / "content").read_text() == "the sooner's"
+
+
+@pytest.mark.parametrize("content", ["{", "9" * 5000, "[" * 200_000, "\udcff"])
+def test_what_is_no_json_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.json").write_text(content, errors="surrogateescape")
+    with pytest.raises(InputError, match="is not valid JSON"):
+        read_json(tmp_path / "a.json")

@@ -21,19 +21,19 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     """Yields an empty folder beside `path` that becomes `path` when the block ends without an error.
 
     Everything in it is flushed to disk first. On an error nothing remains; what a killed process left is
-    cleared by the next that writes `path`. Raises InputError when `path`
-    exists and `replace` is False.
+    cleared by the next that writes `path`. Raises InputError when `path` exists and `replace` is False, also
+    where it came to be while the block ran.
     """
     path = Path(path)
     _clear_remains(path)
-    if path.exists() and not replace:
-        raise InputError(f"{path} already exists. Choose another name or remove it first.")
+    _refuse_existing(path, replace)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.parent / f".{path.name}.partial-{os.getpid()}"
     partial.mkdir()
     try:
         yield partial
         flush_folder(partial)
+        _refuse_existing(path, replace)
         if path.exists():
             old = path.parent / f".{path.name}.old-{os.getpid()}"
             path.rename(old)
@@ -46,6 +46,11 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
         raise _as_resource_error(error, path) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _refuse_existing(path: Path, replace: bool) -> None:
+    if path.exists() and not replace:
+        raise InputError(f"{path} already exists. Choose another name or remove it first.")
 
 
 def _clear_remains(path: Path) -> None:
@@ -122,7 +127,7 @@ def read_json(path: Path) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, a list 100,000 deep
         raise InputError(f"{path} is not valid JSON ({error}). It may have been cut or altered.") from error
 
 
