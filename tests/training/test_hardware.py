@@ -10,7 +10,7 @@ import torch
 from machines import PLAIN
 
 from bertsmith.training import hardware as module
-from bertsmith.training.hardware import Gpu, Hardware, matmul_flops
+from bertsmith.training.hardware import Gpu, Hardware, device_of, matmul_flops
 
 V100 = Gpu("V100", 16 * 10**9, (7, 0))
 A100 = Gpu("A100", 40 * 10**9, (8, 0))
@@ -93,3 +93,10 @@ def test_measuring_leaves_the_random_state_alone(monkeypatch: pytest.MonkeyPatch
 def test_a_gpu_is_measured_after_it_has_finished() -> None:
     """Without waiting for the GPU only the launch is timed, which no card could match by computing."""
     assert 1e12 < matmul_flops(torch.bfloat16, seconds=0.1) < 1e16
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_auto_is_a_gpu_where_there_is_one(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    assert device_of("auto").type == ("cuda" if there else "cpu")
+    assert device_of("cpu").type == "cpu"

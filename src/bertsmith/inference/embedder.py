@@ -4,8 +4,9 @@ E texts, W windows of them, N tokens in the packed batch, H hidden size, D width
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.pooling import Pooling, pool_examples
 from bertsmith.tasks.task_model import packed_by_length
 from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.training.hardware import Hardware
+from bertsmith.training.hardware import Hardware, device_of
 
 Kind = Literal["query", "document"]
 Watch = Callable[[int, int], None]  # told how many texts and tokens are done
@@ -71,7 +72,7 @@ class Embedder:
         *,
         normalise: bool = True,
         batch_tokens: int | None = None,
-        device: torch.device | str = "cpu",
+        device: torch.device | str = "auto",
         precision: torch.dtype | None = None,
     ) -> None:
         """Raises ModelError when there is no such model, InputError for a choice that it doesn't have."""
@@ -80,7 +81,8 @@ class Embedder:
         self.folder = locate_model(model).folder
         found = read_sentence_settings(self.folder)
         self.weights = found.encoder / WEIGHTS
-        self.encoder = load_encoder(found.encoder).to(device)
+        self.device = device_of(device)
+        self.encoder = load_encoder(found.encoder).to(self.device)
         config = self.encoder.config
         self.dimensions = _at_most(dimensions, config.hidden_size, "dimensions", "the model's width")
         self.max_length = _at_most(
@@ -92,7 +94,7 @@ class Embedder:
         }
         self.pooling: Pooling = found.pooling
         self.long_texts = long_texts
-        self.normalise, self.device = normalise, torch.device(device)
+        self.normalise = normalise
         self.batch_tokens = batch_tokens or _BATCH_TOKENS.get(self.device.type, 1024)
         self.precision = precision or _precision(self.device)
         self.tokenizer = Tokenizer.load(found.encoder)
@@ -103,6 +105,15 @@ class Embedder:
             self.pooling == "cls",
             found.lowercase and not self.tokenizer.lowercase,
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process computes on the processor: its machine may have no GPU."""
+        state = dict(vars(self))
+        if self.device.type != "cpu":
+            cpu = torch.device("cpu")
+            state |= {"encoder": deepcopy(self.encoder).to(cpu), "device": cpu}
+            state |= {"batch_tokens": _BATCH_TOKENS["cpu"], "precision": _precision(cpu)}
+        return state
 
     @property
     def width(self) -> int:

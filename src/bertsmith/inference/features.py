@@ -26,6 +26,7 @@ from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.pooling import Pooling, pool_examples
 from bertsmith.tasks.task_model import packed_by_length
 from bertsmith.text.tokenizer import Pieces, Tokenizer
+from bertsmith.training.hardware import device_of
 
 Layers = Literal["last", "last4-sum", "last4-concat"] | int | Sequence[int]
 FeaturePooling = Literal["mean", "cls", "max", "tokens", "words"]
@@ -88,19 +89,20 @@ class Features:
         max_length: int | None = None,
         stride: int | None = USUAL_STRIDE,
         batch_tokens: int = 4096,
-        device: torch.device | str = "cpu",
+        device: torch.device | str = "auto",
     ) -> None:
         """Raises ModelError when there is no such model, InputError for a choice that it doesn't have."""
         if pooling not in get_args(FeaturePooling):
             raise InputError(f"pooling must be {', '.join(get_args(FeaturePooling))}, found {pooling!r}.")
         folder = locate_model(model).folder
-        self.encoder = load_encoder(folder).to(device)
+        self.device = device_of(device)
+        self.encoder = load_encoder(folder).to(self.device)
         self.tokenizer = Tokenizer.load(folder)
         self.pooling = pooling
         self.mix = LayerMix.parse(layers, self.encoder.config.num_hidden_layers)
         self.max_length = _length(max_length, self.encoder.config.max_length)
         self.stride = _stride(stride, self.max_length - special_tokens(self.tokenizer, 1))
-        self.batch_tokens, self.device = batch_tokens, device
+        self.batch_tokens = batch_tokens
 
     @property
     def width(self) -> int:

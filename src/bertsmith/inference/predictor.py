@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bertsmith.errors import InputError
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.locate import locate_model
@@ -16,6 +18,7 @@ from bertsmith.tasks.task_checkpoint import load_task_model
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.jsonl import write_jsonl
 from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.training.hardware import device_of
 from bertsmith.training.labelled_data import shared_with_train
 
 _EXAMPLES_AT_A_TIME = 4096  # bounds memory, and is enough to sort by length
@@ -29,16 +32,21 @@ class Predictor:
     task: Task[Any]
     tokenizer: Tokenizer
     trained_on: TrainedOn | None = None
+    device: torch.device | str = "cpu"
 
     @classmethod
-    def load(cls, name: str | Path, task: type[Task[Any]] | None = None) -> "Predictor":
-        """By path, alias or hub name; `task` for a model of a task of your own.
+    def load(
+        cls, name: str | Path, task: type[Task[Any]] | None = None, device: torch.device | str = "auto"
+    ) -> "Predictor":
+        """By path, alias or hub name; `task` for a model of a task of your own. Computes on a GPU where there
+        is one, unless `device` says otherwise.
 
         Raises ModelError when the checkpoint has no head of a task.
         """
         folder = locate_model(str(name)).folder
         model, opened = load_task_model(folder, task)
-        return cls(model, opened, Tokenizer.load(folder), TrainedOn.of_folder(folder))
+        where = device_of(device)
+        return cls(model.to(where), opened, Tokenizer.load(folder), TrainedOn.of_folder(folder), where)
 
     def predict(self, texts: Sequence[Any]) -> list[Prediction]:
         """One prediction a text, or a pair of texts, or (question, passage), or a sentence's words: whatever
@@ -77,7 +85,7 @@ class Predictor:
         examples = task.read(path)
         task.check(examples)
         split = encode_examples(self.task, examples, self.tokenizer)
-        outputs = outputs_of(self.model, split.encoded)
+        outputs = outputs_of(self.model, split.encoded, self.device)
         rows, warnings = self._training_rows(Path(train) if train else None, examples, Path(path).name)
         evaluation = evaluate(self.task, outputs, rows, split)
         return replace(evaluation, data_warnings=(*warnings, *task.warnings(examples)))
@@ -111,7 +119,7 @@ class Predictor:
         for start in range(0, len(examples), _EXAMPLES_AT_A_TIME):
             some = examples[start : start + _EXAMPLES_AT_A_TIME]
             split = encode_examples(self.task, some, self.tokenizer)
-            outputs = outputs_of(self.model, split.encoded)
+            outputs = outputs_of(self.model, split.encoded, self.device)
             yield from self.task.decode(outputs, some, split.encoded)
             if progress is not None:
                 progress(start + len(some), len(examples), "texts")

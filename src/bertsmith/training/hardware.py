@@ -191,3 +191,10 @@ def _gpus() -> tuple[Gpu, ...]:
         return ()
     found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
     return tuple(Gpu(gpu.name, gpu.total_memory, (gpu.major, gpu.minor)) for gpu in found)
+
+
+def device_of(name: torch.device | str) -> torch.device:
+    """The device of this name; "auto" is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
