@@ -43,7 +43,7 @@ def test_a_large_index_is_searched_approximately_as_well_as_was_measured(
     (hit,) = index.search("small red zebra", k=1, mode="vector")
     assert hit.document_id == "new.txt"
     vectors = np.concatenate(
-        [np.stack(batch.column("vector").to_pylist()) for batch in index._table.scan(["vector"])]
+        [np.stack(batch.column("vector").to_pylist()) for batch in index._committed.table.scan(["vector"])]
     )
     shares = []
     for seed in range(20):

@@ -141,7 +141,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"lora_dropout": 1.5}, "dropout from 0"),
     ({"layers_to_transform": [0]}, "unknown key 'layers_to_transform'"),
     ({"a_key_of_tomorrow": 1}, "a_key_of_tomorrow"),
-    ({"target_modules": "(a+)+query"}, "target_modules: expected a valid list"),
+    ({"target_modules": "(a+)+query"}, "target_modules: expected a list"),
     ({"target_modules": ["lstm"]}, "must name modules of this encoder"),
     ({"target_modules": ["layer.0.attention.self.query"]}, "leaves out bert.encoder.layer.1.attention"),
     ({"target_modules": ["query"]}, "don't account for: .*value"),

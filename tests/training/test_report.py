@@ -291,12 +291,15 @@ def test_the_manifest_of_a_corpus_is_understood() -> None:
         created_by="bertsmith",
         licence="MIT",
         settings=CorpusSettings(),
-        splits={"train": SplitEntry(counts=Counts(documents=1234, words=99), shards=())},
+        splits={
+            "train": SplitEntry(counts=Counts(documents=1234, words=99), shards=()),
+            "heldout": SplitEntry(counts=Counts(), shards=()),
+        },
         skipped=Skipped(binary=3),
         sources=tuple(source(f"source {number}", number) for number in range(12)),
     ).model_dump(mode="json")
     splits, sources = report_tables.corpus_tables(manifest)
-    assert splits.rows == [["train", "1,234", "0", "99", "0"]]
+    assert splits.rows == [["train", "1,234", "0", "99", "0"], ["heldout", "0", "0", "0", "0"]]
     assert sources.rows[0] == ["source 11", "7", "11", "3", "4"]
     assert (len(sources.rows), sources.more) == (10, 2)
     facts = dict(report_tables.corpus_facts(manifest))
