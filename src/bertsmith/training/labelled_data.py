@@ -121,11 +121,11 @@ def shared_with_train(
     task: Task[Any], train: Sequence[Any], examples: Sequence[Any], name: str, trained_on: str
 ) -> list[str]:
     """Texts that are in the training file too make a score look better than it is."""
-    known = [" ".join(task.texts(example)) for example in train]
-    shared = shared_texts(known, [" ".join(task.texts(example)) for example in examples])
-    if not shared.count:
+    shared = shared_texts(map(task.texts, train), map(task.texts, examples))
+    if not shared:
         return []
+    first = " ".join(task.texts(examples[shared[0]]))
     return [
-        f"{shared.count:,} of the {len(examples):,} {name} texts occur in {trained_on} too, such as "
-        f"{str(shared.examples[0].text)[:80]!r}: the score on {name} is flattered by them"
+        f"{len(shared):,} of the {len(examples):,} {name} texts occur in {trained_on} too, such as "
+        f"{first[:80]!r}: the score on {name} is flattered by them"
     ]
