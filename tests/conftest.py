@@ -4,10 +4,15 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+# A machine with other work on it is slow, not wrong.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 # A shell starts a background job with Ctrl-C ignored, and its children inherit that: commands under test
 # would not hear the signals that tests send them.

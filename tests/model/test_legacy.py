@@ -100,6 +100,7 @@ def test_a_plain_pickle_is_not_even_opened(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch 2.11
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
