@@ -15,9 +15,11 @@ by the official rules:
 """
 
 import argparse
+import hashlib
 import itertools
 import json
 import random
+import shutil
 import statistics
 import tempfile
 from pathlib import Path
@@ -185,9 +187,18 @@ def _transformers(request: dict[str, Any]) -> dict[str, Any]:
         train, dev, test = (read_squad(path) for path in _files(request, Path(folder)))
     usual = Answers(load_tokenizer(), settings["max_length"], settings["stride"], settings["longest_answer"])
     model = load_model("question-answering", (), request["seed"])
-    timing = fit(model, usual.collate, usual.encode(train), settings, request["seed"])
+    kept = _folder(request)
+    timing = fit(model, usual.collate, usual.encode(train), settings, request["seed"], folder=kept)
     threshold = usual.threshold(model, dev) if request["part"] == "v2.0" else None
-    return timing | {"test": usual.metrics(model, test, threshold)}
+    answer = timing | {"test": usual.metrics(model, test, threshold)}
+    shutil.rmtree(kept)
+    return answer
+
+
+def _folder(request: dict[str, Any]) -> Path:
+    """Where a run of hours keeps its steps, so that it goes on where it was interrupted."""
+    digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:8]
+    return labelled.KEPT / "question_answering" / f"transformers-{digest}"
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 Imported by the workers that measure it. Rows are what the Trainer takes: dicts of input_ids and labels.
 """
 
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.trainer_utils import get_last_checkpoint
 
 from bertsmith.model.locate import locate_model
 from labelled import MODEL
@@ -53,12 +56,18 @@ def fit(
     settings: dict[str, Any],
     seed: int,
     after_epoch: Callable[[], None] = lambda: None,
+    folder: Path | None = None,
 ) -> dict[str, float]:
-    """Trains by settings under our names; returns the seconds, evaluations left out, and real tokens."""
-    watch = _Stopwatch(after_epoch)
-    with tempfile.TemporaryDirectory() as folder:
+    """Trains by settings under our names; returns the seconds, evaluations left out, and real tokens.
+
+    A run with a folder goes on from the last checkpoint there.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        out = folder or Path(temporary)
+        last = get_last_checkpoint(str(out)) if out.is_dir() else None
+        watch = _Stopwatch(after_epoch, Path(last) if last else None)
         arguments = TrainingArguments(
-            output_dir=folder,
+            output_dir=str(out),
             num_train_epochs=settings["epochs"],
             learning_rate=settings["optimizer.learning_rate"],
             weight_decay=settings["optimizer.weight_decay"],
@@ -67,23 +76,36 @@ def fit(
             bf16=torch.cuda.is_available(),
             dataloader_pin_memory=torch.cuda.is_available(),
             seed=seed,
-            save_strategy="no",
+            save_strategy="steps" if folder else "no",
+            save_steps=50,
+            save_total_limit=1,
             logging_strategy="no",
             report_to="none",
             disable_tqdm=True,
         )
         Trainer(
             model=model, args=arguments, train_dataset=list(rows), data_collator=collate, callbacks=[watch]
-        ).train()
+        ).train(resume_from_checkpoint=last)
     return {"seconds": watch.seconds, "tokens": sum(len(row["input_ids"]) for row in rows) * watch.epochs}
 
 
 class _Stopwatch(TrainerCallback):
-    """Runs from the first step to the last, and stands still while an epoch is judged."""
+    """Runs from the first step to the last, and stands still while an epoch is judged or a step saved."""
 
-    def __init__(self, after_epoch: Callable[[], None]) -> None:
-        self.seconds, self.epochs, self._after_epoch = 0.0, 0.0, after_epoch
+    _FILE = "seconds.json"
+
+    def __init__(self, after_epoch: Callable[[], None], last: Path | None) -> None:
+        self.seconds = json.loads((last / self._FILE).read_text()) if last else 0.0
+        self.epochs, self._after_epoch = 0.0, after_epoch
         self._started: float | None = None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if control.should_save:
+            self._stop()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / self._FILE
+        path.write_text(json.dumps(self.seconds))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._started is None:
@@ -91,11 +113,11 @@ class _Stopwatch(TrainerCallback):
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._stop()
-        self.epochs = state.epoch
         self._after_epoch()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._stop()
+        self.epochs = state.epoch
 
     def _stop(self) -> None:
         if self._started is not None:
