@@ -121,6 +121,7 @@ class _Ours:
     def _loop(self, size: str) -> Any:
         import torch
 
+        from bertsmith.data.batch import usual_batch_tokens
         from bertsmith.data.masking import Masker, MaskingRates
         from bertsmith.data.store import TokenStore
         from bertsmith.data.stream import PretrainingStream
@@ -129,7 +130,7 @@ class _Ours:
         from bertsmith.text.tokenizer import Tokenizer
         from bertsmith.training.distributed import Ranks
         from bertsmith.training.loop import Loop
-        from bertsmith.training.machine import CPU_MICRO_BATCH, Machine
+        from bertsmith.training.machine import Machine
         from bertsmith.training.recipe import check_recipe
 
         tokenizer = Tokenizer.load(Path(self.options.tokenizer))
@@ -142,7 +143,7 @@ class _Ours:
         )
         never = {"every": 1_000_000}
         recipe = check_recipe({"steps": 1_000_000, "evaluation": never, "checkpoint": never}, "bench")
-        machine = Machine(torch.device("cpu"), torch.float32, 1.0, Ranks(), CPU_MICRO_BATCH)
+        machine = Machine(torch.device("cpu"), torch.float32, 1.0, Ranks(), usual_batch_tokens("cpu"))
         return Loop(task, recipe, machine, None, _Silent())
 
 

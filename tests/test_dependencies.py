@@ -12,6 +12,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from bertsmith.training import diagnosis
+
 REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "bertsmith"
 PROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))[
@@ -25,11 +27,13 @@ CONSTRAINTS = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").split
 OPTIONAL = {"huggingface-hub", "optuna", "lancedb", "bm25s", "pystemmer", "ray"}
 
 
+def test_the_doctor_knows_every_extra_for_users() -> None:
+    assert {*diagnosis.EXTRAS, "dev", "bench"} == EXTRAS.keys()
+
+
 def test_every_import_of_the_source_is_declared() -> None:
     base = names(PROJECT["dependencies"])
-    optional = names(
-        [each for name in ("minilm", "hub", "tune", "retrieval", "ray") for each in EXTRAS[name]]
-    )
+    optional = names([each for name in diagnosis.EXTRAS for each in EXTRAS[name]])
     assert third_party_imports(SOURCE) - optional <= base
     assert third_party_imports(SOURCE) & optional == OPTIONAL
 

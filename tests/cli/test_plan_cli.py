@@ -21,6 +21,18 @@ def test_the_page_says_hours_cost_memory_and_what_they_rest_on(capsys: pytest.Ca
     assert "Note: The recipe names no tokenizer" in out
 
 
+def test_each_remark_is_made_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def lines(*overrides: str) -> dict[str, str]:
+        assert main(["plan", "bert-base", "--hardware", "h100", *overrides]) == 0
+        return {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+
+    by_steps, by_hours = lines(), lines("hours=2", "optimizer.warmup=0.01")
+    assert by_steps["time"].count(" to ") == 1
+    assert by_steps["tokens"].count(" to ") == 0
+    assert by_hours["time"].split()[1:] == ["2.0", "hours,", "as", "asked", "for"]
+    assert by_hours["tokens"].count(" to ") == 1
+
+
 def test_json_holds_the_same_and_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--hardware", "h100", "--price-per-hour", "2", "--json", "steps=1000", "optimizer.warmup=10"]
     assert main(["plan", "bert-base", *arguments]) == 0

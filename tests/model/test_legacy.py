@@ -1,6 +1,5 @@
 """pytorch_model.bin: tensors come out, nothing else does, and nothing is lost."""
 
-import contextlib
 import io
 import json
 import pickle
@@ -243,10 +242,15 @@ def test_no_damage_gives_anything_but_a_sentence(tmp_path: Path, save: Save) -> 
     whole = path.read_bytes()
     random = Random(7)
     start = whole.index(b"cls.") if save is save_old else max(len(whole) - 3000, 0)
+    refused = 0
     for _ in range(60):
         altered = bytearray(whole)
         altered[random.randrange(start, min(start + 3000, len(whole)))] = random.randrange(256)
         path.write_bytes(altered)
-        with contextlib.suppress(ModelError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, on a protocol it doesn't know
-            read_legacy_tensors(path)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's, on a protocol it doesn't know
+                read_legacy_tensors(path)
+        except ModelError:
+            refused += 1
+    assert refused > 0, "no byte that was altered mattered"

@@ -108,9 +108,7 @@ def _needs(plan: "Plan") -> dict[str, str]:
     memory, time = plan.memory, units.hours(plan.hours)
     time += ", as asked for" if plan.in_time else _off_by(plan, plan.hours, units.hours)
     copy = f"a checkpoint's copy {units.bytes(memory.copy)}, " if memory.copy else ""
-    needs = {
-        "time": f"{time}, as asked for" if plan.in_time else time + _off_by(plan, plan.hours, units.hours)
-    }
+    needs = {"time": time}
     if plan.cost is not None:
         needs["cost"] = _money(plan.cost) + ("" if plan.in_time else _off_by(plan, plan.cost, _money))
     return needs | {

@@ -13,6 +13,13 @@ import torch
 from torch import Tensor
 
 
+def usual_batch_tokens(device: str) -> int:
+    """Tokens computed at once on "cpu" or "cuda" where nobody says how many: a processor's should stay in its
+    cache, a GPU's fill it.
+    """
+    return 32_768 if device == "cuda" else 4096
+
+
 @dataclass(frozen=True)
 class Sequences:
     """Sequences on the host, concatenated: what the data layer makes and splits over ranks.

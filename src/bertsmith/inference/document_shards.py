@@ -8,13 +8,12 @@ from functools import partial
 from itertools import tee
 from typing import NamedTuple
 
-from bertsmith.inference.index_embedder import TextEmbedder, Vectors
+from bertsmith.inference.index_embedder import TextEmbedder, Vectors, room_of
 from bertsmith.text.documents import Document
 from bertsmith.text.passages import Passage, PassageSettings, passages
 from bertsmith.text.ray_engine import Engine, ordered_by_ray
 from bertsmith.text.workers import ordered
 
-_SPECIAL = 2  # tokens of [CLS] and [SEP]
 CHARACTERS_OF_A_TOKEN = 4  # in English; only how large shards come out hangs on it
 
 
@@ -52,7 +51,7 @@ def cut_and_embed(
 
 def _short(titles: Sequence[str], embedder: TextEmbedder, settings: PassageSettings) -> list[str]:
     """As much of each title as leaves room for the passage, but for what the next one repeats of it."""
-    room = max(embedder.max_length - _SPECIAL - settings.tokens, settings.overlap)
+    room = max(room_of(embedder) - settings.tokens, settings.overlap)
     pieces = embedder.tokenizer.encode_pieces(titles)
     return [
         title[: each.offsets[room][0]] if len(each.ids) > room else title

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from bertsmith.arrays import Ints
+from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.data.prefetch import prefetch
 from bertsmith.errors import InputError
 from bertsmith.inference.sentence_settings import SHORTEST, read_sentence_settings
@@ -34,7 +35,7 @@ LongTexts = Literal["truncate", "windows"]
 CHUNK = 4096  # texts: enough to find many of one length, few enough to hold
 _STRIDE = 32  # tokens that neighbouring windows share
 _USUAL_LENGTH = 512  # where neither caller nor folder says another
-_BATCH_TOKENS = {"cpu": 1024, "cuda": 32_768}  # a CPU's should stay in cache, a GPU's fill it
+_BATCH_TOKENS = 1024  # on a processor, where forward passes alone are fastest with fewer than in training
 
 
 class Embedded(NamedTuple):
@@ -95,7 +96,7 @@ class Embedder:
         self.pooling: Pooling = found.pooling
         self.long_texts = long_texts
         self.normalise = normalise
-        self.batch_tokens = batch_tokens or _BATCH_TOKENS.get(self.device.type, 1024)
+        self.batch_tokens = batch_tokens or _batch_tokens(self.device)
         self.precision = precision or _precision(self.device)
         self.tokenizer = Tokenizer.load(found.encoder)
         self._windows = TextWindows(
@@ -112,7 +113,7 @@ class Embedder:
         if self.device.type != "cpu":
             cpu = torch.device("cpu")
             state |= {"encoder": deepcopy(self.encoder).to(cpu), "device": cpu}
-            state |= {"batch_tokens": _BATCH_TOKENS["cpu"], "precision": _precision(cpu)}
+            state |= {"batch_tokens": _BATCH_TOKENS, "precision": _precision(cpu)}
         return state
 
     @property
@@ -200,6 +201,10 @@ def pooled_in_batches(
         with torch.autocast(device.type, precision, enabled=precision != torch.float32):
             states = encoder(batch, layout.rows)
         yield numbers, pool_examples(states.float(), layout, pooling).cpu().numpy(), sum(batch.lengths)
+
+
+def _batch_tokens(device: torch.device) -> int:
+    return _BATCH_TOKENS if device.type == "cpu" else usual_batch_tokens(device.type)
 
 
 def _precision(device: torch.device) -> torch.dtype:

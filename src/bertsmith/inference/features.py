@@ -20,10 +20,11 @@ from bertsmith.model.attention import take
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
-from bertsmith.tasks import classification, tagging
+from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.pooling import Pooling, pool_examples
+from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task_model import packed_by_length
 from bertsmith.text.tokenizer import Pieces, Tokenizer
 from bertsmith.training.hardware import device_of
@@ -160,7 +161,7 @@ class Features:
             raise InputError(f"Expected a list of texts, found one text: {texts[:60]!r}. Put it in a list.")
         if self.pooling == "tokens":
             return [self._pieces_of(pieces) for pieces in self.tokenizer.encode_pieces(_single(texts))]
-        kind = tagging.Tagging if self.pooling == "words" else classification.Classification
+        kind = Tagging if self.pooling == "words" else Classification
         task = kind(kind.Settings(max_length=self.max_length, stride=self.stride))
         examples = [task.example(text, f"text {number}") for number, text in enumerate(texts, 1)]
         encoded = list(encode_examples(task, examples, self.tokenizer).encoded)

@@ -7,7 +7,13 @@ from typing import NamedTuple, TypeVar
 
 from bertsmith.errors import InputError
 from bertsmith.inference.index_build import Changes, remove_documents, update
-from bertsmith.inference.index_embedder import TextEmbedder, identify, open_embedder, require_same_model
+from bertsmith.inference.index_embedder import (
+    TextEmbedder,
+    identify,
+    open_embedder,
+    require_same_model,
+    room_of,
+)
 from bertsmith.inference.index_manifest import MANIFEST, IndexManifest, IndexModel, read_index_manifest
 from bertsmith.inference.index_writer import create_index, writing
 from bertsmith.inference.passage_table import PassageTable, require_lancedb
@@ -19,7 +25,6 @@ from bertsmith.text.passages import PassageSettings
 from bertsmith.text.ray_engine import Engine, require_engine
 from bertsmith.text.tokenizer import without_surrogates
 
-_SPECIAL = 2  # tokens of [CLS] and [SEP]
 Answer = TypeVar("Answer")
 
 
@@ -257,7 +262,7 @@ def _create(
         raise InputError("A new index needs a model: --model minilm, or the folder of another one.")
     name = model or type(embedder).__name__
     embedder = embedder or open_embedder(name)
-    settings = passages or PassageSettings().within(embedder.max_length - _SPECIAL)
+    settings = passages or PassageSettings().within(room_of(embedder))
     _require_room(settings.checked(), embedder, name)
     identity = identify(name, embedder)
     create_index(out, identity, settings)
@@ -265,7 +270,7 @@ def _create(
 
 
 def _require_room(passages: PassageSettings, embedder: TextEmbedder, name: str) -> None:
-    room = embedder.max_length - _SPECIAL
+    room = room_of(embedder)
     if passages.tokens > room:
         raise InputError(
             f"Passages of {passages.tokens} tokens are longer than the {room} that {name} reads. "

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from bertsmith.errors import InputError
 from bertsmith.files import sha256
 from bertsmith.inference.index_manifest import IndexModel
+from bertsmith.tasks.encoding import special_tokens
 from bertsmith.text.tokenizer import Tokenizer
 
 Vectors = npt.NDArray[np.float32]
@@ -46,6 +47,11 @@ class TextEmbedder(Protocol):
 
     def documents(self, texts: Sequence[str]) -> Vectors:
         """(E, D), each of length 1."""
+
+
+def room_of(embedder: TextEmbedder) -> int:
+    """Tokens of a text that the model reads: special ones are none of it."""
+    return embedder.max_length - special_tokens(embedder.tokenizer, 1)
 
 
 def open_embedder(name: str) -> TextEmbedder:

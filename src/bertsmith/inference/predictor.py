@@ -32,7 +32,6 @@ class Predictor:
     task: Task[Any]
     tokenizer: Tokenizer
     trained_on: TrainedOn | None = None
-    device: torch.device | str = "cpu"
 
     @classmethod
     def load(
@@ -45,8 +44,8 @@ class Predictor:
         """
         folder = locate_model(str(name)).folder
         model, opened = load_task_model(folder, task)
-        where = device_of(device)
-        return cls(model.to(where), opened, Tokenizer.load(folder), TrainedOn.of_folder(folder), where)
+        model = model.to(device_of(device))
+        return cls(model, opened, Tokenizer.load(folder), TrainedOn.of_folder(folder))
 
     def predict(self, texts: Sequence[Any]) -> list[Prediction]:
         """One prediction a text, or a pair of texts, or (question, passage), or a sentence's words: whatever
@@ -85,7 +84,7 @@ class Predictor:
         examples = task.read(path)
         task.check(examples)
         split = encode_examples(self.task, examples, self.tokenizer)
-        outputs = outputs_of(self.model, split.encoded, self.device)
+        outputs = outputs_of(self.model, split.encoded)
         rows, warnings = self._training_rows(Path(train) if train else None, examples, Path(path).name)
         evaluation = evaluate(self.task, outputs, rows, split)
         return replace(evaluation, data_warnings=(*warnings, *task.warnings(examples)))
@@ -119,7 +118,7 @@ class Predictor:
         for start in range(0, len(examples), _EXAMPLES_AT_A_TIME):
             some = examples[start : start + _EXAMPLES_AT_A_TIME]
             split = encode_examples(self.task, some, self.tokenizer)
-            outputs = outputs_of(self.model, split.encoded, self.device)
+            outputs = outputs_of(self.model, split.encoded)
             yield from self.task.decode(outputs, some, split.encoded)
             if progress is not None:
                 progress(start + len(some), len(examples), "texts")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.planning.accelerators import HERE, Accelerator, find_accelerator
 from bertsmith.planning.fitting import memory_warnings
@@ -19,7 +20,7 @@ from bertsmith.planning.this_accelerator import measure_here
 from bertsmith.planning.workload import PhaseWork
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.hardware import Hardware
-from bertsmith.training.machine import CPU_MICRO_BATCH, CUDA_MICRO_BATCH, Machine
+from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.step_memory import Memory, checkpoint_bytes, step_memory, tokens_at_once
 from bertsmith.training.units import counted
@@ -153,14 +154,13 @@ def _check(recipe: Recipe, gpus: int, tokens: float | None, price: float | None)
 
 def _one_of(gpus: int, accelerator: Accelerator, recipe: Recipe) -> Machine:
     """One of the processes, for all that is counted from shapes."""
-    on_cpu = accelerator.name == "here-cpu"
-    usual = CPU_MICRO_BATCH if on_cpu else CUDA_MICRO_BATCH
+    device = "cpu" if accelerator.name == "here-cpu" else "cuda"
     return Machine(
-        device=torch.device("cpu" if on_cpu else "cuda"),
+        device=torch.device(device),
         precision=getattr(torch, accelerator.precision),
         peak=accelerator.peak,
         ranks=Ranks(0, gpus),
-        micro_batch_tokens=recipe.data.micro_batch_tokens or usual,
+        micro_batch_tokens=recipe.data.micro_batch_tokens or usual_batch_tokens(device),
         sharded=recipe.hardware.shard == "full" and gpus > 1,
     )
 

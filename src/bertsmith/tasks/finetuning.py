@@ -119,7 +119,7 @@ class Finetuning:
         """The task's metrics on dev, thresholds as they are; every rank measures the same."""
         if self.dev is None:
             return {}
-        outputs = outputs_of(self.model, self.dev.encoded, self.device)
+        outputs = outputs_of(self.model, self.dev.encoded)
         predictions = self.task.decode(outputs, self.dev.examples, self.dev.encoded)
         return self.task.metrics(predictions, self.dev.examples)
 

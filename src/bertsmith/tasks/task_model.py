@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertsmith.data.batch import PackedBatch
+from bertsmith.data.batch import PackedBatch, usual_batch_tokens
 from bertsmith.model.bert import Bert, initialise
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded, Layout, lay_out, pack_examples
@@ -43,17 +43,17 @@ class TaskModel(nn.Module):
 def outputs_of(
     model: TaskModel,
     encoded: Sequence[Encoded],
-    device: torch.device | str = "cpu",
     batch_tokens: int | None = None,
     progress: Progress | None = None,
 ) -> list[Outputs]:
     """The head's outputs for each example, on the host: (C,), or (R, C) if it answers per row. In float32, or
     in float64 where the head does.
 
-    Examples of like length are computed together, as many as have `batch_tokens`: 4,096 by default, 32,768 on
-    a GPU. Which ones changes the last bits only.
+    Computed where the model is. Examples of like length go together, as many as have `batch_tokens`, by
+    default a micro-batch's. Which ones changes the last bits only.
     """
-    batch_tokens = batch_tokens or (4096 if torch.device(device).type == "cpu" else 32_768)
+    device = next(model.parameters()).device
+    batch_tokens = batch_tokens or usual_batch_tokens(device.type)
     results: list[Outputs | None] = [None] * len(encoded)
     done = 0
     with evaluating(model):

@@ -59,7 +59,7 @@ def finetune_examples(
     model.head.finish()
     merge_lora(model.encoder)
     if held_out is not None:
-        task.calibrate(outputs_of(model, held_out.encoded, machine.device), dev, held_out.encoded)
+        task.calibrate(outputs_of(model, held_out.encoded), dev, held_out.encoded)
     return model.cpu().eval()
 
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
+from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.errors import RecipeError
 from bertsmith.training.distributed import Ranks, join
 from bertsmith.training.hardware import Hardware, matmul_flops
 from bertsmith.training.settings import HardwareSettings
 from bertsmith.training.units import counted
-
-CPU_MICRO_BATCH, CUDA_MICRO_BATCH = 4096, 32_768  # tokens: a CPU's should stay in cache, a GPU's fill it
 
 
 @dataclass
@@ -53,7 +52,8 @@ def set_up_machine(settings: HardwareSettings, micro_batch_tokens: int | None, h
     precision = _precision(settings, device, hardware)
     peak = matmul_flops(precision, device=device)
     sharded = settings.shard == "full" and ranks.count > 1
-    return Machine(device, precision, peak, ranks, micro_batch_tokens or _micro_batch(device), sharded)
+    tokens = micro_batch_tokens or usual_batch_tokens(device.type)
+    return Machine(device, precision, peak, ranks, tokens, sharded)
 
 
 def plain_machine(settings: HardwareSettings, micro_batch_tokens: int | None, hardware: Hardware) -> Machine:
@@ -63,7 +63,9 @@ def plain_machine(settings: HardwareSettings, micro_batch_tokens: int | None, ha
     """
     device = _device(settings, hardware)
     precision = _precision(settings, device, hardware)
-    return Machine(device, precision, math.inf, Ranks(), micro_batch_tokens or _micro_batch(device))
+    return Machine(
+        device, precision, math.inf, Ranks(), micro_batch_tokens or usual_batch_tokens(device.type)
+    )
 
 
 def _threads(hardware: Hardware, ranks: Ranks) -> int:
@@ -81,10 +83,6 @@ def _precision(settings: HardwareSettings, device: torch.device, hardware: Hardw
             f"hardware.precision = bfloat16, but {hardware.precision_reason}. Choose auto or float32."
         )
     return named or (hardware.precision if device.type == hardware.device.type else torch.float32)
-
-
-def _micro_batch(device: torch.device) -> int:
-    return CUDA_MICRO_BATCH if device.type == "cuda" else CPU_MICRO_BATCH
 
 
 def _device(settings: HardwareSettings, hardware: Hardware) -> torch.device:

@@ -70,15 +70,13 @@ class Workbench:
 
     def measure(self, model: TaskModel, restarts: list[Restart]) -> Results:
         """Calibrates on dev, and measures the model and its baselines there and, once, on test."""
-        task, device = self.task, self.machine.device
-        outputs = outputs_of(model, self.dev.encoded, device)
+        task = self.task
+        outputs = outputs_of(model, self.dev.encoded)
         figures = task.calibrate(outputs, self.dev.examples, self.dev.encoded)
         evaluations = {"dev": evaluate(task, outputs, self.data.train, self.dev)}
         if self.data.test is not None:
             test = encode_examples(task, self.data.test, self.tokenizer)
-            evaluations["test"] = evaluate(
-                task, outputs_of(model, test.encoded, device), self.data.train, test
-            )
+            evaluations["test"] = evaluate(task, outputs_of(model, test.encoded), self.data.train, test)
         warnings, rows = self.data.warnings, len(self.data.train)
         return Results(task, tuple(restarts), leading(restarts), evaluations, figures, warnings, rows)
 
