@@ -92,7 +92,7 @@ def _note(name: str, results: dict[str, Any]) -> str:
 
 def _train(request: dict[str, Any]) -> dict[str, Any]:
     """results.json of one run, and the settings it was asked for."""
-    from bertsmith.training.finetune import finetune
+    from bertsmith.training.finetuning.finetune import finetune
 
     run, settings = _RUNS[request["name"]], request["settings"]
     limits = {"train": request["rows"], "test": request["test_rows"]}

@@ -108,7 +108,7 @@ class _Ours(_Sentences):
     def __init__(self, name: str) -> None:
         from bertsmith.model.locate import locate_model
         from bertsmith.tasks.task_checkpoint import begin_task_model
-        from bertsmith.text.tokenizer import Tokenizer
+        from bertsmith.text.tokens.tokenizer import Tokenizer
         from bertsmith.training.allocator import keep_memory
         from bertsmith.training.hardware import Hardware
         from bertsmith.training.machine import set_up_machine

@@ -168,7 +168,7 @@ def _free_port() -> int:
 
 def _of_text(options: argparse.Namespace) -> list[Growth]:
     """Of the three commands between text and tokens."""
-    from bertsmith.text.corpus import Corpus
+    from bertsmith.text.corpus.corpus import Corpus
     from varied_text import write_parts
 
     sizes = (0.2, 0.4) if options.quick else sorted(options.megabytes)

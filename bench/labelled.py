@@ -132,7 +132,7 @@ def train_ours(
     Returns the metrics on dev after every epoch, the seconds of all steps, the median of one, real tokens
     and what share of the weights was trained; results.json; and what `look` finds in the run's folder.
     """
-    from bertsmith.training.finetune import finetune
+    from bertsmith.training.finetuning.finetune import finetune
 
     overrides = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
     with tempfile.TemporaryDirectory() as folder:

@@ -132,7 +132,7 @@ def _classifier(folder: Path) -> str:
 
     from bertsmith.tasks.classification import Classification
     from bertsmith.tasks.task_checkpoint import begin_task_model, save_task_model
-    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.tokens.tokenizer import Tokenizer
 
     torch.manual_seed(0)
     made, task = folder / "classifier", Classification(Classification.Settings(), ("no", "yes"))

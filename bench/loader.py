@@ -72,7 +72,7 @@ def open_stream(options: argparse.Namespace, kind: str) -> Any:
     """The loader as training opens it."""
     from bertsmith.data.store import TokenStore
     from bertsmith.data.stream import PretrainingStream
-    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.tokens.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(Path(options.tokenizer))
     store = TokenStore.open(Path(options.store) / "train", tokenizer)

@@ -20,8 +20,8 @@ def find(options: argparse.Namespace) -> tuple[str, str]:
         return options.store, options.tokenizer
     from bertsmith.data.tokenizing import tokenize_corpus
     from bertsmith.model.locate import locate_model
-    from bertsmith.text.corpus import Corpus
-    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.corpus.corpus import Corpus
+    from bertsmith.text.tokens.tokenizer import Tokenizer
 
     corpus, tokenizer = find_corpus(), locate_model("minilm").folder
     store = corpus.with_name("store")
@@ -32,7 +32,8 @@ def find(options: argparse.Namespace) -> tuple[str, str]:
 
 def find_corpus() -> Path:
     """The corpus that the store is made of."""
-    from bertsmith.text.corpus import CorpusSettings, build_corpus
+    from bertsmith.text.corpus.corpus import build_corpus
+    from bertsmith.text.corpus_settings import CorpusSettings
 
     source = str(_WIKIPEDIA) if _WIKIPEDIA.is_dir() else "pydocs:"
     corpus = _MADE / ("wikipedia" if _WIKIPEDIA.is_dir() else "pydocs") / "corpus"

@@ -81,7 +81,7 @@ def _train_transformers(name: str, out: Path, options: argparse.Namespace) -> in
     import torch
     from transformers import BertConfig, BertForPreTraining
 
-    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.tokens.tokenizer import Tokenizer
     from bertsmith.training.recipe import read_recipe
 
     ours = read_recipe("budget", [])
@@ -125,7 +125,7 @@ def _padded_batches(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
     from bertsmith.data.store import TokenStore
     from bertsmith.data.stream import Cursor, PretrainingStream
-    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.tokens.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(Path(options.tokenizer))
     store = TokenStore.open(Path(options.store) / "train", tokenizer)
@@ -152,7 +152,7 @@ def _padded_batches(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def _measure(model: Path, options: argparse.Namespace) -> dict[str, float]:
     from bertsmith.inference.masked_language import MaskedLanguageModel
     from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
-    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.tokens.tokenizer import Tokenizer
 
     loaded, _ = load_pretraining_model(model)
     judge = MaskedLanguageModel(loaded, Tokenizer.load(Path(options.tokenizer)))

@@ -72,7 +72,7 @@ def _batches(options: argparse.Namespace, kind: str) -> Any:
     from bertsmith.data.batch import Sequences
     from bertsmith.data.store import TokenStore
     from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
-    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.tokens.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(Path(options.tokenizer))
     store = TokenStore.open(Path(options.store) / "train", tokenizer)
@@ -127,7 +127,7 @@ class _Ours:
         from bertsmith.data.stream import PretrainingStream
         from bertsmith.model.config import preset
         from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
-        from bertsmith.text.tokenizer import Tokenizer
+        from bertsmith.text.tokens.tokenizer import Tokenizer
         from bertsmith.training.distributed import Ranks
         from bertsmith.training.loop import Loop
         from bertsmith.training.machine import Machine

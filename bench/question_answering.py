@@ -178,7 +178,7 @@ def _without_threshold(run: Path, test: Path) -> float:
 
 def _transformers(request: dict[str, Any]) -> dict[str, Any]:
     """The usual script: the last epoch, and dev's threshold."""
-    from bertsmith.text.squad import read_squad
+    from bertsmith.text.labelled.squad import read_squad
     from trainer import fit, load_model, load_tokenizer
     from trainer_answers import Answers
 

@@ -54,12 +54,12 @@ def main() -> None:
 
 def _measured(path: Path, options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of one collection, and what is to be said of them."""
-    from bertsmith.inference.embedder import Embedder
-    from bertsmith.inference.ranking import DENSE, RankingSettings, rank_by_all
-    from bertsmith.inference.ranking_report import figure_table
-    from bertsmith.inference.ranking_results import compare, metrics_for
-    from bertsmith.inference.reranker import open_reranker
-    from bertsmith.text.retrieval_layouts import read_retrieval_data
+    from bertsmith.inference.embedding.embedder import Embedder
+    from bertsmith.inference.ranking.ranking import DENSE, RankingSettings, rank_by_all
+    from bertsmith.inference.ranking.report import figure_table
+    from bertsmith.inference.ranking.reranker import open_reranker
+    from bertsmith.inference.ranking.results import compare, metrics_for
+    from bertsmith.text.retrieval.layouts import read_retrieval_data
 
     if not path.exists():
         raise SystemExit(f"{path} is missing. This script needs the public data sets of ../shared/data.")

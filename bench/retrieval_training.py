@@ -110,10 +110,10 @@ def first_queries(path: Path, rows: int | None) -> Path:
 
 def mine_once(model: Path, pairs: Path) -> Path:
     """Two negatives a question out of all training sentences."""
-    from bertsmith.inference.embedder import Embedder
-    from bertsmith.inference.mining import mine
+    from bertsmith.inference.embedding.embedder import Embedder
+    from bertsmith.inference.ranking.mining import mine
     from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
-    from bertsmith.text.jsonl import write_jsonl
+    from bertsmith.text.files.jsonl import write_jsonl
 
     rows = Retrieval(RetrievalSettings()).read(pairs)
     mined = mine(Embedder(model), rows, list(dict.fromkeys(row.documents[0] for row in rows)), negatives=2)
@@ -126,7 +126,7 @@ def train(
     task: str, name: str, model: str, path: Path, settings: tuple[str, ...], options: Any, **files: Any
 ) -> tuple[Path, float]:
     """The model's folder, and the seconds of its training; one that is there already is taken."""
-    from bertsmith.training.finetune import finetune
+    from bertsmith.training.finetuning.finetune import finetune
 
     out = PLACE / f"{task}-{name}-{options.seed}"
     asked = {"model": model, "settings": list(settings)}
@@ -141,7 +141,7 @@ def train(
 
 def read(path: Path, options: Any) -> Any:
     """A test collection, or a part of it in which relevant documents stay."""
-    from bertsmith.text.retrieval_layouts import read_retrieval_data
+    from bertsmith.text.retrieval.layouts import read_retrieval_data
 
     data = read_retrieval_data(find(str(path.relative_to(DATA))))
     data = data.with_fewer_queries(options.queries) if options.queries else data
@@ -155,16 +155,16 @@ def read(path: Path, options: Any) -> Any:
 
 def dense(data: Any, model: str) -> Any:
     """The exact search by a model's vectors."""
-    from bertsmith.inference.embedder import Embedder
-    from bertsmith.inference.ranking import DENSE, rank_by_all
+    from bertsmith.inference.embedding.embedder import Embedder
+    from bertsmith.inference.ranking.ranking import DENSE, rank_by_all
 
     return next(each for each in rank_by_all(data, Embedder(model)) if each.name == DENSE)
 
 
 def reread(data: Any, model: str) -> Any:
     """All candidates in a cross-encoder's order."""
-    from bertsmith.inference.ranking import rerank
-    from bertsmith.inference.reranker import open_reranker
+    from bertsmith.inference.ranking.ranking import rerank
+    from bertsmith.inference.ranking.reranker import open_reranker
 
     candidates = dense(data, MODEL)
     most = max(map(len, candidates.rankings.values()))
@@ -173,8 +173,8 @@ def reread(data: Any, model: str) -> Any:
 
 def compared(data: Any, systems: dict[str, Any]) -> list[dict[str, Any]]:
     """Rows of the table; differences are to the first system."""
-    from bertsmith.inference.ranking_report import figure_table
-    from bertsmith.inference.ranking_results import compare, metrics_for
+    from bertsmith.inference.ranking.report import figure_table
+    from bertsmith.inference.ranking.results import compare, metrics_for
 
     named = [system._replace(name=name) for name, system in systems.items()]
     found = compare(named, data, metrics_for(data, 10, 100), {})

@@ -88,7 +88,7 @@ def make_model(folder: Path) -> None:
     """MiniLM with a masked-language head, as `bertsmith pretrain init=minilm` would begin."""
     from bertsmith.model.locate import locate_model
     from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
-    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.tokens.tokenizer import Tokenizer
 
     minilm = locate_model("minilm").folder
     model, _ = load_pretraining_model(minilm, next_sentence=False, allow_new_heads=True)

@@ -116,7 +116,7 @@ def _per_second(tokens: int, seconds: float) -> str:
 
 def _first(corpus: str, megabytes: float) -> Any:
     """The corpus, which ends after so many megabytes."""
-    from bertsmith.text.corpus import Corpus, Document
+    from bertsmith.text.corpus.corpus import Corpus, Document
 
     class First(Corpus):
         def documents(self, split: Any) -> Iterator[Document]:
@@ -139,7 +139,7 @@ def _batches(corpus: Any) -> list[list[str]]:
 
 def _tokenizer() -> Any:
     from bertsmith.model.locate import locate_model
-    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.tokens.tokenizer import Tokenizer
 
     return Tokenizer.load(locate_model("minilm").folder)
 
@@ -173,7 +173,7 @@ def _encode_batch(corpus: Any) -> Side:
 
 
 def _corpus_tokenize(corpus: Any) -> Side:
-    from bertsmith.text.word_cache import WordCache
+    from bertsmith.text.tokens.word_cache import WordCache
 
     batches, tokenizer = _batches(corpus), _tokenizer()
 
@@ -185,8 +185,8 @@ def _corpus_tokenize(corpus: Any) -> Side:
 
 
 def _ours_trained(corpus: Any) -> Side:
-    from bertsmith.text.vocabulary import VocabularySettings, learn_pieces
-    from bertsmith.text.word_counts import count_words
+    from bertsmith.text.tokens.vocabulary import VocabularySettings, learn_pieces
+    from bertsmith.text.tokens.word_counts import count_words
 
     def work() -> list[str]:
         words = count_words(corpus, lowercase=True, sample_bytes=1 << 60)

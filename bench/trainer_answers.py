@@ -11,7 +11,7 @@ from transformers import DataCollatorWithPadding
 
 from bertsmith.metrics.squad_rules import question_scores
 from bertsmith.metrics.thresholds import no_answer_threshold
-from bertsmith.text.squad import Question
+from bertsmith.text.labelled.squad import Question
 from trainer import INPUTS, Row, outputs_of
 
 _N_BEST = 20

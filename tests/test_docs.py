@@ -64,15 +64,16 @@ def test_the_map_names_every_file_of_the_source_once_with_a_line_on_it() -> None
 def mapped_files(readme: str) -> Iterator[str]:
     """The files of the map, which is indented as the folders are: folder/file.py."""
     (tree,) = re.findall(r"```\nsrc/bertsmith/\n(.+?)```", readme, re.DOTALL)
-    folder = ""
+    folders: list[str] = []
     for line in tree.splitlines():
-        found = re.fullmatch(r"(    |        )(\S+)  +\S.*", line)
+        found = re.fullmatch(r"((?: {4}){1,3})(\S+)  +\S.*", line)
         assert found, f"not a line of the map: {line!r}"
         indent, name = found.groups()
+        del folders[len(indent) // 4 - 1 :]
         if name.endswith("/"):
-            folder = name
+            folders.append(name)
         elif name.endswith(".py"):
-            yield name if len(indent) == 4 else folder + name
+            yield "".join(folders) + name
 
 
 def test_each_file_of_the_map_imports_only_from_those_above_it() -> None:

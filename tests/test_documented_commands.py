@@ -12,7 +12,7 @@ from bertsmith.cli.main import COMMANDS, build_app
 from bertsmith.errors import BertsmithError
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.recipe import Recipe, read_recipe, recipe_names
-from bertsmith.training.search_space import make_search
+from bertsmith.training.tuning.space import make_search
 from test_docs import settings
 
 REPOSITORY = Path(__file__).parent.parent

@@ -13,10 +13,10 @@ import pytest
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Outputs, Task, TaskSettings
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.search_space import TuneSettings
 from bertsmith.training.settings import override
+from bertsmith.training.tuning.space import TuneSettings
 from test_docs import settings
 
 PAGE = Path(__file__).parent.parent / "docs" / "finetuning.md"

@@ -19,7 +19,7 @@ from bertsmith.cli.main import main
 from bertsmith.model.config import make_config
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from test_documented_commands import commands
 
 DOCS = Path(__file__).parent.parent / "docs"

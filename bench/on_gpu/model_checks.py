@@ -16,7 +16,7 @@ from torch import nn
 
 from bertsmith.data.masking import Masker
 from bertsmith.data.stream import Cursor, GlobalBatch
-from bertsmith.inference.embedder import Embedder
+from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
@@ -26,7 +26,7 @@ from bertsmith.tasks.query_documents import QueryExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.squad import Question
+from bertsmith.text.labelled.squad import Question
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.gradients import Gradients
 from bertsmith.training.loop import Loop

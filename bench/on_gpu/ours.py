@@ -10,7 +10,7 @@ import torch
 from bertsmith.data.batch import Sequences
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.stream import Cursor, GlobalBatch
-from bertsmith.inference.embedder import pooled_in_batches
+from bertsmith.inference.embedding.embedder import pooled_in_batches
 from bertsmith.model import attention
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
@@ -20,7 +20,7 @@ from bertsmith.tasks.finetuning import EncodedExamples, Finetuning
 from bertsmith.tasks.objective import Objective
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine

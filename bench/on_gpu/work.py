@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from bertsmith.data.batch import Sequences
 from bertsmith.tasks.encoding import Encoded, Window, join_segments
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Integers = npt.NDArray[np.int64]
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
         TokenizerError,
         TrainingStopped,
     )
-    from bertsmith.inference.embedder import Embedder
-    from bertsmith.inference.estimators import BertClassifier, BertRegressor
-    from bertsmith.inference.feature_transformer import BertFeatures
+    from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.features import Features
-    from bertsmith.inference.index import Index
+    from bertsmith.inference.index.index import Index
     from bertsmith.inference.masked_language import MaskedLanguageModel
     from bertsmith.inference.predictor import Predictor
+    from bertsmith.inference.scikit_learn.estimators import BertClassifier, BertRegressor
+    from bertsmith.inference.scikit_learn.feature_transformer import BertFeatures
     from bertsmith.model.bert import Bert
     from bertsmith.model.checkpoint import load_encoder
     from bertsmith.model.config import BertConfig, preset
@@ -38,27 +38,28 @@ if TYPE_CHECKING:
     from bertsmith.planning.plan import plan
     from bertsmith.tasks.pretraining import PretrainingModel
     from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
-    from bertsmith.text.corpus import Corpus, CorpusSettings, build_corpus
-    from bertsmith.text.documents import DocumentSettings
-    from bertsmith.text.passages import PassageSettings
-    from bertsmith.text.tokenizer import Tokenizer
-    from bertsmith.text.vocabulary import VocabularySettings, train_tokenizer
-    from bertsmith.training.finetune import FinetuneResult, finetune
+    from bertsmith.text.corpus.corpus import Corpus, build_corpus
+    from bertsmith.text.corpus_settings import CorpusSettings
+    from bertsmith.text.retrieval.documents import DocumentSettings
+    from bertsmith.text.retrieval.passages import PassageSettings
+    from bertsmith.text.tokens.tokenizer import Tokenizer
+    from bertsmith.text.tokens.vocabulary import VocabularySettings, train_tokenizer
+    from bertsmith.training.finetuning.finetune import FinetuneResult, finetune
     from bertsmith.training.hardware import Hardware
     from bertsmith.training.pretrain import pretrain
     from bertsmith.training.recipe import Recipe, read_recipe
-    from bertsmith.training.tune import TuneResult, tune
+    from bertsmith.training.tuning.tune import TuneResult, tune
 
 __version__ = "0.1.0"
 
 # text → corpus → vocabulary → tokens
 _TEXT = {
-    "build_corpus": "bertsmith.text.corpus",
-    "CorpusSettings": "bertsmith.text.corpus",
-    "Corpus": "bertsmith.text.corpus",
-    "train_tokenizer": "bertsmith.text.vocabulary",
-    "VocabularySettings": "bertsmith.text.vocabulary",
-    "Tokenizer": "bertsmith.text.tokenizer",
+    "build_corpus": "bertsmith.text.corpus.corpus",
+    "CorpusSettings": "bertsmith.text.corpus_settings",
+    "Corpus": "bertsmith.text.corpus.corpus",
+    "train_tokenizer": "bertsmith.text.tokens.vocabulary",
+    "VocabularySettings": "bertsmith.text.tokens.vocabulary",
+    "Tokenizer": "bertsmith.text.tokens.tokenizer",
     "tokenize_corpus": "bertsmith.data.tokenizing",
     "TokenStore": "bertsmith.data.store",
 }
@@ -81,21 +82,21 @@ _RUN = {
     "read_recipe": "bertsmith.training.recipe",
     "plan": "bertsmith.planning.plan",
     "pretrain": "bertsmith.training.pretrain",
-    "finetune": "bertsmith.training.finetune",
-    "FinetuneResult": "bertsmith.training.finetune",
-    "tune": "bertsmith.training.tune",
-    "TuneResult": "bertsmith.training.tune",
+    "finetune": "bertsmith.training.finetuning.finetune",
+    "FinetuneResult": "bertsmith.training.finetuning.finetune",
+    "tune": "bertsmith.training.tuning.tune",
+    "TuneResult": "bertsmith.training.tuning.tune",
     "Hardware": "bertsmith.training.hardware",
     "MaskedLanguageModel": "bertsmith.inference.masked_language",
     "Predictor": "bertsmith.inference.predictor",
     "Features": "bertsmith.inference.features",
-    "Embedder": "bertsmith.inference.embedder",
-    "DocumentSettings": "bertsmith.text.documents",
-    "PassageSettings": "bertsmith.text.passages",
-    "Index": "bertsmith.inference.index",
-    "BertFeatures": "bertsmith.inference.feature_transformer",
-    "BertClassifier": "bertsmith.inference.estimators",
-    "BertRegressor": "bertsmith.inference.estimators",
+    "Embedder": "bertsmith.inference.embedding.embedder",
+    "DocumentSettings": "bertsmith.text.retrieval.documents",
+    "PassageSettings": "bertsmith.text.retrieval.passages",
+    "Index": "bertsmith.inference.index.index",
+    "BertFeatures": "bertsmith.inference.scikit_learn.feature_transformer",
+    "BertClassifier": "bertsmith.inference.scikit_learn.estimators",
+    "BertRegressor": "bertsmith.inference.scikit_learn.estimators",
 }
 _ERRORS = dict.fromkeys(
     (

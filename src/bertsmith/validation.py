@@ -1,10 +1,10 @@
-"""What pydantic refuses, as a sentence of ours."""
+"""Settings and manifests as pydantic has them, and what it refuses as a sentence of ours."""
 
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from bertsmith.errors import did_you_mean
@@ -28,6 +28,12 @@ _EXPECTED = {
     "string_type": "expected text",
     "tuple_type": "expected a list",
 }
+
+
+class Strict(BaseModel):
+    """An unknown key is an error, and a value does not change once made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def first_problem(error: ValidationError, model: type[BaseModel]) -> str:

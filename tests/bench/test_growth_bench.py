@@ -13,8 +13,8 @@ import growing_step
 import growth
 import growth_plot
 import varied_text
-from bertsmith.text.corpus import Corpus
-from bertsmith.text.minhash import signature
+from bertsmith.text.corpus.corpus import Corpus
+from bertsmith.text.corpus.minhash import signature
 from bertsmith.training import machine
 
 

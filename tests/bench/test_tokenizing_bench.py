@@ -6,8 +6,8 @@ import pytest
 from bench_runs import RunScript
 
 import tokenizing
-from bertsmith.text.corpus import Corpus
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.corpus.corpus import Corpus
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 RUN = ("--quick", "--work", "tokenizing")
 

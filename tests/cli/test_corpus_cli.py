@@ -7,7 +7,7 @@ import pytest
 
 from bertsmith.cli.main import main
 from bertsmith.data.store import TokenStore
-from bertsmith.text.corpus import Corpus
+from bertsmith.text.corpus.corpus import Corpus
 
 DOCUMENTS = [f"Document {n} speaks of matter {n}.\nIt ends with the word number {n * n}." for n in range(30)]
 PIECES = [

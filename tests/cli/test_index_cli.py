@@ -9,11 +9,11 @@ pytest.importorskip("lancedb")
 
 from bertsmith.cli.main import main
 from bertsmith.cli.search import _passage, _window
-from bertsmith.inference.search import Hit
+from bertsmith.inference.index.search import Hit
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = ("leave", "is", "asked", "for", "a", "week", "before", "the", "office", "opens", "at", "nine", "tea")
 TEXTS = {

@@ -9,8 +9,9 @@ import pytest
 
 from bertsmith.cli import quickstart
 from bertsmith.cli.main import main
-from bertsmith.text.corpus import CorpusSettings, build_corpus
-from bertsmith.training.origin_task import ROWS
+from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.training.finetuning.origin_task import ROWS
 
 SUBJECTS = ("court", "judge", "witness", "clerk", "lawyer", "jury", "tenant", "bank")
 

@@ -16,8 +16,8 @@ from bertsmith.model.config import BertConfig, make_config
 from bertsmith.tasks.reranking import Reranking
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.text.trec_run import read_run
+from bertsmith.text.retrieval.trec_run import read_run
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 pytest.importorskip("bm25s", reason="needs the extra `retrieval`")
 

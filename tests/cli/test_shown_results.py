@@ -7,7 +7,7 @@ from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.evaluation import Evaluation
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.text_task import TextExample
-from bertsmith.training.results import Restart, Results
+from bertsmith.training.finetuning.results import Restart, Results
 
 
 def test_marks_in_a_text_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from bertsmith.cli.main import main
-from bertsmith.text.corpus import CorpusSettings, build_corpus
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture

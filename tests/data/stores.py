@@ -18,7 +18,7 @@ from bertsmith.data.store_manifest import (
 )
 from bertsmith.data.tokenizing import ArrayFile
 from bertsmith.files import write_json
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Lengths = Sequence[Sequence[int]]  # tokens of each sentence of each document
 

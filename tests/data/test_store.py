@@ -17,9 +17,10 @@ from bertsmith.data import tokenizing
 from bertsmith.data.store import TokenStore
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import InputError, ResourceError, StoreError
-from bertsmith.text.corpus import Corpus, CorpusSettings, Document, build_corpus
-from bertsmith.text.manifest import CorpusManifest, Counts, Skipped, Split, SplitEntry
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.corpus.corpus import Corpus, Document, build_corpus
+from bertsmith.text.corpus.manifest import CorpusManifest, Counts, Skipped, Split, SplitEntry
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TOKENIZER = Tokenizer.from_pieces([*SPECIAL, "a", "b", "c", "##a", "##b", "."], lowercase=True)
@@ -251,8 +252,8 @@ import sys
 from pathlib import Path
 from bertsmith.data.store import TokenStore
 from bertsmith.data.tokenizing import tokenize_corpus
-from bertsmith.text.corpus import Corpus
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.corpus.corpus import Corpus
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 tokenizer = Tokenizer.load(sys.argv[2])
 tokenize_corpus(Corpus.open(sys.argv[1]), tokenizer, sys.argv[3])

@@ -8,8 +8,9 @@ from evidence import Evidence, evidence
 from nursery import Settings, finish, open_nursery
 from tiny_run import STEPS, WORDS, NewRun, Uninterrupted
 
-from bertsmith.text.corpus import CorpusSettings, build_corpus
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session", autouse=True)

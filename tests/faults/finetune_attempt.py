@@ -14,14 +14,14 @@ from bertsmith.files import read_json, sha256
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.log import RunLog
 
 # What depends on the clock.
 _TIMES = {"elapsed", "tokens_per_second", "peak_share", "time", "seconds"}
 # Imported before the fork, or every process would take seconds for it.
 nursery.IMPORTED += [
-    "bertsmith.training.finetune",
+    "bertsmith.training.finetuning.finetune",
     "sklearn.linear_model",
     "sklearn.feature_extraction.text",
 ]
@@ -71,7 +71,8 @@ def finetune_in_child(
     settings: Settings, faults: tuple[nursery.Change, ...], began: Any, rank: int, ranks: int, port: int
 ) -> None:
     """What a forked process does."""
-    from bertsmith.training import finetune, machine
+    from bertsmith.training import machine
+    from bertsmith.training.finetuning import finetune
 
     nursery._be_quiet()
     nursery._be_rank(rank, ranks, port)

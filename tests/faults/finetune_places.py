@@ -11,7 +11,7 @@ from places import PLACES, Strike, _after, _before
 from torch import Tensor
 
 from bertsmith.tasks.finetuning import Finetuning
-from bertsmith.training import best, finetune, workbench
+from bertsmith.training.finetuning import best, finetune, workbench
 
 
 @dataclass(frozen=True)

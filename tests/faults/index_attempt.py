@@ -13,11 +13,12 @@ from nursery import CONTEXT, Attempt
 from places import Strike, _after, _before
 
 from bertsmith import files
-from bertsmith.inference import index_build, index_writer
-from bertsmith.inference.passage_table import PassageTable
+from bertsmith.inference.index import build as index_build
+from bertsmith.inference.index import writer as index_writer
+from bertsmith.inference.index.passage_table import PassageTable
 
 # Imported before the fork: it takes seconds.
-nursery.IMPORTED += ["lancedb", "bertsmith.inference.index"]
+nursery.IMPORTED += ["lancedb", "bertsmith.inference.index.index"]
 PASSAGES_AT_A_TIME = 6  # of a commit, so that a build of a few documents has several
 
 INDEX_PLACES: dict[str, Callable[[Strike], None]] = {
@@ -92,7 +93,7 @@ def finish_update(job: Job) -> None:
 
 def update_in_child(job: Job, faults: tuple[IndexFault, ...], began: Any) -> None:
     """What a forked process does."""
-    from bertsmith.inference import index
+    from bertsmith.inference.index import index
 
     nursery._be_quiet()
     index_build.PASSAGES_AT_A_TIME = PASSAGES_AT_A_TIME
@@ -109,7 +110,7 @@ def update_in_child(job: Job, faults: tuple[IndexFault, ...], began: Any) -> Non
 
 
 def _run(job: Job) -> None:
-    from bertsmith.inference.index import Index
+    from bertsmith.inference.index.index import Index
 
     if job.kind == "build":
         Index.build(

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from tiny_run import WORDS
 
-from bertsmith.inference.index_manifest import read_index_manifest
-from bertsmith.inference.passage_table import PassageTable
-from bertsmith.text.passages import PassageSettings
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.inference.index.manifest import read_index_manifest
+from bertsmith.inference.index.passage_table import PassageTable
+from bertsmith.text.retrieval.passages import PassageSettings
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 SETTINGS = PassageSettings(tokens=10, overlap=3)
 Rows = dict[str, tuple[object, ...]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from index_documents import SETTINGS, Counting, rows_of, write_documents
 
 from bertsmith.errors import ResourceError
-from bertsmith.inference.index import Index
+from bertsmith.inference.index.index import Index
 
 _NEW_NAMESPACE = 0x00020000
 

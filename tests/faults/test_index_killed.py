@@ -14,7 +14,7 @@ pytest.importorskip("lancedb")
 from index_attempt import INDEX_PLACES, IndexAttempt, IndexFault, Job, finish_update
 from index_documents import Counting, Rows, rows_of, whole_documents, write_documents
 
-from bertsmith.inference.index import Index
+from bertsmith.inference.index.index import Index
 
 BIG = "big.txt"  # has passages enough for an approximate index
 NAMES = [f"{letter}.txt" for letter in "abcdefgh"]

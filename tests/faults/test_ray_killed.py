@@ -26,17 +26,20 @@ from bertsmith.cli.main import main
 from bertsmith.data import tokenizing
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import InputError, ResourceError
-from bertsmith.inference import document_shards, embedding_job, index_build
-from bertsmith.inference.embedder import Embedder
-from bertsmith.inference.embedding_job import Count, embed_file
-from bertsmith.inference.index import Index
+from bertsmith.inference.embedding import job as embedding_job
+from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.embedding.job import Count, embed_file
+from bertsmith.inference.index import build as index_build
+from bertsmith.inference.index import document_shards
+from bertsmith.inference.index.index import Index
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
-from bertsmith.text import building, ray_engine, reading
-from bertsmith.text.corpus import build_corpus
+from bertsmith.text import ray_engine
+from bertsmith.text.corpus import building, reading
+from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.ray_engine import ATTEMPTS, ordered_by_ray
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 pytestmark = [
     pytest.mark.slow,  # starting two nodes and their workers takes most of a minute

@@ -11,8 +11,9 @@ from nursery import Settings, finish
 from tiny_run import NewRun
 
 from bertsmith.errors import BertsmithError, CorpusError, RecipeError, ResourceError, StoreError
-from bertsmith.text.corpus import CorpusSettings, build_corpus
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training import machine
 from bertsmith.training import pretrain as pretraining
 from bertsmith.training.distributed import Ranks

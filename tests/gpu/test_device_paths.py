@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.inference.embedder import Embedder
+from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model import cross_entropy
 from bertsmith.model.attention import attend
 from on_gpu import checks, model_checks

@@ -8,7 +8,7 @@ import torch
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import BertConfig, make_config
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = ("red", "blue", "green", "small", "large", "old", "new", "cat", "dog", "bird", "runs", "sleeps")
 PIECES = [

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.inference.index import Index
-from bertsmith.text.passages import PassageSettings
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.inference.index.index import Index
+from bertsmith.text.retrieval.passages import PassageSettings
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = (
     "red",

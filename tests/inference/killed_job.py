@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from bertsmith.inference import shard_folder
-from bertsmith.inference.embedder import Embedder
-from bertsmith.inference.embedding_job import embed_file
-from bertsmith.inference.shard_folder import ShardFolder
+from bertsmith.inference.embedding import shard_folder
+from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.embedding.job import embed_file
+from bertsmith.inference.embedding.shard_folder import ShardFolder
 
 CONTEXT = multiprocessing.get_context("forkserver")
 PATIENCE = 240.0
@@ -28,7 +28,7 @@ PLACES: dict[str, tuple[Any, str, str]] = {
 
 def kill_at(place: str, time: int, *arguments: Any, **settings: Any) -> int | None:
     """Runs `embed_file` with a SIGKILL at the `time`-th arrival at a place; the process's exit status."""
-    CONTEXT.set_forkserver_preload(["bertsmith.inference.embedding_job"])
+    CONTEXT.set_forkserver_preload(["bertsmith.inference.embedding.job"])
     process = CONTEXT.Process(target=_job, args=(place, time, arguments, settings))
     process.start()
     process.join(PATIENCE)

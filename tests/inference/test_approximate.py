@@ -8,10 +8,10 @@ from index_samples import SETTINGS, WordEmbedder, sentences, write_files
 
 pytest.importorskip("lancedb")
 
-from bertsmith.inference import approximate
-from bertsmith.inference.approximate import RECALL
-from bertsmith.inference.index import Index
-from bertsmith.inference.passage_table import PassageTable
+from bertsmith.inference.index import approximate
+from bertsmith.inference.index.approximate import RECALL
+from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.passage_table import PassageTable
 
 
 @pytest.fixture(scope="module")

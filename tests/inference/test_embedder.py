@@ -15,14 +15,14 @@ import torch
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
-from bertsmith.inference.embedder import Embedder
-from bertsmith.inference.text_windows import TextWindows
+from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.embedding.text_windows import TextWindows
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.tasks import similarity
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training import hardware
 from bertsmith.training.hardware import Gpu
 

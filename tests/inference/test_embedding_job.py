@@ -15,11 +15,11 @@ import pytest
 from killed_job import kill_at
 
 from bertsmith.errors import InputError, ResourceError
-from bertsmith.inference import shard_folder
-from bertsmith.inference.embedder import Embedder
-from bertsmith.inference.embedding_job import EmbeddingResult, embed_file
-from bertsmith.inference.shard_folder import ShardFolder
-from bertsmith.inference.vector_file import read_about, read_vectors
+from bertsmith.inference.embedding import shard_folder
+from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.embedding.job import EmbeddingResult, embed_file
+from bertsmith.inference.embedding.shard_folder import ShardFolder
+from bertsmith.inference.embedding.vector_file import read_about, read_vectors
 
 TEXTS = [
     f"{colour} {animal} {number}"

@@ -13,7 +13,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.features import Features, Vectors
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXTS = ["red cats", "the old dog sleeps", "", "a small blue bird runs and runs", "new", "green dogs"]
 LONG = " ".join(["red", "cats", "old", "dog", "small", "bird"] * 20)

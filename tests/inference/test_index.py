@@ -11,14 +11,15 @@ from index_samples import SETTINGS, WordEmbedder, content, sentences, write_file
 pytest.importorskip("lancedb")
 
 from bertsmith.errors import InputError, ResourceError
-from bertsmith.inference import index_build, passage_table
-from bertsmith.inference.index import Index
-from bertsmith.inference.index_lock import sole_writer
-from bertsmith.inference.index_manifest import read_index_manifest
-from bertsmith.inference.index_writer import writing
-from bertsmith.text import documents
-from bertsmith.text.documents import DocumentSettings
-from bertsmith.text.passages import PassageSettings
+from bertsmith.inference.index import build as index_build
+from bertsmith.inference.index import passage_table
+from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.manifest import read_index_manifest
+from bertsmith.inference.index.writer import writing
+from bertsmith.inference.lock import sole_writer
+from bertsmith.text.retrieval import documents
+from bertsmith.text.retrieval.documents import DocumentSettings
+from bertsmith.text.retrieval.passages import PassageSettings
 
 TEXTS = {"a.md": "# Cats\n\n" + sentences(1, 8), "b.txt": sentences(2, 5), "deep/c.txt": sentences(3, 1)}
 

@@ -10,11 +10,11 @@ from index_samples import write_files
 pytest.importorskip("lancedb")
 
 from bertsmith.errors import InputError
-from bertsmith.inference import index as index_module
-from bertsmith.inference import index_embedder
-from bertsmith.inference.embedder import Embedder
-from bertsmith.inference.index import Index
-from bertsmith.text.passages import PassageSettings
+from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.index import index as index_module
+from bertsmith.inference.index import text_embedder as index_embedder
+from bertsmith.inference.index.index import Index
+from bertsmith.text.retrieval.passages import PassageSettings
 
 SETTINGS = PassageSettings(tokens=12, overlap=4)
 

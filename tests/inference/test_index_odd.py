@@ -13,10 +13,10 @@ from index_samples import SETTINGS, WordEmbedder, sentences, write_files
 pytest.importorskip("lancedb")
 
 from bertsmith.errors import InputError
-from bertsmith.inference import passage_table
-from bertsmith.inference.document_shards import cut_and_embed
-from bertsmith.inference.index import Index
-from bertsmith.text.documents import Document
+from bertsmith.inference.index import passage_table
+from bertsmith.inference.index.document_shards import cut_and_embed
+from bertsmith.inference.index.index import Index
+from bertsmith.text.retrieval.documents import Document
 
 
 @pytest.fixture

@@ -13,13 +13,14 @@ pytest.importorskip("lancedb")
 
 from bertsmith import files
 from bertsmith.errors import InputError
-from bertsmith.inference import index as index_module
-from bertsmith.inference import index_lock, index_writer
-from bertsmith.inference.index import Index
-from bertsmith.inference.index_lock import sole_writer
-from bertsmith.inference.index_manifest import MANIFEST, IndexModel
-from bertsmith.inference.index_writer import create_index, writing
-from bertsmith.inference.passage_table import PassageTable
+from bertsmith.inference import lock as index_lock
+from bertsmith.inference.index import index as index_module
+from bertsmith.inference.index import writer as index_writer
+from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.manifest import MANIFEST, IndexModel
+from bertsmith.inference.index.passage_table import PassageTable
+from bertsmith.inference.index.writer import create_index, writing
+from bertsmith.inference.lock import sole_writer
 
 MODEL = IndexModel(name="none", sha256="", dimension=16)
 

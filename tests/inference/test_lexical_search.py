@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import InputError, MissingExtra
-from bertsmith.inference.lexical_search import Bm25Settings, LexicalSearch
+from bertsmith.inference.ranking.lexical_search import Bm25Settings, LexicalSearch
 
 pytest.importorskip("bm25s", reason="needs the extra `retrieval`")
 pytest.importorskip("Stemmer", reason="needs the extra `retrieval`")

@@ -18,8 +18,8 @@ from bertsmith.model.config import make_config
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.training.labelled_data import hold_out
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.finetuning.labelled_data import hold_out
 
 WORDS = ["bano", "delo", "firu", "guma", "kano", "lelo", "miru"]
 

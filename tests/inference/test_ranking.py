@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.inference.exact_search import Vectors
-from bertsmith.inference.ranking import RankingSettings, System, fuse, rank_by_all, rerank
-from bertsmith.inference.ranking_results import Comparison, compare, metrics_for
+from bertsmith.inference.ranking.exact_search import Vectors
+from bertsmith.inference.ranking.ranking import RankingSettings, System, fuse, rank_by_all, rerank
+from bertsmith.inference.ranking.results import Comparison, compare, metrics_for
 from bertsmith.metrics.ranking_scores import in_order, ranking_scores
 from bertsmith.metrics.significance import intervals_of_means, p_value
 from bertsmith.progress import Progress
-from bertsmith.text.retrieval_data import RetrievalData
+from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
 pytest.importorskip("bm25s", reason="needs the extra `retrieval`")
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.inference.ranking import System
-from bertsmith.inference.ranking_folder import write_comparison
-from bertsmith.inference.ranking_report import best_system, failures, figure_table, render_comparison
-from bertsmith.inference.ranking_results import Comparison, compare
+from bertsmith.inference.ranking.folder import write_comparison
+from bertsmith.inference.ranking.ranking import System
+from bertsmith.inference.ranking.report import best_system, failures, figure_table, render_comparison
+from bertsmith.inference.ranking.results import Comparison, compare
 from bertsmith.metrics.ranking_scores import ranking_scores
-from bertsmith.text.retrieval_data import RetrievalData
-from bertsmith.text.trec_run import read_run
+from bertsmith.text.retrieval.retrieval_data import RetrievalData
+from bertsmith.text.retrieval.trec_run import read_run
 
 ATTACK = "</style><script>alert(1)</script><img src=x onerror=alert(1)>"
 

@@ -9,13 +9,13 @@ import torch
 
 from bertsmith.errors import InputError
 from bertsmith.inference.predictor import Predictor
-from bertsmith.inference.reranker import open_reranker
+from bertsmith.inference.ranking.reranker import open_reranker
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = ["cat", "dog", "bird", "runs", "sings"]
 PASSAGES = ["cat runs", "dog", "bird sings", "dog dog"]

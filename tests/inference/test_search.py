@@ -12,10 +12,10 @@ from index_samples import SETTINGS, WordEmbedder, write_files
 pytest.importorskip("lancedb")
 
 from bertsmith.errors import InputError, ResourceError
-from bertsmith.inference.fusion import reciprocal_rank_fusion
-from bertsmith.inference.highlight import matching_spans
-from bertsmith.inference.index import Index
-from bertsmith.inference.passage_table import index_errors
+from bertsmith.inference.index.highlight import matching_spans
+from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.passage_table import index_errors
+from bertsmith.inference.ranking.fusion import reciprocal_rank_fusion
 
 TEXTS = {
     "cats.txt": "The red cat runs. Indexes of cats sleep.",

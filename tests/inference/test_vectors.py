@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from bertsmith.errors import InputError
-from bertsmith.inference.vectors import Int8Ranges, Vectors, cut, from_bits, loss, normalised, to_bits
+from bertsmith.inference.embedding.vectors import (
+    Int8Ranges,
+    Vectors,
+    cut,
+    from_bits,
+    loss,
+    normalised,
+    to_bits,
+)
 
 VALUES = st.floats(-2, 2, width=32)
 SOME = arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 20)), elements=VALUES)

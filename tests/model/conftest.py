@@ -8,7 +8,7 @@ from model_folders import SPECIAL, tiny_config
 
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture

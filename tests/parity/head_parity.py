@@ -25,7 +25,7 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel, outputs_of
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 FAMILIES = ("bert", "roberta", "distilbert")
 WORDS = [first + last for first in "bdfgklmn" for last in ("ano", "elo", "iru")]

@@ -27,7 +27,7 @@ from head_parity import (
 from model_parity import assert_same
 from torch.nn import functional as F
 
-from bertsmith.text.squad import Question
+from bertsmith.text.labelled.squad import Question
 
 families = pytest.mark.parametrize("family", FAMILIES)
 SEQUENCE = transformers.AutoModelForSequenceClassification

@@ -14,7 +14,7 @@ from bertsmith.model.checkpoint import load_encoder, save_checkpoint
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "river", "##s", "run", "##ning", "."]
 families = pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])

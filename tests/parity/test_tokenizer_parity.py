@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer, WordpieceTokenizer
 
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 ADVERSARIAL = [
     "Ñandú, El Niño — São Paulo's naïve café; Ångström & Øre; Łódź ŠČŘŽ ấ ǖ Ệ",

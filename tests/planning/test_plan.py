@@ -16,8 +16,9 @@ from bertsmith.planning.accelerators import Accelerator, find_accelerator
 from bertsmith.planning.plan import plan
 from bertsmith.planning.run_cost import times_due
 from bertsmith.planning.workload import steps_of_phases
-from bertsmith.text.corpus import CorpusSettings, build_corpus
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.log import RunLog
 from bertsmith.training.pretrain import pretrain
 from bertsmith.training.recipe import Recipe, check_recipe

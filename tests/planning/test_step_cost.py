@@ -21,7 +21,7 @@ from bertsmith.planning.step_cost import (
 )
 from bertsmith.planning.workload import StepAmounts
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(495))]
 TOKENIZER = Tokenizer.from_pieces(PIECES, lowercase=True)

@@ -5,9 +5,9 @@ import pytest
 
 from bertsmith.data.store import TokenStore
 from bertsmith.data.tokenizing import tokenize_corpus
-from bertsmith.text.corpus import build_corpus
-from bertsmith.text.manifest import CorpusSettings
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = [f"{first}{last}" for first in "bdfgklmnprst" for last in ("ano", "elo", "iru", "uma")]
 

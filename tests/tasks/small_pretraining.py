@@ -7,7 +7,7 @@ from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 def small_config(tokenizer: Tokenizer, family: str = "bert") -> BertConfig:

@@ -15,8 +15,8 @@ from bertsmith.tasks.query_documents import QueryExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.squad import Question
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.labelled.squad import Question
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 POSITIONS = 64
 # those that the fixture `tokenizer` knows, each a piece

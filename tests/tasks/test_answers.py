@@ -17,7 +17,7 @@ from bertsmith.tasks.answers import (
     decode,
     gold_span,
 )
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 LETTERS = string.ascii_lowercase + string.digits + "äß東한й,.-€"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]

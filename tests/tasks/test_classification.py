@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from bertsmith.errors import InputError, ModelError
 from bertsmith.tasks.classification import Classification, ClassificationSettings
 from bertsmith.tasks.text_task import TextExample
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 def task_of(labels: list[str], **settings: Any) -> Classification:

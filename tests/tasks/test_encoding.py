@@ -9,7 +9,7 @@ from small_tasks import WORDS
 
 from bertsmith.tasks.encoding import Encoded, Window, join_segments, lay_out, pack_examples, special_tokens
 from bertsmith.tasks.text_task import pair_windows, single_windows
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 def window(first: int, length: int, rows: list[int], text: int = 0) -> Window:

@@ -12,7 +12,7 @@ from bertsmith.data.store import TokenStore
 from bertsmith.errors import InputError
 from bertsmith.tasks.fill_mask import Candidate, fill_mask, masked_examples
 from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

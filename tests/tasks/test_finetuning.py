@@ -33,7 +33,7 @@ from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.task_model import TaskModel, batches_by_length, outputs_of
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in NAMES),

@@ -26,9 +26,9 @@ from bertsmith.tasks.pretraining import (
     most_frequent_piece,
     start_at_frequencies,
 )
-from bertsmith.text.corpus import build_corpus
-from bertsmith.text.manifest import CorpusSettings
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 families = pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
 each_masking = pytest.mark.parametrize("whole_words", [False, True], ids=["pieces", "words"])

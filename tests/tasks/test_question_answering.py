@@ -12,8 +12,8 @@ from small_tasks import make_task, random_model, split_of
 from bertsmith.errors import ModelError, RecipeError
 from bertsmith.tasks.question_answering import AnswerSettings, QuestionAnswering
 from bertsmith.tasks.task_model import outputs_of
-from bertsmith.text.squad import Question
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.labelled.squad import Question
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 PARTS = ["bano", "Délo", "FIRUs", "🙂", "\t", " ", "  ", "\n", "é", "ß", "x7,5%", "(guma)", "中文", "\u200b"]
 

@@ -9,7 +9,7 @@ from bertsmith.errors import InputError
 from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.task import TaskSettings
 from bertsmith.tasks.text_task import TextExample
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 def learnt(numbers: list[float]) -> tuple[Regression, list[TextExample]]:

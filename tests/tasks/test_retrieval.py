@@ -16,7 +16,7 @@ from bertsmith.tasks.document_ranks import ranks_of
 from bertsmith.tasks.query_documents import QueryExample, text_number
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import outputs_of
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 PAIRS = [("who?", "ann"), ("where?", "oslo"), ("why?", "so")]
 

@@ -16,7 +16,7 @@ from bertsmith.tasks.similarity import Similarity
 from bertsmith.tasks.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.tasks.text_task import TextExample
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 PAIRS = [
     ("bano delo", "firu"),

@@ -15,7 +15,7 @@ from bertsmith.errors import InputError
 from bertsmith.metrics.entities import spans_of_tags
 from bertsmith.tasks.tagging import TaggedExample, Tagging, TaggingSettings
 from bertsmith.tasks.task_model import outputs_of
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 STRANGE = ["banos", "\u200b", "\x00", "é🙂", "...", "[SEP]", "x" * 150]  # pieces: several, none, unknown

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.text.conll import MarkedText, Sentence, read_tagged
+from bertsmith.text.labelled.conll import MarkedText, Sentence, read_tagged
 
 SMALL = "-DOCSTART- -X- O\n\nEU NNP B-ORG\n# # O\n\n-DOCSTART- -X- O\n\n\nRome NNP B-LOC"
 MORE = "1-2\tdu\t_\t_\n1\tde\tde\tADP\n2\tle\tle\tDET\n2.1\tx\tx\tX\n"

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import CorpusError, InputError, RecipeError, ResourceError
-from bertsmith.text import shards
-from bertsmith.text.corpus import Corpus, CorpusSettings, Document, build_corpus
+from bertsmith.text.corpus import shards
+from bertsmith.text.corpus.corpus import Corpus, Document, build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
 
 WORDS = np.array([f"w{n}" for n in range(2000)])
 
@@ -114,7 +115,7 @@ def test_a_document_keeps_its_side_when_sources_are_added(tmp_path: Path) -> Non
 def test_result_does_not_depend_on_the_number_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertsmith.text.reading.BATCH_CHARACTERS", 20_000)
+    monkeypatch.setattr("bertsmith.text.corpus.reading.BATCH_CHARACTERS", 20_000)
     write(tmp_path / "texts", random_documents(300), "1.txt")
     write(tmp_path / "texts", random_documents(300), "2.txt")
     built = []
@@ -126,7 +127,7 @@ def test_result_does_not_depend_on_the_number_of_workers(
 
 
 def test_shards_are_cut_and_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertsmith.text.reading.BATCH_CHARACTERS", 5_000)
+    monkeypatch.setattr("bertsmith.text.corpus.reading.BATCH_CHARACTERS", 5_000)
     monkeypatch.setattr(shards, "ROW_GROUP_BYTES", 20_000)
     monkeypatch.setattr(shards, "SHARD_BYTES", 60_000)
     documents = random_documents(600)

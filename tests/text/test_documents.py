@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.text.document_rows import Cell
-from bertsmith.text.documents import Document, Documents, DocumentSettings, part_of
-from bertsmith.text.html_text import HtmlText
-from bertsmith.text.plain import LONGEST
+from bertsmith.text.files.plain import LONGEST
+from bertsmith.text.prose.html_text import HtmlText
+from bertsmith.text.retrieval.document_rows import Cell
+from bertsmith.text.retrieval.documents import Document, Documents, DocumentSettings, part_of
 
 
 def read(*sources: Path, **settings: object) -> list[Document]:

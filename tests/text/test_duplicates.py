@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.text.choosing import held_out
-from bertsmith.text.duplicates import SignatureFiles, first_of_equal, text_key
-from bertsmith.text.minhash import BANDS, HASHES, ROWS, RUN, band_keys, signature
+from bertsmith.text.corpus.choosing import held_out
+from bertsmith.text.corpus.duplicates import SignatureFiles, first_of_equal, text_key
+from bertsmith.text.corpus.minhash import BANDS, HASHES, ROWS, RUN, band_keys, signature
 
 VOCABULARY = [f"word{n}" for n in range(5000)]
 

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.text import plain
-from bertsmith.text.formats import COLLECTION, detect
-from bertsmith.text.manifest import CorpusSettings
-from bertsmith.text.reading import Reader
-from bertsmith.text.sentences import RawDocument
-from bertsmith.text.sources import find_sources
+from bertsmith.text.corpus.formats import COLLECTION, detect
+from bertsmith.text.corpus.reading import Reader
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.files import plain
+from bertsmith.text.files.sources import find_sources
+from bertsmith.text.prose.sentences import RawDocument
 
 LINES = "First sentence here.\nSecond one.\n\nAnother document.\nIt goes on.\n"
 FOLDED = (
@@ -215,7 +215,7 @@ def test_blocks_are_what_was_put_between_blank_lines(written: list[list[str]]) -
 
 @given(st.lists(st.dictionaries(st.just("text"), st.text(), min_size=1), max_size=5))
 def test_any_text_survives_json_lines(rows: list[dict[str, str]]) -> None:
-    from bertsmith.text.tables import json_lines
+    from bertsmith.text.files.tables import json_lines
 
     file = io.StringIO("\n".join(map(json.dumps, rows)))
     assert [text for _, text in json_lines(file, "f", "text")] == [row["text"] for row in rows]

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.text.columns import Columns, guess_columns
-from bertsmith.text.labelled import Row, read_column_names, read_records, read_rows
+from bertsmith.text.files.columns import Columns, guess_columns
+from bertsmith.text.labelled.rows import Row, read_column_names, read_records, read_rows
 
 EMPTY_TEXTS = {"reuters/test.jsonl": 276}  # headlines without an article
 RECORDS = [{"id": "1", "text": 'say "a, b"', "label": "x"}, {"id": "2", "text": "é 🎉", "label": "y"}]

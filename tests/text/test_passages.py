@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.text.passages import Passage, PassageSettings, passages, sentence_ends
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.retrieval.passages import Passage, PassageSettings, passages, sentence_ends
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?-"
 TOKENIZER = Tokenizer.from_pieces(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.text.retrieval_data import RetrievalData, titled
-from bertsmith.text.retrieval_layouts import read_retrieval_data
+from bertsmith.text.retrieval.layouts import read_retrieval_data
+from bertsmith.text.retrieval.retrieval_data import RetrievalData, titled
 
 DOCUMENTS = """<doc><docno>a</docno><title>Red &amp; blue</title>
 <author>n. n.</author><text>A cat

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.text.paragraphs import paragraphs
-from bertsmith.text.sentences import Layout, RawDocument, sentences, split
+from bertsmith.text.prose.paragraphs import paragraphs
+from bertsmith.text.prose.sentences import Layout, RawDocument, sentences, split
 
 
 def found(text: str, layout: Layout = "folded") -> list[str]:

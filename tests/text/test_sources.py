@@ -12,9 +12,9 @@ import zstandard
 from fsspec.implementations.memory import MemoryFileSystem
 
 from bertsmith.errors import InputError
-from bertsmith.text.manifest import CorpusSettings
-from bertsmith.text.sources import find_sources
-from bertsmith.text.streams import SourceFile, SourceStream
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.files.sources import find_sources
+from bertsmith.text.files.streams import SourceFile, SourceStream
 
 TEXT = "".join(f"Line number {n} of the file, not like the others.\n" for n in range(3000))
 

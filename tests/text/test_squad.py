@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.text.squad import Keys, Question, read_squad
+from bertsmith.text.labelled.squad import Keys, Question, read_squad
 
 PASSAGE = "The café in Brno opened in 1919. It closed in 1943; in 1990 it opened again."
 

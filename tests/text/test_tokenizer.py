@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizer_samples import SPECIAL, WORDS, byte_level_files, tokenizer_json, vocab_txt
 
 from bertsmith.errors import TokenizerError
-from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.text.word_cache import WordCache
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.word_cache import WordCache
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzäéßñıαβγσςабв0123456789_.,;!?'\"()[]-$^`|~「」日本語한가ア"
 #: Letters alone and inside words, so that nothing becomes [UNK] for want of a piece.
@@ -133,7 +133,7 @@ def test_byte_level_loses_nothing(byte_level: Tokenizer, text: str) -> None:
 
 
 def test_the_word_cache_starts_again_when_full(small: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertsmith.text.word_cache.MAX_RUNS", 3)
+    monkeypatch.setattr("bertsmith.text.tokens.word_cache.MAX_RUNS", 3)
     cache = WordCache(small)
     for text in ("a b", "hello hello a", "unaffable b! a", "a", "a hello"):
         assert cache.encode([text])[0].tolist() == small.encode(text).ids
@@ -247,7 +247,7 @@ def test_padding_and_truncation_of_a_file_are_dropped(tmp_path: Path) -> None:
 
 FORKING = """
 import os, sys
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 tokenizer = Tokenizer.load(sys.argv[1])
 texts = ["hello a b"] * 100
 expected = tokenizer.encode_batch(texts)

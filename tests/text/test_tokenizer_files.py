@@ -17,8 +17,8 @@ from tokenizer_samples import (
 )
 
 from bertsmith.errors import TokenizerError
-from bertsmith.text import tokenizer_json as rules
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens import tokenizer_json as rules
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 def refusal(path: Path, **options: Any) -> str:

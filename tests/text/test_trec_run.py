@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.text.trec_run import read_run, write_run
+from bertsmith.text.retrieval.trec_run import read_run, write_run
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.text.values import as_label, as_labels, as_number, as_text
+from bertsmith.text.files.values import as_label, as_labels, as_number, as_text
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer
 
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import read_json
-from bertsmith.text import word_counts
-from bertsmith.text.corpus import Corpus, CorpusSettings, build_corpus
-from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.text.vocabulary import VocabularySettings, learn_pieces, train_tokenizer
-from bertsmith.text.vocabulary_report import vocabulary_report
-from bertsmith.text.word_counts import count_words
+from bertsmith.text.corpus.corpus import Corpus, build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.tokens import word_counts
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.vocabulary import VocabularySettings, learn_pieces, train_tokenizer
+from bertsmith.text.tokens.vocabulary_report import vocabulary_report
+from bertsmith.text.tokens.word_counts import count_words
 
 SYLLABLES = [consonant + vowel for consonant in "bdgklmnprstvz" for vowel in ("a", "e", "o", "é")]
 
@@ -67,7 +68,7 @@ def test_the_pieces_are_those_of_the_library_s_own_training(corpus: Corpus) -> N
 LEARN = """
 import sys
 from collections import Counter
-from bertsmith.text.vocabulary import VocabularySettings, learn_pieces
+from bertsmith.text.tokens.vocabulary import VocabularySettings, learn_pieces
 words = Counter({f"{a}{b}{c}{d}": 3 for a in "abcd" for b in "efgh" for c in "ijkl" for d in "mnop"})
 print(" ".join(learn_pieces(words, VocabularySettings(vocab_size=150))))
 """
@@ -200,8 +201,8 @@ def test_byte_level_words_are_measured_with_the_space_before_them(tmp_path: Path
 MEASURE = """
 import sys
 from pathlib import Path
-from bertsmith.text.corpus import Corpus
-from bertsmith.text.vocabulary import VocabularySettings, train_tokenizer
+from bertsmith.text.corpus.corpus import Corpus
+from bertsmith.text.tokens.vocabulary import VocabularySettings, train_tokenizer
 
 train_tokenizer(Corpus.open(sys.argv[1]), sys.argv[2], VocabularySettings())
 print(1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]))

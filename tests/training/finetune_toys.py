@@ -11,8 +11,8 @@ import torch
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
-from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.training.finetune import FinetuneResult, finetune
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.finetuning.finetune import FinetuneResult, finetune
 
 FILLERS = [first + last for first in "bdfg" for last in ("ano", "elo", "iru")]
 SIGNS = {"happy": "good", "sunny": "good", "awful": "bad", "rainy": "bad"}  # word → label

@@ -20,7 +20,7 @@ from bertsmith.tasks.gradient_cache import GradientCache
 from bertsmith.tasks.query_documents import QueryExample
 from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = [first + last for first in "bdfgklmn" for last in ("ano", "elo", "iru", "uma")]
 CPU = torch.device("cpu")

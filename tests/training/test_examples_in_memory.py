@@ -11,10 +11,10 @@ from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.task_checkpoint import load_task_model
-from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.training.examples_in_memory import finetune_examples
-from bertsmith.training.finetune import finetune
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settings
+from bertsmith.training.finetuning.examples_in_memory import finetune_examples
+from bertsmith.training.finetuning.finetune import finetune
 
 COLOURS, ANIMALS = ("red", "blue", "green"), ("cat", "dog", "bird", "horse")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", *COLOURS, *ANIMALS]

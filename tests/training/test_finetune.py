@@ -17,8 +17,8 @@ from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.registry import find_task
-from bertsmith.training.best import Best
-from bertsmith.training.finetune import FinetuneResult
+from bertsmith.training.finetuning.best import Best
+from bertsmith.training.finetuning.finetune import FinetuneResult
 
 LAYER = "bert.encoder.layer.{}.output.dense.weight"
 
@@ -39,7 +39,9 @@ def _no_peak() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pictures take longer than a run here; those of `finished` are drawn."""
-    monkeypatch.setattr("bertsmith.training.finetune.write_finetune_report", lambda *arguments: None)
+    monkeypatch.setattr(
+        "bertsmith.training.finetuning.finetune.write_finetune_report", lambda *arguments: None
+    )
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,10 @@ from bertsmith.tasks.tagging import TaggedExample, Tagging
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.text_task import TextExample
 from bertsmith.tasks.uncertainty import score_of, standard_error
-from bertsmith.text.squad import Question
-from bertsmith.training.finetune_charts import risk_points
-from bertsmith.training.finetune_figures import (
+from bertsmith.text.labelled.squad import Question
+from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
+from bertsmith.training.finetuning.charts import risk_points
+from bertsmith.training.finetuning.figures import (
     NO_BREAK,
     baselines_to_beat,
     class_table,
@@ -37,9 +38,8 @@ from bertsmith.training.finetune_figures import (
     score_by_length,
     worst_errors,
 )
-from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.finetune_report import command, render_finetune, write_finetune_report
-from bertsmith.training.results import Restart, Results
+from bertsmith.training.finetuning.report import command, render_finetune, write_finetune_report
+from bertsmith.training.finetuning.results import Restart, Results
 
 ATTACK = "</style><script>alert(1)</script><img src=x onerror=alert(1)>"
 SIGNS = ("bad", "fair", ATTACK)

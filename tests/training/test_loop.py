@@ -18,7 +18,7 @@ from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.split import split
 from bertsmith.model.config import make_config
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.gradients import dropout_seed
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop, is_due

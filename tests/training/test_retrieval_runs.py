@@ -10,10 +10,10 @@ import pytest
 from finetune_toys import FILLERS, SMALL_RUN, tiny_encoder
 from safetensors.torch import load_file
 
-from bertsmith.inference.embedder import Embedder
+from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.predictor import Predictor
-from bertsmith.training.best import Best
-from bertsmith.training.finetune import FinetuneResult, finetune
+from bertsmith.training.finetuning.best import Best
+from bertsmith.training.finetuning.finetune import FinetuneResult, finetune
 
 MEANING = dict(
     zip(FILLERS, [*FILLERS[5:], *FILLERS[:5]], strict=True)

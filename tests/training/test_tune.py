@@ -11,12 +11,13 @@ from safetensors.torch import load_file
 from bertsmith.cli.main import main
 from bertsmith.errors import MissingExtra, RecipeError
 from bertsmith.inference.predictor import Predictor
-from bertsmith.training import finetune_report, machine
-from bertsmith.training import tune as tuning
-from bertsmith.training.finetune import finetune
-from bertsmith.training.search_space import make_search
-from bertsmith.training.task_run import TaskRun
-from bertsmith.training.trials import (
+from bertsmith.training import machine
+from bertsmith.training.finetuning import report as finetune_report
+from bertsmith.training.finetuning.finetune import finetune
+from bertsmith.training.finetuning.task_run import TaskRun
+from bertsmith.training.tuning import tune as tuning
+from bertsmith.training.tuning.space import make_search
+from bertsmith.training.tuning.trials import (
     COMPLETE,
     DIVERGED,
     PRUNED,
@@ -25,7 +26,7 @@ from bertsmith.training.trials import (
     leading_trial,
     study_of,
 )
-from bertsmith.training.tune import TuneResult, tune
+from bertsmith.training.tuning.tune import TuneResult, tune
 
 pytest.importorskip("optuna")
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from bertsmith.cli.screen import console, print_facts, print_table, print_warning, progress_bar
-from bertsmith.text.manifest import CorpusSettings
+from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.ray_engine import Engine
 from bertsmith.training import units
 
 if TYPE_CHECKING:
-    from bertsmith.text.corpus import Corpus, Document
+    from bertsmith.text.corpus.corpus import Corpus, Document
 
 BIGGEST_SOURCES = 15
 EXAMPLES = 3
@@ -57,7 +57,7 @@ def build(
     bertsmith corpus build dumps/ --out corpora/dumps --engine ray
     """
     from bertsmith.errors import InputError
-    from bertsmith.text.corpus import build_corpus
+    from bertsmith.text.corpus.corpus import build_corpus
 
     if not sources:
         raise InputError("Name at least one SOURCE: files, folders, addresses, or pydocs:.")
@@ -84,7 +84,7 @@ def info(corpus: Path, *, seed: int = 0) -> None:
     --------
     bertsmith corpus info corpora/pydocs
     """
-    from bertsmith.text.corpus import Corpus
+    from bertsmith.text.corpus.corpus import Corpus
 
     opened = Corpus.open(corpus)
     _print_summary(opened)
@@ -116,8 +116,8 @@ def tokenize(corpus: Path, tokenizer: Path, *, out: Path, engine: Engine = "loca
     bertsmith corpus tokenize corpora/pydocs tokenizers/pydocs --out stores/pydocs
     """
     from bertsmith.data.tokenizing import tokenize_corpus
-    from bertsmith.text.corpus import Corpus
-    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.corpus.corpus import Corpus
+    from bertsmith.text.tokens.tokenizer import Tokenizer
 
     with progress_bar("Tokenising") as progress:
         tokenize_corpus(Corpus.open(corpus), Tokenizer.load(tokenizer), out, engine=engine, progress=progress)
@@ -138,7 +138,7 @@ def verify(path: Path) -> None:
     bertsmith corpus verify corpora/pydocs
     """
     from bertsmith.data.store import TokenStore
-    from bertsmith.text.corpus import Corpus
+    from bertsmith.text.corpus.corpus import Corpus
 
     splits = [path / split for split in ("train", "heldout") if (path / split).is_dir()]
     with progress_bar("Verifying") as progress:

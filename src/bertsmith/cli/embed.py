@@ -10,8 +10,8 @@ from bertsmith.cli.options import FileOrDash, Flag
 from bertsmith.text.ray_engine import Engine
 
 if TYPE_CHECKING:
-    from bertsmith.inference.embedding_job import Count, EmbeddingResult, Watch
-    from bertsmith.inference.vectors import Int8Ranges
+    from bertsmith.inference.embedding.job import Count, EmbeddingResult, Watch
+    from bertsmith.inference.embedding.vectors import Int8Ranges
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -89,8 +89,8 @@ def embed(
 
     bertsmith embed minilm articles.parquet --out vectors.parquet --engine ray
     """
-    from bertsmith.inference.embedder import Embedder
-    from bertsmith.inference.embedding_job import embed_file
+    from bertsmith.inference.embedding.embedder import Embedder
+    from bertsmith.inference.embedding.job import embed_file
 
     embedder = Embedder(model, prefix, prefix, max_length, long_texts, dimensions)
     with _rates() as watch:
@@ -116,7 +116,7 @@ def embed(
 
 def _ranges(path: Path | None) -> "Int8Ranges | None":
     from bertsmith.errors import InputError
-    from bertsmith.inference.vector_file import read_about
+    from bertsmith.inference.embedding.vector_file import read_about
 
     if path is None:
         return None

@@ -42,7 +42,7 @@ def finetune(
     """
     from bertsmith.cli.results import show_results
     from bertsmith.cli.screen import console, print_paths
-    from bertsmith.training.finetune import finetune as run
+    from bertsmith.training.finetuning.finetune import finetune as run
 
     result = run(task, *overrides, resume=resume, console=console, **given(files, columns, layout))
     show_results(result.results)

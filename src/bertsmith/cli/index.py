@@ -7,15 +7,15 @@ from cyclopts import App, Parameter
 
 from bertsmith.cli.options import Flag
 from bertsmith.cli.screen import console, print_facts, progress_bar
-from bertsmith.text.documents import DocumentSettings
-from bertsmith.text.passages import PassageSettings
 from bertsmith.text.ray_engine import Engine
+from bertsmith.text.retrieval.documents import DocumentSettings
+from bertsmith.text.retrieval.passages import PassageSettings
 from bertsmith.training import units
 
 if TYPE_CHECKING:
-    from bertsmith.inference.index import Index
-    from bertsmith.inference.index_build import Changes
-    from bertsmith.inference.index_manifest import IndexManifest
+    from bertsmith.inference.index.build import Changes
+    from bertsmith.inference.index.index import Index
+    from bertsmith.inference.index.manifest import IndexManifest
 
 app = App(name="index", help="Documents to a searchable index, kept in step with them.")
 DOCUMENTS, PASSAGES = DocumentSettings(), PassageSettings()
@@ -70,7 +70,7 @@ def build(
     bertsmith index build archive/ --model minilm --out indexes/archive --engine ray
     """
     from bertsmith.errors import InputError
-    from bertsmith.inference.index import Index
+    from bertsmith.inference.index.index import Index
 
     if not sources:
         raise InputError("Name at least one SOURCE: files, folders, or addresses.")
@@ -119,7 +119,7 @@ def add(
     bertsmith index add indexes/papers new.csv --id doi --text abstract
     """
     from bertsmith.errors import InputError
-    from bertsmith.inference.index import Index
+    from bertsmith.inference.index.index import Index
 
     if not sources:
         raise InputError("Name at least one SOURCE to add: files, folders, or addresses.")
@@ -144,7 +144,7 @@ def remove(index: Path, *ids: str) -> None:
     bertsmith index remove indexes/handbook handbook/old.md handbook/drafts/
     """
     from bertsmith.errors import InputError
-    from bertsmith.inference.index import Index
+    from bertsmith.inference.index.index import Index
 
     if not ids:
         raise InputError("Name at least one document to remove, by its id.")
@@ -167,7 +167,7 @@ def info(index: Path, *, verify: Flag = False) -> None:
     --------
     bertsmith index info indexes/handbook --verify
     """
-    from bertsmith.inference.index import Index
+    from bertsmith.inference.index.index import Index
 
     opened = Index.open(index)
     _print_info(opened)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from bertsmith.cli.options import FileOrDash
 
 if TYPE_CHECKING:
-    from bertsmith.inference.mining import Mined
+    from bertsmith.inference.ranking.mining import Mined
 
 
 def mine(
@@ -69,13 +69,13 @@ def mine(
     bertsmith mine runs/search/model pairs.tsv --documents manual.csv --document-text body --out mined.jsonl
     """
     from bertsmith.cli.screen import progress_bar
-    from bertsmith.inference.embedder import Embedder
-    from bertsmith.inference.mining import Guard
-    from bertsmith.inference.mining import mine as run
+    from bertsmith.inference.embedding.embedder import Embedder
+    from bertsmith.inference.ranking.mining import Guard
+    from bertsmith.inference.ranking.mining import mine as run
     from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
-    from bertsmith.text.jsonl import write_jsonl
-    from bertsmith.text.labelled import read_rows
-    from bertsmith.text.values import as_text
+    from bertsmith.text.files.jsonl import write_jsonl
+    from bertsmith.text.files.values import as_text
+    from bertsmith.text.labelled.rows import read_rows
 
     task = Retrieval(RetrievalSettings(text=text, text_pair=text_pair, header=header, format=format))
     rows = task.read(pairs)

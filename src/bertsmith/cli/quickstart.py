@@ -9,7 +9,7 @@ from bertsmith.training import units
 
 if TYPE_CHECKING:
     from bertsmith.inference.masked_language import MaskedLanguageModel
-    from bertsmith.text.corpus import Corpus
+    from bertsmith.text.corpus.corpus import Corpus
 
 _QUESTIONS = (
     "This function returns a new [MASK] of the given shape.",
@@ -66,7 +66,8 @@ def quickstart(
 
 def _corpus(source: str, path: Path) -> "Corpus":
     from bertsmith.cli.screen import progress_bar
-    from bertsmith.text.corpus import Corpus, CorpusSettings, build_corpus
+    from bertsmith.text.corpus.corpus import Corpus, build_corpus
+    from bertsmith.text.corpus_settings import CorpusSettings
 
     _step(1, f"A corpus from {source}", path)
     if not path.exists():
@@ -88,7 +89,7 @@ def _corpus(source: str, path: Path) -> "Corpus":
 def _tokenizer(corpus: "Corpus", path: Path, vocab_size: int) -> None:
     from bertsmith.cli.screen import progress_bar
     from bertsmith.files import read_json
-    from bertsmith.text.vocabulary import VocabularySettings, train_tokenizer
+    from bertsmith.text.tokens.vocabulary import VocabularySettings, train_tokenizer
 
     _step(2, "A vocabulary", path)
     if not path.exists():
@@ -153,7 +154,7 @@ def _finetune(corpus: "Corpus", out: Path) -> bool:
     from statistics import mean
 
     from bertsmith.cli.screen import print_table, progress_bar
-    from bertsmith.training.origin_task import (
+    from bertsmith.training.finetuning.origin_task import (
         ROWS,
         Start,
         compare_starts,

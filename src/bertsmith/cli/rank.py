@@ -9,7 +9,7 @@ from bertsmith.cli.options import Flag
 from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
-    from bertsmith.inference.ranking_results import Comparison
+    from bertsmith.inference.ranking.results import Comparison
 
 
 def rank(
@@ -69,13 +69,13 @@ def rank(
     bertsmith rank runs/questions/model cranfield/ --reranker runs/reranker/model --queries 500
     """
     from bertsmith.cli.screen import print_json, progress_bar
-    from bertsmith.inference.embedder import Embedder
-    from bertsmith.inference.lexical_search import Bm25Settings
-    from bertsmith.inference.ranking import RankingSettings, rank_by_all
-    from bertsmith.inference.ranking_folder import write_comparison
-    from bertsmith.inference.ranking_results import compare, metrics_for
-    from bertsmith.inference.reranker import open_reranker
-    from bertsmith.text.retrieval_layouts import read_retrieval_data
+    from bertsmith.inference.embedding.embedder import Embedder
+    from bertsmith.inference.ranking.folder import write_comparison
+    from bertsmith.inference.ranking.lexical_search import Bm25Settings
+    from bertsmith.inference.ranking.ranking import RankingSettings, rank_by_all
+    from bertsmith.inference.ranking.reranker import open_reranker
+    from bertsmith.inference.ranking.results import compare, metrics_for
+    from bertsmith.text.retrieval.layouts import read_retrieval_data
 
     options = {"reranker": reranker, "format": format, "split": split, "encoding": encoding, "k": k}
     options |= {"depth": depth, "reranked": reranked, "queries": queries, "english": english}
@@ -100,7 +100,7 @@ def rank(
 
 def _show(found: "Comparison", out: Path | None) -> None:
     from bertsmith.cli.screen import console, print_paths, print_table
-    from bertsmith.inference.ranking_report import figure_table
+    from bertsmith.inference.ranking.report import figure_table
 
     columns, rows = figure_table(found)
     size = f"{len(found.data.documents):,} documents, {len(found.queries):,} queries"

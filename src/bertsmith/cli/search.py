@@ -11,7 +11,7 @@ from bertsmith.cli.options import Flag
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from bertsmith.inference.search import Hit
+    from bertsmith.inference.index.search import Hit
 
 # A blank for each: documents must not steer the terminal, and rich would take some of them away without
 # moving the marks.
@@ -57,7 +57,7 @@ def search(
     bertsmith search indexes/handbook "parental leave" --rerank runs/reranker/model --json
     """
     from bertsmith.cli.screen import console
-    from bertsmith.inference.index import Index
+    from bertsmith.inference.index.index import Index
 
     hits = Index.open(index).search(query, k=k, mode=mode, where=where, rerank=rerank)
     if json:

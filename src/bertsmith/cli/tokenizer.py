@@ -7,10 +7,10 @@ from cyclopts import App, Parameter
 
 from bertsmith.cli.options import Flag
 from bertsmith.cli.screen import console, print_facts, print_json, print_table, progress_bar
-from bertsmith.text.vocabulary import VocabularySettings
+from bertsmith.text.tokens.vocabulary import VocabularySettings
 
 if TYPE_CHECKING:
-    from bertsmith.text.vocabulary_report import SplitWord, VocabularyReport
+    from bertsmith.text.tokens.vocabulary_report import SplitWord, VocabularyReport
 
 WORDS_SHOWN = 8
 DEFAULTS = VocabularySettings()
@@ -43,9 +43,9 @@ def train(
     bertsmith tokenizer train corpora/mine --vocab-size 8192 --no-lowercase --out tokenizers/mine
     """
     from bertsmith.files import read_json
-    from bertsmith.text.corpus import Corpus
-    from bertsmith.text.vocabulary import train_tokenizer
-    from bertsmith.text.vocabulary_report import VocabularyReport
+    from bertsmith.text.corpus.corpus import Corpus
+    from bertsmith.text.tokens.vocabulary import train_tokenizer
+    from bertsmith.text.tokens.vocabulary_report import VocabularyReport
 
     with progress_bar("Learning the vocabulary") as progress:
         train_tokenizer(Corpus.open(corpus), out, settings, progress=progress)
@@ -71,9 +71,9 @@ def report(tokenizer: Path, corpus: Path, *, json: Flag = False) -> None:
     bertsmith tokenizer report tokenizers/pydocs corpora/pydocs
     bertsmith tokenizer report bert-base-uncased/vocab.txt corpora/law --json
     """
-    from bertsmith.text.corpus import Corpus
-    from bertsmith.text.tokenizer import Tokenizer
-    from bertsmith.text.vocabulary_report import vocabulary_report
+    from bertsmith.text.corpus.corpus import Corpus
+    from bertsmith.text.tokens.tokenizer import Tokenizer
+    from bertsmith.text.tokens.vocabulary_report import vocabulary_report
 
     with progress_bar("Measuring") as progress:
         measured = vocabulary_report(Tokenizer.load(tokenizer), Corpus.open(corpus), progress=progress)
@@ -101,7 +101,7 @@ def encode(tokenizer: Path, text: str, *, read_special_tokens: Flag = False) -> 
     bertsmith tokenizer encode tokenizers/pydocs "Tokenisation is easy."
     bertsmith tokenizer encode tokenizers/pydocs "Paris is [MASK]." --read-special-tokens
     """
-    from bertsmith.text.tokenizer import Tokenizer
+    from bertsmith.text.tokens.tokenizer import Tokenizer
 
     pieces = Tokenizer.load(tokenizer).encode(text, read_special_tokens=read_special_tokens)
     rows = [

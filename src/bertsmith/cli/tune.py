@@ -39,9 +39,9 @@ def tune(
     """
     from bertsmith.cli.results import show_results
     from bertsmith.cli.screen import console, print_paths, print_table
-    from bertsmith.training.trials import Trial
-    from bertsmith.training.tune import tune as run
-    from bertsmith.training.tune_report import shown, trial_rows
+    from bertsmith.training.tuning.report import shown, trial_rows
+    from bertsmith.training.tuning.trials import Trial
+    from bertsmith.training.tuning.tune import tune as run
 
     def on_trial(trial: Trial) -> None:
         choice = " ".join(f"{name}={value:.4g}" for name, value in trial.choice.items())

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch, Sequences, ragged_range, to_device
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 IGNORED = -100  # label of a position that counts nothing
 _PASSES = 4  # a number fixed beforehand: asking whether another is needed would wait for the device

@@ -24,8 +24,8 @@ from bertsmith.data.store_manifest import (
 from bertsmith.errors import StoreError
 from bertsmith.files import sha256
 from bertsmith.progress import Progress
-from bertsmith.text.manifest import Split
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.corpus.manifest import Split
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from bertsmith.errors import InputError, StoreError
 from bertsmith.files import read_json
-from bertsmith.text.manifest import Split
+from bertsmith.text.corpus.manifest import Split
 from bertsmith.validation import first_problem
 
 SPLITS: tuple[Split, ...] = ("train", "heldout")

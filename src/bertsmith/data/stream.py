@@ -16,7 +16,7 @@ from bertsmith.data.batch import Sequences, concatenate, ragged_range
 from bertsmith.data.pairs import Instances, full_segments, next_sentence_pairs, truncate
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import RecipeError, StoreError
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _BLOCK_DOCUMENTS = 4096  # shuffled together: 0.1 s to make again where they are Wikipedia's
 _BLOCK_TOKENS = 2**22  # of long documents fewer: 4,096 books would take 20 s and a gigabyte

@@ -25,11 +25,11 @@ from bertsmith.data.store_manifest import (
 )
 from bertsmith.files import atomic_folder, require_free_space, sha256, write_json
 from bertsmith.progress import Progress
-from bertsmith.text.corpus import Corpus, Document
-from bertsmith.text.manifest import Split
+from bertsmith.text.corpus.corpus import Corpus, Document
+from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
-from bertsmith.text.tokenizer import Tokenizer
-from bertsmith.text.word_cache import WordCache
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.word_cache import WordCache
 from bertsmith.text.workers import ordered
 
 Encoded = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]  # see WordCache.encode

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
-from bertsmith.inference.vectors import Vectors
+from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.model.attention import take
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
@@ -26,7 +26,7 @@ from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.pooling import Pooling, pool_examples
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task_model import packed_by_length
-from bertsmith.text.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 from bertsmith.training.hardware import device_of
 
 Layers = Literal["last", "last4-sum", "last4-concat"] | int | Sequence[int]

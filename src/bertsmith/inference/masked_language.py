@@ -15,7 +15,7 @@ from bertsmith.tasks.fill_mask import Candidate
 from bertsmith.tasks.fill_mask import fill_mask as fill
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class MaskedLanguageModel:
             return self._evaluate_store(path, max_tokens, sequence_length)
         # here, since filling a mask needs none of what reads text in all its forms
         from bertsmith.data.tokenizing import tokenize_corpus
-        from bertsmith.text.corpus import Corpus
+        from bertsmith.text.corpus.corpus import Corpus
 
         corpus = Corpus.open(path)
         with TemporaryDirectory() as folder:

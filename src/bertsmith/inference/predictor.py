@@ -16,10 +16,10 @@ from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_checkpoint import load_task_model
 from bertsmith.tasks.task_model import TaskModel, outputs_of
-from bertsmith.text.jsonl import write_jsonl
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.files.jsonl import write_jsonl
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.finetuning.labelled_data import shared_with_train
 from bertsmith.training.hardware import device_of
-from bertsmith.training.labelled_data import shared_with_train
 
 _EXAMPLES_AT_A_TIME = 4096  # bounds memory, and is enough to sort by length
 

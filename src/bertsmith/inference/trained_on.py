@@ -7,7 +7,7 @@ from typing import Any
 from bertsmith.files import sha256
 from bertsmith.model.manifest import read_manifest
 from bertsmith.tasks.task import Task
-from bertsmith.training.labelled_data import hold_out
+from bertsmith.training.finetuning.labelled_data import hold_out
 
 
 @dataclass(frozen=True)

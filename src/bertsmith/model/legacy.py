@@ -19,7 +19,7 @@ from bertsmith.errors import ModelError, TokenizerError
 from bertsmith.files import sha256
 from bertsmith.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, interpret, save_checkpoint
 from bertsmith.model.untrusted import plain_file, read_settings
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 LEGACY_WEIGHTS = "pytorch_model.bin"
 

@@ -13,7 +13,7 @@ from bertsmith.model.locate import locate_model
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.planning.workload import StepAmounts, full_step, sampled_step
 from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.recipe import Recipe
 
 

@@ -16,7 +16,7 @@ from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, PretrainingStream
 from bertsmith.errors import StoreError
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.recipe import Recipe
 
 _SAMPLED_BATCHES, _SAMPLED_TOKENS = 200, 2_000_000  # a second or two of the loader

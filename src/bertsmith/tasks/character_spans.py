@@ -12,7 +12,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import Span, spans_of_tags, tags_of_spans
-from bertsmith.text.tokenizer import without_surrogates
+from bertsmith.text.tokens.tokenizer import without_surrogates
 
 # Between blanks; each punctuation mark and each Chinese character alone. BERT's tokenizer splits at all of
 # these too, so that none of its tokens lies in two words.

@@ -27,7 +27,7 @@ from bertsmith.tasks.details import Details, class_details, without_temperature
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings, some_of
 from bertsmith.tasks.text_task import PooledHead, TextExample, as_text_or_pair
-from bertsmith.text.values import as_label
+from bertsmith.text.files.values import as_label
 
 
 class ClassificationSettings(TaskSettings):

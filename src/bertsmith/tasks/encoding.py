@@ -14,7 +14,7 @@ from torch import Tensor
 from bertsmith.arrays import Ints
 from bertsmith.data.batch import Sequences, to_device
 from bertsmith.data.windows import windows
-from bertsmith.text.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from bertsmith.data.store import TokenStore
 from bertsmith.errors import InputError
 from bertsmith.tasks.evaluation_mode import evaluating
 from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

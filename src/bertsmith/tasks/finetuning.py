@@ -21,7 +21,7 @@ from bertsmith.tasks.gradient_cache import GradientCache
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _TEXTS_AT_A_TIME = 1024
 

@@ -23,7 +23,7 @@ from bertsmith.tasks.details import Details, label_set_details
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.text_task import PooledHead, TextExample, as_text_or_pair
-from bertsmith.text.values import as_labels
+from bertsmith.text.files.values import as_labels
 
 
 class MultiLabelSettings(TaskSettings):

@@ -27,7 +27,7 @@ from bertsmith.model.cross_entropy import vocabulary_loss
 from bertsmith.model.operations import encoder_operations
 from bertsmith.tasks.evaluation_mode import evaluating
 from bertsmith.tasks.objective import Add, Gather
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _COUNTED_TOKENS = 1_000_000  # enough to know the most frequent piece, the baseline of every evaluation
 

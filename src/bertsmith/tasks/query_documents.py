@@ -7,7 +7,7 @@
 | negatives | negative, negatives, negative_1, negative_2 …: a text each, or a list of them |
 | scores | scores: a teacher's, of the positive and of each negative, in that order |
 
-Queries and positives may also have the names of any pair (see bertsmith.text.columns).
+Queries and positives may also have the names of any pair (see bertsmith.text.files.columns).
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.text.columns import guess_columns
-from bertsmith.text.labelled import read_column_names, read_rows
-from bertsmith.text.values import as_number, as_text
+from bertsmith.text.files.columns import guess_columns
+from bertsmith.text.files.values import as_number, as_text
+from bertsmith.text.labelled.rows import read_column_names, read_rows
 
 Column = str | int
 QUERIES = ("query", "question", "anchor")

@@ -31,9 +31,9 @@ from bertsmith.tasks.answers import WindowScores, decode, gold_span
 from bertsmith.tasks.details import Details, span_details
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
-from bertsmith.text.squad import Keys, Question, read_squad
-from bertsmith.text.tokenizer import Pieces, Tokenizer
-from bertsmith.text.values import shown
+from bertsmith.text.files.values import shown
+from bertsmith.text.labelled.squad import Keys, Question, read_squad
+from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 _QUESTION_PIECES = 64  # as in BERT's published script
 

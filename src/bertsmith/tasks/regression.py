@@ -19,7 +19,7 @@ from bertsmith.tasks.details import Details, number_details
 from bertsmith.tasks.encoding import Encoded, Layout
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction
 from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask, as_text_or_pair
-from bertsmith.text.values import as_number
+from bertsmith.text.files.values import as_number
 
 
 class NumberHead(PooledHead):

@@ -29,8 +29,8 @@ from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.query_documents import text_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask
-from bertsmith.text.tokenizer import Pieces, Tokenizer
-from bertsmith.text.values import as_number
+from bertsmith.text.files.values import as_number
+from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 
 class RerankingSettings(TaskSettings):

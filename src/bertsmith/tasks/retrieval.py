@@ -32,8 +32,8 @@ from bertsmith.tasks.retrieval_losses import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.sentence_folder import write_sentence_folder
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.tasks.vector_head import VectorHead
-from bertsmith.text.tokenizer import Pieces, Tokenizer
-from bertsmith.text.values import shown
+from bertsmith.text.files.values import shown
+from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 
 class RetrievalSettings(TaskSettings):

@@ -26,8 +26,8 @@ from bertsmith.tasks.pooling import Pooling, pool_texts
 from bertsmith.tasks.sentence_folder import write_sentence_folder
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.text_task import TextExample, TextTask
-from bertsmith.text.tokenizer import Pieces, Tokenizer
-from bertsmith.text.values import as_label, as_number
+from bertsmith.text.files.values import as_label, as_number
+from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 
 class SimilaritySettings(TaskSettings):

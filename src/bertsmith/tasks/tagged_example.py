@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import Span, are_entity_tags
 from bertsmith.tasks.character_spans import tag_text, word_offsets
-from bertsmith.text.conll import MarkedText, Sentence
+from bertsmith.text.labelled.conll import MarkedText, Sentence
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ from bertsmith.tasks.details import Details, tag_details
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
 from bertsmith.tasks.tagged_example import TaggedExample, as_example, example_of_text, refuse_mistyped
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
-from bertsmith.text.conll import read_tagged
-from bertsmith.text.tokenizer import Pieces, Tokenizer
-from bertsmith.text.values import shown
+from bertsmith.text.files.values import shown
+from bertsmith.text.labelled.conll import read_tagged
+from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 
 class TaggingSettings(TaskSettings):

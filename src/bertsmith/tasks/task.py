@@ -21,7 +21,7 @@ from bertsmith.errors import InputError, ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.details import Details
 from bertsmith.tasks.encoding import Encoded, Layout
-from bertsmith.text.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 Outputs = npt.NDArray[np.float32]  # of one example: (C,), or (R, C) where the head answers for each row
 Prediction = Mapping[str, Any]  # what `predict` writes as a line of JSON

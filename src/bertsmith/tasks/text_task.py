@@ -20,10 +20,10 @@ from bertsmith.model.dropout import Dropout
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
 from bertsmith.tasks.pooling import pool_examples
 from bertsmith.tasks.task import Head, Prediction, Task
-from bertsmith.text.columns import guess_columns, listed
-from bertsmith.text.labelled import read_column_names, read_rows
-from bertsmith.text.tokenizer import Pieces, Tokenizer
-from bertsmith.text.values import as_text, shown
+from bertsmith.text.files.columns import guess_columns, listed
+from bertsmith.text.files.values import as_text, shown
+from bertsmith.text.labelled.rows import read_column_names, read_rows
+from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 ID = "id"  # the column that is carried over to the predictions
 _FIRST_ROW = np.zeros(1, np.int64)

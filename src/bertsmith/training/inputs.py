@@ -15,8 +15,8 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
-from bertsmith.text.corpus import Corpus
-from bertsmith.text.tokenizer import Tokenizer
+from bertsmith.text.corpus.corpus import Corpus
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks, wait
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import Machine

@@ -11,7 +11,7 @@ from torch import nn
 
 from bertsmith import __version__
 from bertsmith.model.config import BertConfig
-from bertsmith.training.live import LiveView
+from bertsmith.training.live.view import LiveView
 from bertsmith.training.log import RunLog
 from bertsmith.training.machine import Machine
 from bertsmith.training.settings import RunSettings

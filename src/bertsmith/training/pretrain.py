@@ -29,9 +29,9 @@ from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.recipe import Recipe, read_recipe
+from bertsmith.training.report.summary import write_summary
 from bertsmith.training.run_folder import open_run, write_recipe
 from bertsmith.training.sharding import whole_tensors
-from bertsmith.training.summary import write_summary
 
 _EXAMPLES = 8
 

@@ -1,0 +1,1 @@
+"""Embedding: texts → vectors, of a few texts in memory or a table of any size on disk."""

@@ -1,0 +1,248 @@
+"""Vectors of texts for search and comparison: one a text, of length 1, from a model trained for it or not.
+
+E texts, W windows of them, N tokens in the packed batch, H hidden size, D width of a vector.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+
+from bertsmith.arrays import Ints
+from bertsmith.data.batch import usual_batch_tokens
+from bertsmith.data.prefetch import prefetch
+from bertsmith.errors import InputError
+from bertsmith.inference.embedding.sentence_settings import SHORTEST, read_sentence_settings
+from bertsmith.inference.embedding.text_windows import Chunk, TextWindows
+from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import WEIGHTS, load_encoder
+from bertsmith.model.locate import locate_model
+from bertsmith.progress import Progress
+from bertsmith.tasks.encoding import Encoded
+from bertsmith.tasks.pooling import Pooling, pool_examples
+from bertsmith.tasks.task_model import packed_by_length
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.hardware import Hardware, device_of
+
+Kind = Literal["query", "document"]
+Watch = Callable[[int, int], None]  # told how many texts and tokens are done
+LongTexts = Literal["truncate", "windows"]
+
+CHUNK = 4096  # texts: enough to find many of one length, few enough to hold
+_STRIDE = 32  # tokens that neighbouring windows share
+_USUAL_LENGTH = 512  # where neither caller nor folder says another
+_BATCH_TOKENS = 1024  # on a processor, where forward passes alone are fastest with fewer than in training
+
+
+class Embedded(NamedTuple):
+    """Vectors (E, D) of a chunk of texts, and how many tokens were computed for them."""
+
+    vectors: Vectors
+    tokens: int
+
+
+class Embedder:
+    """An encoder, and how its hidden states become a vector: as its folder says, else by their mean.
+
+    >>> embedder = Embedder("minilm")
+    >>> embedder.documents(["The court granted the motion.", "Denied."]).shape
+    (2, 384)
+    >>> embedder.queries(["Who won?"]) @ embedder.documents(["We did."]).T  # cosines
+
+    Opens our own checkpoints, folders of sentence-transformers and plain encoders. A prefix stands before
+    each query or document; None means what the folder says. max_length counts tokens with special ones;
+    longer texts are cut, or read as windows whose hidden states are pooled together. `dimensions` keeps the
+    first D of H, for models trained for that (Matryoshka). Batches are texts of like length with at most
+    `batch_tokens` tokens, nothing padded: 1,024 by default, 32,768 on a GPU. With batch_tokens=1 each text is
+    computed alone, and its vector the same to the bit whatever the other texts are. Products are in
+    `precision`: float32 by default, bfloat16 on a GPU that has it. Vectors are float32.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        query_prefix: str | None = None,
+        document_prefix: str | None = None,
+        max_length: int | None = None,
+        long_texts: LongTexts = "truncate",
+        dimensions: int | None = None,
+        *,
+        normalise: bool = True,
+        batch_tokens: int | None = None,
+        device: torch.device | str = "auto",
+        precision: torch.dtype | None = None,
+    ) -> None:
+        """Raises ModelError when there is no such model, InputError for a choice that it doesn't have."""
+        if long_texts not in get_args(LongTexts):
+            raise InputError(f"long_texts must be {' or '.join(get_args(LongTexts))}, found {long_texts!r}.")
+        self.folder = locate_model(model).folder
+        found = read_sentence_settings(self.folder)
+        self.weights = found.encoder / WEIGHTS
+        self.device = device_of(device)
+        self.encoder = load_encoder(found.encoder).to(self.device)
+        config = self.encoder.config
+        self.dimensions = _at_most(dimensions, config.hidden_size, "dimensions", "the model's width")
+        self.max_length = _at_most(
+            max_length, config.max_length, "max_length", "what it has positions for", SHORTEST
+        ) or min(found.max_length or _USUAL_LENGTH, config.max_length)
+        self.prefixes: dict[Kind, str] = {
+            "query": found.query_prefix if query_prefix is None else query_prefix,
+            "document": found.document_prefix if document_prefix is None else document_prefix,
+        }
+        self.pooling: Pooling = found.pooling
+        self.long_texts = long_texts
+        self.normalise = normalise
+        self.batch_tokens = batch_tokens or _batch_tokens(self.device)
+        self.precision = precision or _precision(self.device)
+        self.tokenizer = Tokenizer.load(found.encoder)
+        self._windows = TextWindows(
+            self.tokenizer,
+            self.max_length,
+            min(_STRIDE, (self.max_length - 2) // 4) if long_texts == "windows" else None,
+            self.pooling == "cls",
+            found.lowercase and not self.tokenizer.lowercase,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process computes on the processor: its machine may have no GPU."""
+        state = dict(vars(self))
+        if self.device.type != "cpu":
+            cpu = torch.device("cpu")
+            state |= {"encoder": deepcopy(self.encoder).to(cpu), "device": cpu}
+            state |= {"batch_tokens": _BATCH_TOKENS, "precision": _precision(cpu)}
+        return state
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.dimensions or self.encoder.config.hidden_size
+
+    def queries(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
+        """(E, D) of what is searched for. Raises InputError for what is no list of texts."""
+        return self._all(texts, "query", progress)
+
+    def documents(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
+        """(E, D) of what is searched in. Raises InputError for what is no list of texts."""
+        return self._all(texts, "document", progress)
+
+    def embed_batches(
+        self, texts: Iterable[str], kind: Kind = "document", size: int = CHUNK, watch: Watch | None = None
+    ) -> Iterator[Embedded]:
+        """Vectors of `size` texts at a time, in order; the last chunk has fewer.
+
+        A chunk's vectors don't depend on what comes before or after it. A thread reads and tokenises beside
+        the model; held are at most three chunks as token ids (8 bytes each) and, as text, a million
+        characters or one longer text. `watch` is told after each batch how many texts and tokens are done.
+        """
+        if kind not in self.prefixes:
+            raise InputError(f"kind must be query or document, found {kind!r}.")
+        texts_before = tokens_before = 0
+
+        def report(texts: int, tokens: int) -> None:
+            if watch is not None:
+                watch(texts_before + texts, tokens_before + tokens)
+
+        for chunk in prefetch(self._windows.chunks(texts, self.prefixes[kind], size), ahead=1):
+            tokens = int(chunk.lengths.sum())
+            yield Embedded(self._vectors(chunk, report), tokens)
+            texts_before, tokens_before = texts_before + chunk.texts, tokens_before + tokens
+
+    def _all(self, texts: Sequence[str], kind: Kind, progress: Progress | None) -> Vectors:
+        if isinstance(texts, str):
+            raise InputError(f"Expected a list of texts, found one text: {texts[:60]!r}. Put it in a list.")
+
+        def report(done: int, tokens: int) -> None:
+            if progress is not None:
+                progress(done, len(texts), "texts")
+
+        vectors = np.empty((len(texts), self.width), np.float32)
+        done = 0
+        for chunk in self.embed_batches(texts, kind, watch=report):
+            vectors[done : done + len(chunk.vectors)] = chunk.vectors
+            done += len(chunk.vectors)
+        return vectors
+
+    def _vectors(self, chunk: Chunk, report: Watch) -> Vectors:
+        """(E, D)."""
+        pooled = self._pooled(chunk, report)
+        if len(pooled) > chunk.texts:
+            pooled = _JOIN[self.pooling](pooled, chunk)
+        if self.dimensions:
+            pooled = cut(pooled, self.dimensions, normalise=False)
+        return normalised(pooled) if self.normalise else pooled
+
+    def _pooled(self, chunk: Chunk, report: Watch) -> Vectors:
+        """(W, H) of each sequence by itself. Windows count as parts of a text where `report` counts texts."""
+        sequences = tokens = 0
+        pooled = np.empty((len(chunk.sequences), self.encoder.config.hidden_size), np.float32)
+        how = self.pooling, self.batch_tokens, self.device, self.precision
+        for numbers, vectors, computed in pooled_in_batches(self.encoder, chunk.sequences, *how):
+            pooled[numbers] = vectors
+            sequences, tokens = sequences + len(numbers), tokens + computed
+            report(sequences * chunk.texts // len(pooled), tokens)
+        return pooled
+
+
+@torch.inference_mode()
+def pooled_in_batches(
+    encoder: Bert,
+    sequences: Sequence[Encoded],
+    pooling: Pooling,
+    batch_tokens: int,
+    device: torch.device,
+    precision: torch.dtype,
+) -> Iterator[tuple[list[int], Vectors, int]]:
+    """Numbers of sequences of like length, their vectors (…, H), and how many tokens they have."""
+    for numbers, batch, layout in packed_by_length(sequences, batch_tokens, device):
+        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+            states = encoder(batch, layout.rows)
+        yield numbers, pool_examples(states.float(), layout, pooling).cpu().numpy(), sum(batch.lengths)
+
+
+def _batch_tokens(device: torch.device) -> int:
+    return _BATCH_TOKENS if device.type == "cpu" else usual_batch_tokens(device.type)
+
+
+def _precision(device: torch.device) -> torch.dtype:
+    """A CPU's is float32 whatever it has: what it made must not depend on which CPU it was."""
+    return Hardware.detect().precision if device.type == "cuda" else torch.float32
+
+
+def _mean_by_length(pooled: Vectors, chunk: Chunk) -> Vectors:
+    """The mean over all rows of a text's windows."""
+    starts = _first_of_each(chunk)
+    lengths = chunk.lengths.astype(np.float32)[:, None]
+    return np.asarray(np.add.reduceat(pooled * lengths, starts) / np.add.reduceat(lengths, starts))
+
+
+def _mean(pooled: Vectors, chunk: Chunk) -> Vectors:
+    starts = _first_of_each(chunk)
+    return np.asarray(
+        np.add.reduceat(pooled, starts) / np.bincount(chunk.text_of_sequence)[:, None], np.float32
+    )
+
+
+def _highest(pooled: Vectors, chunk: Chunk) -> Vectors:
+    return np.asarray(np.maximum.reduceat(pooled, _first_of_each(chunk)))
+
+
+# How the vectors of a text's windows become the text's: what pooling all of their rows at once gives.
+_JOIN: dict[Pooling, Callable[[Vectors, Chunk], Vectors]] = {
+    "mean": _mean_by_length,
+    "cls": _mean,
+    "max": _highest,
+}
+
+
+def _first_of_each(chunk: Chunk) -> Ints:
+    return np.flatnonzero(np.diff(chunk.text_of_sequence, prepend=-1))
+
+
+def _at_most(wanted: int | None, longest: int, name: str, why: str, least: int = 1) -> int | None:
+    if wanted is not None and not least <= wanted <= longest:
+        raise InputError(f"{name} must be {least} to {longest}, {why}: {wanted}.")
+    return wanted

@@ -1,0 +1,226 @@
+"""A table's texts → a Parquet file of vectors, shard by shard, so that a kill costs one shard at most."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from bertsmith.errors import InputError
+from bertsmith.files import make_folder, sha256
+from bertsmith.inference.embedding.embedder import Embedded, Embedder, Kind
+from bertsmith.inference.embedding.shard_folder import ShardFolder, require_same
+from bertsmith.inference.embedding.shard_rows import ShardedRows
+from bertsmith.inference.embedding.vector_file import ROWS, About, decode, encode, read_about, vector_table
+from bertsmith.inference.embedding.vectors import Int8Ranges, Loss, Precision, Vectors, loss
+from bertsmith.inference.lock import sole_writer
+from bertsmith.text.files.columns import LABELS, guess_columns
+from bertsmith.text.labelled.rows import Row, read_column_names, stream_rows
+from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
+
+SHARD_ROWS = 4096
+_ID = "id"
+
+
+@dataclass(frozen=True)
+class Count:
+    """Texts and tokens, and the seconds they took."""
+
+    texts: int
+    tokens: int
+    seconds: float
+
+
+Watch = Callable[[Count], None]
+
+
+@dataclass(frozen=True)
+class EmbeddingResult:
+    """`whole` counts what is in the file, `computed` what this run added; `loss` is that of the precision on
+    the first vectors of this run, None for float32.
+    """
+
+    path: Path
+    about: About
+    whole: Count
+    computed: Count
+    loss: Loss | None = None
+
+
+def embed_file(
+    embedder: Embedder,
+    input: Path | str,
+    out: Path | str,
+    *,
+    model: str = "",
+    text: str | int | None = None,
+    id: str | int | None = None,
+    kind: Kind = "document",
+    precision: Precision = "float32",
+    ranges: Int8Ranges | None = None,
+    shard_rows: int = SHARD_ROWS,
+    header: bool = True,
+    format: str | None = None,
+    resume: bool = False,
+    engine: Engine = "local",
+    watch: Watch | None = None,
+) -> EmbeddingResult:
+    """Vectors of a CSV, TSV, JSON lines, Parquet or text file, or of standard input ('-'); see vector_file.
+
+    `model` is the name that the file notes, by default that of the embedder's folder. Without `text` the
+    names of the columns decide; without `id` a column of that name is taken, else the row's number from 1.
+    int8's `ranges` are learnt from the first shard unless given. With `resume` finished shards are kept, and
+    a finished file of the same rows and settings is left as it is. With `engine` "ray" a cluster computes the
+    shards, and this process reads the rows and writes. Memory: `shard_rows` vectors and the ids of three
+    shards; on a cluster, of all shards of a round (see ray_engine). Raises InputError for a file that exists,
+    other rows or settings, rows that can't be read, and parts that another process is writing.
+    """
+    if shard_rows < 1:
+        raise InputError(f"A shard has 1 row or more, found --shard-rows {shard_rows}.")
+    require_engine(engine)
+    about = _about(embedder, model, kind, precision, ranges)
+    parts = ShardFolder(Path(out), about, shard_rows)
+    if parts.out.exists() and not resume:
+        raise InputError(f"{parts.out} already exists. Choose another --out or remove it first.")
+    columns = _columns(input, text, id, header, format)
+    found = stream_rows(input, columns, header=header, format=format)
+    if parts.out.exists():
+        return _finished(parts, ShardedRows(found, shard_rows))
+    make_folder(parts.folder)
+    with sole_writer(parts.folder):
+        parts.open(resume)
+        return _finish(embedder, found, parts, kind, engine, watch)
+
+
+def _finish(
+    embedder: Embedder,
+    found: Iterator[Row],
+    parts: ShardFolder,
+    kind: Kind,
+    engine: Engine,
+    watch: Watch | None,
+) -> EmbeddingResult:
+    """The shards that aren't there, then the file of all."""
+    hashes, texts, tokens = parts.done()
+    rows = ShardedRows(found, parts.shard_rows, hashes)
+    try:
+        computed, cost = _embed(embedder, rows, parts, kind, engine, watch)
+        parts.join(rows.shards, rows.sha256)
+    finally:
+        if not parts.shards():
+            parts.remove()
+    whole = Count(texts + computed.texts, tokens + computed.tokens, computed.seconds)
+    return EmbeddingResult(parts.out, parts.about, whole, computed, cost)
+
+
+def _embed(
+    embedder: Embedder,
+    rows: ShardedRows,
+    parts: ShardFolder,
+    kind: Kind,
+    engine: Engine,
+    watch: Watch | None,
+) -> tuple[Count, Loss | None]:
+    """The shards that remain."""
+    started = time.monotonic()
+    count, cost = Count(0, 0, 0.0), None
+    number = len(rows.done)
+
+    def report(texts: int, tokens: int) -> None:
+        if watch is not None:
+            watch(Count(texts, tokens, time.monotonic() - started))
+
+    for chunk in _ENGINES[engine](embedder, rows, kind, report):
+        if parts.about.precision == "int8" and parts.about.ranges is None:
+            parts.note(parts.about.with_ranges(Int8Ranges.of(chunk.vectors)))
+        cost = cost or _cost(chunk.vectors, parts.about)
+        ids, digest = rows.waiting.popleft()
+        parts.write(number, vector_table(ids, chunk.vectors, parts.about), digest, chunk.tokens)
+        number += 1
+        seconds = time.monotonic() - started
+        count = Count(count.texts + len(ids), count.tokens + chunk.tokens, seconds)
+    return count, cost
+
+
+def _here(
+    embedder: Embedder, rows: ShardedRows, kind: Kind, report: Callable[[int, int], None]
+) -> Iterator[Embedded]:
+    return embedder.embed_batches(rows.texts(), kind, rows.size, report)
+
+
+def _on_a_cluster(
+    embedder: Embedder, rows: ShardedRows, kind: Kind, report: Callable[[int, int], None]
+) -> Iterator[Embedded]:
+    """A shard's vectors depend on its texts alone, and so are the same wherever it is computed."""
+    waiting, texts, tokens = rows.texts(), 0, 0
+    shards = iter(lambda: list(islice(waiting, rows.size)), [])
+    for chunk in ordered_by_ray(partial(_one_shard, embedder, kind), ((shard,) for shard in shards)):
+        yield chunk
+        texts, tokens = texts + len(chunk.vectors), tokens + chunk.tokens
+        report(texts, tokens)
+
+
+def _one_shard(embedder: Embedder, kind: Kind, texts: Sequence[str]) -> Embedded:
+    (shard,) = embedder.embed_batches(texts, kind, len(texts))
+    return shard
+
+
+_ENGINES = {"local": _here, "ray": _on_a_cluster}
+
+
+def _cost(vectors: Vectors, about: About) -> Loss | None:
+    if about.precision == "float32" or len(vectors) < 2:
+        return None
+    return loss(vectors, decode(encode(vectors, about), about))
+
+
+def _about(
+    embedder: Embedder, model: str, kind: Kind, precision: Precision, ranges: Int8Ranges | None
+) -> About:
+    about = About(
+        model=model or embedder.folder.name,
+        model_sha256=sha256(embedder.weights),
+        kind=kind,
+        prefix=embedder.prefixes[kind],
+        max_length=embedder.max_length,
+        long_texts=embedder.long_texts,
+        pooling=embedder.pooling,
+        normalise=embedder.normalise,
+        dimensions=embedder.width,
+        precision=precision,
+    )
+    return about if ranges is None or precision != "int8" else about.with_ranges(ranges)
+
+
+def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
+    """The file as it is, if it is of these rows and settings."""
+    noted = read_about(parts.out)
+    require_same(noted, parts.about, parts.out)
+    count = sum(1 for _ in rows.texts())
+    if pq.read_metadata(parts.out).metadata.get(ROWS.encode()) != rows.sha256.encode():
+        raise InputError(
+            f"{parts.out} was made of other rows than the input has now. Choose another --out, or remove it "
+            "to embed them anew."
+        )
+    parts.remove()
+    return EmbeddingResult(parts.out, noted, Count(count, 0, 0.0), Count(0, 0, 0.0))
+
+
+def _columns(
+    input: Path | str, text: str | int | None, id: str | int | None, header: bool, format: str | None
+) -> list[str | int]:
+    """The columns of text and id: as said, else by the names in the file."""
+    if str(input) == "-":
+        return [text or "text", *([id] if id else [])]
+    names = read_column_names(input, header=header, format=format)
+    if text is None:
+        texts = [name for name in names if name.lower() != _ID and name.lower() not in LABELS]
+        text, pair, _ = guess_columns(texts, str(input))
+        if pair is not None:
+            raise InputError(f"{input}: the text could be {text} or {pair}. Name it with --text.")
+    if id is None:
+        id = next((name for name in names if name.lower() == _ID), None)
+    return [text, *([id] if id else [])]

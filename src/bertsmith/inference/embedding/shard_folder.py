@@ -1,0 +1,138 @@
+"""OUT.parts: the finished shards of an embedding job, from which a killed one goes on.
+
+about.json            what makes the vectors, and the rows of a shard; another job's parts are refused
+shard-00000.parquet   one shard, whole or absent; its metadata has the SHA-256 of its rows and its tokens
+"""
+
+import shutil
+from dataclasses import dataclass
+from itertools import count, takewhile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_write, flush, read_json, write_json
+from bertsmith.inference.embedding.vector_file import ROWS, About, vector_schema
+
+_ABOUT, _WHOLE = "about.json", "whole.parquet"
+_TOKENS = "tokens"
+
+
+class _Noted(About):
+    """about.json."""
+
+    shard_rows: int
+
+
+@dataclass
+class ShardFolder:
+    """The parts beside `out`, each but the last of `shard_rows` rows. `about` may learn int8's ranges with
+    the first one.
+    """
+
+    out: Path
+    about: About
+    shard_rows: int
+
+    @property
+    def folder(self) -> Path:
+        return self.out.with_name(f"{self.out.name}.parts")
+
+    def open(self, resume: bool) -> None:
+        """In a folder that is there. Raises InputError when it holds another job's parts, or any without
+        `resume`.
+        """
+        if not self.shards():
+            self.note(self.about)
+            return
+        if not resume:
+            raise InputError(
+                f"{self.folder} holds the parts of an unfinished job. --resume goes on with it; "
+                "remove the folder to begin anew."
+            )
+        noted = self._noted()
+        require_same(noted, self.about, self.folder)
+        if noted.shard_rows != self.shard_rows:
+            raise InputError(
+                f"{self.folder} holds shards of {noted.shard_rows} rows, not {self.shard_rows}. Resume with "
+                f"--shard-rows {noted.shard_rows}, or remove the folder to begin anew."
+            )
+        self.about = About.model_validate(noted.model_dump(exclude={"shard_rows"}))
+
+    def note(self, about: About) -> None:
+        """Writes down what makes the vectors."""
+        self.about = about
+        write_json(self.folder / _ABOUT, about.model_dump() | {"shard_rows": self.shard_rows})
+
+    def shards(self) -> list[Path]:
+        """The finished ones, in order, up to the first that is missing."""
+        return list(takewhile(Path.exists, map(self._path, count())))
+
+    def done(self) -> tuple[list[str], int, int]:
+        """Of the finished shards: each one's SHA-256, all rows, all tokens. InputError for a damaged one."""
+        hashes, rows, tokens = list[str](), 0, 0
+        for path in self.shards():
+            try:
+                file = pq.read_metadata(path)
+                hashes.append(file.metadata[ROWS.encode()].decode())
+                rows, tokens = rows + file.num_rows, tokens + int(file.metadata[_TOKENS.encode()])
+            except (pa.ArrowInvalid, OSError, KeyError, ValueError) as error:
+                raise InputError(f"{path} is damaged ({error}). Remove it, and run this again.") from error
+        return hashes, rows, tokens
+
+    def write(self, number: int, table: pa.Table, rows_sha256: str, tokens: int) -> None:
+        """One shard. Raises ResourceError when the disk is full."""
+        noted = {**(table.schema.metadata or {}), ROWS: rows_sha256, _TOKENS: str(tokens)}
+        buffer = pa.BufferOutputStream()
+        pq.write_table(table.replace_schema_metadata(noted), buffer, **_PLAIN)
+        atomic_write(self._path(number), buffer.getvalue().to_pybytes())
+
+    def join(self, shards: int, rows_sha256: str) -> None:
+        """So many shards become `out`, one in memory at a time; the parts are removed. The hash is that of
+        all rows. Raises InputError when a shard has gone.
+        """
+        whole = self.folder / _WHOLE
+        schema = vector_schema(self.about, **{ROWS: rows_sha256})
+        found = self.shards()
+        if len(found) < shards:
+            raise InputError(f"{self._path(len(found))} has gone. Run this again with --resume.")
+        with pq.ParquetWriter(whole, schema, **_PLAIN) as writer:
+            for path in found[:shards]:
+                writer.write_table(pq.read_table(path).replace_schema_metadata(schema.metadata))
+        flush(whole)
+        whole.replace(self.out)
+        flush(self.out.parent)
+        self.remove()
+
+    def remove(self) -> None:
+        """What is left of the parts once `out` stands."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _noted(self) -> _Noted:
+        try:
+            return _Noted.model_validate(read_json(self.folder / _ABOUT))
+        except ValidationError as error:
+            raise InputError(
+                f"{self.folder / _ABOUT} isn't what this version writes. Remove the folder to begin anew."
+            ) from error
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"shard-{number:05d}.parquet"
+
+
+# Vectors don't compress and don't repeat: looking for either only costs.
+_PLAIN = {"compression": "none", "use_dictionary": False}
+
+
+def require_same(noted: About, wanted: About, where: Path) -> None:
+    """Raises InputError naming the first setting that differs; int8's ranges count only where given."""
+    for name in About.model_fields:
+        before, now = getattr(noted, name), getattr(wanted, name)
+        if before != now and not (name == "ranges" and now is None):
+            said = "other int8 ranges" if name == "ranges" else f"{name} {before!r}, not {now!r}"
+            raise InputError(
+                f"{where} was made with {said}. Resume with the same settings, or choose another --out."
+            )

@@ -1,0 +1,278 @@
+"""Index: a folder of passages to be searched by meaning and by words, kept in step with its sources."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from bertsmith.errors import InputError
+from bertsmith.inference.index.build import Changes, remove_documents, update
+from bertsmith.inference.index.manifest import MANIFEST, IndexManifest, IndexModel, read_index_manifest
+from bertsmith.inference.index.passage_table import PassageTable, require_lancedb
+from bertsmith.inference.index.search import Hit, Mode, Question, check_question, find
+from bertsmith.inference.index.text_embedder import (
+    TextEmbedder,
+    identify,
+    open_embedder,
+    require_same_model,
+    room_of,
+)
+from bertsmith.inference.index.writer import create_index, writing
+from bertsmith.inference.ranking.reranker import Reranker, open_reranker
+from bertsmith.progress import Progress
+from bertsmith.text.ray_engine import Engine, require_engine
+from bertsmith.text.retrieval.documents import Documents, DocumentSettings
+from bertsmith.text.retrieval.passages import PassageSettings
+from bertsmith.text.tokens.tokenizer import without_surrogates
+
+Answer = TypeVar("Answer")
+
+
+class _Committed(NamedTuple):
+    """What one commit left, so that no reader has the table of one and the columns of another."""
+
+    manifest: IndexManifest
+    table: PassageTable
+
+
+class Index:
+    """An index on disk, opened to be searched and changed.
+
+    >>> index = Index.build(["handbook/"], "indexes/handbook", model="minilm")
+    >>> index.search("how do I book a day off?")[0].place
+    'handbook/leave.md:12'
+
+    Any number of processes may search while one writes: a search sees what was committed when it began.
+    """
+
+    def __init__(
+        self, path: Path, embedder: TextEmbedder | None = None, identity: IndexModel | None = None
+    ) -> None:
+        """Use `open` or `build`. `identity`: of the embedder, where it is known already."""
+        self.path = path
+        self.changes: Changes | None = None  # what the last build or add did
+        self._embedder, self._identity = embedder, identity
+        self._committed = _last_commit(path)
+        self._rerankers: dict[str, Reranker] = {}
+
+    @classmethod
+    def open(cls, path: Path | str, embedder: TextEmbedder | None = None) -> "Index":
+        """Opens an index; `embedder`: your own, where it was built with one.
+
+        Raises InputError when the folder is no index or is damaged, MissingExtra without lancedb.
+        """
+        require_lancedb()
+        return cls(Path(path), embedder)
+
+    @classmethod
+    def build(
+        cls,
+        sources: Sequence[str | Path],
+        out: Path | str,
+        model: str | None = None,
+        *,
+        embedder: TextEmbedder | None = None,
+        documents: DocumentSettings | None = None,
+        passages: PassageSettings | None = None,
+        approximate_from: int | None = None,
+        engine: Engine = "local",
+        progress: Progress | None = None,
+    ) -> "Index":
+        """Makes an index of files, folders and tables, or brings the one at `out` in step with them.
+
+        Only new and changed documents are embedded; those that the sources no longer have are removed, but
+        for those that `add` put in. An interrupted build goes on. `model` and `passages` are settled by the
+        first build; `embedder` is used in the model's place. From `approximate_from` passages on
+        an approximate index is trained and measured, 100,000 until a build says otherwise. With `engine`
+        "ray" a cluster cuts and embeds.
+        Raises InputError for sources that can't be read and for settings that differ from those of the index.
+        """
+        require_lancedb()
+        require_engine(engine)
+        out, named = Path(out), [str(source) for source in sources]
+        found = Documents(named, documents)
+        is_new = not (out / MANIFEST).exists()
+        index = cls(out, *_create(out, model, embedder, passages)) if is_new else cls(out, embedder)
+        index._require_settings(model, passages)
+        index._update(named, found, False, approximate_from, engine, progress, is_new)
+        return index
+
+    def add(
+        self,
+        sources: Sequence[str | Path],
+        *,
+        documents: DocumentSettings | None = None,
+        engine: Engine = "local",
+        progress: Progress | None = None,
+    ) -> Changes:
+        """Takes in more documents, instead of those of the same ids; they stay until they are removed."""
+        require_engine(engine)
+        named = [str(source) for source in sources]
+        return self._update(named, Documents(named, documents), True, None, engine, progress)
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Takes documents out by their ids; one that ends in '/' is a folder. Returns how many.
+
+        Raises InputError for an id that isn't there; nothing is removed then.
+        """
+        with writing(self.path) as writer:
+            count = remove_documents(writer, ids)
+        self.refresh()
+        return count
+
+    def search(
+        self,
+        query: str,
+        k: int = 10,
+        mode: Mode = "hybrid",
+        where: str | None = None,
+        rerank: str | Reranker | None = None,
+    ) -> list[Hit]:
+        """The k best passages, best first; fewer when the index or the filter has fewer.
+
+        mode: vector (meaning), text (words, BM25), hybrid (both, by reciprocal rank fusion). where: SQL on
+        the columns of `info`, such as "year >= 2015 AND source LIKE 'docs/%'". rerank: a model trained on
+        pairs, or a callable (query, passages) -> scores, that orders the 50 best anew.
+        Raises InputError for an empty query, a filter that can't be used, and a damaged index.
+        """
+        query = without_surrogates(query)  # what a terminal makes of bytes that are no UTF-8
+        check_question(query, k, mode)
+        self.refresh()
+        vector = None if mode == "text" else self._checked_embedder().queries([query])[0]
+        question = Question(query, vector, k, mode, where)
+        scores = self._reranker(rerank) if isinstance(rerank, str) else rerank
+        return self._read(lambda seen: find(seen.table, seen.manifest, question, scores))
+
+    def refresh(self) -> bool:
+        """Sees what was committed since; every search does it. Returns whether there was anything."""
+        before = self._committed
+        self._committed = _last_commit(self.path, before)
+        return self._committed is not before
+
+    @property
+    def info(self) -> IndexManifest:
+        """Model, settings, columns of metadata, counts, and the approximate index with its recall."""
+        self.refresh()
+        return self._committed.manifest
+
+    def verify(self) -> int:
+        """Reads every row; returns how many. Raises InputError when the index is damaged."""
+        self.refresh()
+        return self._read(self._counted)
+
+    def _counted(self, seen: _Committed) -> int:
+        rows: int = sum(batch.num_rows for batch in seen.table.scan(seen.table.table.schema.names))
+        if rows != seen.manifest.rows:
+            raise InputError(
+                f"The index {self.path} is damaged: index.json counts {seen.manifest.rows:,} passages, the "
+                f"table has {rows:,}. Take it from a copy, or remove the folder and build it again."
+            )
+        return rows
+
+    def _read(self, read: Callable[[_Committed], Answer]) -> Answer:
+        """Once more where a writer has cleaned up meanwhile behind the version that was read."""
+        seen = self._committed
+        try:
+            return read(seen)
+        except InputError:
+            self.refresh()
+            if self._committed is seen:
+                raise
+            return read(self._committed)
+
+    def _update(
+        self,
+        named: Sequence[str],
+        documents: Documents,
+        added: bool,
+        approximate_from: int | None,
+        engine: Engine,
+        progress: Progress | None,
+        is_new: bool = False,
+    ) -> Changes:
+        embedder = self._checked_embedder()
+        noted = self._committed.manifest
+        _require_room(noted.passages, embedder, noted.model.name)
+        with writing(self.path) as writer:
+            try:
+                self.changes = update(
+                    writer,
+                    named,
+                    documents,
+                    embedder,
+                    added=added,
+                    approximate_from=approximate_from,
+                    engine=engine,
+                    progress=progress,
+                )
+            except BaseException:
+                # Here, while no other process can have begun to write to it.
+                if is_new and not writer.manifest.documents and not writer.manifest.complete:
+                    shutil.rmtree(self.path)
+                raise
+        self.refresh()
+        return self.changes
+
+    def _checked_embedder(self) -> TextEmbedder:
+        noted = self._committed.manifest.model
+        if self._embedder is None:
+            self._embedder = open_embedder(noted.name)
+        if self._identity is None:
+            self._identity = identify(noted.name, self._embedder)
+        require_same_model(self.path, noted, self._identity)
+        return self._embedder
+
+    def _require_settings(self, model: str | None, passages: PassageSettings | None) -> None:
+        noted = self._committed.manifest
+        if model is not None and model != noted.model.name and self._identity is None:
+            self._embedder = self._embedder or open_embedder(model)
+            self._identity = identify(model, self._embedder)
+        if passages is not None and passages != noted.passages:
+            raise InputError(
+                f"{self.path} was built with other passages ({noted.passages.tokens} tokens, overlap "
+                f"{noted.passages.overlap}, language {noted.passages.language}). Leave the settings away, "
+                "or build another index."
+            )
+
+    def _reranker(self, name: str) -> Reranker:
+        if name not in self._rerankers:
+            self._rerankers[name] = open_reranker(name)
+        return self._rerankers[name]
+
+
+def _last_commit(path: Path, before: _Committed | None = None) -> _Committed:
+    """`before` itself where nothing was committed since. A writer may commit and clean up between the reading
+    of the version and its opening: then there is a newer one.
+    """
+    manifest = read_index_manifest(path)
+    if before is not None and manifest.version == before.manifest.version:
+        return before if manifest == before.manifest else before._replace(manifest=manifest)
+    try:
+        return _Committed(manifest, PassageTable.open(path, manifest.version))
+    except InputError:
+        if read_index_manifest(path).version == manifest.version:
+            raise
+        return _last_commit(path)
+
+
+def _create(
+    out: Path, model: str | None, embedder: TextEmbedder | None, passages: PassageSettings | None
+) -> tuple[TextEmbedder, IndexModel]:
+    if model is None and embedder is None:
+        raise InputError("A new index needs a model: --model minilm, or the folder of another one.")
+    name = model or type(embedder).__name__
+    embedder = embedder or open_embedder(name)
+    settings = passages or PassageSettings().within(room_of(embedder))
+    _require_room(settings.checked(), embedder, name)
+    identity = identify(name, embedder)
+    create_index(out, identity, settings)
+    return embedder, identity
+
+
+def _require_room(passages: PassageSettings, embedder: TextEmbedder, name: str) -> None:
+    room = room_of(embedder)
+    if passages.tokens > room:
+        raise InputError(
+            f"Passages of {passages.tokens} tokens are longer than the {room} that {name} reads. "
+            "Choose a smaller --passage-tokens."
+        )

@@ -1,0 +1,93 @@
+"""index.json: what an index was made with, and which version of its table is the committed one.
+
+The file is replaced whole, once all that it names was forced to disk. Whatever it names stands; whatever was
+written after that and isn't named yet does not count. So several operations on the table become one, and a
+kill between them costs nothing but work.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+import bertsmith
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_write, read_json
+from bertsmith.text.retrieval.passages import PassageSettings
+from bertsmith.validation import Strict, first_problem
+
+MANIFEST = "index.json"
+APPROXIMATE_FROM = 100_000  # rows; below, comparing every vector takes some ten milliseconds
+Kind = Literal["text", "whole numbers", "numbers", "yes or no"]
+
+
+class IndexModel(Strict):
+    """The model whose vectors an index holds. `sha256` is of its weights, `tokenizer` of its vocabulary.
+
+    What an embedder of your own doesn't tell is empty, or 0.
+    """
+
+    name: str
+    sha256: str
+    dimension: int
+    tokenizer: str = ""
+    pooling: str = ""
+    max_length: int = 0
+    long_texts: str = ""
+    query_prefix: str = ""
+    document_prefix: str = ""
+
+
+class Approximate(Strict):
+    """The approximate index: how many rows it was trained on, how it is asked, and how well it answers.
+
+    `recall` is recall@10 against exact search, over `queries` vectors of the index as it was with `rows`.
+    """
+
+    rows: int
+    probes: int
+    refine: int
+    recall: float
+    queries: int
+
+
+class IndexManifest(Strict):
+    """All that a reader has to know. `version`: of LanceDB's table; `complete`: no build was interrupted;
+    `approximate_from`: rows from which on there is an approximate index.
+    """
+
+    format_version: Literal[1] = 1
+    created_by: str = f"bertsmith {bertsmith.__version__}"
+    model: IndexModel
+    passages: PassageSettings
+    metadata: dict[str, Kind] = Field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+    documents: int = 0
+    rows: int = 0
+    version: int
+    complete: bool = False
+    approximate_from: int = APPROXIMATE_FROM
+    approximate: Approximate | None = None
+
+
+def read_index_manifest(folder: Path) -> IndexManifest:
+    """Raises InputError when the folder holds no index, or one whose index.json was altered."""
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        what = "is no index: it holds no index.json" if Path(folder).is_dir() else "does not exist"
+        raise InputError(
+            f"{folder} {what}. Name a folder that was made by "
+            "`bertsmith index build SOURCE --model MODEL --out INDEX`."
+        )
+    try:
+        return IndexManifest.model_validate(read_json(path))
+    except ValidationError as error:
+        raise InputError(
+            f"{path}: {first_problem(error, IndexManifest)} It was altered, or written by a newer "
+            f"Bertsmith than {bertsmith.__version__}."
+        ) from error
+
+
+def write_index_manifest(folder: Path, manifest: IndexManifest) -> None:
+    """The commit: from here on readers see `manifest.version`."""
+    atomic_write(Path(folder) / MANIFEST, manifest.model_dump_json(indent=2) + "\n")

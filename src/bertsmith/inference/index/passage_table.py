@@ -1,0 +1,291 @@
+"""The LanceDB table of an index: passages with their vectors, their words and their metadata, by version.
+
+E passages, D width of a vector. Every change makes a new version of the table, and old ones stay readable
+for an hour; which version counts is index.json's to say (see manifest.py).
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from bertsmith.errors import InputError, ResourceError, require
+from bertsmith.inference.index.columns import ARROW
+from bertsmith.inference.index.manifest import Kind
+
+Vectors = npt.NDArray[np.float32]
+TABLE = "passages"
+OLD_VERSIONS_STAY = timedelta(hours=1)  # longer than any search takes
+_IDS_AT_A_TIME = 500
+_LANCE_ERRORS = (RuntimeError, ValueError, OSError)
+_NOT_THERE = "`no.such`"  # no column of an index has a point in its name
+_OF_A_FILTER = re.compile("Query Execution error|Arrow error|Cast error")
+_OF_A_FILE = re.compile(
+    "[Nn]ot found|failed to fill whole buffer|size is too small|Invalid range|Protobuf"
+    "|not appear to be a Lance file|outside metadata region|no longer exists"
+)
+# Languages that LanceDB has stems and stop words for; of any other it takes words as they are.
+_STEMMED = {
+    "ar": "Arabic",
+    "da": "Danish",
+    "de": "German",
+    "el": "Greek",
+    "en": "English",
+    "es": "Spanish",
+    "fi": "Finnish",
+    "fr": "French",
+    "hu": "Hungarian",
+    "it": "Italian",
+    "nl": "Dutch",
+    "no": "Norwegian",
+    "pt": "Portuguese",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "sv": "Swedish",
+    "ta": "Tamil",
+    "tr": "Turkish",
+}
+
+
+class Known(NamedTuple):
+    """What the index holds of a document: the hash it was embedded at, and whether `add` put it there."""
+
+    sha256: str
+    added: bool
+
+
+class PassageTable:
+    """One version of the table for a reader, the latest one for the writer."""
+
+    def __init__(self, folder: Path, table: Any) -> None:
+        self.folder = folder
+        self.table = table
+
+    @classmethod
+    def create(
+        cls, folder: Path, dimension: int, metadata: Mapping[str, Kind], language: str
+    ) -> "PassageTable":
+        """An empty table with its full-text index."""
+        index = require_lancedb().index
+        stemmed = _STEMMED.get(language)
+        words = index.FTS(
+            language=stemmed or "English",
+            stem=stemmed is not None,
+            remove_stop_words=stemmed is not None,
+            ascii_folding=True,
+            with_position=False,
+        )
+        with index_errors(folder):
+            table = _connect(folder).create_table(TABLE, schema=_schema(dimension, metadata))
+            table.create_index("text", config=words)
+        return cls(folder, table)
+
+    @classmethod
+    def open(cls, folder: Path, version: int | None = None) -> "PassageTable":
+        """The latest version, or the one that is asked for. Raises InputError when it can't be read."""
+        with index_errors(folder):
+            table = _connect(folder).open_table(TABLE)
+            if version is not None:
+                table.checkout(version)
+        return cls(folder, table)
+
+    @property
+    def version(self) -> int:
+        """Of the table as it is opened."""
+        return int(self.table.version)
+
+    def rows(self) -> int:
+        """How many passages this version has."""
+        with index_errors(self.folder):
+            return int(self.table.count_rows())
+
+    def roll_back(self, version: int) -> None:
+        """What was written after `version` is undone, by a new version with the content of the old one."""
+        with index_errors(self.folder):
+            self.table.checkout(version)
+            self.table.restore()
+
+    def documents(self) -> dict[str, Known]:
+        """Every document by its id: one pass over three columns."""
+        found: dict[str, Known] = {}
+        for batch in self.scan(["document_id", "sha256", "added"]):
+            columns = (batch.column(name).to_pylist() for name in ("document_id", "sha256", "added"))
+            found.update({id: Known(sha256, added) for id, sha256, added in zip(*columns)})
+        return found
+
+    def scan(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Every row, some thousands at a time."""
+        with index_errors(self.folder):
+            yield from self.table.search().select(list(columns)).to_batches(8192)
+
+    def remove(self, ids: Collection[str]) -> None:
+        """Every passage of these documents."""
+        with index_errors(self.folder):
+            for where in _of_documents(ids):
+                self.table.delete(where)
+
+    def keep(self, ids: Collection[str]) -> None:
+        """Notes of every passage of these documents that `add` put it there."""
+        with index_errors(self.folder):
+            for where in _of_documents(ids):
+                self.table.update(where=where, values={"added": True})
+
+    def add(self, rows: Sequence[Mapping[str, Any]], vectors: Vectors) -> None:
+        """Passages with their vectors, (E, D); metadata that a row doesn't name is null."""
+        schema = self.table.schema
+        columns = {name: [row.get(name) for row in rows] for name in schema.names if name != "vector"}
+        arrays = {name: pa.array(values, schema.field(name).type) for name, values in columns.items()}
+        arrays["vector"] = vector_array(vectors)
+        with index_errors(self.folder):
+            self.table.add(pa.table([arrays[name] for name in schema.names], schema=schema))
+
+    def add_columns(self, metadata: Mapping[str, Kind]) -> None:
+        """New columns, null in all rows that stand."""
+        if metadata:
+            with index_errors(self.folder):
+                self.table.add_columns(
+                    pa.schema([pa.field(name, ARROW[kind]) for name, kind in metadata.items()])
+                )
+
+    def optimise(self) -> None:
+        """Joins small files, and takes rows that are new into the indexes. Old versions stay.
+
+        They must: the committed one may be of last year, and this isn't committed yet.
+        """
+        with index_errors(self.folder):
+            self.table.optimize(cleanup_older_than=timedelta(days=36500))
+
+    def forget_old_versions(self) -> None:
+        """Removes what no version of the last hour needs, and whatever a killed writer left.
+
+        Only for the writer, behind a commit: files that belong to no version yet are taken for leavings.
+        """
+        with index_errors(self.folder):
+            self.table.optimize(cleanup_older_than=OLD_VERSIONS_STAY, delete_unverified=True)
+
+    def check_filter(self, where: str | None) -> None:
+        """Raises InputError for a filter that isn't one expression of SQL, or names what there isn't."""
+        if where is None:
+            return
+        try:
+            self._plan(where)
+        except _LANCE_ERRORS as error:
+            raise self._filter_error(where, _reason(error)) from error
+        try:
+            # LanceDB reads one expression and ignores what follows it, as it then does this.
+            self._plan(f"{where}\nAND {_NOT_THERE}")
+        except _LANCE_ERRORS:
+            return
+        raise self._filter_error(where, "something follows the expression")
+
+    @contextmanager
+    def answering(self, where: str | None) -> Iterator[None]:
+        """Around a search: where a filter fails at some rows only, as by dividing by 0, it is the filter."""
+        with index_errors(self.folder):
+            try:
+                yield
+            except _LANCE_ERRORS as error:
+                if where is None or not _OF_A_FILTER.search(str(error)):
+                    raise
+                raise self._filter_error(where, _reason(error)) from error
+
+    def _plan(self, where: str) -> None:
+        self.table.search().where(where).limit(1).explain_plan()
+
+    def _filter_error(self, where: str, reason: str) -> InputError:
+        names = ", ".join(name for name in self.table.schema.names if name != "vector")
+        return InputError(
+            f"The filter {where!r} can't be used: {reason}. Write it as SQL, such as \"year >= 2015 AND "
+            f"source LIKE 'docs/%'\", with these columns: {names}; odd names in `backticks`."
+        )
+
+
+@contextmanager
+def index_errors(folder: Path) -> Iterator[None]:
+    """LanceDB says what happened in words only; here they become errors that the user can mend."""
+    try:
+        yield
+    except _LANCE_ERRORS as error:
+        text = str(error)
+        if "os error 28" in text or "No space left" in text or "os error 122" in text:
+            raise ResourceError(
+                f"The disk is full: {folder} was not changed any further. All that was committed stays. "
+                "Free some space and run this again; it goes on where it stopped."
+            ) from error
+        if "Permission denied" in text or "Read-only file system" in text:
+            raise ResourceError(
+                f"No permission to write {folder}. Choose a folder you may write to."
+            ) from error
+        if _OF_A_FILE.search(text):
+            raise InputError(
+                f"The index {folder} is damaged, a file of it is missing or was cut: {_reason(error)}. Take "
+                "it from a copy, or remove the folder and build it again."
+            ) from error
+        if not text.startswith("lance error"):
+            raise
+        raise ResourceError(
+            f"LanceDB gave up on {folder}: {_reason(error)}. All that was committed stays. Run this again; "
+            f"`bertsmith index info {folder} --verify` says whether every passage can be read."
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What LanceDB says, without the line of its own source that says it."""
+    return str(error).removeprefix("lance error: ").partition(", /")[0]
+
+
+def _of_documents(ids: Collection[str]) -> Iterator[str]:
+    """Filters that choose the passages of some documents at a time."""
+    listed = sorted(ids)
+    for start in range(0, len(listed), _IDS_AT_A_TIME):
+        yield f"document_id IN ({', '.join(map(quote, listed[start : start + _IDS_AT_A_TIME]))})"
+
+
+def quote(text: str) -> str:
+    """A string in SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def vector_array(vectors: Vectors) -> pa.Array:
+    """(E, D) as Arrow has them, without a copy."""
+    flat = pa.array(np.ascontiguousarray(vectors, np.float32).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+
+
+def require_lancedb() -> Any:
+    """The package, or MissingExtra. Its warnings on stderr are meant for its own developers."""
+    os.environ.setdefault("LANCEDB_LOG", "error")
+    require("lancedb.index", "retrieval", "An index")
+    import lancedb
+
+    return lancedb
+
+
+def _connect(folder: Path) -> Any:
+    return require_lancedb().connect(str(folder))
+
+
+def _schema(dimension: int, metadata: Mapping[str, Kind]) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field("id", pa.string(), nullable=False),
+            pa.field("document_id", pa.string(), nullable=False),
+            pa.field("source", pa.string()),
+            pa.field("start", pa.int64()),
+            pa.field("end", pa.int64()),
+            pa.field("line", pa.int64()),
+            pa.field("title", pa.string()),
+            pa.field("text", pa.string()),
+            pa.field("vector", pa.list_(pa.float32(), dimension)),
+            pa.field("sha256", pa.string()),
+            pa.field("added", pa.bool_()),
+            *(pa.field(name, ARROW[kind]) for name, kind in metadata.items()),
+        ]
+    )

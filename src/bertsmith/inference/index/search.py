@@ -1,0 +1,151 @@
+"""A query → the passages that answer it: by vectors, by words, by both, and read again by a cross-encoder.
+
+| mode | ranks by | score |
+| --- | --- | --- |
+| vector | the cosine of query and passage | the cosine |
+| text | BM25 over the passages' words, stemmed | BM25 |
+| hybrid | both rankings joined by their ranks | sum of 1 / (60 + rank) |
+
+With a re-ranker the best candidates of the mode are read again beside the query, and its scores decide.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from bertsmith.errors import InputError
+from bertsmith.inference.index.approximate import with_settings
+from bertsmith.inference.index.highlight import matching_spans
+from bertsmith.inference.index.manifest import IndexManifest
+from bertsmith.inference.index.passage_table import PassageTable, require_lancedb
+from bertsmith.inference.ranking.fusion import reciprocal_rank_fusion
+from bertsmith.inference.ranking.reranker import Reranker, scores_of
+
+Mode = Literal["hybrid", "vector", "text"]
+Vector = npt.NDArray[np.float32]
+Row = dict[str, Any]
+MOST_HITS = 100_000  # LanceDB counts them in 32 bits, and whole passages are held in memory
+CANDIDATES = 50  # of each ranking that is fused or re-ranked; more cost time and seldom help
+_SHOWN = ["id", "document_id", "source", "start", "end", "line", "title", "text"]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A passage that was found. `start` and `end`: its place in the source, in characters; `line` from 1.
+
+    `matches`: (start, end) in `text` of the words that the query has too. `line` is None where the text is
+    not a file's own (rows of tables, HTML).
+    """
+
+    score: float
+    document_id: str
+    source: str
+    title: str
+    text: str
+    start: int
+    end: int
+    line: int | None
+    matches: tuple[tuple[int, int], ...]
+    metadata: Mapping[str, Any]
+
+    @property
+    def place(self) -> str:
+        """'docs/guide.md:42', or the document's id where there are no lines."""
+        return self.document_id if self.line is None else f"{self.source}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a table. `vector`: (D,), None for mode text."""
+
+    query: str
+    vector: Vector | None
+    k: int
+    mode: Mode
+    where: str | None
+
+
+def check_question(query: str, k: int, mode: str) -> None:
+    """Raises InputError for what can't be answered."""
+    if mode not in get_args(Mode):
+        raise InputError(f"mode must be {', '.join(get_args(Mode))}, found {mode!r}.")
+    if not 1 <= k <= MOST_HITS:
+        raise InputError(f"k, the number of hits, must be 1 to {MOST_HITS:,}, found {k:,}.")
+    if not query.strip():
+        raise InputError("The query is empty. Ask something.")
+
+
+def find(
+    table: PassageTable, manifest: IndexManifest, question: Question, rerank: Reranker | None = None
+) -> list[Hit]:
+    """The best k hits, best first. Raises InputError for a filter that can't be used, or a damaged index."""
+    table.check_filter(question.where)
+    alone = question.mode != "hybrid" and rerank is None
+    depth = question.k if alone else max(CANDIDATES, question.k)
+    with table.answering(question.where):
+        rankings = [_RANKINGS[name](table, manifest, question, depth) for name in _PARTS[question.mode]]
+    ranked = rankings[0] if len(rankings) == 1 else _fused(rankings)
+    if rerank is not None:
+        ranked = _reranked(ranked[:depth], question.query, rerank)
+    return [_hit(row, score, question.query, manifest) for row, score in ranked[: question.k]]
+
+
+def _by_vector(
+    table: PassageTable, manifest: IndexManifest, question: Question, depth: int
+) -> list[tuple[Row, float]]:
+    search = table.table.search(question.vector, vector_column_name="vector").distance_type("cosine")
+    search = with_settings(search, manifest.approximate)
+    rows = _rows(search, manifest, question.where, depth, "_distance")
+    return [(row, 1.0 - row["_distance"]) for row in rows]
+
+
+def _by_words(
+    table: PassageTable, manifest: IndexManifest, question: Question, depth: int
+) -> list[tuple[Row, float]]:
+    match = require_lancedb().query.MatchQuery(question.query, "text")  # words, with no syntax of their own
+    search = table.table.search(match, query_type="fts")
+    rows = _rows(search, manifest, question.where, depth, "_score")
+    return [(row, row["_score"]) for row in rows]
+
+
+_RANKINGS = {"vector": _by_vector, "text": _by_words}
+_PARTS: dict[Mode, Sequence[str]] = {"hybrid": ("vector", "text"), "vector": ("vector",), "text": ("text",)}
+
+
+def _rows(search: Any, manifest: IndexManifest, where: str | None, depth: int, score: str) -> list[Row]:
+    if where is not None:
+        search = search.where(where, prefilter=True)
+    found: pa.Table = search.limit(depth).select([*_SHOWN, *manifest.metadata, score]).to_arrow()
+    rows: list[Row] = found.to_pylist()
+    # Ties by id: equal scores come in the same order whatever the files on disk. Only which of those equal to
+    # the last one are among the `depth` is LanceDB's choice.
+    rows.sort(key=lambda row: (row[score] if score == "_distance" else -row[score], row["id"]))
+    return rows
+
+
+def _fused(rankings: Sequence[Sequence[tuple[Row, float]]]) -> list[tuple[Row, float]]:
+    rows = {row["id"]: row for ranking in rankings for row, _ in ranking}
+    fused = reciprocal_rank_fusion([[row["id"] for row, _ in ranking] for ranking in rankings])
+    return [(rows[id], score) for id, score in fused]
+
+
+def _reranked(ranked: Sequence[tuple[Row, float]], query: str, rerank: Reranker) -> list[tuple[Row, float]]:
+    """Equal scores keep the order in which they came."""
+    scores = scores_of(rerank, query, [row["text"] for row, _ in ranked])
+    found = zip([row for row, _ in ranked], scores, strict=True)
+    return sorted(found, key=lambda pair: -pair[1])
+
+
+def _hit(row: Row, score: float, query: str, manifest: IndexManifest) -> Hit:
+    shown = {name: row[name] for name in _SHOWN if name != "id"}
+    metadata = {name: row[name] for name in manifest.metadata}
+    return Hit(
+        score=score,
+        matches=tuple(matching_spans(row["text"], query, manifest.passages.language)),
+        metadata=metadata,
+        **shown,
+    )

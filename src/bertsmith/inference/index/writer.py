@@ -1,0 +1,136 @@
+"""The one writer of an index: what stands, what is committed, and how a killed build is taken up again."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_folder, flush
+from bertsmith.inference.index.approximate import LEAST_ROWS, build_approximate
+from bertsmith.inference.index.manifest import (
+    MANIFEST,
+    Approximate,
+    IndexManifest,
+    IndexModel,
+    Kind,
+    read_index_manifest,
+    write_index_manifest,
+)
+from bertsmith.inference.index.passage_table import Known, PassageTable, Vectors, index_errors
+from bertsmith.inference.lock import sole_maker, sole_writer
+from bertsmith.text.retrieval.documents import Document, part_of
+from bertsmith.text.retrieval.passages import PassageSettings
+
+_RETRAINED_AT = 2  # times the rows that the approximate index was trained on
+
+
+def create_index(folder: Path, model: IndexModel, settings: PassageSettings) -> None:
+    """An empty index, whole or not there; one that another process has made meanwhile stays as it is.
+
+    Raises InputError when the folder holds something else.
+    """
+    with sole_maker(folder):
+        if (folder / MANIFEST).exists():
+            return
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} exists and is no index. Choose another name for --out.")
+        with atomic_folder(folder, replace=True) as partial:
+            table = PassageTable.create(partial, model.dimension, {}, settings.language)
+            manifest = IndexManifest(model=model, passages=settings, version=table.version)
+            write_index_manifest(partial, manifest)
+
+
+class IndexWriter:
+    """Changes documents, then commits. Made by `writing`, which holds the lock."""
+
+    def __init__(self, folder: Path, manifest: IndexManifest) -> None:
+        """What an interrupted writer did after its last commit is undone."""
+        self.folder = folder
+        self.manifest = manifest
+        self.table = PassageTable.open(folder)
+        self._on_disk = set(folder.rglob("*"))  # before anything is written, the undoing too
+        if self.table.version != manifest.version:
+            self.table.roll_back(manifest.version)
+        self.known: dict[str, Known] = self.table.documents()
+
+    def add_columns(self, kinds: Mapping[str, Kind]) -> None:
+        """The kinds of all columns of metadata, those that are there among them."""
+        self.table.add_columns(
+            {name: kind for name, kind in kinds.items() if name not in self.manifest.metadata}
+        )
+        self.manifest = self.manifest.model_copy(update={"metadata": dict(kinds)})
+
+    def replace(
+        self,
+        documents: Sequence[Document],
+        rows: Sequence[Mapping[str, Any]],
+        vectors: Vectors,
+        lasting: Collection[str] = (),
+    ) -> None:
+        """These documents with these passages, instead of what stood under their ids. `lasting`: see Plan."""
+        self.remove({document.id for document in documents} & self.known.keys())
+        if rows:
+            self.table.add(rows, vectors)
+        self.known |= {document.id: Known(document.sha256, document.id in lasting) for document in documents}
+
+    def keep(self, ids: Collection[str]) -> None:
+        """Documents that stand outlast builds from now on, as those do that `add` embedded."""
+        if ids:
+            self.table.keep(ids)
+            self.known |= {id: self.known[id]._replace(added=True) for id in ids}
+
+    def remove(self, ids: Collection[str]) -> None:
+        """Their passages, if there are any."""
+        if ids:
+            self.table.remove(ids)
+            for id in ids:
+                self.known.pop(id, None)
+
+    def commit(self, **changes: Any) -> None:
+        """From here on readers see what was done, and a kill no longer takes it away."""
+        documents = len({part_of(id) if "#" in id else id for id in self.known})
+        counts = {"documents": documents, "rows": self.table.rows(), "version": self.table.version}
+        self.manifest = self.manifest.model_copy(update=counts | changes)
+        self._force_to_disk()
+        write_index_manifest(self.folder, self.manifest)
+
+    def finish(self, **changes: Any) -> None:
+        """Takes new rows into the indexes, commits, and removes what no reader needs any more."""
+        self.manifest = self.manifest.model_copy(update=changes)
+        self.table.optimise()
+        self.commit(approximate=self._approximate(), complete=True)
+        self.table.forget_old_versions()
+        if self.table.version != self.manifest.version:
+            self.commit()
+
+    def _approximate(self) -> Approximate | None:
+        """Trained when there are rows enough, and again when they have doubled."""
+        rows, old = self.table.rows(), self.manifest.approximate
+        if rows < max(self.manifest.approximate_from, LEAST_ROWS):
+            return None
+        if old is not None and rows < _RETRAINED_AT * old.rows:
+            return old
+        return build_approximate(self.table, rows)
+
+    def _force_to_disk(self) -> None:
+        """LanceDB doesn't: after a power cut a commit would name files that are empty."""
+        new = set(self.folder.rglob("*")) - self._on_disk
+        with index_errors(self.folder):
+            for path in new | {path.parent for path in new}:
+                flush(path)
+        self._on_disk |= new
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[IndexWriter]:
+    """Opens an index to change it.
+
+    Raises InputError when the folder is no index, is damaged, or is being written to.
+    """
+    read_index_manifest(folder)  # before a lock is left in a folder that is something else
+    with sole_writer(folder):
+        manifest = read_index_manifest(folder)
+        for left in folder.glob(f".{MANIFEST}.partial-*"):
+            left.unlink(missing_ok=True)
+        yield IndexWriter(folder, manifest)

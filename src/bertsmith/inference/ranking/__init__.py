@@ -1,0 +1,1 @@
+"""Ranking: ways to search one collection, and what each is worth."""

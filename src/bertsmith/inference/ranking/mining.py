@@ -1,0 +1,137 @@
+"""Hard negatives: documents that a search brings up for a query and that don't answer it (Karpukhin et al.
+2020), with a guard against those that do and only aren't known to (de Souza Moreira et al. 2024, section 3).
+
+E documents, K hits of a query.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.inference.ranking.exact_search import DenseSearch, Embeds, Found, scores_in_parts, top_k
+from bertsmith.progress import Progress
+from bertsmith.tasks.query_documents import QueryExample, text_number
+
+KNOWN, NEAR, SKIPPED = "known to answer, or equal to one that is", "too near the answer", "first hits"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What is too good to be a negative: cosines above `ratio` of the answer's, or less than `margin` below
+    it, and the first `skip` hits.
+    """
+
+    ratio: float = 0.95
+    margin: float = 0.0
+    skip: int = 0
+
+    def highest(self, answer: float) -> float:
+        """The cosine that a negative must stay below, by that of the document known to answer."""
+        return min(answer - abs(answer) * (1 - self.ratio), answer - self.margin)
+
+
+@dataclass(frozen=True)
+class Mined:
+    """Rows as `finetune retrieval` reads them; how many hits were passed over, by reason. A teacher's scores
+    aren't in the rows: negatives that were found have none.
+    """
+
+    rows: list[dict[str, Any]]
+    passed_over: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def negatives(self) -> int:
+        return sum(len(row["negatives"]) for row in self.rows)
+
+
+def mine(
+    embedder: Embeds,
+    pairs: Sequence[QueryExample],
+    documents: Sequence[str],
+    *,
+    negatives: int = 4,
+    depth: int = 100,
+    guard: Guard | None = None,
+    progress: Progress | None = None,
+) -> Mined:
+    """Up to so many negatives a pair, of the `depth` documents nearest to its query, the nearest first.
+
+    Negatives that a pair has already stay in front and count; empty documents are never taken. The search is
+    exact: vectors of all documents are in memory, each text's computed once. Raises InputError when nothing
+    is to be searched, or for a guard that lets nothing pass.
+    """
+    guard = guard or Guard()
+    documents = [document for document in dict.fromkeys(documents) if document.strip()]
+    _check(pairs, documents, negatives, depth, guard)
+    known = _known(pairs)
+    numbers = [text_number(document) for document in documents]
+    mined = Mined([])
+    for pair, answer, hits in _searched(embedder, pairs, documents, depth, progress):
+        never = {text_number(pair.query), *known[text_number(pair.query)]}
+        chosen = list(pair.documents[1:])
+        taken = never | set(map(text_number, chosen))
+        highest = guard.highest(answer)
+        for rank, (place, score) in enumerate(zip(hits.places, hits.scores, strict=True)):
+            if len(chosen) >= negatives:
+                break
+            reason = _reason(numbers[place], float(score), rank, never, highest, guard)
+            if reason:
+                mined.passed_over[reason] += 1
+            elif numbers[place] not in taken:
+                taken.add(numbers[place])
+                chosen.append(documents[place])
+        mined.rows.append({"query": pair.query, "positive": pair.documents[0], "negatives": chosen})
+    return mined
+
+
+def _reason(
+    number: int, score: float, rank: int, never: set[int], highest: float, guard: Guard
+) -> str | None:
+    if number in never:
+        return KNOWN
+    if rank < guard.skip:
+        return SKIPPED
+    return NEAR if score >= highest else None
+
+
+def _known(pairs: Sequence[QueryExample]) -> dict[int, set[int]]:
+    """Query -> all documents that some pair says answer it."""
+    known: dict[int, set[int]] = {}
+    for pair in pairs:
+        known.setdefault(text_number(pair.query), set()).add(text_number(pair.documents[0]))
+    return known
+
+
+def _searched(
+    embedder: Embeds,
+    pairs: Sequence[QueryExample],
+    documents: Sequence[str],
+    depth: int,
+    progress: Progress | None,
+) -> Iterator[tuple[QueryExample, float, Found]]:
+    """Each pair, the cosine of its query with the document known to answer, and its hits."""
+    texts = list(dict.fromkeys([*documents, *(pair.documents[0] for pair in pairs)]))
+    place = {text: number for number, text in enumerate(texts)}
+    search = DenseSearch(embedder, texts, progress)
+    waiting = iter(pairs)
+    for scores in scores_in_parts(search, [pair.query for pair in pairs], len(texts)):
+        hits = top_k(scores[:, : len(documents)], depth)
+        for row, places, pair in zip(scores, hits, waiting):
+            yield pair, float(row[place[pair.documents[0]]]), Found(places, row[places])
+
+
+def _check(
+    pairs: Sequence[QueryExample], documents: Sequence[str], negatives: int, depth: int, guard: Guard
+) -> None:
+    if not pairs or not documents:
+        raise InputError(
+            f"Expected pairs and documents to search, found {len(pairs):,} and {len(documents):,}."
+        )
+    if negatives < 1 or depth < 1 or not 0 < guard.ratio <= 1 or guard.margin < 0 or guard.skip < 0:
+        raise InputError(
+            "Mining needs negatives and depth of 1 or more, a ratio above 0 and up to 1, a margin and a skip "
+            f"of 0 or more; found negatives={negatives}, depth={depth}, ratio={guard.ratio:g}, "
+            f"margin={guard.margin:g}, skip={guard.skip}."
+        )

@@ -1,0 +1,186 @@
+"""Ways to search one collection, side by side: BM25, a model's vectors, both fused, and a re-ranker on top.
+
+Documents of equal score stand in falling order of their ids, as trec_eval has them: so a run file, read by
+another tool, gives the figures that we give.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from bertsmith.errors import InputError
+from bertsmith.inference.ranking.exact_search import (
+    DenseSearch,
+    Embeds,
+    Found,
+    Scores,
+    search_among,
+    search_exactly,
+)
+from bertsmith.inference.ranking.fusion import reciprocal_rank_fusion
+from bertsmith.inference.ranking.lexical_search import Bm25Settings, LexicalSearch
+from bertsmith.inference.ranking.reranker import Reranker, scores_of
+from bertsmith.metrics.ranking_scores import in_order
+from bertsmith.progress import Progress
+from bertsmith.text.retrieval.retrieval_data import RetrievalData
+
+Rankings = dict[str, list[tuple[str, float]]]  # query -> (document, score), the best first
+
+BM25, DENSE, HYBRID, RERANKED = "BM25", "dense", "hybrid", "re-ranked"
+
+
+@dataclass(frozen=True)
+class RankingSettings:
+    """depth: how many documents each system keeps for a query. reranked: how many of the hybrid's first ones
+    the re-ranker reads. fusion_k: the constant of reciprocal rank fusion."""
+
+    depth: int = 100
+    reranked: int = 50
+    fusion_k: float = 60.0
+    bm25: Bm25Settings = field(default_factory=Bm25Settings)
+
+    def __post_init__(self) -> None:
+        if self.depth < 1 or self.reranked < 1:
+            raise InputError(
+                "At least one document a query is kept and one re-ranked, "
+                f"not {self.depth} and {self.reranked}."
+            )
+
+
+class System(NamedTuple):
+    """What one way to search found, and milliseconds a query: all queries' time, divided by their number.
+
+    Not counted is the time that indexing took, `seconds` in all.
+    """
+
+    name: str
+    rankings: Rankings
+    milliseconds: float
+    seconds: float = 0.0
+
+
+def rank_by_all(
+    data: RetrievalData,
+    embedder: Embeds,
+    reranker: Reranker | None = None,
+    settings: RankingSettings | None = None,
+    progress: Progress | None = None,
+) -> list[System]:
+    """Rankings of the queries that have a relevant document, by each system; BM25, the baseline, first.
+
+    Where queries have candidates, these alone are ranked, all of them; words are still weighed by the whole
+    collection. Raises MissingExtra without the extra `retrieval`.
+    """
+    collection = _Collection.of(data, settings or RankingSettings(), progress)
+    lexical = collection.search(
+        BM25, lambda: LexicalSearch(collection.texts, collection.settings.bm25), floor=0.0
+    )
+    needed = collection.needed()
+    dense = needed.search(DENSE, lambda: DenseSearch(embedder, needed.texts, progress))
+    systems = [lexical, dense, fuse([lexical, dense], collection.settings)]
+    if reranker is not None:
+        systems.append(rerank(reranker, systems[-1], data, collection.settings.reranked, progress))
+    return systems
+
+
+def fuse(systems: Sequence[System], settings: RankingSettings) -> System:
+    """Reciprocal rank fusion; its time is that of all of them."""
+    begun = time.perf_counter()
+    rankings: Rankings = {}
+    for query in systems[0].rankings:
+        ranked = [[document for document, _ in system.rankings[query]] for system in systems]
+        fused = in_order(_single(reciprocal_rank_fusion(ranked, settings.fusion_k)))
+        rankings[query] = fused[: max(settings.depth, *map(len, ranked))]
+    own = _milliseconds(begun, rankings)
+    return System(HYBRID, rankings, own + sum(system.milliseconds for system in systems))
+
+
+def rerank(
+    reranker: Reranker, system: System, data: RetrievalData, count: int, progress: Progress | None = None
+) -> System:
+    """The first `count` documents of each query in the re-ranker's order, the others below as they were."""
+    begun = time.perf_counter()
+    rankings: Rankings = {}
+    for query, ranking in system.rankings.items():
+        names = [document for document, _ in ranking[:count]]
+        scores = scores_of(reranker, data.queries[query], [data.documents[name] for name in names])
+        read = in_order(_single(zip(names, scores, strict=True)))
+        rankings[query] = [*read, *_below(read, ranking[count:])]
+        if progress is not None:
+            progress(len(rankings), len(system.rankings), "queries re-ranked")
+    return System(RERANKED, rankings, system.milliseconds + _milliseconds(begun, rankings))
+
+
+@dataclass(frozen=True)
+class _Collection:
+    """The data with documents in falling order of ids: of equal ones, the first is then trec_eval's first."""
+
+    ids: list[str]
+    texts: list[str]
+    queries: Mapping[str, str]
+    candidates: Mapping[str, tuple[str, ...]] | None
+    settings: RankingSettings
+    progress: Progress | None
+
+    @classmethod
+    def of(cls, data: RetrievalData, settings: RankingSettings, progress: Progress | None) -> "_Collection":
+        ids = sorted(data.documents, reverse=True)
+        texts = [data.documents[id] for id in ids]
+        return cls(ids, texts, data.judged_queries(), data.candidates, settings, progress)
+
+    def needed(self) -> "_Collection":
+        """Without documents that are no candidates of any query: to embed those would be in vain."""
+        if self.candidates is None:
+            return self
+        wanted = {document for query in self.queries for document in self.candidates[query]}
+        kept = [(id, text) for id, text in zip(self.ids, self.texts, strict=True) if id in wanted]
+        return replace(self, ids=[id for id, _ in kept], texts=[text for _, text in kept])
+
+    def search(self, name: str, index: Callable[[], Scores], floor: float = -math.inf) -> System:
+        """All queries by one system. Of the whole collection, only what scores above `floor` is found."""
+        begun = time.perf_counter()
+        search = index()
+        seconds = time.perf_counter() - begun
+        begun = time.perf_counter()
+        if self.candidates is not None:
+            floor = -math.inf
+        rankings = {
+            query: [
+                (self.ids[place], score)
+                for place, score in zip(found.places.tolist(), found.scores.tolist(), strict=True)
+                if score > floor
+            ]
+            for query, found in zip(self.queries, self._found(search, name), strict=True)
+        }
+        return System(name, rankings, _milliseconds(begun, rankings), seconds)
+
+    def _found(self, search: Scores, name: str) -> Iterator[Found]:
+        def heard(done: int) -> None:
+            if self.progress is not None:
+                self.progress(done, len(self.queries), f"queries by {name}")
+
+        texts, count = list(self.queries.values()), len(self.ids)
+        if self.candidates is None:
+            return search_exactly(search, texts, count, self.settings.depth, heard)
+        places = {id: place for place, id in enumerate(self.ids)}
+        candidates = [np.array([places[id] for id in self.candidates[query]]) for query in self.queries]
+        return search_among(search, texts, count, candidates, heard)
+
+
+def _single(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """In single precision, as trec_eval reads scores: what it takes for equal has to be equal here."""
+    return {document: float(np.float32(score)) for document, score in scores}
+
+
+def _below(read: Sequence[tuple[str, float]], rest: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Documents that the re-ranker didn't read, with scores that keep them below in a run file."""
+    lowest = read[-1][1] if read else 0.0
+    return [(document, lowest - place) for place, (document, _) in enumerate(rest, start=1)]
+
+
+def _milliseconds(begun: float, queries: Rankings) -> float:
+    return 1000 * (time.perf_counter() - begun) / max(len(queries), 1)

@@ -1,0 +1,171 @@
+"""`report.html` of a comparison of ways to search: figures, query by query, and where the best one fails.
+
+Q queries.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bertsmith.arrays import Floats
+from bertsmith.inference.ranking.results import Comparison, Difference, Figures
+from bertsmith.metrics.significance import Interval
+from bertsmith.training.report.charts import FIRST, MUTED, SECOND, picture
+from bertsmith.training.report.page import as_markup, render_page
+from bertsmith.training.report.tables import Table, raw_facts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WORST, SHOWN, LONGEST = 20, 3, 300  # queries, documents of each, characters of a text
+
+
+class Hit(NamedTuple):
+    """A document at its rank; `rank` is None when it wasn't found."""
+
+    rank: int | None
+    document: str
+    grade: int
+    text: str
+
+
+class Failure(NamedTuple):
+    """A query, its score by every system, what the best one put first, and the best that is relevant."""
+
+    id: str
+    query: str
+    scores: str
+    first: list[Hit]
+    expected: Hit
+
+
+def figure_table(found: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows, a row a system: means, the main one with its interval, and the difference to the
+    baseline with its interval and p-value."""
+    baseline = found.figures[0].system.name
+    columns = [
+        "",
+        _title(found.main),
+        "95 % interval",
+        *map(_title, found.metrics[1:]),
+        f"above {baseline}",
+        "p",
+        "ms/query",
+    ]
+    return columns, [_row(found, figures) for figures in found.figures]
+
+
+def render_comparison(found: Comparison, command: str) -> str:
+    """The page as text; texts and ids are escaped. The same comparison gives the same bytes."""
+    best = best_system(found)
+    columns, rows = figure_table(found)
+    headline = [
+        (f"{_title(found.main)}, {each.system.name}", _mean(each, found.main)) for each in found.figures
+    ]
+    return render_page(
+        "ranking.html.jinja",
+        title=f"Retrieval · {found.data.name}",
+        status=f"{len(found.data.documents):,} documents · {len(found.queries):,} queries",
+        headline=headline,
+        warnings=found.notes(),
+        figures=Table("", columns, rows),
+        metric=_title(found.main),
+        baseline=found.figures[0].system.name,
+        pictures=[_differences(found, each) for each in found.figures[1:]],
+        best=best.system.name,
+        failures=failures(found, best),
+        command=command,
+        facts=raw_facts(found.facts),
+    )
+
+
+def best_system(found: Comparison) -> Figures:
+    """The one with the highest mean of the main metric."""
+    return max(found.figures, key=lambda each: each.scores.means[found.main])
+
+
+def failures(found: Comparison, of: Figures) -> list[Failure]:
+    """The queries with the lowest scores; of equally bad ones first those where another system did best."""
+    own = of.scores.values[found.main]
+    others = np.max([each.scores.values[found.main] for each in found.figures], axis=0)
+    order = np.lexsort((-others, own))[:WORST]
+    return [_failure(found, of, int(place)) for place in order if own[place] < 1]
+
+
+def _failure(found: Comparison, of: Figures, place: int) -> Failure:
+    query = found.queries[place]
+    grades = found.data.judgements[query]
+    ranking = [document for document, _ in of.system.rankings[query]]
+    ranks = {document: rank for rank, document in enumerate(ranking, start=1)}
+
+    def hit(document: str) -> Hit:
+        text = found.data.documents.get(document, "(not in the collection)")
+        return Hit(ranks.get(document), document, max(grades.get(document, 0), 0), _cut(text))
+
+    relevant = [document for document, grade in grades.items() if grade > 0]
+    highest = min(relevant, key=lambda document: (-grades[document], ranks.get(document, len(ranking) + 1)))
+    scores = " · ".join(
+        f"{each.system.name} {each.scores.values[found.main][place]:.3f}" for each in found.figures
+    )
+    text = _cut(found.data.queries[query])
+    return Failure(query, text, scores, [hit(each) for each in ranking[:SHOWN]], hit(highest))
+
+
+def _row(found: Comparison, figures: Figures) -> list[str]:
+    return [
+        figures.system.name,
+        _mean(figures, found.main),
+        _interval(figures.intervals[found.main]),
+        *(_mean(figures, name) for name in found.metrics[1:]),
+        *_beside(figures.difference),
+        f"{figures.system.milliseconds:.1f}",
+    ]
+
+
+def _beside(difference: Difference | None) -> tuple[str, str]:
+    if difference is None:
+        return "", ""
+    low, high = difference.interval
+    return f"{difference.mean:+.4f} ({low:+.4f} to {high:+.4f})", f"{difference.p:.4f}"
+
+
+def _differences(found: Comparison, figures: Figures) -> tuple[str, Any]:
+    """The caption, and the queries in the order of what the system gained over the baseline."""
+    baseline = found.figures[0]
+    gained = np.sort(figures.scores.values[found.main] - baseline.scores.values[found.main])[::-1]
+    better, worse = int((gained > 0).sum()), int((gained < 0).sum())
+    caption = f"{figures.system.name}: {better:,} queries better than {baseline.system.name}, {worse:,} worse"
+    label = f"{_title(found.main)} above {baseline.system.name}"
+    return caption, as_markup(_gains(caption, label, gained))
+
+
+def _gains(title: str, label: str, gained: Floats) -> str:
+    """(Q,) from the highest to the lowest."""
+
+    def paint(axes: "Axes") -> None:
+        # One path each: a bar a query would be megabytes.
+        for part, colour in ((np.maximum(gained, 0), FIRST), (np.minimum(gained, 0), SECOND)):
+            axes.stairs(part, fill=True, color=colour, linewidth=0)
+        axes.axhline(0, color=MUTED, linewidth=0.8)
+        axes.set_xlabel("queries, by what they gain")
+        axes.set_ylabel(label)
+
+    return picture(title, paint)
+
+
+def _mean(figures: Figures, metric: str) -> str:
+    return f"{figures.scores.means[metric]:.4f}"
+
+
+def _interval(interval: Interval) -> str:
+    return f"{interval.low:.4f} to {interval.high:.4f}"
+
+
+def _title(metric: str) -> str:
+    """As papers write it."""
+    name, at, depth = metric.partition("@")
+    return {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}.get(name, name) + at + depth
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1].rstrip() + "…"

@@ -1,0 +1,128 @@
+"""What a comparison of ways to search comes to: figures, how sure they are, and what beats the baseline.
+
+Q queries.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertsmith.errors import InputError
+from bertsmith.inference.ranking.ranking import System
+from bertsmith.metrics.ranking_scores import RankingScores, ranking_scores
+from bertsmith.metrics.significance import Interval, intervals_of_means, p_value
+from bertsmith.text.retrieval.retrieval_data import RetrievalData
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much a system's mean is above the baseline's, the 95 % interval of that, and its p-value."""
+
+    mean: float
+    interval: Interval
+    p: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One system's scores of each query, the 95 % intervals of their means, and how it fares by the main
+    metric beside the baseline, which has no difference to itself."""
+
+    system: System
+    scores: RankingScores
+    intervals: dict[str, Interval]
+    difference: Difference | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Systems on one collection, the baseline first. metrics[0] is the main one. `facts` name what was
+    compared: the model, the settings."""
+
+    data: RetrievalData
+    metrics: tuple[str, ...]
+    figures: list[Figures]
+    facts: dict[str, Any]
+
+    @property
+    def main(self) -> str:
+        """The metric that differences are of."""
+        return self.metrics[0]
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """(Q,) ids of those that were measured."""
+        return self.figures[0].scores.queries
+
+    def notes(self) -> list[str]:
+        """Sentences on what was measured, and on what."""
+        left_out = len(self.data.queries) - len(self.queries)
+        if not left_out:
+            return list(self.data.notes)
+        return [*self.data.notes, f"{left_out:,} queries have no relevant document: they are left out."]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain values, the main metric for every query too."""
+        return {
+            "data": self.data.name,
+            "documents": len(self.data.documents),
+            "queries": len(self.queries),
+            "notes": self.notes(),
+            **self.facts,
+            "systems": {each.system.name: self._plain(each) for each in self.figures},
+            "main_metric": self.main,
+            "per_query": {
+                query: {
+                    each.system.name: float(each.scores.values[self.main][place]) for each in self.figures
+                }
+                for place, query in enumerate(self.queries)
+            },
+        }
+
+    def _plain(self, figures: Figures) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "scores": figures.scores.means,
+            "intervals": {name: list(interval) for name, interval in figures.intervals.items()},
+            "milliseconds": figures.system.milliseconds,
+            "indexing_seconds": figures.system.seconds,
+        }
+        if figures.difference is not None:
+            found["above_baseline"] = {
+                "mean": figures.difference.mean,
+                "interval": list(figures.difference.interval),
+                "p": figures.difference.p,
+            }
+        return found
+
+
+def metrics_for(data: RetrievalData, k: int, depth: int) -> tuple[str, ...]:
+    """The field's usual ones, the main one first: nDCG@k of a collection, MAP of candidates to re-rank.
+
+    Raises InputError when k is less than 1.
+    """
+    if k < 1:
+        raise InputError(f"The first k documents count, and k is 1 or more: found {k}.")
+    if data.candidates is not None:
+        return ("map", "mrr", f"ndcg@{k}", "precision@1")
+    recalls = tuple(f"recall@{each}" for each in sorted({k, depth}))
+    return (f"ndcg@{k}", f"mrr@{k}", *recalls, f"map@{depth}")
+
+
+def compare(
+    systems: Sequence[System], data: RetrievalData, metrics: Sequence[str], facts: dict[str, Any]
+) -> Comparison:
+    """Figures of every system; all intervals come from the same resamples of the queries."""
+    scored = [ranking_scores(system.rankings, data.judgements, metrics) for system in systems]
+    main = np.stack([scores.values[metrics[0]] for scores in scored], axis=1)
+    differences = main - main[:, :1]
+    columns = [scores.values[name] for scores in scored for name in metrics]
+    intervals = iter(intervals_of_means(np.stack([*columns, *differences.T], axis=1)))
+    of_scores = [{name: next(intervals) for name in metrics} for _ in systems]
+    figures = []
+    for place, (system, scores) in enumerate(zip(systems, scored, strict=True)):
+        beside, interval = differences[:, place], next(intervals)
+        difference = Difference(float(beside.mean()), interval, p_value(beside)) if place else None
+        figures.append(Figures(system, scores, of_scores[place], difference))
+    return Comparison(data, tuple(metrics), figures, facts)

@@ -1,0 +1,1 @@
+"""Fine-tuning and features as estimators of scikit-learn."""

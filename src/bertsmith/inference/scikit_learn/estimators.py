@@ -1,0 +1,286 @@
+"""Fine-tuning as estimators of scikit-learn, for its pipelines, searches and cross-validation.
+
+E texts, C classes. X is a list of texts or of pairs of texts, or one or two columns of them.
+"""
+
+# ruff: noqa: N803 - X is scikit-learn's name for what is predicted from
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_array, check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.scikit_learn.estimator_input import RefusedInput, TextEstimator, TextOrPair, as_texts
+from bertsmith.metrics.calibration import probabilities_of
+from bertsmith.model.locate import locate_model
+from bertsmith.tasks.calibrated_task import CalibratedTask
+from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_checkpoint import save_task_model
+from bertsmith.tasks.task_model import outputs_of
+from bertsmith.tasks.text_task import TextExample
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, task_settings
+from bertsmith.training.finetuning.examples_in_memory import finetune_examples
+
+_FILES = "model_files"  # what a pickle has in place of the model
+
+
+class _FinetunedEstimator(TextEstimator):
+    """What classifier and regressor share: training in memory, and saving. Nothing happens before `fit`."""
+
+    _task: ClassVar[str]
+    _stratified: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        model: str | Path = "minilm",
+        *,
+        epochs: float | None = None,
+        batch_size: int = 32,
+        learning_rate: float | None = None,
+        max_length: int = 128,
+        stride: int | None = None,
+        patience: int | None = None,
+        validation_fraction: float = 0.1,
+        settings: Mapping[str, Any] | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        self.model = model
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.max_length = max_length
+        self.stride = stride
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.settings = settings
+        self.random_state = random_state
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes the trained model as `finetune` does, for `predict`, Predictor and transformers.
+
+        Raises InputError when the folder is there already.
+        """
+        check_is_fitted(self, "predictor_")
+        found = self.predictor_
+        provenance = {"estimator": type(self).__name__, "recipe": self.recipe_}
+        save_task_model(folder, found.model, found.task, found.tokenizer, provenance)
+        return Path(folder)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "predictor_")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The model travels as the bytes of its folder: safetensors and JSON inside whatever pickles it."""
+        state = dict(super().__getstate__())
+        if "predictor_" in state:
+            del state["predictor_"]
+            with TemporaryDirectory() as place:
+                folder = self.save(Path(place) / "model")
+                state[_FILES] = {path.name: path.read_bytes() for path in folder.iterdir()}
+        return state
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        state = dict(state)
+        files = state.pop(_FILES, None)
+        super().__setstate__(state)
+        if files is not None:
+            with TemporaryDirectory() as folder:
+                for name, content in files.items():
+                    (Path(folder) / name).write_bytes(content)
+                self.predictor_ = Predictor.load(folder)
+
+    def _train(self, texts: list[TextOrPair], labels: list[Any]) -> None:
+        recipe = self._recipe()
+        kind = find_task(recipe.task)
+        task = kind(task_settings(recipe, kind))
+        examples = [_example(*each) for each in zip(range(len(texts)), texts, labels, strict=True)]
+        train, dev = self._held_out(examples, recipe.seed)
+        source = locate_model(recipe.model).folder
+        model = finetune_examples(task, recipe, source, train, dev)
+        completed = recipe.completed(model.config.hidden_size, len(train))
+        self.recipe_ = json.loads(completed.model_dump_json())
+        self.predictor_ = Predictor(model, task, Tokenizer.load(source))
+
+    def _recipe(self) -> FinetuneRecipe:
+        """Raises RecipeError naming the parameter that is wrong."""
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        values = {
+            "task": self._task,
+            "model": str(self.model),
+            "train": "X",
+            "out": "",
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "optimizer": None if self.learning_rate is None else {"learning_rate": self.learning_rate},
+            "patience": self.patience,
+            "seed": int(seed),
+            "settings": {"max_length": self.max_length, "stride": self.stride, **self._task_settings()},
+        }
+        given = [f"{key}={json.dumps(_plain(value))}" for key, value in (self.settings or {}).items()]
+        return make_finetune_recipe({k: _plain(v) for k, v in values.items() if v is not None}, given)
+
+    def _task_settings(self) -> dict[str, Any]:
+        return {}
+
+    def _held_out(self, examples: list[TextExample], seed: int) -> tuple[list[Any], list[Any]]:
+        """Some are held out only where something is to be chosen by them: when to stop."""
+        if self.patience is None:
+            return examples, []
+        classes = [example.label for example in examples] if self._stratified else None
+        train, dev = train_test_split(
+            examples, test_size=self.validation_fraction, random_state=seed, stratify=classes
+        )
+        return train, dev
+
+    def _outputs(self, X: Any) -> npt.NDArray[np.float64]:
+        """(E, C) of the head."""
+        check_is_fitted(self, "predictor_")
+        texts = as_texts(X)
+        examples = [_example(number, text, None) for number, text in enumerate(texts)]
+        task: Task[Any] = self.predictor_.task
+        encoded = encode_examples(task, examples, self.predictor_.tokenizer).encoded
+        return np.stack(outputs_of(self.predictor_.model, encoded)).astype(np.float64)
+
+
+class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc]
+    """Fine-tunes a BERT to tell classes apart.
+
+    >>> BertClassifier("minilm", epochs=4).fit(texts, labels).predict_proba(["Where is my parcel?"])
+
+    Parameters are those of `bertsmith finetune classification`, which chooses epochs and learning rate where
+    they are None; `settings` takes its dotted names, such as {"freeze_layers": 3, "lora.rank": 8}.
+    class_weights: none, auto, or a weight a class. With `patience`, `validation_fraction` of X is held out:
+    the best epoch's weights are kept, training ends after so many epochs without a better one, and
+    probabilities are calibrated. Without, all of X is trained on.
+    """
+
+    _task = "classification"
+    _stratified = True
+
+    def __init__(
+        self,
+        model: str | Path = "minilm",
+        *,
+        epochs: float | None = None,
+        batch_size: int = 32,
+        learning_rate: float | None = None,
+        max_length: int = 128,
+        stride: int | None = None,
+        class_weights: str | Mapping[Any, float] = "none",
+        patience: int | None = None,
+        validation_fraction: float = 0.1,
+        settings: Mapping[str, Any] | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        super().__init__(
+            model,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            max_length=max_length,
+            stride=stride,
+            patience=patience,
+            validation_fraction=validation_fraction,
+            settings=settings,
+            random_state=random_state,
+        )
+        self.class_weights = class_weights
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """X: E texts or pairs; y: (E,) of any values that can be sorted.
+
+        Raises RefusedInput (a ValueError) for what is no text or has one class only, RecipeError for a wrong
+        parameter, ModelError when there is no such model.
+        """
+        texts, gold = as_texts(X), _targets(y)
+        check_consistent_length(texts, gold)
+        check_classification_targets(gold)
+        self.classes_ = np.unique(gold)
+        if len(self.classes_) < 2:
+            raise RefusedInput(f"y has one class only, {self.classes_[0]!r}: there is nothing to tell apart.")
+        self._train(texts, [str(each) for each in gold])
+        self._columns = [self.predictor_.task.label_ids[str(each)] for each in self.classes_]
+        return self
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """(E, C), a column a class in the order of `classes_`."""
+        return probabilities_of(self._logits(X))
+
+    def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
+        """(E, C) logits; of two classes (E,), the second's before the first."""
+        logits = self._logits(X)
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """(E,) the most probable class of each text."""
+        best = self._logits(X).argmax(axis=1)  # before classes_ is read: refuses what isn't fitted
+        chosen: npt.NDArray[Any] = self.classes_[best]
+        return chosen
+
+    def _logits(self, X: Any) -> npt.NDArray[np.float64]:
+        outputs = self._outputs(X)[:, self._columns]
+        task = self.predictor_.task
+        assert isinstance(task, CalibratedTask)
+        return outputs / task.temperature
+
+    def _task_settings(self) -> dict[str, Any]:
+        weights = self.class_weights
+        if isinstance(weights, Mapping):
+            return {"class_weights": {str(label): weight for label, weight in weights.items()}}
+        return {"class_weights": weights}
+
+
+class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
+    """Fine-tunes a BERT to give a number for each text or pair; parameters as those of BertClassifier.
+
+    >>> BertRegressor("minilm", epochs=4).fit(pairs, scores).predict([("A cat sleeps.", "A cat naps.")])
+    """
+
+    _task = "regression"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """X: E texts or pairs; y: (E,) finite numbers, not all equal. Raises as BertClassifier's does."""
+        texts = as_texts(X)
+        gold = check_array(_targets(y), ensure_2d=False, dtype=np.float64, input_name="y")
+        check_consistent_length(texts, gold)
+        if (gold == gold[0]).all():
+            raise RefusedInput(f"y is {gold[0]:g} in each of {len(gold)} samples: there is nothing to learn.")
+        self._train(texts, gold.tolist())
+        return self
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """(E,) in the unit of y."""
+        return self._outputs(X)[:, 0]
+
+
+def _plain(value: Any) -> Any:
+    """Searches draw parameters as NumPy's numbers, which settings and JSON don't know."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _example(number: int, text: TextOrPair, label: Any) -> TextExample:
+    first, second = (text, None) if isinstance(text, str) else text
+    return TextExample(first, second, label, f"X[{number}]")
+
+
+def _targets(y: Any) -> npt.NDArray[Any]:
+    if y is None:
+        raise RefusedInput("fit requires y to be passed, but the target y is None.")
+    return np.asarray(column_or_1d(y, warn=True))

@@ -1,0 +1,1 @@
+"""Corpus: sources → documents → sentences, cleaned and without duplicates → a folder with a manifest."""

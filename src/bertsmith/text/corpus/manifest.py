@@ -1,0 +1,86 @@
+"""What came of a corpus build: the manifest that accounts for every source and document."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.validation import Strict
+
+Split = Literal["train", "heldout"]
+
+
+class Counts(Strict):
+    """How much text: documents, sentences, words (runs of non-blank characters), UTF-8 bytes."""
+
+    documents: int = 0
+    sentences: int = 0
+    words: int = 0
+    bytes: int = 0
+
+
+class SourceEntry(Strict):
+    """One source file or installed package, and what became of its documents.
+
+    `kept` counts both splits. `sha256` is of the file as it lies on disk, compressed or not; of a package, of
+    the RECORD that lists the hashes of its files. `origin` is the SOURCE it was found under.
+    """
+
+    name: str
+    origin: str
+    format: str
+    size: int
+    sha256: str | None
+    kept: Counts
+    exact_duplicates: int
+    near_duplicates: int
+    empty: int
+
+
+class Shard(Strict):
+    """One Parquet file of a split."""
+
+    file: str = Field(pattern=r"^(train|heldout)-[0-9]+\.parquet$")  # nothing outside of the corpus's folder
+    documents: int
+    size: int
+    sha256: str
+
+
+class SplitEntry(Strict):
+    """The files of one split and how much text they hold."""
+
+    counts: Counts
+    shards: tuple[Shard, ...]
+
+
+class Skipped(Strict):
+    """Files under the sources that were passed over, by reason."""
+
+    hidden: int = 0
+    binary: int = 0
+    excluded: int = 0
+    unparsable: int = 0
+
+
+class CorpusManifest(Strict):
+    """What lies in a corpus folder and where it came from; the same for the same sources and settings."""
+
+    format_version: Literal[1] = 1
+    created_by: str
+    licence: str
+    settings: CorpusSettings
+    splits: Annotated[dict[Split, SplitEntry], Field(min_length=2)]  # both of them
+    skipped: Skipped
+    sources: tuple[SourceEntry, ...]
+
+    @property
+    def kept(self) -> Counts:
+        """The two splits together."""
+        parts = [entry.counts.model_dump() for entry in self.splits.values()]
+        return Counts(**{key: sum(part[key] for part in parts) for key in Counts.model_fields})
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Documents dropped over all sources, by reason."""
+        reasons = ("exact_duplicates", "near_duplicates", "empty")
+        return {reason: sum(getattr(source, reason) for source in self.sources) for reason in reasons}

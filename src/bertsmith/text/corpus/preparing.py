@@ -1,0 +1,79 @@
+"""What a worker does with a batch: clean, split into sentences, count, hash, sign, and put on disk.
+
+d documents of the batch that hold any text.
+"""
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.ipc  # not imported by pyarrow itself
+
+from bertsmith.text.corpus.duplicates import text_key
+from bertsmith.text.corpus.minhash import HASHES, UInt32s, signature
+from bertsmith.text.corpus.reading import Batch
+from bertsmith.text.corpus.shards import SCHEMA
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.prose.sentences import sentences
+
+# 32 bytes a document: all that is kept of it in memory
+FACTS = np.dtype(
+    [("key", "u8"), ("bytes", "u8"), ("source", "u4"), ("sentences", "u4"), ("words", "u4")], align=True
+)
+Facts = npt.NDArray[np.void]
+
+
+class Prepared(NamedTuple):
+    """What the main process learns of a batch; the text itself lies in the file at `path`."""
+
+    path: Path
+    facts: Facts  # (d,) FACTS
+    signatures: UInt32s  # (d, 112); (0, 112) when near-duplicates are to stay
+    empty: Counter[int]  # documents without text, by source
+
+
+def prepare(batch: Batch, names: list[str], settings: CorpusSettings, path: Path) -> Prepared:
+    """Writes the batch's documents to `path` (Arrow, LZ4) and returns what is needed to choose among them."""
+    empty: Counter[int] = Counter()
+    rows, facts, signatures = [], [], []
+    for document in batch.documents():
+        found = sentences(document, settings.language)
+        text = " ".join(found)
+        words = text.lower().split()
+        if len(words) < settings.min_words:
+            empty[document.source] += 1
+            continue
+        rows.append((document.id, names[document.source], found))
+        facts.append((text_key(words), len(text.encode()), document.source, len(found), len(words)))
+        if settings.near_duplicates:
+            signatures.append(signature(words))
+    _write(rows, path)
+    signed = np.stack(signatures) if signatures else np.zeros((0, HASHES), np.uint32)
+    return Prepared(path, np.array(facts, FACTS), signed, empty)
+
+
+def prepare_elsewhere(
+    batch: Batch, names: list[str], settings: CorpusSettings, path: Path
+) -> tuple[Prepared, bytes]:
+    """The same on another machine: what belongs into the file at `path` comes back as bytes."""
+    with TemporaryDirectory() as folder:
+        prepared = prepare(batch, names, settings, Path(folder) / path.name)
+        return prepared._replace(path=path), prepared.path.read_bytes()
+
+
+def read_prepared(path: Path) -> pa.Table:
+    """What `prepare` wrote."""
+    with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as reader:
+        return reader.read_all()
+
+
+def _write(rows: list[tuple[str, str, list[str]]], path: Path) -> None:
+    columns = [list(column) for column in zip(*rows)] or [[], [], []]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA)]
+    table = pa.table(arrays, schema=SCHEMA)
+    with pa.ipc.new_file(str(path), SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(table)

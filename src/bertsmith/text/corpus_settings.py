@@ -1,0 +1,36 @@
+"""Every choice of a corpus build: how sources are read, and what becomes of their documents."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from bertsmith.errors import RecipeError
+from bertsmith.validation import Strict, first_problem
+
+Format = Literal["auto", "file", "blank-lines", "lines", "wikiextractor", "jsonl", "csv", "tsv", "parquet"]
+
+
+class CorpusSettings(Strict):
+    """Every choice of `bertsmith corpus build`; the defaults live here and nowhere else."""
+
+    format: Format = Field(default="auto", description="how documents lie in files; auto looks at each")
+    text_column: str = Field(default="text", description="column or key of the text in tables and JSON lines")
+    language: str = Field(default="en", description="two-letter code, for splitting into sentences")
+    encoding: str = Field(default="utf-8", description="of files without a byte-order mark")
+    encoding_errors: Literal["strict", "replace"] = Field(default="strict", description="stop, or put U+FFFD")
+    include: tuple[str, ...] = Field(default=(), description="globs: take only files with such a name")
+    exclude: tuple[str, ...] = Field(default=(), description="globs: leave out files with such a name")
+    heldout: float = Field(default=0.01, ge=0, lt=1, description="share of documents kept for evaluation")
+    near_duplicates: bool = Field(default=True, description="drop documents nearly equal to an earlier one")
+    near_duplicate_threshold: float = Field(default=0.8, gt=0, le=1, description="Jaccard of 5-word runs")
+    min_words: int = Field(default=1, ge=1, description="shorter documents count as empty and are dropped")
+    licence: str = Field(default="", description="what the text may be used for, for the manifest")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _complain_in_a_sentence(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Raises RecipeError instead of pydantic's ValidationError: settings are the user's to mend."""
+        try:
+            return validate(values)
+        except ValidationError as error:
+            raise RecipeError(f"corpus: {first_problem(error, cls)}") from error

@@ -1,0 +1,117 @@
+"""SOURCE arguments → the files and installed packages to read, in a stable order."""
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+import fsspec
+
+from bertsmith.errors import InputError
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.files.streams import SourceFile
+from bertsmith.text.prose.pydocs import PREFIX, Package, find_packages
+
+
+@dataclass
+class Found:
+    """What the SOURCE arguments stand for, and how many files were passed over while looking."""
+
+    sources: list[SourceFile | Package] = field(default_factory=list)
+    hidden: int = 0
+    excluded: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk of everything found."""
+        return sum(source.size for source in self.sources)
+
+
+def find_sources(sources: Sequence[str], settings: CorpusSettings) -> Found:
+    """Files and packages in the order given; inside a folder sorted by path, so that any machine agrees.
+
+    A SOURCE is a file, a folder (searched through, hidden names left out), an address fsspec understands
+    (s3://…, memory://…), or `pydocs:` with, optionally, names of packages behind the colon.
+    Raises InputError for a SOURCE that does not exist or holds no file, and for what is neither file nor
+    folder in a folder: a link to a folder, which could lead in circles, a broken link, a pipe, whose writer
+    might never come.
+    """
+    found = Found()
+    for source in sources:
+        if source.startswith(PREFIX):
+            found.sources += find_packages(source)
+        else:
+            found.sources += _find_files(source, settings, found)
+    if not found.sources:
+        raise InputError("No source was given. Name files, folders, addresses, or pydocs: as SOURCE.")
+    return found
+
+
+def _find_files(source: str, settings: CorpusSettings, found: Found) -> list[SourceFile]:
+    filesystem, root = _filesystem(source)
+    try:
+        if filesystem.isfile(root):
+            size = filesystem.size(root) or 0  # not every web server says
+            return [SourceFile(PurePosixPath(root).name, source, filesystem, root, int(size))]
+        if not filesystem.isdir(root):
+            there = "is neither a file nor a folder" if filesystem.exists(root) else "does not exist"
+            raise InputError(f"The source {source} {there}.")
+        listing = filesystem.find(root, detail=True)
+    except OSError as error:
+        raise InputError(f"The source {source} cannot be read: {error}.") from error
+    wanted = [path for path in sorted(listing) if _wanted(path[len(root.rstrip("/")) + 1 :], settings, found)]
+    _require_files(wanted, listing, filesystem)
+    files = [
+        SourceFile(_name(root, path), source, filesystem, path, int(listing[path]["size"] or 0))
+        for path in wanted
+    ]
+    if not files:
+        raise InputError(
+            f"The folder {source} holds no file to read (hidden and excluded ones are left out)."
+        )
+    return files
+
+
+def _require_files(paths: Iterable[str], listing: Mapping[str, Any], filesystem: Any) -> None:
+    """Only what isn't listed as a file is looked at again, for a link to one is as good."""
+    for path in paths:
+        if listing[path]["type"] != "file" and not filesystem.isfile(path):
+            raise InputError(
+                f"{path} is no file but a link to a folder, a broken link, a pipe or the like. Name the "
+                "folder itself as a SOURCE, or leave this out with --exclude."
+            )
+
+
+def _filesystem(source: str) -> tuple[Any, str]:
+    if "://" not in source:  # spares local names with '::' or '*' the meaning fsspec gives to these
+        filesystem = fsspec.filesystem("file")
+        return filesystem, filesystem._strip_protocol(source)
+    try:
+        filesystem, root = fsspec.core.url_to_fs(source)
+    except ImportError as error:
+        raise InputError(f"The source {source} needs a package for its kind of address: {error}.") from error
+    except ValueError as error:
+        raise InputError(f"The source {source} is no address that can be read: {error}.") from error
+    return filesystem, str(root).rstrip("/")
+
+
+def _name(root: str, path: str) -> str:
+    """The folder's own name and the way from there: nothing of the machine's paths gets into a corpus."""
+    return PurePosixPath(root).name + "/" + path[len(root.rstrip("/")) + 1 :]
+
+
+def _wanted(relative: str, settings: CorpusSettings, found: Found) -> bool:
+    parts = relative.split("/")
+    if any(part.startswith(".") for part in parts):
+        found.hidden += 1
+        return False
+    included = not settings.include or _matches(parts[-1], settings.include)
+    if not included or _matches(parts[-1], settings.exclude):
+        found.excluded += 1
+        return False
+    return True
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

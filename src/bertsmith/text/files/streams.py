@@ -1,0 +1,223 @@
+"""A source file as lines of text: decompressed, decoded, counted and hashed piece by piece.
+
+Memory stays at a few mebibytes however large the file, however long its lines.
+"""
+
+import codecs
+import contextlib
+import hashlib
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from bertsmith.errors import InputError
+from bertsmith.text.corpus_settings import CorpusSettings
+
+CHUNK = 1 << 20  # bytes decompressed at a time
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+# UTF-32 before UTF-16: the little-endian marks of both begin with the same two bytes.
+BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file found under a SOURCE: its name, the file system and path it is read from, its bytes."""
+
+    name: str
+    origin: str
+    filesystem: Any
+    path: str
+    size: int
+
+    @property
+    def compression(self) -> str | None:
+        """gzip, zstd or None, by the ending of the name."""
+        return next(
+            (codec for ending, codec in COMPRESSIONS.items() if self.path.lower().endswith(ending)), None
+        )
+
+    @property
+    def suffix(self) -> str:
+        """The lower-case ending of the name without that of the compression: '.csv' for 'a.csv.gz'."""
+        stem = self.path.lower().rsplit("/", 1)[-1]
+        for ending in COMPRESSIONS:
+            stem = stem.removesuffix(ending)
+        return "." + stem.rsplit(".", 1)[1] if "." in stem else ""
+
+    def open(self) -> Any:
+        """The file's bytes as they lie on disk; InputError when it can't be opened."""
+        try:
+            return self.filesystem.open(self.path, "rb")
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be opened: {error}.") from error
+
+
+class SourceStream:
+    """Reads one file once; `position` and, at the end, `sha256` speak of the bytes on disk."""
+
+    def __init__(self, file: SourceFile, settings: CorpusSettings) -> None:
+        self.file = file
+        self._settings = settings
+        self._stack = contextlib.ExitStack()
+        self._raw = _HashingReader(self._stack.enter_context(file.open()))
+        self._bytes = self._decompressed()
+        self.head = self._read()  # the first piece, to look at before deciding how to read the rest
+
+    def __enter__(self) -> "SourceStream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def position(self) -> int:
+        """Bytes taken from disk so far."""
+        return self._raw.position
+
+    @property
+    def sha256(self) -> str:
+        """Of everything read so far: the whole file once the lines are exhausted."""
+        return self._raw.digest.hexdigest()
+
+    @property
+    def looks_binary(self) -> bool:
+        """A NUL byte near the beginning, and neither a byte-order mark nor the encoding explains it."""
+        return b"\0" in self.head[:8192] and self._marked_encoding() is None and not self._is_wide
+
+    def lines(self, limit: int) -> Iterator[str]:
+        """Lines without their ends; one longer than `limit` characters is cut at a space.
+
+        Raises InputError naming file, line and byte where the text is not in the expected encoding.
+        """
+        waiting, size = list[str](), 0  # pieces of a line, put together once: joining each would be quadratic
+        for chunk in self.chunks():
+            *ends, rest = chunk.split("\n")
+            if ends:
+                yield "".join([*waiting, ends[0]])
+                yield from ends[1:]
+                waiting, size = [], 0
+            waiting.append(rest)
+            size += len(rest)
+            if size > limit:
+                rest = "".join(waiting)
+                while len(rest) > limit:
+                    cut = rest.rfind(" ", limit // 2, limit) + 1 or limit
+                    yield rest[:cut]
+                    rest = rest[cut:]
+                waiting, size = [rest], len(rest)
+        if size:
+            yield "".join(waiting)
+
+    def text(self) -> str:
+        """All of it at once, for formats that cannot be read by lines; errors as of `lines`."""
+        return "".join(self.chunks())
+
+    def content(self) -> bytes:
+        """The decompressed bytes at once, for formats that are read by jumping about."""
+        return b"".join([self.head, *iter(self._read, b"")])
+
+    def chunks(self) -> Iterator[str]:
+        """The text as it comes, line ends as \\n, `CHUNK` characters at a time at most; errors as `lines`."""
+        encoding = self._marked_encoding() or self._settings.encoding
+        _require_encoding(encoding)
+        bytes_to_text = codecs.getincrementaldecoder(encoding)(self._settings.encoding_errors)
+        newlines = io.IncrementalNewlineDecoder(bytes_to_text, translate=True)
+        fed, ended, chunk = 0, 0, self.head
+        try:
+            while chunk:
+                fed += len(chunk)
+                text = newlines.decode(chunk)
+                ended += text.count("\n")
+                yield text
+                chunk = self._read()
+            yield newlines.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            raise self._encoding_error(error, encoding, fed, ended) from error
+
+    def _encoding_error(self, error: UnicodeDecodeError, encoding: str, fed: int, ended: int) -> InputError:
+        """`fed` bytes were read, and `ended` lines decoded, before the piece that is wrong."""
+        # error.object holds the last piece fed, after whatever bytes the decoder had kept back.
+        at = fed - len(error.object) + error.start
+        line = 1 + ended + error.object[: error.start].decode(encoding, "replace").count("\n")
+        where = "decompressed byte" if self.file.compression else "byte"
+        # Latin-1 has control characters there, and takes any byte without complaint.
+        likely = "cp1252" if 0x80 <= error.object[error.start] < 0xA0 else "latin-1"
+        return InputError(
+            f"{self.file.name}: expected {encoding} text, found 0x{error.object[error.start]:02x} "
+            f"at {where} {at:,}, in line {line:,} ({error.reason}). Name the right encoding "
+            f"(--encoding {likely}, for one); corpus and index build also have --encoding-errors replace."
+        )
+
+    @property
+    def _is_wide(self) -> bool:
+        """UTF-16 and UTF-32 write NUL bytes into any text."""
+        encoding = self._settings.encoding
+        _require_encoding(encoding)
+        return b"\0" in " ".encode(encoding)
+
+    def _marked_encoding(self) -> str | None:
+        return next((name for mark, name in BYTE_ORDER_MARKS if self.head.startswith(mark)), None)
+
+    def _decompressed(self) -> Any:
+        if self.file.compression is None:
+            return self._raw
+        raw = pa.PythonFile(self._raw, mode="r")
+        return self._stack.enter_context(pa.CompressedInputStream(raw, self.file.compression))
+
+    def _read(self) -> bytes:
+        try:
+            return bytes(self._bytes.read(CHUNK))
+        except OSError as error:
+            raise self._read_error(error) from error
+
+    def _read_error(self, error: OSError) -> InputError:
+        if self.file.compression is None:
+            return InputError(f"{self.file.name}: reading failed at byte {self.position:,}: {error}.")
+        return InputError(
+            f"{self.file.name}: the {self.file.compression} archive is cut or damaged: reading failed "
+            f"at byte {self.position:,} of {self.file.size:,} ({error}). Fetch it again or leave it out."
+        )
+
+
+def _require_encoding(name: str) -> None:
+    """By decoding, for some of Python's codecs make bytes of bytes (base64) or text of text (rot13)."""
+    try:
+        b" ".decode(name, "replace")
+    except (LookupError, ValueError) as error:
+        raise InputError(f"There is no encoding called {name!r}; try utf-8 or latin-1.") from error
+
+
+def hash_of(file: SourceFile) -> str:
+    """SHA-256 of a file that is not read from end to end."""
+    with file.open() as opened:
+        reader = _HashingReader(opened)
+        while reader.read(CHUNK):
+            pass
+    return reader.digest.hexdigest()
+
+
+class _HashingReader(io.RawIOBase):
+    """Passes bytes on, counting and hashing them."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.position = 0
+        self.digest = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._file.read(size)
+        self.position += len(data)
+        self.digest.update(data)
+        return data

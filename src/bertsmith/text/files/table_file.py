@@ -1,0 +1,102 @@
+"""A path, an address or standard input → an opened table, and the format it is read by."""
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertsmith.errors import InputError
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.files.sources import find_sources
+from bertsmith.text.files.streams import SourceFile, SourceStream
+from bertsmith.text.files.tables import LONGEST_LINE
+
+
+class TableFile(NamedTuple):
+    """An opened file and its format. Errors call it by `name`."""
+
+    stream: SourceStream
+    format: str
+
+    @property
+    def name(self) -> str:
+        """The file's own name, or as `open_table` was told."""
+        return self.stream.file.name
+
+    def lines(self) -> Iterator[str]:
+        """Decoded, without their ends and without a byte-order mark."""
+        return self.stream.lines(LONGEST_LINE)
+
+    def binary(self) -> contextlib.AbstractContextManager[Any]:
+        """A file to jump about in: the one on disk, or a copy in memory of what is packed or piped."""
+        file = self.stream.file
+        if file.compression or file.path == "-":
+            return io.BytesIO(self.stream.content())
+        opened: contextlib.AbstractContextManager[Any] = file.open()
+        return opened
+
+
+@contextlib.contextmanager
+def open_table(
+    path: str | Path,
+    format: str | None,
+    encoding: str,
+    by_ending: Mapping[str, str],
+    otherwise: str | None,
+    *,
+    whole_name: bool = False,
+) -> Iterator[TableFile]:
+    """The file `path` ('-': standard input), read as `format`.
+
+    No `format`: the one its ending has in `by_ending`, and `otherwise` where the ending is not listed.
+    Errors call the file by its own name or, with `whole_name`, as `path` does, folders included.
+    Raises InputError when there is no such file, no such format, or binary data where text is expected.
+    """
+    settings = CorpusSettings(encoding=encoding)
+    file = _one_file(str(path), settings)
+    if whole_name and file.path != "-":
+        file = replace(file, name=str(path))
+    chosen = _format_of(file, format, by_ending, otherwise)
+    with SourceStream(file, settings) as stream:
+        if chosen != "parquet" and stream.looks_binary:
+            raise InputError(
+                f"{file.name}: expected {chosen} text, found binary data. Is it Parquet (--format parquet), "
+                "or packed without the ending .gz or .zst?"
+            )
+        yield TableFile(stream, chosen)
+
+
+def _one_file(path: str, settings: CorpusSettings) -> SourceFile:
+    if path == "-":
+        return SourceFile("standard input", "-", _StandardInput(), "-", 0)
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a folder. Name one file in it.")
+    found = find_sources([path], settings).sources
+    if len(found) != 1 or not isinstance(found[0], SourceFile):
+        raise InputError(f"{path} is not one file. Name the file to read.")
+    return found[0]
+
+
+def _format_of(
+    file: SourceFile, format: str | None, by_ending: Mapping[str, str], otherwise: str | None
+) -> str:
+    known = sorted({*by_ending.values(), *filter(None, [otherwise])})
+    if format is not None and format not in known:
+        raise InputError(f"There is no format {format!r} for {file.name}. Choose one of {', '.join(known)}.")
+    chosen = format or by_ending.get(file.suffix, otherwise)
+    if chosen is None:
+        raise InputError(
+            f"{file.name}: the ending {file.suffix or '(none)'} tells no format. "
+            f"Say which with --format: {', '.join(known)}. Save any other as CSV."
+        )
+    return chosen
+
+
+class _StandardInput:
+    """Looks like a file system with one file, which stays open when its reader is done."""
+
+    def open(self, path: str, mode: str) -> Any:
+        return contextlib.nullcontext(sys.stdin.buffer)

@@ -1,0 +1,1 @@
+"""Labelled data: rows of tables, sentences of tagged words, questions about passages."""

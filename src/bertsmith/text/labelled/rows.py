@@ -1,0 +1,290 @@
+"""Rows of labelled data out of any table: the columns asked for, and where each row stands.
+
+| format | by the ending | a row's values |
+| --- | --- | --- |
+| csv | .csv | strings; quotes as in RFC 4180 |
+| tsv | .tsv, .tab | strings; a quote is a letter like any other |
+| jsonl | .jsonl, .ndjson | as JSON has them: strings, numbers, lists, None |
+| json | .json | the same, from one list of objects (or from lines after all) |
+| parquet | .parquet | as Parquet has them |
+| lines | .txt | one column called `text`, a row a line |
+
+Each may be packed: a.csv.gz, a.jsonl.zst. A dash is standard input, JSON lines unless another format is
+given. Blank lines are passed over unless plain lines are asked for with them. A byte-order mark settles the
+encoding and is no part of a column's name.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from bertsmith.errors import InputError
+from bertsmith.text.files import tables
+from bertsmith.text.files.columns import column_number, find_column, unknown_column
+from bertsmith.text.files.table_file import TableFile, open_table
+
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".txt": "lines",
+}
+LINES_HAVE = ["text"]  # the one column of plain lines
+
+
+class Row(NamedTuple):
+    """Values in the order of the columns asked for, and their place for messages: 'a/train.tsv, line 12'."""
+
+    values: tuple[Any, ...]
+    where: str
+
+
+class Record(NamedTuple):
+    """One JSON object whole, and its place."""
+
+    fields: dict[str, Any]
+    where: str
+
+
+def read_rows(
+    path: str | Path,
+    columns: Sequence[str | int],
+    *,
+    format: str | None = None,
+    header: bool = True,
+    encoding: str = "utf-8",
+    optional: Sequence[str] = (),
+    blank_lines: bool = False,
+) -> list[Row]:
+    """Every row of a table, reduced to `columns`, each given by name or by its number from 1, and behind them
+    those of the `optional` ones, None where there is no such column.
+
+    A row of CSV or TSV may lack columns that aren't asked for, and has no values behind the header's last.
+    `header=False`: the first line of a CSV or TSV file is a row, and columns have numbers only. `encoding`:
+    of a file without a byte-order mark. `blank_lines`: plain lines without text are rows too, so that rows
+    are counted as lines are.
+    Raises InputError for a file that is missing, empty, broken or in another encoding, for a column that
+    isn't there, and for a row that is too short or too long, with its line.
+    """
+    wanted = _Wanted(columns, header, optional, blank_lines)
+    return list(_stream(path, wanted, format, encoding))
+
+
+def stream_rows(
+    path: str | Path,
+    columns: Sequence[str | int],
+    *,
+    format: str | None = None,
+    header: bool = True,
+    encoding: str = "utf-8",
+) -> Iterator[Row]:
+    """The rows of `read_rows` one at a time, for files that don't fit into memory (.json is read whole).
+
+    The file is opened at the first row, and errors are raised where they stand.
+    """
+    return _stream(path, _Wanted(columns, header), format, encoding)
+
+
+class _Wanted(NamedTuple):
+    """What is asked of each row."""
+
+    columns: Sequence[str | int]
+    header: bool
+    optional: Sequence[str] = ()
+    blank_lines: bool = False
+
+
+def _stream(path: str | Path, wanted: _Wanted, format: str | None, encoding: str) -> Iterator[Row]:
+    row = None
+    with _opened(path, format, encoding) as table:
+        for row in _READERS[table.format](table, wanted):
+            yield row
+    if row is None:
+        raise InputError(f"{table.name} has no rows. Expected at least one, as {table.format}.")
+
+
+def read_column_names(
+    path: str | Path, *, format: str | None = None, header: bool = True, encoding: str = "utf-8"
+) -> list[str]:
+    """The names of a table's columns (of JSON: the first object's keys); without a header '1', '2', ...
+
+    Standard input is read once only: to know its columns, name them.
+    """
+    if str(path) == "-":
+        raise InputError("The columns of standard input cannot be looked up beforehand. Name them.")
+    with _opened(path, format, encoding) as table:
+        names = _NAMES[table.format](table, header)
+    if not names:
+        raise InputError(f"{table.name} has no rows. Expected at least one, as {table.format}.")
+    return names
+
+
+def read_records(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> list[Record]:
+    """Every JSON object of a .jsonl or .json file, whole, for data that is more than columns."""
+    with _opened(path, format, encoding) as table:
+        if table.format not in ("jsonl", "json"):
+            raise InputError(f"{table.name}: expected JSON lines or a JSON list, found {table.format}.")
+        found = list(records(table))
+    if not found:
+        raise InputError(f"{table.name} has no rows. Expected at least one JSON object.")
+    return found
+
+
+def _opened(path: str | Path, format: str | None, encoding: str) -> AbstractContextManager[TableFile]:
+    otherwise = "jsonl" if str(path) == "-" else None
+    return open_table(path, format, encoding, FORMATS, otherwise, whole_name=True)
+
+
+def _separated(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
+    rows = _filled(table)
+    first = next(rows, None)
+    if first is None:
+        return
+    names = _header(first[1]) if wanted.header else None
+    picked = [_place(column, names, table.name) for column in wanted.columns]
+    more = [names.index(name) if names and name in names else len(first[1]) for name in wanted.optional]
+    needed = max(picked, default=-1) + 1
+    for line, row in rows if wanted.header else chain([first], rows):
+        where = f"{table.name}, line {line}"
+        if len(row) < needed:
+            raise _too_short(row, needed, where, table.format)
+        if names is not None:
+            tables.require_no_more(row, names, where)
+        optional = (row[index] if index < len(row) else None for index in more)
+        yield Row((*(row[index] for index in picked), *optional), where)
+
+
+def _filled(table: TableFile) -> Iterator[tuple[int, list[str]]]:
+    return (row for row in tables.separated_rows(table.lines(), table.name, table.format) if row[1])
+
+
+def _header(fields: Iterable[str]) -> list[str]:
+    return [field.strip() for field in fields]
+
+
+def _place(column: str | int, names: Sequence[str] | None, where: str) -> int:
+    if names is not None:
+        return find_column(column, names, where)
+    number = column_number(column)
+    if number is None:
+        raise InputError(
+            f"{where}: no column {column!r}, for without a header columns have numbers only, from 1."
+        )
+    return number - 1
+
+
+def _too_short(row: Sequence[str], needed: int, where: str, format: str) -> InputError:
+    hint = ""
+    if format == "csv" and "\t" in "".join(row):
+        hint = " It looks tab-separated: try --format tsv."
+    return InputError(
+        f"{where}: expected {needed} columns or more, found {len(row)}. Mend the row or remove it.{hint}"
+    )
+
+
+def _objects(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
+    for fields, where in records(table):
+        for column in wanted.columns:
+            if column not in fields:
+                raise unknown_column(column, list(fields), where)
+        values = [fields[str(column)] for column in wanted.columns]
+        yield Row((*values, *map(fields.get, wanted.optional)), where)
+
+
+def records(table: TableFile) -> Iterator[Record]:
+    """The objects of an opened .jsonl or .json file, one at a time."""
+    lines: Iterable[str] = table.lines()
+    if table.format == "json":
+        text = table.stream.text()
+        if text.lstrip().startswith("["):
+            yield from _listed_records(text, table.name)
+            return
+        lines = text.split("\n")
+    advice = "Mend the line, or name another format with --format."
+    for number, record in tables.json_records(lines, table.name, advice):
+        yield Record(record, f"{table.name}, line {number}")
+
+
+def _listed_records(text: str, name: str) -> Iterator[Record]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{name}: expected one JSON list of objects, but it is not valid JSON ({error})."
+        ) from error
+    for number, record in enumerate(found, start=1):
+        if not isinstance(record, dict):
+            raise InputError(f"{name}, item {number}: expected a JSON object, found {type(record).__name__}.")
+        yield Record(record, f"{name}, item {number}")
+
+
+def _parquet(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
+    chosen: list[str | None] = []  # None: a column that there isn't
+
+    def choose(schema: pa.Schema) -> list[str]:
+        names = schema.names
+        chosen.extend(names[find_column(column, names, table.name)] for column in wanted.columns)
+        chosen.extend(name if name in names else None for name in wanted.optional)
+        read = list(dict.fromkeys(name for name in chosen if name is not None))
+        tables.require_different(names, read, table.name)  # Parquet is read by name
+        return read
+
+    row = 0
+    with table.binary() as file:
+        for batch in tables.record_batches(file, table.name, choose):
+            nothing = [None] * batch.num_rows
+            for values in zip(*(batch.column(name).to_pylist() if name else nothing for name in chosen)):
+                row += 1
+                yield Row(values, f"{table.name}, row {row}")
+
+
+def _lines(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
+    for column in wanted.columns:
+        find_column(column, LINES_HAVE, table.name)
+    for number, line in enumerate(table.lines(), start=1):
+        if line.strip() or wanted.blank_lines:
+            values = (*[line] * len(wanted.columns), *[None] * len(wanted.optional))
+            yield Row(values, f"{table.name}, line {number}")
+
+
+_READERS: dict[str, Callable[[TableFile, _Wanted], Iterator[Row]]] = {
+    "csv": _separated,
+    "tsv": _separated,
+    "jsonl": _objects,
+    "json": _objects,
+    "parquet": _parquet,
+    "lines": _lines,
+}
+
+
+def _separated_names(table: TableFile, header: bool) -> list[str]:
+    _, first = next(_filled(table), (0, []))
+    return _header(first) if header else [str(number) for number in range(1, len(first) + 1)]
+
+
+def _object_names(table: TableFile, header: bool) -> list[str]:
+    return [name for record in islice(records(table), 1) for name in record.fields]
+
+
+def _parquet_names(table: TableFile, header: bool) -> list[str]:
+    with table.binary() as file:
+        return tables.parquet_columns(file, table.name)
+
+
+_NAMES: dict[str, Callable[[TableFile, bool], list[str]]] = {
+    "csv": _separated_names,
+    "tsv": _separated_names,
+    "jsonl": _object_names,
+    "json": _object_names,
+    "parquet": _parquet_names,
+    "lines": lambda table, header: LINES_HAVE,
+}

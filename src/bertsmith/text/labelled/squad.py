@@ -1,0 +1,244 @@
+"""Questions about passages: SQuAD's JSON (v1.1, v2.0), or JSON lines with one question each.
+
+A JSON line has `question`, `passage` (or `context`), `answer` and `answer_start`; null or "" as the answer
+says that the passage holds none, and without `answer_start` the first occurrence counts. `answers` may stand
+in place of both: a list as in SQuAD, or the two lists of the `datasets` library. `id` and `title` are free.
+
+| format | by the ending |
+| --- | --- |
+| jsonl | .jsonl, .ndjson, and standard input unless told otherwise: JSON lines |
+| json | any other: SQuAD's JSON |
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertsmith.errors import InputError
+from bertsmith.text.files.columns import unknown_column
+from bertsmith.text.files.table_file import TableFile, open_table
+from bertsmith.text.labelled.rows import Record, records
+
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
+_KINDS: dict[type, str] = {
+    str: "text",
+    list: "a list",
+    dict: "an object",
+    int: "a whole number",
+    bool: "true or false",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a passage, with its right answers: (text, first character in the passage).
+
+    `impossible` says that the passage holds no answer. `moved` counts the answers that did not stand where
+    the file said, and were found elsewhere. `where` names file and question, for messages.
+    """
+
+    id: str
+    question: str
+    passage: str
+    answers: tuple[tuple[str, int], ...]
+    impossible: bool = False
+    title: str = ""
+    moved: int = 0
+    where: str = ""
+
+
+class Keys(NamedTuple):
+    """Which keys of a JSON line hold what; None: the usual ones."""
+
+    question: str | int | None = None
+    passage: str | int | None = None
+    answer: str | int | None = None
+
+
+_USUAL = Keys()
+
+
+def read_squad(
+    path: Path | str,
+    *,
+    labelled: bool = True,
+    format: str | None = None,
+    keys: Keys = _USUAL,
+    encoding: str = "utf-8",
+) -> list[Question]:
+    """The questions of a file in its order ('-': standard input).
+
+    An answer that is not where the file says is taken from its nearest occurrence, and counted in `moved`.
+    With `labelled` False, for prediction, answers may be missing. Raises InputError naming file and question
+    for anything else: wrong JSON, a missing key, blank text, an answer that the passage doesn't hold, an
+    unanswerable question with answers, two questions of one id.
+    """
+    otherwise = "jsonl" if str(path) == "-" else "json"
+    with open_table(path, format, encoding, FORMATS, otherwise, whole_name=True) as table:
+        if table.format == "jsonl":
+            questions = list(_json_lines(records(table), keys, labelled))
+        else:
+            _refuse_keys(keys, table.name)
+            questions = list(_squad(_json(table), table.name, labelled))
+    if not questions:
+        raise InputError(f"{table.name}: expected at least one question, found none.")
+    _refuse_repeated_ids(questions)
+    return questions
+
+
+def _refuse_keys(keys: Keys, name: str) -> None:
+    own = Keys("question", "context", "answers")
+    if any(given not in (None, usual) for given, usual in zip(keys, own, strict=True)):
+        raise InputError(
+            f"{name}: SQuAD's JSON has keys of its own ({', '.join(map(str, own))}). --text, --text-pair and "
+            "--label are for JSON lines (--format jsonl)."
+        )
+
+
+def _json(table: TableFile) -> Any:
+    try:
+        return json.loads(table.stream.text())
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{table.name}: expected SQuAD's JSON, but it is not valid JSON ({error}). JSON lines have the "
+            "ending .jsonl, or --format jsonl."
+        ) from error
+
+
+def _squad(content: Any, name: str, labelled: bool) -> Iterator[Question]:
+    for a, article in enumerate(_field(content, "data", list, name)):
+        for p, paragraph in enumerate(_field(article, "paragraphs", list, f"{name}, data[{a}]")):
+            where = f"{name}, data[{a}].paragraphs[{p}]"
+            passage, rows = _field(paragraph, "context", str, where), _field(paragraph, "qas", list, where)
+            title = article["title"] if isinstance(article.get("title"), str) else ""
+            for q, row in enumerate(rows):
+                id = _name(row, f"{where}.qas[{q}]")
+                yield _question(row, id, passage, title, f"{name}, question {id}", labelled)
+
+
+def _json_lines(found: Iterable[Record], keys: Keys, labelled: bool) -> Iterator[Question]:
+    for fields, where in found:
+        row = _renamed(fields, keys, labelled, where)
+        line = where.rpartition(", ")[2]
+        name = _name(row, where) if "id" in row else line
+        if name != line:
+            where += f", question {name}"
+        passage = _field(row, "context" if "context" in row else "passage", str, where)
+        title = row["title"] if isinstance(row.get("title"), str) else ""
+        yield _question(_with_answers(row, passage, where), name, passage, title, where, labelled)
+
+
+def _renamed(row: dict[str, Any], keys: Keys, labelled: bool, where: str) -> dict[str, Any]:
+    """The row under the usual keys."""
+    answer = keys.answer if labelled or keys.answer in row else None
+    given = {"question": keys.question, "context": keys.passage, "answer": answer}
+    found = dict(row)
+    for usual, key in given.items():
+        if key is None:
+            continue
+        if key not in row:
+            raise unknown_column(key, list(row), where)
+        found[usual] = row[str(key)]
+    if isinstance(found.get("answer"), list | dict):
+        found["answers"] = found.pop("answer")
+    elif keys.answer is not None:
+        found.pop("answers", None)
+    return found
+
+
+def _with_answers(row: dict[str, Any], passage: str, where: str) -> dict[str, Any]:
+    """The row as SQuAD would write it; one without any answer stays as it is."""
+    if "answers" in row:
+        answers = _joined(row["answers"], where) if isinstance(row["answers"], dict) else row["answers"]
+    elif row.get("answer", "") not in (None, ""):
+        text = _field(row, "answer", str, where)
+        answers = [{"text": text, "answer_start": row.get("answer_start", max(passage.find(text), 0))}]
+    elif "answer" in row:
+        answers = []
+    else:
+        return row
+    return {"is_impossible": not answers} | row | {"answers": answers}
+
+
+def _joined(lists: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """The answers of the `datasets` library, texts in one list and places in another."""
+    texts, starts = (_field(lists, key, list, where) for key in ("text", "answer_start"))
+    if len(texts) != len(starts):
+        raise InputError(f"{where}: found {len(texts)} answers, but {len(starts)} values of answer_start.")
+    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+
+
+def _question(
+    row: dict[str, Any], name: str, passage: str, title: str, where: str, labelled: bool
+) -> Question:
+    question = _field(row, "question", str, where)
+    for key, text in (("question", question), ("passage", passage)):
+        if not text.strip():
+            raise InputError(f"{where}: the {key} is empty. Fill it in or remove the question.")
+    if "answers" not in row and not labelled:
+        return Question(name, question, passage, (), title=title, where=where)
+    impossible = _field(row, "is_impossible", bool, where) if "is_impossible" in row else False
+    stated = [_answer(answer, where) for answer in _field(row, "answers", list, where)]
+    if impossible == bool(stated):
+        said = "is_impossible is true" if impossible else "is_impossible is not true"
+        raise InputError(f"{where}: found {len(stated)} answers though {said}. Mend one of the two.")
+    found = tuple((text, _locate(text, start, passage, where)) for text, start in stated)
+    moved = sum(at != start for (_, at), (_, start) in zip(found, stated, strict=True))
+    return Question(name, question, passage, found, impossible, title, moved, where)
+
+
+def _answer(answer: Any, where: str) -> tuple[str, int]:
+    text, start = _field(answer, "text", str, where), _field(answer, "answer_start", int, where)
+    if not text.strip():
+        raise InputError(f"{where}: the answer is empty. An unanswerable question has no answers instead.")
+    return text, start
+
+
+def _locate(text: str, start: int, passage: str, where: str) -> int:
+    """Where the answer stands: at `start`, else at its occurrence nearest to that."""
+    if start >= 0 and passage.startswith(text, start):
+        return start
+    before = passage.rfind(text, 0, max(start, 0) + len(text))
+    after = passage.find(text, max(start, 0))
+    places = [at for at in (before, after) if at >= 0]
+    if not places:
+        there = passage[max(start, 0) :][: len(text)]
+        raise InputError(
+            f"{where}: expected the answer {text!r} at character {start:,} of the passage, found {there!r}, "
+            "and the answer occurs nowhere else. Copy it from the passage exactly, capitals and accents too."
+        )
+    return min(places, key=lambda at: abs(at - start))
+
+
+def _name(row: Any, where: str) -> str:
+    if isinstance(row, dict) and isinstance(row.get("id"), int):
+        return str(row["id"])
+    name: str = _field(row, "id", str, where)
+    return name
+
+
+def _field(record: Any, key: str, kind: type, where: str) -> Any:
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: expected an object with {key!r}, found {_kind(record)}.")
+    if key not in record:
+        listed = ", ".join(map(repr, record)) or "none"
+        raise InputError(f"{where}: no key {key!r}. There are: {listed}.")
+    value = record[key]
+    if type(value) is not kind:  # a bool is an int for isinstance
+        raise InputError(f"{where}: expected {_KINDS[kind]} under {key!r}, found {_kind(value)}.")
+    return value
+
+
+def _kind(value: Any) -> str:
+    return "nothing (null)" if value is None else _KINDS.get(type(value), "a number")
+
+
+def _refuse_repeated_ids(questions: list[Question]) -> None:
+    """Predictions are filed by id, so that one of two would be lost."""
+    seen: set[str] = set()
+    for question in questions:
+        if question.id in seen:
+            raise InputError(f"{question.where}: a second question of that id. Give each its own.")
+        seen.add(question.id)

@@ -1,0 +1,1 @@
+"""Prose: what a document says, freed of markup, as paragraphs and sentences."""

@@ -1,0 +1,174 @@
+"""`pydocs:`: the documentation of the Python packages installed on this machine, and of Python itself.
+
+Every user has it: some million words of English, of many hands, on a few thousand subjects. One document a
+module, made of its docstrings and its longer comments in order; one for each page of documentation that a
+package ships; one for its long description. Nothing is imported or run. `pydocs:numpy,torch` takes these
+packages only.
+"""
+
+import csv
+import os
+import sysconfig
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from platform import python_version
+
+from bertsmith.errors import InputError, did_you_mean
+from bertsmith.text.prose.docstrings import documentation
+from bertsmith.text.prose.prose import prose
+from bertsmith.text.prose.sentences import RawDocument
+
+PREFIX = "pydocs:"
+STANDARD_LIBRARY = "python"
+LARGEST_FILE = 4_000_000  # bytes; larger ones are tables written as code
+_ENDINGS = (".py", ".md", ".rst", ".txt", "/metadata")
+_LEFT_OUT_FOLDERS = {
+    "tests",
+    "test",
+    "testing",
+    "_test",
+    "idle_test",
+    "site-packages",
+    "__pycache__",
+    "licenses",
+}
+_LEFT_OUT_NAMES = ("test_", "conftest", "license", "licence", "copying", "notice", "authors", "requirements")
+
+
+@dataclass(frozen=True)
+class Page:
+    """One file of documentation: its place in the package, and where it lies."""
+
+    name: str
+    path: Path
+    size: int
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed distribution, or the standard library, and the files that may hold documentation."""
+
+    name: str
+    origin: str
+    version: str
+    pages: tuple[Page, ...]
+    sha256: str | None  # of the RECORD, which lists the hashes of all files
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(page.size for page in self.pages)
+
+
+def find_packages(source: str) -> list[Package]:
+    """The packages `pydocs:` or `pydocs:name,name` stands for, by name; a name may be 'python' itself.
+
+    Raises InputError for a package that isn't installed.
+    """
+    installed = _installed()
+    names = source.removeprefix(PREFIX).split(",")
+    wanted = list(dict.fromkeys(_normalised(name) for name in names if name.strip()))
+    for name in wanted:
+        if name != STANDARD_LIBRARY and name not in installed:
+            meant = did_you_mean(name, installed)
+            raise InputError(f"{source}: no package {name} is installed here.{meant}")
+    packages = [
+        _package(name, installed[name], source) for name in wanted or sorted(installed) if name in installed
+    ]
+    if not wanted or STANDARD_LIBRARY in wanted:
+        packages.append(_standard_library(source))
+    return packages
+
+
+def read_page(source: int, id: str, path: Path) -> RawDocument:
+    """The prose of one file, each paragraph on a line; empty when there is none or it can't be parsed."""
+    return RawDocument(source, id, "\n".join(_distinct(_paragraphs(path))), "paragraph-lines")
+
+
+def _paragraphs(path: Path) -> Iterator[str]:
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError:  # removed since it was listed, or another user's
+        return
+    if path.suffix != ".py":
+        # METADATA: header lines, a blank line, then the package's description
+        yield from prose(text.partition("\n\n")[2] if path.name == "METADATA" else text)
+        return
+    try:
+        for passage in documentation(text, every_string=path.parent.name == "pydoc_data"):
+            yield from prose(passage)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # templates, and code for another Python
+        return
+
+
+def _distinct(paragraphs: Iterable[str]) -> Iterator[str]:
+    """Each paragraph once: classes repeat what their parents say."""
+    return iter(dict.fromkeys(paragraphs))
+
+
+def _installed() -> dict[str, Distribution]:
+    """By normalised name; of a package installed twice the one that Python would import."""
+    found: dict[str, Distribution] = {}
+    for distribution in distributions():
+        name = distribution.metadata["Name"]
+        if name:
+            found.setdefault(_normalised(name), distribution)
+    return found
+
+
+def _normalised(name: str) -> str:
+    return name.strip().lower().replace("_", "-").replace(".", "-")
+
+
+def _package(name: str, distribution: Distribution, origin: str) -> Package:
+    record = distribution.read_text("RECORD")
+    pages = []
+    for file in sorted(_files(distribution, record)):
+        if _may_hold_documentation(file):
+            pages += _page(file, Path(str(distribution.locate_file(file))))
+    digest = sha256(record.encode()).hexdigest() if record else None
+    return Package(name, origin, distribution.version, tuple(pages), digest)
+
+
+def _files(distribution: Distribution, record: str | None) -> list[str]:
+    # distribution.files makes a path object of every header of every library: five times slower
+    if record is None:
+        return list(map(str, distribution.files or ()))
+    return [row[0] for row in csv.reader(record.splitlines()) if row]
+
+
+def _standard_library(origin: str) -> Package:
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    pages = []
+    for directory, folders, files in os.walk(folder):
+        folders[:] = sorted(set(folders) - _LEFT_OUT_FOLDERS)
+        for file in sorted(files):
+            name = Path(directory, file).relative_to(folder).as_posix()
+            if name.endswith(".py") and _may_hold_documentation(name):
+                pages += _page(name, folder / name)
+    return Package(STANDARD_LIBRARY, origin, python_version(), tuple(pages), None)
+
+
+def _may_hold_documentation(file: str) -> bool:
+    """By its path in the package, with forward slashes."""
+    if not file.lower().endswith(_ENDINGS):
+        return False
+    *folders, name = file.lower().split("/")
+    if any(folder.endswith((".dist-info", ".egg-info")) for folder in folders):
+        return name == "metadata"
+    return (
+        name != "metadata"
+        and not _LEFT_OUT_FOLDERS.intersection(folders)
+        and not name.startswith(_LEFT_OUT_NAMES)
+    )
+
+
+def _page(name: str, path: Path) -> list[Page]:
+    try:
+        size = path.stat().st_size
+    except OSError:  # listed but removed since
+        return []
+    return [Page(name, path, size)] if 0 < size <= LARGEST_FILE else []

@@ -1,0 +1,59 @@
+"""A raw document's text → its sentences, by the layout the text was found in."""
+
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+from sentencex import segment
+
+from bertsmith.text.prose.cleaning import clean
+from bertsmith.text.prose.paragraphs import each_line, paragraphs
+
+# folded: plain text, lines joined where they were folded; the others: a paragraph, a sentence on each line
+Layout = Literal["folded", "paragraph-lines", "sentence-lines"]
+
+
+class RawDocument(NamedTuple):
+    """A document as read: the index of its source, its id, its text, how the lines of the text are meant."""
+
+    source: int
+    id: str
+    text: str
+    layout: Layout
+
+
+_PARAGRAPHS: dict[Layout, Callable[[str], Iterator[str]]] = {
+    "folded": paragraphs,
+    "paragraph-lines": each_line,
+}
+
+
+def sentences(document: RawDocument, language: str) -> list[str]:
+    """Clean sentences, white space folded to single spaces, none empty. A paragraph's end ends a sentence."""
+    text = clean(document.text)
+    if document.layout == "sentence-lines":
+        return list(map(_single_spaced, each_line(text)))
+    return [
+        sentence
+        for paragraph in _PARAGRAPHS[document.layout](text)
+        for sentence in split(paragraph, language)
+    ]
+
+
+def split(paragraph: str, language: str) -> list[str]:
+    """The sentences of one paragraph, by sentencex's rules for the language, which know its abbreviations."""
+    # White space goes first: to sentencex two line ends in a row are a break, and every space costs time.
+    pieces = segment(language, _single_spaced(paragraph))
+    found: list[str] = []
+    inside = False
+    for piece in pieces:
+        if inside:
+            found[-1] += piece
+        else:
+            found.append(piece)
+        # It also breaks `torch.Tensor` and `Node.JS`, where no space follows the full stop.
+        inside = piece.endswith(".")
+    return [stripped for sentence in found if (stripped := sentence.strip())]
+
+
+def _single_spaced(text: str) -> str:
+    return " ".join(text.split())

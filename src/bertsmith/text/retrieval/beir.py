@@ -1,0 +1,84 @@
+"""BEIR's layout (Thakur et al. 2021): corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.
+
+A document has `_id`, `title` (which may be missing) and `text`; a query `_id` and `text`. The judgements are
+tab-separated under a header: query-id, corpus-id, score. Each file may be packed: corpus.jsonl.gz.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.text.files.table_file import open_table
+from bertsmith.text.labelled.rows import FORMATS, Record, read_rows, records
+from bertsmith.text.retrieval.retrieval_data import Gathering, RetrievalData, titled
+
+_COLUMNS = ("query-id", "corpus-id", "score")
+
+
+def is_beir(folder: Path) -> bool:
+    """Whether a folder holds a corpus and queries by their names."""
+    return bool(list(folder.glob("corpus.jsonl*")) and list(folder.glob("queries.jsonl*")))
+
+
+def read_beir(folder: Path, split: str, encoding: str) -> RetrievalData:
+    """Raises InputError naming file and line."""
+    gathered = Gathering()
+    for record in _records(_file(folder, "corpus.jsonl"), encoding):
+        title, text = _text(record, "title", missing=""), _text(record, "text")
+        gathered.add_document(_id(record), titled(title, text), record.where)
+    for record in _records(_file(folder, "queries.jsonl"), encoding):
+        gathered.add_query(_id(record), _text(record, "text"), record.where)
+    judged = _judgements(folder, split)
+    for (query, document, grade), where in read_rows(judged, _COLUMNS, format="tsv", encoding=encoding):
+        gathered.judge(query, document, as_grade(grade, where), where)
+    return gathered.finish(folder.name, judged.name)
+
+
+def as_grade(value: str, where: str) -> int:
+    """A grade as judgements spell it. Raises InputError for anything but a whole number."""
+    try:
+        return int(value)
+    except ValueError as error:
+        raise InputError(
+            f"{where}: expected a grade, a whole number such as 0 or 1, found {value!r}."
+        ) from error
+
+
+def _records(path: Path, encoding: str) -> Iterator[Record]:
+    """One at a time: a corpus of millions is held once, as text."""
+    with open_table(path, "jsonl", encoding, FORMATS, otherwise=None) as table:
+        yield from records(table)
+
+
+def _file(folder: Path, name: str) -> Path:
+    found = sorted(folder.glob(f"{name}*"))
+    if not found:
+        raise InputError(f"{folder}: expected {name}, as BEIR's layout has it, found no such file.")
+    return found[0]
+
+
+def _judgements(folder: Path, split: str) -> Path:
+    there = sorted((folder / "qrels").glob("*.tsv"))
+    found = next((path for path in there if path.stem == split), None)
+    if found is None:
+        names = ", ".join(path.stem for path in there) or "none"
+        raise InputError(f"{folder}: no judgements in qrels/{split}.tsv. There are: {names} (--split).")
+    return found
+
+
+def _id(record: Record) -> str:
+    found = record.fields.get("_id")
+    if isinstance(found, int) and not isinstance(found, bool):
+        return str(found)
+    return _text(record, "_id")
+
+
+def _text(record: Record, key: str, missing: str | None = None) -> str:
+    found: Any = record.fields.get(key, missing)
+    if found is None and missing is not None:
+        return missing
+    if not isinstance(found, str):
+        kind = "nothing" if found is None else type(found).__name__
+        raise InputError(f"{record.where}: expected text under {key!r}, found {kind}.")
+    return found

@@ -1,0 +1,162 @@
+"""Rows of a table → ids, texts, titles and whatever else a row says, read as a stream.
+
+A document's columns are named, or found by their usual names:
+
+| wanted | names that say so |
+| --- | --- |
+| the id | id, _id, doc_id, docid, document_id |
+| the text | text, content, body, document, passage, sentence, abstract |
+| the title | title |
+
+Every other column is metadata, to filter by.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from bertsmith.errors import InputError
+from bertsmith.text.files import tables
+from bertsmith.text.files.columns import find_column
+from bertsmith.text.files.streams import SourceFile
+from bertsmith.text.files.table_file import TableFile, open_table
+from bertsmith.text.files.values import as_label, as_text
+from bertsmith.text.labelled.rows import FORMATS, records
+from bertsmith.text.tokens.tokenizer import LONE_SURROGATE, without_surrogates
+
+USUAL = {
+    "id": ("id", "_id", "doc_id", "docid", "document_id"),
+    "text": ("text", "content", "body", "document", "passage", "sentence", "abstract"),
+    "title": ("title",),
+}
+COLUMNS_HELP = "By default the usual names decide"
+
+
+class Wanted(Protocol):
+    """The columns that were named; None for those to be found."""
+
+    @property
+    def id(self) -> str | None: ...
+
+    @property
+    def text(self) -> str | None: ...
+
+    @property
+    def title(self) -> str | None: ...
+
+
+class Row(NamedTuple):
+    """One row; `id` is None when the table has no column for it, `number` counts from 1."""
+
+    id: str | None
+    text: str
+    title: str
+    metadata: dict[str, Any]
+    where: str
+    number: int
+
+
+class Cell(str):
+    """A value of CSV or TSV, which don't say whether 12 is a number."""
+
+
+class _Columns(NamedTuple):
+    id: str | None
+    text: str
+    title: str | None
+
+
+def read_table(file: SourceFile, format: str, encoding: str, wanted: Wanted) -> Iterator[Row]:
+    """The rows of one table. Raises InputError naming file and line for what can't be read or lacks an id,
+    and for ids and names of columns that no database could store."""
+    local = "://" not in file.origin
+    path = file.path if local else file.filesystem.unstrip_protocol(file.path)
+    with open_table(path, format, encoding, FORMATS, None) as table:
+        columns: _Columns | None = None
+        for number, (fields, where) in enumerate(_records(table), start=1):
+            columns = columns or _choose(list(fields), wanted, file.name)
+            yield _row(fields, columns, where, number)
+
+
+def _row(fields: Mapping[str, Any], columns: _Columns, where: str, number: int) -> Row:
+    for name in fields:
+        _require_characters(name, "a column called", where)
+    id = None if columns.id is None else as_label(fields.get(columns.id), f"{where}, column {columns.id!r}")
+    _require_characters(id or "", "an id", f"{where}, column {columns.id!r}")
+    title = "" if columns.title is None else as_text(fields.get(columns.title), where)
+    metadata = {name: _scalar(value) for name, value in fields.items() if name not in columns}
+    return Row(id, as_text(fields.get(columns.text), where), title.strip(), metadata, where, number)
+
+
+def _require_characters(text: str, kind: str, where: str) -> None:
+    """Texts are mended, but two ids or names might become one."""
+    if not text.isascii() and LONE_SURROGATE.search(text):
+        raise InputError(
+            f"{where}: found {kind} {text!r}, half of a UTF-16 pair and no character. Mend or remove it."
+        )
+
+
+def _scalar(value: Any) -> Any:
+    """Texts, numbers, truth values and nothing stay; dates are written out, lists and objects as JSON."""
+    if isinstance(value, str) and not isinstance(value, Cell):
+        return without_surrogates(value)
+    if value is None or isinstance(value, Cell | int | float | bool):
+        return value
+    if isinstance(value, list | dict | tuple):
+        return without_surrogates(json.dumps(value, ensure_ascii=False, default=str))
+    return str(value)
+
+
+def _choose(names: Sequence[str], wanted: Wanted, where: str) -> _Columns:
+    id, text, title = (_column(role, getattr(wanted, role), names, where) for role in ("id", "text", "title"))
+    if text is None:
+        raise InputError(
+            f"{where}: no column has a name that says it holds the text. There are: {', '.join(names)}. "
+            "Name it with --text, or leave such files out with --exclude."
+        )
+    return _Columns(id, text, title)
+
+
+def _column(role: str, named: str | None, names: Sequence[str], where: str) -> str | None:
+    if named is not None:
+        return names[find_column(named, names, where)]
+    found = [name for name in names if name.strip().lower() in USUAL[role]]
+    if len(found) > 1:
+        raise InputError(f"{where}: {', '.join(found)} could all be the {role}. Name one with --{role}.")
+    return found[0] if found else None
+
+
+def _records(table: TableFile) -> Iterator[tuple[dict[str, Any], str]]:
+    if table.format in ("csv", "tsv"):
+        return _separated(table)
+    return _parquet(table) if table.format == "parquet" else iter(records(table))
+
+
+def _separated(table: TableFile) -> Iterator[tuple[dict[str, Any], str]]:
+    rows = (row for row in tables.separated_rows(table.lines(), table.name, table.format) if row[1])
+    header = [name.strip() for name in next(rows, (0, []))[1]]
+    tables.require_different(header, header, table.name)
+    for line, row in rows:
+        if len(row) != len(header):
+            raise InputError(
+                f"{table.name}, line {line}: expected {len(header)} columns, found {len(row)}. "
+                "Mend the row or remove it."
+            )
+        cells = {name: Cell(value) if value else None for name, value in zip(header, row)}
+        yield cells, f"{table.name}, line {line}"
+
+
+def _parquet(table: TableFile) -> Iterator[tuple[dict[str, Any], str]]:
+    def choose(schema: pa.Schema) -> list[str]:
+        names: list[str] = schema.names
+        tables.require_different(names, names, table.name)
+        return names
+
+    number = 0
+    with table.binary() as file:
+        for batch in tables.record_batches(file, table.name, choose):
+            for fields in batch.to_pylist():
+                number += 1
+                yield fields, f"{table.name}, row {number}"

@@ -1,0 +1,280 @@
+"""Files and tables → documents to be searched, one after the other, each with its place and its hash.
+
+| a file | becomes |
+| --- | --- |
+| .csv, .tsv, .tab, .jsonl, .ndjson, .parquet, and .json when it was named itself | a document a row |
+| .html, .htm, .xhtml | one document, its text as a browser shows it |
+| any other text: .txt, .md, .rst, .py … | one document, as it stands |
+| binary: a NUL byte near its beginning, or the first bytes of PDF, ZIP and the like | none; it is counted |
+
+A text of more than a million characters comes in parts, documents of their own, so that no file is ever in
+memory whole. Places are counted in the characters of the decoded file, its line ends turned into \\n; of HTML
+in those of its text.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from pydantic import Field
+
+from bertsmith.errors import InputError
+from bertsmith.progress import Progress
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.files.plain import LONGEST
+from bertsmith.text.files.sources import find_sources
+from bertsmith.text.files.streams import SourceFile, SourceStream
+from bertsmith.text.prose.html_text import HtmlText
+from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, Row, read_table
+from bertsmith.text.tokens.tokenizer import without_surrogates
+from bertsmith.validation import Strict
+
+TABLES = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+_PAGES = {".html", ".htm", ".xhtml"}
+_TITLE_WITHIN = 2_000  # characters in which a file's first heading is looked for
+_HEADING = re.compile(r"^#[ \t]+(.*)$|^(\S.*)\n(?:={3,}|-{3,})[ \t]*$", re.MULTILINE)
+_HEADED = {".md", ".markdown", ".rst"}
+_BINARY_BEGINNINGS = (
+    b"%PDF-",
+    b"PK\x03\x04",
+    b"\x1f\x8b",
+    b"\x89PNG",
+    b"\xff\xd8\xff",
+    b"GIF8",
+    b"\xd0\xcf\x11\xe0",
+)
+
+
+class DocumentSettings(Strict):
+    """How documents are read; the defaults live here and nowhere else."""
+
+    id: str | None = Field(default=None, description="a table's column of ids. " + COLUMNS_HELP)
+    text: str | None = Field(default=None, description="a table's column of texts")
+    title: str | None = Field(default=None, description="a table's column of titles")
+    format: str | None = Field(
+        default=None, description="csv, tsv, jsonl, json, parquet: what a named file is"
+    )
+    encoding: str = Field(default="utf-8", description="of files without a byte-order mark")
+    encoding_errors: str = Field(default="strict", description="strict: stop; replace: put U+FFFD")
+    include: tuple[str, ...] = Field(default=(), description="globs: take only files with such a name")
+    exclude: tuple[str, ...] = Field(default=(), description="globs: leave out files with such a name")
+
+
+class Document(NamedTuple):
+    """A text to be found again. `start` and `line`: where it begins in its source, from 0 and from 1.
+
+    `line` is None where the text isn't the file's own: rows of tables, and HTML. `where`: for messages.
+    """
+
+    id: str
+    text: str
+    title: str
+    source: str
+    where: str
+    start: int = 0
+    line: int | None = 1
+    metadata: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def sha256(self) -> str:
+        """Of all that goes into an index: two documents of equal hash need not be embedded twice."""
+        content = json.dumps(
+            [self.title, self.text, self.start, self.line, self.source, dict(self.metadata)], default=str
+        )
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass
+class Skipped:
+    """What was passed over: names of binary files, places of empty documents, files not looked at."""
+
+    binary: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+    hidden: int = 0
+    excluded: int = 0
+
+    def sentence(self) -> str:
+        """'Left out: 2 binary files (a.png, b.pdf), 1 empty document (c.txt).', or nothing."""
+        parts = [
+            _counted(len(self.binary), "binary file", self.binary),
+            _counted(len(self.empty), "empty document", self.empty),
+            _counted(self.hidden, "hidden file"),
+            _counted(self.excluded, "excluded file"),
+        ]
+        named = ", ".join(part for part in parts if part)
+        return f"Left out: {named}." if named else ""
+
+
+class Documents:
+    """The documents of SOURCES. Every iteration reads the files anew; `skipped` is of the last one.
+
+    Raises InputError for a SOURCE that isn't there, a file in another encoding (which byte), a broken table
+    (which line). Rows without text and files without any are skipped and counted.
+    """
+
+    def __init__(self, sources: Sequence[str], settings: DocumentSettings | None = None) -> None:
+        self.settings = settings or DocumentSettings()
+        self._reading = CorpusSettings(
+            encoding=self.settings.encoding,
+            encoding_errors=self.settings.encoding_errors,
+            include=self.settings.include,
+            exclude=self.settings.exclude,
+        )
+        found = find_sources(list(sources), self._reading)
+        self._hidden, self._excluded = found.hidden, found.excluded
+        self.files = [_only_file(source) for source in found.sources]
+        self.skipped = Skipped()
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk of all files."""
+        return sum(file.size for file in self.files)
+
+    def __iter__(self) -> Iterator[Document]:
+        return self.of_files(lambda name: True)
+
+    def of_files(self, wanted: Callable[[str], bool], progress: Progress | None = None) -> Iterator[Document]:
+        """The documents of those files whose name is wanted, none empty. Progress is in bytes of files."""
+        self.skipped = Skipped(hidden=self._hidden, excluded=self._excluded)
+        done = 0
+        for file in self.files:
+            if wanted(file.name):
+                yield from self._filled(self._of_file(file))
+            done += file.size
+            if progress is not None:
+                progress(done, self.size, "bytes")
+
+    def _filled(self, documents: Iterable[Document]) -> Iterator[Document]:
+        for document in documents:
+            if document.text.strip():
+                yield document
+            else:
+                self.skipped.empty.append(document.where)
+
+    def _of_file(self, file: SourceFile) -> Iterator[Document]:
+        format = self._table_format(file)
+        if format is not None:
+            rows = read_table(file, format, self.settings.encoding, self.settings)
+            return (part for row in rows for part in _row_documents(row, file.name))
+        return self._of_text(file)
+
+    def _table_format(self, file: SourceFile) -> str | None:
+        """A .json in a folder is a program's settings more often than a table."""
+        named_itself = "/" not in file.name
+        if named_itself and (self.settings.format or file.suffix == ".json"):
+            return self.settings.format or "json"
+        return TABLES.get(file.suffix)
+
+    def _of_text(self, file: SourceFile) -> Iterator[Document]:
+        with SourceStream(file, self._reading) as stream:
+            if stream.looks_binary or stream.head.startswith(_BINARY_BEGINNINGS):
+                self.skipped.binary.append(file.name)
+                return
+            page = file.suffix in _PAGES
+            yield from _page(file, stream.chunks()) if page else _text(file, stream.chunks())
+
+
+def _text(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
+    title, line = "", 1
+    for number, (start, text) in enumerate(_parts(chunks), start=1):
+        if number == 1 and file.suffix in _HEADED:
+            title = _first_heading(text[:_TITLE_WITHIN])
+        yield Document(_part_id(file.name, number), text, title, file.name, _shown(file.path), start, line)
+        line += text.count("\n")
+
+
+def _first_heading(text: str) -> str:
+    """Of Markdown or reStructuredText, without the #s that may close it; they stand behind a blank."""
+    found = _HEADING.search(text)
+    if found is None:
+        return ""
+    if found[1] is None:
+        return found[2].strip()
+    title = found[1].strip()
+    bare = title.rstrip("#")
+    return bare.rstrip() if bare != bare.rstrip() else title
+
+
+def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
+    parser = HtmlText()
+
+    def pieces() -> Iterator[str]:
+        for chunk in chunks:
+            parser.feed(chunk)
+            yield parser.take()
+        parser.close()
+        yield parser.take()
+
+    for number, (start, text) in enumerate(_parts(pieces()), start=1):
+        id, where = _part_id(file.name, number), _shown(file.path)
+        yield Document(id, text, parser.title, file.name, where, start, None)
+
+
+def _row_documents(row: Row, source: str) -> Iterator[Document]:
+    for number, (start, text) in enumerate(_parts([without_surrogates(row.text)]), start=1):
+        id = _part_id(row.id or f"{source}#{row.number}", number)
+        title = without_surrogates(row.title)
+        yield Document(id, text, title, source, _shown(row.where), start, None, row.metadata)
+
+
+def _parts(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """(characters before it, text): at least one, none longer than `LONGEST`, cut at a line's end."""
+    start, text, waiting, size = 0, "", list[str](), 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size <= LONGEST:
+            continue
+        text, waiting = "".join(waiting), []
+        while len(text) > LONGEST:
+            cut = _cut_near(text, LONGEST)
+            yield start, text[:cut]
+            start, text = start + cut, text[cut:]
+        waiting, size = [text], len(text)
+    rest = "".join(waiting)
+    if rest or not start:
+        yield start, rest
+
+
+def _cut_near(text: str, place: int) -> int:
+    """The end of the last line before `place`, else of the last word, unless both are far from it."""
+    cuts = (text.rfind(mark, place // 2, place) + 1 for mark in "\n ")
+    return next(filter(None, cuts), place)
+
+
+def _part_id(id: str, number: int) -> str:
+    return id if number == 1 else f"{id}#part{number}"
+
+
+def part_of(id: str) -> str:
+    """The id of the document whose part `id` is, or `id` itself."""
+    return re.sub(r"#part\d+$", "", id)
+
+
+def _only_file(source: object) -> SourceFile:
+    if not isinstance(source, SourceFile):
+        raise InputError("pydocs: is a source of corpora only. Name files, folders or addresses to search.")
+    return replace(source, name=_shown(source.name))
+
+
+def _shown(name: str) -> str:
+    """A file's name may be any bytes; those that are no UTF-8 are spelled as in caf\\xe9.txt."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def _counted(count: int, kind: str, names: Sequence[str] = ()) -> str:
+    if not count:
+        return ""
+    named = f" ({', '.join(names[:3])}{', …' if count > 3 else ''})" if names else ""
+    return f"{count:,} {kind}{'s' if count > 1 else ''}{named}"

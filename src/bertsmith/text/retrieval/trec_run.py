@@ -1,0 +1,61 @@
+"""TREC's run files, which say how a system ranked: query Q0 document rank score system."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_write
+from bertsmith.text.files.table_file import open_table
+
+_COLUMNS = 6
+Rankings = Mapping[str, Sequence[tuple[str, float]]]  # query -> (document, score), the best first
+
+
+def write_run(path: Path, rankings: Rankings, system: str) -> None:
+    """Scores are written in full, so that what reads them finds the same order. `system` has no blanks."""
+    lines = [
+        f"{query} Q0 {document} {rank} {score!r} {system}\n"
+        for query, ranking in rankings.items()
+        for rank, (document, score) in enumerate(ranking, start=1)
+    ]
+    atomic_write(path, "".join(lines))
+
+
+def read_run(path: Path | str, encoding: str = "utf-8") -> dict[str, dict[str, float]]:
+    """Query -> document -> score. As in trec_eval the scores count, and not the ranks nor the lines' order.
+
+    Raises InputError naming the line that has other columns, no finite score, or a document once more.
+    """
+    found: dict[str, dict[str, float]] = {}
+    with open_table(path, "run", encoding, {}, otherwise="run") as table:
+        for line, text in enumerate(table.lines(), start=1):
+            fields, where = text.split(), f"{table.name}, line {line}"
+            if fields:
+                _take(fields, where, found)
+    if not found:
+        raise InputError(f"{path}: expected lines such as '7 Q0 d12 1 14.2 name', found none.")
+    return found
+
+
+def _take(fields: Sequence[str], where: str, found: dict[str, dict[str, float]]) -> None:
+    if len(fields) != _COLUMNS:
+        raise InputError(
+            f"{where}: expected {_COLUMNS} columns (query, Q0, document, rank, score, system), "
+            f"found {len(fields)}."
+        )
+    query, _, document, _, score, _ = fields
+    documents = found.setdefault(query, {})
+    if document in documents:
+        raise InputError(f"{where}: document {document!r} a second time for query {query!r}. Remove one.")
+    documents[document] = _score(score, where)
+
+
+def _score(spelled: str, where: str) -> float:
+    try:
+        score = float(spelled)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise InputError(f"{where}: expected a finite score, found {spelled!r}.")
+    return score

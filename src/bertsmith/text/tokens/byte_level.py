@@ -1,0 +1,75 @@
+"""Byte-level byte pairs as RoBERTa has them: no text is unknown, and a leading space belongs to the word."""
+
+from pathlib import Path
+
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from bertsmith.errors import TokenizerError
+from bertsmith.text.tokens.tokenizer_json import read_object, read_text
+
+#: The 256 characters by which a byte-level vocabulary writes the 256 bytes.
+BYTE_SYMBOLS = frozenset(pre_tokenizers.ByteLevel.alphabet())
+
+
+def read_byte_pairs(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """RoBERTa as published: `path` is vocab.json (piece → id), beside it merges.txt (one pair a line)."""
+    vocabulary = read_object(path, "a byte-level vocabulary (piece → id)")
+    if not all(type(number) is int for number in vocabulary.values()):
+        raise TokenizerError(f"{path}: every piece needs a whole number as its id.")
+    return vocabulary, _read_merges(path.with_name("merges.txt"))
+
+
+def byte_level_backend(
+    vocabulary: dict[str, int],
+    merges: list[tuple[str, str]],
+    special: dict[str, str],
+    *,
+    add_prefix_space: bool,
+) -> Backend:
+    """RoBERTa's tokenizer. Raises TokenizerError when a merge makes a piece that the vocabulary lacks."""
+    try:
+        model = models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="")
+    except Exception as error:  # the library raises nothing narrower
+        raise TokenizerError(f"vocab.json and merges.txt do not fit each other: {error}.") from error
+    backend = Backend(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    backend.decoder = decoders.ByteLevel()
+    sep, cls = special["sep"], special["cls"]
+    backend.post_processor = processors.RobertaProcessing(
+        (sep, vocabulary[sep]), (cls, vocabulary[cls]), add_prefix_space=add_prefix_space
+    )
+    add_special_tokens(backend, special)
+    return backend
+
+
+def add_special_tokens(backend: Backend, special: dict[str, str]) -> None:
+    """The mask takes the space before it: RoBERTa predicts "Ġword", space included, in its place."""
+    mask = AddedToken(special["mask"], lstrip=True, special=True, normalized=False)
+    tokens = [mask if token == special["mask"] else token for token in set(special.values())]
+    backend.add_special_tokens(sorted(tokens, key=lambda token: backend.token_to_id(str(token)) or 0))
+
+
+def require_byte_symbols(vocabulary: dict[str, int], path: Path) -> None:
+    """A byte without a symbol would vanish from the text without a trace."""
+    missing = sorted(BYTE_SYMBOLS - vocabulary.keys())
+    if missing:
+        raise TokenizerError(
+            f"{path}: {len(missing)} of the 256 byte symbols are missing, {missing[0]!r} among them. "
+            "A byte-level vocabulary needs all of them."
+        )
+
+
+def _read_merges(path: Path) -> list[tuple[str, str]]:
+    lines = read_text(path, "the merges of a byte-level vocabulary").rstrip("\r\n").split("\n")
+    merges: list[tuple[str, str]] = []
+    for number, line in enumerate(lines, start=1):
+        if number == 1 and line.startswith("#version"):
+            continue
+        parts = line.removesuffix("\r").split(" ")
+        if len(parts) != 2:
+            raise TokenizerError(
+                f"{path}, line {number}: expected two symbols and one space between them, found {line!r}."
+            )
+        merges.append((parts[0], parts[1]))
+    return merges

@@ -1,0 +1,244 @@
+"""Text → pieces with ids and character offsets, and back.
+
+    V   pieces in the vocabulary
+
+Text is text: what looks like a special token in it ("[SEP]" in a forum post) is split like any other word,
+so that a corpus or a user can't forge the structure of a sequence. `read_special_tokens=True` turns that
+round for text in which "[MASK]" is meant, as in fill-mask.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, normalizers, pre_tokenizers
+
+from bertsmith.errors import TokenizerError
+from bertsmith.files import atomic_write, write_json
+from bertsmith.text.tokens.tokenizer_files import find_special_tokens, read_backend
+from bertsmith.text.tokens.wordpiece import wordpiece_backend
+
+Family = Literal["wordpiece", "byte-level"]
+
+#: How byte-level vocabularies write a leading space, line feed, tab or carriage return.
+LEADING_WHITE_SPACE = ("Ġ", "Ċ", "ĉ", "č")
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Encoding(NamedTuple):
+    """One text in pieces. `offsets` are (start, end) in characters of the text as it was given."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    tokens: list[str]
+
+
+class Pieces(Protocol):
+    """One text of many, tokenised: what of it is used."""
+
+    @property
+    def ids(self) -> list[int]: ...
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]: ...
+
+
+class Tokenizer:
+    """A WordPiece (BERT) or byte-level (RoBERTa) tokenizer.
+
+    Immutable, and safe to share between threads and to send to other processes. It never adds [CLS] or
+    [SEP], never pads and never cuts: sequences are built in the data layer.
+    """
+
+    def __init__(self, backend: Backend, special: dict[str, str]) -> None:
+        """`special` maps "pad", "unk", "cls", "sep" and "mask" to their tokens; use `load` for files.
+
+        `backend`, the tokenizers library's object, belongs to this one from here on and must not be changed.
+        """
+        self._special = special
+        self.backend = backend
+        self.backend.no_padding()
+        self.backend.no_truncation()
+        self.backend.encode_special_tokens = True  # in text, "[SEP]" is text
+        self.family: Family = "wordpiece" if isinstance(backend.model, models.WordPiece) else "byte-level"
+        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
+            self.token_to_id(special[role]) for role in ("pad", "unk", "cls", "sep", "mask")
+        )
+        self.special_ids: tuple[int, ...] = tuple(
+            sorted({self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id})
+        )
+
+    @classmethod
+    def load(cls, path: Path | str, *, lowercase: bool | None = None) -> "Tokenizer":
+        """Reads a folder, a `vocab.txt`, a `tokenizer.json`, or a folder of `vocab.json` and `merges.txt`.
+
+        Cased or uncased is taken from `lowercase`, else from `tokenizer_config.json`, else from
+        `tokenizer.json`; for a `vocab.txt` alone, a vocabulary without any capital is uncased.
+        Raises TokenizerError when a file is missing, broken, unsafe or lacks a special token.
+        """
+        return cls(*read_backend(Path(path), lowercase))
+
+    @classmethod
+    def from_pieces(cls, pieces: Sequence[str], *, lowercase: bool) -> "Tokenizer":
+        """BERT's tokenizer over `pieces`, [CLS] and the like among them; a piece's index is its id.
+
+        Raises TokenizerError for a piece that stands twice and for missing special tokens.
+        """
+        special = find_special_tokens(set(pieces), {}, "The vocabulary")
+        return cls(wordpiece_backend(list(pieces), special, lowercase=lowercase), special)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The library's own pickling forgets that special tokens in text are text."""
+        return _from_json, (self.backend.to_str(), self._special)
+
+    def encode(self, text: str, *, read_special_tokens: bool = False) -> Encoding:
+        """The pieces of one text, without [CLS] and [SEP].
+
+        With `read_special_tokens`, "[MASK]" and its like in the text become the special token.
+        """
+        backend = self._reading_backend if read_special_tokens else self.backend
+        try:
+            encoding = backend.encode(text, add_special_tokens=False)
+        except TypeError:
+            encoding = backend.encode(without_surrogates(text), add_special_tokens=False)
+        ids = encoding.ids
+        return Encoding(ids, encoding.offsets, [self.pieces[number] for number in ids])
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of many texts, in parallel and without offsets; the same ids as `encode` gives."""
+        try:
+            encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError:
+            cleaned = [without_surrogates(text) for text in texts]
+            encodings = self.backend.encode_batch_fast(cleaned, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
+        """Many texts in parallel: the ids and offsets of `encode`, offsets made only when asked for."""
+        try:
+            encodings: Sequence[Pieces] = self.backend.encode_batch(texts, add_special_tokens=False)
+        except TypeError:
+            cleaned = [without_surrogates(text) for text in texts]
+            encodings = self.backend.encode_batch(cleaned, add_special_tokens=False)
+        return encodings
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Readable text of `ids`. What the normaliser took away (capitals, accents, spacing) stays lost."""
+        return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
+
+    def token_to_id(self, token: str) -> int:
+        """Raises TokenizerError when the vocabulary doesn't hold `token`."""
+        number = self.backend.token_to_id(token)
+        if number is None:
+            raise TokenizerError(f"The vocabulary of {self.vocab_size:,} pieces has no piece {token!r}.")
+        return number
+
+    def id_to_token(self, number: int) -> str:
+        """Raises TokenizerError when `number` is not in 0 … V-1."""
+        token = self.backend.id_to_token(int(number)) if number >= 0 else None
+        if token is None:
+            raise TokenizerError(f"There is no piece {number}: ids run from 0 to {self.vocab_size - 1:,}.")
+        return token
+
+    @cached_property
+    def pieces(self) -> tuple[str, ...]:
+        """All V pieces in the order of their ids."""
+        return tuple(self.id_to_token(number) for number in range(self.vocab_size))
+
+    @cached_property
+    def continues_word(self) -> npt.NDArray[np.bool_]:
+        """(V,) True where a piece continues a word: "##ing", or "ing" where words start with "Ġ"."""
+        if self.family == "wordpiece":
+            prefix = self.backend.model.continuing_subword_prefix
+            continues = [piece.startswith(prefix) and piece != prefix for piece in self.pieces]
+        else:
+            continues = [not piece.startswith(LEADING_WHITE_SPACE) for piece in self.pieces]
+        flags = np.array(continues, dtype=np.bool_)
+        flags[list(self.special_ids)] = False
+        flags.setflags(write=False)
+        return flags
+
+    @cached_property
+    def splits_at_blanks(self) -> bool:
+        """True when the ids of a text are those of its blank-separated words, one after the other."""
+        return (
+            isinstance(self.backend.normalizer, normalizers.BertNormalizer)
+            and isinstance(self.backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+            and all(token.special for token in self.backend.get_added_tokens_decoder().values())
+        )
+
+    @cached_property
+    def lowercase(self) -> bool:
+        """True for an uncased tokenizer."""
+        return self.family == "wordpiece" and self.normalise("A") == "a"
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of `tokenizer.json` as `save` writes it: two tokenizers that give the same ids have the same."""
+        return hashlib.sha256(self._json.encode()).hexdigest()
+
+    def normalise(self, text: str) -> str:
+        """`text` as the vocabulary sees it: cleaned, and lower-cased without accents when uncased."""
+        normalizer = self.backend.normalizer
+        return text if normalizer is None else normalizer.normalize_str(without_surrogates(text))
+
+    def save(self, folder: Path | str) -> None:
+        """Writes what transformers opens: tokenizer.json, tokenizer_config.json, and WordPiece's vocab.txt.
+
+        Raises ResourceError when the disk is full or not writable.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(folder / "tokenizer.json", self._json)
+        if self.family == "wordpiece":
+            atomic_write(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
+        write_json(folder / "tokenizer_config.json", self._settings())
+
+    @cached_property
+    def _json(self) -> str:
+        return self.backend.to_str(pretty=True)
+
+    @cached_property
+    def _reading_backend(self) -> Backend:
+        """A twin that sees special tokens in text: the library's switch isn't thread-safe."""
+        backend = Backend.from_str(self.backend.to_str())
+        backend.encode_special_tokens = False
+        return backend
+
+    def _settings(self) -> dict[str, Any]:
+        """tokenizer_config.json: enough for transformers to build the same tokenizer from vocab.txt alone."""
+        settings: dict[str, Any] = {f"{role}_token": token for role, token in self._special.items()}
+        normalizer, pre_tokenizer = self.backend.normalizer, self.backend.pre_tokenizer
+        if isinstance(normalizer, normalizers.BertNormalizer) and self.family == "wordpiece":
+            settings |= {
+                "tokenizer_class": "BertTokenizer",
+                "do_lower_case": normalizer.lowercase,
+                "strip_accents": normalizer.strip_accents,
+                "tokenize_chinese_chars": normalizer.handle_chinese_chars,
+            }
+        elif isinstance(pre_tokenizer, pre_tokenizers.ByteLevel) and self._special["cls"] == "<s>":
+            settings |= {
+                "tokenizer_class": "RobertaTokenizer",
+                "add_prefix_space": pre_tokenizer.add_prefix_space,
+                "bos_token": self._special["cls"],
+                "eos_token": self._special["sep"],
+            }
+        else:
+            settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        return settings | {"model_max_length": 512}
+
+
+def _from_json(content: str, special: dict[str, str]) -> Tokenizer:
+    return Tokenizer(Backend.from_str(content), special)
+
+
+def without_surrogates(text: str) -> str:
+    """Half of a UTF-16 pair is no character; U+FFFD keeps the offsets, and BERT's cleaning drops it."""
+    return LONE_SURROGATE.sub("\ufffd", text)

@@ -1,0 +1,176 @@
+"""How well a vocabulary fits a corpus: how far words are broken up, and what is lost as unknown."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from bertsmith.errors import CorpusError
+from bertsmith.progress import Progress
+from bertsmith.text.corpus.manifest import Split
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.validation import Strict
+
+if TYPE_CHECKING:
+    from bertsmith.text.corpus.corpus import Corpus
+
+WORD = re.compile(r"\w+")
+MAX_SENTENCES = 100_000
+SENTENCES_AT_ONCE = 4_096
+LENGTHS = (128, 512)
+LISTED = 20
+EXAMPLES = 5
+
+
+class SplitWord(Strict):
+    """A word, its pieces, and how often it occurred."""
+
+    word: str
+    pieces: tuple[str, ...]
+    count: int
+
+
+class VocabularyReport(Strict):
+    """Figures on the words (runs of letters, digits and _) and the sentences of one split of a corpus.
+
+    `pieces_per_word` is also called fertility. `whole_words` is the share of words that are one piece,
+    `unknown_words` and `unknown_tokens` the shares with an [UNK]. `sentences_within` maps a length in
+    tokens to the share of sentences that fit. `most_broken` is the long tail; `costliest` are the words
+    whose breaking adds most tokens: candidates for pieces of their own.
+    """
+
+    vocab_size: int
+    asked_for: int
+    alphabet: int
+    lowercase: bool
+    tokenizer_sha256: str
+    split: Split
+    sentences: int
+    words: int
+    tokens: int
+    pieces_per_word: float
+    whole_words: float
+    unknown_words: float
+    unknown_tokens: float
+    tokens_per_sentence: float
+    sentences_within: dict[int, float]
+    most_broken: tuple[SplitWord, ...]
+    costliest: tuple[SplitWord, ...]
+    unknown: tuple[SplitWord, ...]
+    examples: tuple[tuple[str, ...], ...]
+
+
+def vocabulary_report(
+    tokenizer: Tokenizer,
+    corpus: "Corpus",
+    *,
+    asked_for: int | None = None,
+    progress: Progress | None = None,
+) -> VocabularyReport:
+    """Measures `tokenizer` on the held-out split, or on the train split of a corpus without one.
+
+    Of a large split at most `MAX_SENTENCES`, evenly spread, are read. `asked_for` is the vocabulary size
+    that training was asked for. Raises CorpusError when the corpus has no words at all.
+    """
+    split: Split = "heldout" if corpus.manifest.splits["heldout"].counts.sentences else "train"
+    tally = Tally(tokenizer)
+    for sentences in _batches(_spread_sentences(corpus, split)):
+        tally.add(sentences)
+        if progress is not None:
+            progress(len(tally.lengths), None, "sentences measured")
+    if not tally.counts:
+        raise CorpusError(f"{corpus.path} holds no words to measure the vocabulary on.")
+    return VocabularyReport(
+        vocab_size=tokenizer.vocab_size,
+        asked_for=asked_for or tokenizer.vocab_size,
+        alphabet=sum(len(piece) == 1 for piece in tokenizer.pieces),
+        lowercase=tokenizer.lowercase,
+        tokenizer_sha256=tokenizer.sha256,
+        split=split,
+        **tally.sentence_figures(),
+        **tally.word_figures(),
+    )
+
+
+class Tally:
+    """What has been seen of the sentences so far."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.lengths: list[int] = []
+        self.unknown_tokens = 0
+        self.counts: Counter[str] = Counter()
+        self.examples: list[tuple[str, ...]] = []
+
+    def add(self, sentences: list[str]) -> None:
+        """Tokenises and counts some more."""
+        ids = self.tokenizer.encode_batch(sentences)
+        self.lengths.extend(map(len, ids))
+        self.unknown_tokens += sum(sentence.count(self.tokenizer.unk_id) for sentence in ids)
+        for sentence in sentences:
+            self.counts.update(WORD.findall(sentence))
+        fitting = [sentence for sentence in sentences if 20 <= len(sentence) <= 160]
+        spread = fitting[:: max(1, len(fitting) // EXAMPLES)]
+        for sentence in spread[: EXAMPLES - len(self.examples)]:
+            self.examples.append(tuple(self.tokenizer.encode(sentence).tokens))
+
+    def sentence_figures(self) -> dict[str, Any]:
+        """The part of the report that is about sentences."""
+        sentences, tokens = len(self.lengths), sum(self.lengths)
+        return {
+            "sentences": sentences,
+            "tokens": tokens,
+            "unknown_tokens": self.unknown_tokens / max(tokens, 1),
+            "tokens_per_sentence": tokens / sentences,
+            "sentences_within": {
+                limit: sum(length <= limit for length in self.lengths) / sentences for limit in LENGTHS
+            },
+            "examples": tuple(self.examples),
+        }
+
+    def word_figures(self) -> dict[str, Any]:
+        """The part of the report that is about words."""
+        words = self._split_words()
+        unknown_piece = self.tokenizer.id_to_token(self.tokenizer.unk_id)
+        unknown = [word for word in words if unknown_piece in word.pieces]
+        known = [word for word in words if unknown_piece not in word.pieces]
+        broken = [word for word in known if len(word.pieces) > 1]
+        total = sum(self.counts.values())
+        return {
+            "words": total,
+            "pieces_per_word": sum(len(word.pieces) * word.count for word in words) / total,
+            "whole_words": sum(word.count for word in known if len(word.pieces) == 1) / total,
+            "unknown_words": sum(word.count for word in unknown) / total,
+            "most_broken": _first(broken, lambda word: len(word.pieces)),
+            "costliest": _first(broken, lambda word: (len(word.pieces) - 1) * word.count),
+            "unknown": _first(unknown, lambda word: word.count),
+        }
+
+    def _split_words(self) -> list[SplitWord]:
+        # Byte-level pieces know a word inside a sentence by the space before it.
+        before = " " if self.tokenizer.family == "byte-level" else ""
+        words = list(self.counts)
+        pieces = self.tokenizer.pieces
+        encoded = self.tokenizer.encode_batch([before + word for word in words])
+        return [
+            SplitWord(word=word, pieces=tuple(pieces[number] for number in ids), count=self.counts[word])
+            for word, ids in zip(words, encoded, strict=True)
+        ]
+
+
+def _spread_sentences(corpus: "Corpus", split: Split) -> Iterator[str]:
+    """Every sentence of a split, or every n-th of a large one."""
+    step = -(-corpus.manifest.splits[split].counts.sentences // MAX_SENTENCES)
+    sentences = (sentence for document in corpus.documents(split) for sentence in document.sentences)
+    return islice(sentences, 0, None, max(step, 1))
+
+
+def _batches(sentences: Iterator[str]) -> Iterator[list[str]]:
+    while batch := list(islice(sentences, SENTENCES_AT_ONCE)):
+        yield batch
+
+
+def _first(words: list[SplitWord], weight: Callable[[SplitWord], int]) -> tuple[SplitWord, ...]:
+    """The heaviest words; of equal weight the more frequent, then the alphabet."""
+    return tuple(sorted(words, key=lambda word: (-weight(word), -word.count, word.word))[:LISTED])

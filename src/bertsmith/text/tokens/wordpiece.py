@@ -1,0 +1,63 @@
+"""WordPiece as BERT has it: the vocabulary file, and the rules in front of it."""
+
+from collections import Counter
+from pathlib import Path
+
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from bertsmith.errors import TokenizerError
+from bertsmith.text.tokens.tokenizer_json import read_text
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """The pieces of a `vocab.txt`; a piece's index is its id.
+
+    Only line feeds end a line: BERT's Chinese vocabulary has U+2028, a line separator, as a piece.
+    Raises TokenizerError for a duplicate (naming both lines) and for an empty line.
+    """
+    text = read_text(path, "a vocabulary with one piece per line")
+    pieces = [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
+    first_line: dict[str, int] = {}
+    for number, piece in enumerate(pieces, start=1):
+        if not piece:
+            raise TokenizerError(f"{path}, line {number} is empty: expected one piece per line. Remove it.")
+        if piece in first_line:
+            raise TokenizerError(
+                f"{path} holds the piece {piece!r} twice, in lines {first_line[piece]} and {number}. "
+                "Each piece may stand once, because its line is its id; rename one, e.g. to [unused0]."
+            )
+        first_line[piece] = number
+    return pieces
+
+
+def wordpiece_backend(
+    pieces: list[str],
+    special: dict[str, str],
+    *,
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    chinese_characters: bool = True,
+) -> Backend:
+    """BERT's tokenizer over `pieces`: clean, separate CJK, lower-case and strip accents, split, WordPiece."""
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    if len(vocabulary) < len(pieces):
+        repeated = Counter(pieces).most_common(1)[0][0]
+        raise TokenizerError(f"The piece {repeated!r} stands twice in the vocabulary. Each may stand once.")
+    backend = Backend(models.WordPiece(vocabulary, unk_token=special["unk"], max_input_chars_per_word=100))
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=chinese_characters,
+        strip_accents=strip_accents,
+        lowercase=lowercase,
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    cls, sep = special["cls"], special["sep"]
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
+    )
+    backend.add_special_tokens(sorted(special.values(), key=vocabulary.__getitem__))
+    return backend

@@ -1,0 +1,218 @@
+"""What a fine-tuning run found out as rows of text: figures with their standard errors, classes, errors.
+
+E examples, C classes.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertsmith.arrays import Floats
+from bertsmith.metrics.scores import ClassScore, LengthScore, by_length
+from bertsmith.metrics.thresholds import risk_coverage
+from bertsmith.tasks.details import Answer, Confusion, Details
+from bertsmith.tasks.evaluation import Evaluation
+from bertsmith.tasks.task import Task
+from bertsmith.tasks.uncertainty import groups_of, score_of
+from bertsmith.training import units
+from bertsmith.training.finetuning.results import Results
+from bertsmith.training.report.tables import MOST_ROWS, Table
+
+MOST_CLASSES = 20
+NO_BREAK = "\N{NO-BREAK SPACE}"
+LONGEST_TEXT = 240  # characters of a text that are shown
+_SHARES = re.compile("accuracy|f1|precision|recall|exact_match")
+_WORDS = {
+    "f1": "F1",
+    "matthews": "Matthews",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+    "ece": "calibration error",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A count in a confusion matrix; `tint` in 0 … 1 is the root of its share of the row."""
+
+    count: int
+    tint: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class ConfusionTable:
+    """The classes that are confused most, and how many others are not shown."""
+
+    labels: list[str]
+    rows: list[tuple[str, list[Cell]]]
+    more: int
+
+
+@dataclass(frozen=True)
+class Error:
+    """A wrong answer, its text cut to what can be read."""
+
+    text: str
+    where: str
+    answer: Answer
+
+
+def metric_name(name: str) -> str:
+    """macro_f1 as people write it: macro F1."""
+    return " ".join(_WORDS.get(word, word) for word in name.split("_"))
+
+
+def figure(name: str, value: float, error: float | None = None) -> str:
+    """A metric for people: shares as percentages, correlations as they are, each with its standard error."""
+    share = bool(_SHARES.search(name))
+    factor, decimals, unit = (100, 1, " %") if share else (1, 3, "")
+    spread = "" if error is None else f" ± {factor * error:.{decimals}f}"
+    return f"{factor * value:.{decimals}f}{spread}{unit}".replace(" ", NO_BREAK)
+
+
+def headline(results: Results) -> list[tuple[str, str]]:
+    """The figures to remember, the most telling first."""
+    metric = results.task.main_metric
+    tiles = [
+        (
+            f"{metric_name(metric)} on {name}, ± standard error",
+            figure(metric, evaluation.model[metric], results.standard_errors[name]),
+        )
+        for name, evaluation in results.evaluations.items()
+    ]
+    tiles += [
+        (f"{name}, on dev", figure(metric, score)) for name, score in baselines_to_beat(results).items()
+    ]
+    if len(results.restarts) > 1:
+        summary = results.summary()
+        spread = figure(metric, summary["mean"], summary["spread"])
+        tiles.append((f"mean of {len(results.restarts)} restarts on dev, ± spread", spread))
+    if "ece_after" in results.figures:
+        tiles.append(("calibration error on dev", units.percent(results.figures["ece_after"])))
+    tiles.append(("training rows", units.count(results.train_rows)))
+    seconds = sum(restart.seconds for restart in results.restarts)
+    return [*tiles, ("of training", units.duration(seconds))]
+
+
+def baselines_to_beat(results: Results) -> dict[str, float]:
+    """On dev, the most frequent answer and the best of the others, by the main metric."""
+    metric = results.task.main_metric
+    scores = {name: figures[metric] for name, figures in results.evaluations["dev"].baselines.items()}
+    names = list(scores)
+    best = max(names[1:], key=lambda name: scores[name], default=None)
+    return {name: scores[name] for name in (*names[:1], best) if name is not None}
+
+
+def evaluation_table(name: str, evaluation: Evaluation, metric: str, error: float | None) -> Table:
+    """A file's figures: a row for the model, one for each baseline."""
+    names = list(evaluation.model)
+
+    def row(title: str, figures: dict[str, float], error: float | None = None) -> list[str]:
+        spread = "" if error is None else f" ± {error:.4f}"
+        values = [f"{figures[n]:.4f}" if n in figures else units.UNKNOWN for n in names]
+        return [title, *(value + (spread if n == metric else "") for n, value in zip(names, values))]
+
+    rows = [row("the model", evaluation.model, error)]
+    rows += [row(baseline, figures) for baseline, figures in evaluation.baselines.items()]
+    return Table(f"{name}: {evaluation.rows:,} rows", ["", *map(metric_name, names)], rows)
+
+
+def restart_table(results: Results) -> Table:
+    """A row for each restart."""
+    metric = metric_name(results.task.main_metric)
+    rows = [
+        [
+            f"{number + 1}" + (" (kept)" if number == results.best else ""),
+            str(restart.seed),
+            f"{restart.score:.4f}",
+            f"{restart.step:,} of {restart.steps:,}",
+            units.duration(restart.seconds),
+        ]
+        for number, restart in enumerate(results.restarts)
+    ]
+    return Table("", ["Restart", "Seed", f"Best {metric} on dev", "At step", "Time"], rows)
+
+
+def class_table(found: Sequence[ClassScore]) -> Table:
+    """Precision, recall and F1 by class, the worst first; a class without a row has none to show."""
+    occurring = [each for each in found if each.support]
+    ordered = sorted(occurring, key=lambda each: each.f1)
+    rows = [
+        [each.label, f"{each.precision:.3f}", f"{each.recall:.3f}", f"{each.f1:.3f}", f"{each.support:,}"]
+        for each in ordered[:MOST_CLASSES]
+    ]
+    columns = ["Class, the worst first", "Precision", "Recall", "F1", "Rows"]
+    absent = len(found) - len(occurring)
+    title = f"{absent:,} classes without a row are left out" if absent else ""
+    return Table(title, columns, rows, max(0, len(ordered) - MOST_CLASSES))
+
+
+def confusion_table(found: Confusion) -> ConfusionTable:
+    """Counts by right class (rows) and predicted class; of very many classes those confused most."""
+    wrong = found.counts - np.diag(np.diag(found.counts))
+    most = np.argsort(-(wrong.sum(axis=0) + wrong.sum(axis=1)), kind="stable")[:MOST_CLASSES]
+    shown = sorted(most.tolist())
+    labels = [found.labels[number] for number in shown]
+    totals = np.maximum(found.counts.sum(axis=1), 1)
+    rows = []
+    for number in shown:
+        counts = found.counts[number, shown].tolist()
+        cells = [
+            Cell(count, math.sqrt(count / totals[number]), other == number)
+            for count, other in zip(counts, shown, strict=True)
+        ]
+        rows.append((found.labels[number], cells))
+    return ConfusionTable(labels, rows, len(found.labels) - len(shown))
+
+
+def coverage_table(confidence: Floats, error: Floats) -> Table:
+    """What answering only the surest texts gains."""
+    found = risk_coverage(confidence, 1 - error)
+    rows = [
+        [units.percent(each.coverage), units.percent(each.risk), f"{each.threshold:.3f}"] for each in found
+    ]
+    columns = ["Texts answered", "Error among them", "Confidence from"]
+    return Table("", columns, rows, text_columns=frozenset())
+
+
+def score_by_length(task: Task[Any], evaluation: Evaluation) -> list[LengthScore]:
+    """The main metric of each quarter of the examples, by their number of words; rows that belong together
+    are never divided, and count by their mean.
+    """
+    words = [sum(len(text.split()) for text in task.texts(example)) for example in evaluation.split.examples]
+    groups = groups_of(task, evaluation)
+    lengths = [round(sum(words[row] for row in rows.tolist()) / len(rows)) for rows in groups]
+    found = by_length(
+        lengths, lambda some: score_of(task, evaluation, np.concatenate([groups[n] for n in some]))
+    )
+    return [each for each in found if not math.isnan(each.score)]
+
+
+def worst_errors(task: Task[Any], evaluation: Evaluation, details: Details) -> list[Error]:
+    """The answers that are furthest from right, of equally wrong ones the surest first."""
+    wrong = [number for number, answer in enumerate(details.answers) if answer.score < 1]
+
+    def badness(number: int) -> tuple[float, float]:
+        answer = details.answers[number]
+        return answer.score, -(answer.confidence or 0.0)
+
+    found = []
+    for number in sorted(wrong, key=badness)[:MOST_ROWS]:
+        example = evaluation.split.examples[number]
+        found.append(Error(_shown(task, example), example.where, details.answers[number]))
+    return found
+
+
+def cut(text: str, longest: int = LONGEST_TEXT) -> str:
+    """At most so many characters, with a sign that there were more."""
+    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
+
+
+def _shown(task: Task[Any], example: Any) -> str:
+    texts = task.texts(example)
+    return cut(" ".join(texts)) if task.word_by_word else " ▸ ".join(map(cut, texts))

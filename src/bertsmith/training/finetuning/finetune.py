@@ -1,0 +1,141 @@
+"""Labelled files become a trained, evaluated model: the run of each seed, the best of them, and its results.
+
+out/recipe.toml    the resolved recipe      out/restarts/1 …   the run of each seed: log, checkpoints, best
+out/results.json   every figure             out/model/         the best, which transformers opens too
+out/report.html    the same to look at      out/adapter/       with LoRA, the added weights alone
+"""
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bertsmith.files import read_json, write_json
+from bertsmith.model.adaptation import trained_share
+from bertsmith.training.allocator import keep_memory
+from bertsmith.training.distributed import leave, wait
+from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
+from bertsmith.training.finetuning.report import write_finetune_report
+from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading, write_results
+from bertsmith.training.finetuning.start import start_model
+from bertsmith.training.finetuning.task_run import TaskRun
+from bertsmith.training.finetuning.workbench import Workbench
+from bertsmith.training.hardware import Hardware
+from bertsmith.training.machine import Machine, set_up_machine
+from bertsmith.training.observer import RunObserver, run_facts
+from bertsmith.training.run_folder import begin_folder, open_finetuning, require_same_data
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """Where the trained model is, and every figure about it."""
+
+    model: Path
+    report: Path
+    results: Results
+
+
+def finetune(
+    task: str,
+    *overrides: str,
+    model: str,
+    train: str,
+    out: str,
+    dev: str | None = None,
+    test: str | None = None,
+    resume: bool = False,
+    console: Console | None = None,
+    **values: Any,
+) -> FinetuneResult:
+    """Fine-tunes `model` (a path, an alias or a hub name) on the file `train`.
+
+    Settings are `dotted.key=value` overrides, or keyword arguments for those of the top level. Without `dev`,
+    `dev_share` of the training rows are held out. With `resume`, goes on where a run was interrupted.
+    Raises InputError, RecipeError, ModelError and ResourceError before anything is trained.
+    """
+    given = {"task": task, "model": model, "train": train, "out": out, "dev": dev, "test": test}
+    recipe = make_finetune_recipe(
+        {k: v for k, v in (given | values).items() if v is not None}, list(overrides)
+    )
+    recipe = open_finetuning(recipe, resume)
+    hardware = Hardware.detect()
+    machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, hardware)
+    try:
+        return _run(recipe, Path(recipe.out), resume, machine, console if machine.ranks.is_first else None)
+    finally:
+        leave()
+
+
+def _run(
+    recipe: FinetuneRecipe, out: Path, resume: bool, machine: Machine, console: Console | None
+) -> FinetuneResult:
+    keep_memory()
+    bench = Workbench.open(recipe, machine)
+    recipe = recipe.completed(bench.width, len(bench.train))
+    first, hashes = machine.ranks.is_first, data_hashes(recipe)
+    require_same_data(out, hashes)
+    if first:
+        begin_folder(recipe, out, hashes)
+    restarts: list[Restart] = []
+    for number in range(1, recipe.restarts + 1):
+        restarts.append(_train_once(recipe, bench, number, out, resume, console))
+        if first:
+            _keep_best_only(out, restarts)
+    adapter = out / "adapter" if recipe.lora.rank and first else None
+    model = bench.finish(recipe, _restart_folder(out, leading(restarts) + 1), adapter)
+    results = bench.measure(model, restarts)
+    if first:
+        bench.save(out / "model", model, recipe, results)
+        write_results(out, recipe, results)
+        write_finetune_report(out, recipe, results)
+    wait()
+    return FinetuneResult(out / "model", out / "report.html", results)
+
+
+def _train_once(
+    recipe: FinetuneRecipe, bench: Workbench, number: int, out: Path, resume: bool, console: Console | None
+) -> Restart:
+    """The run of one seed; a finished one is not repeated."""
+    folder, machine = _restart_folder(out, number), bench.machine
+    if resume and (folder / "restart.json").exists():
+        return Restart(**read_json(folder / "restart.json"))
+    seed = recipe.seed + number - 1
+    model = start_model(recipe, bench.task, bench.source, seed).model.to(machine.device)
+    settings = recipe.resolved(len(bench.train), seed)
+    facts = run_facts(model, model.config, Path(recipe.train).name, machine)
+    if trained_share(model) < 1:
+        facts["trained"] = f"{trained_share(model):.1%} trained"
+    title = bench.task.name.capitalize() + (f" {number} of {recipe.restarts}" if recipe.restarts > 1 else "")
+    observer = RunObserver(folder, title, facts, settings, machine, console)
+    run = TaskRun(
+        bench.task, model, bench.train, bench.dev, settings, machine, folder, observer, resumable=True
+    )
+    complaints = run.resume() if resume else []
+    begun = time.monotonic()
+    with observer.open(run.step):
+        for complaint in complaints:
+            observer.record("warning", run.step, message=complaint)
+        run.run()
+        elapsed = run.loop.progress.elapsed or time.monotonic() - begun
+        observer.record("end", run.step, elapsed=elapsed, reason="finished")
+    assert run.best.score is not None
+    restart = Restart(seed, run.best.score, run.best.step, run.step, elapsed)
+    if machine.ranks.is_first:
+        write_json(folder / "restart.json", restart._asdict())
+    return restart
+
+
+def _restart_folder(out: Path, number: int) -> Path:
+    return out / "restarts" / str(number)
+
+
+def _keep_best_only(out: Path, restarts: list[Restart]) -> None:
+    """A finished run needs no checkpoints, and of all weights those of the leading one are enough."""
+    for number in range(1, len(restarts) + 1):
+        folder = _restart_folder(out, number)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        if number - 1 != leading(restarts):
+            (folder / "best" / "weights.safetensors").unlink(missing_ok=True)

@@ -1,0 +1,133 @@
+"""What a fine-tuning run found out: the model beside its baselines, over restarts, with what to mistrust.
+
+out/results.json            every figure
+out/predictions/dev.jsonl   what the model says of each row, with the right answer
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertsmith.files import sha256, write_json
+from bertsmith.tasks.details import Details
+from bertsmith.tasks.evaluation import Evaluation
+from bertsmith.tasks.task import Metrics, Task
+from bertsmith.tasks.uncertainty import standard_error
+from bertsmith.text.files.jsonl import write_jsonl
+from bertsmith.training.finetune_recipe import FinetuneRecipe
+
+
+class Restart(NamedTuple):
+    """The run of one seed: its best score on dev, at which step, of how many, in how many seconds."""
+
+    seed: int
+    score: float
+    step: int
+    steps: int
+    seconds: float
+
+
+def leading(restarts: Sequence[Restart]) -> int:
+    """The index of the best restart; of equals the first."""
+    return max(range(len(restarts)), key=lambda index: restarts[index].score)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Of the whole run. `best` is the index of the restart whose weights were kept."""
+
+    task: Task[Any]
+    restarts: tuple[Restart, ...]
+    best: int
+    evaluations: dict[str, Evaluation]
+    figures: Metrics
+    data_warnings: tuple[str, ...]
+    train_rows: int
+
+    @property
+    def degenerate(self) -> int:
+        """How many restarts did no better than always giving the most frequent answer."""
+        majority = self._majority()
+        return 0 if majority is None else sum(each.score <= majority + 1e-6 for each in self.restarts)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences on what to mistrust."""
+        found = list(self.data_warnings)
+        for name, evaluation in self.evaluations.items():
+            found += evaluation.warnings(name, self.task.main_metric)
+        if self.degenerate and len(self.restarts) > 1:
+            found.append(f"{self.degenerate} of {len(self.restarts)} restarts learned nothing")
+        return found
+
+    @cached_property
+    def details(self) -> dict[str, Details]:
+        """Of each evaluation, where the model errs."""
+        return {
+            name: self.task.details(evaluation.predictions, evaluation.split.examples)
+            for name, evaluation in self.evaluations.items()
+        }
+
+    @cached_property
+    def standard_errors(self) -> dict[str, float | None]:
+        """Of each evaluation's main metric."""
+        return {
+            name: standard_error(self.task, evaluation, self.details[name].answers)
+            for name, evaluation in self.evaluations.items()
+        }
+
+    def summary(self) -> dict[str, float]:
+        """Mean, spread and best of the restarts' scores on dev."""
+        scores = [each.score for each in self.restarts]
+        spread = statistics.stdev(scores) if len(scores) > 1 else math.nan
+        return {"mean": statistics.mean(scores), "spread": spread, "best": max(scores), "worst": min(scores)}
+
+    def record(self) -> dict[str, Any]:
+        """results.json."""
+        summary = {name: value for name, value in self.summary().items() if math.isfinite(value)}
+        return {
+            "task": self.task.name,
+            "main_metric": self.task.main_metric,
+            "labels": list(self.task.labels),
+            "train_rows": self.train_rows,
+            "evaluations": {
+                name: {
+                    "rows": evaluation.rows,
+                    "model": evaluation.model,
+                    "standard_error": self.standard_errors[name],
+                    "baselines": evaluation.baselines,
+                }
+                for name, evaluation in self.evaluations.items()
+            },
+            "figures": self.figures,
+            "restarts": [each._asdict() for each in self.restarts],
+            "best_restart": self.best + 1,
+            "over_restarts": summary | {"degenerate": self.degenerate},
+            "warnings": self.warnings,
+        }
+
+    def _majority(self) -> float | None:
+        baselines = self.evaluations["dev"].baselines
+        return next(iter(baselines.values()))[self.task.main_metric] if baselines else None
+
+
+def write_results(out: Path, recipe: FinetuneRecipe, results: Results) -> None:
+    """results.json and the predictions of each evaluation."""
+    write_json(out / "results.json", results.record())
+    (out / "predictions").mkdir(exist_ok=True)
+    for name, evaluation in results.evaluations.items():
+        lines = (
+            results.task.line(example, prediction)
+            for example, prediction in zip(evaluation.split.examples, evaluation.predictions, strict=True)
+        )
+        write_jsonl(lines, out / "predictions" / f"{name}.jsonl")
+
+
+def data_hashes(recipe: FinetuneRecipe) -> dict[str, str]:
+    """The SHA-256 of each file the run was made from."""
+    files = {"train": recipe.train, "dev": recipe.dev, "test": recipe.test}
+    return {name: sha256(Path(path)) for name, path in files.items() if path is not None}

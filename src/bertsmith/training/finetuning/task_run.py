@@ -1,0 +1,65 @@
+"""One training of a task: the loop over its examples, and the weights that did best on dev."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bertsmith.tasks.finetuning import EncodedExamples, Finetuning
+from bertsmith.tasks.task import Metrics, Task
+from bertsmith.tasks.task_model import TaskModel
+from bertsmith.training.finetune_recipe import FinetuneRun
+from bertsmith.training.finetuning.best import Best
+from bertsmith.training.loop import Loop, Observer
+from bertsmith.training.machine import Machine
+
+
+class TaskRun:
+    """Trains `model` on `train`, and keeps in `best` what did best on `dev`, where there is one."""
+
+    def __init__(
+        self,
+        task: Task[Any],
+        model: TaskModel,
+        train: EncodedExamples,
+        dev: EncodedExamples | None,
+        settings: FinetuneRun,
+        machine: Machine,
+        folder: Path,
+        observer: Observer,
+        *,
+        resumable: bool = False,
+        should_stop: Callable[[Best], bool] = lambda best: False,
+    ) -> None:
+        """The best weights are kept in `folder`, and checkpoints too if the run is to be `resumable`.
+        `should_stop` is asked after each evaluation; True ends the run there.
+        """
+        self.best = Best(folder / "best", task.main_metric, settings.patience)
+        self._should_stop, self._first_rank = should_stop, machine.ranks.is_first
+        objective = Finetuning(task, model, train, dev, settings.batch_size, settings.seed, machine.device)
+        checkpoints = folder if resumable else None
+        self.loop = Loop(objective, settings, machine, checkpoints, observer, self._after_evaluation)
+
+    @property
+    def step(self) -> int:
+        """How many steps are done."""
+        return self.loop.progress.step
+
+    def resume(self) -> list[str]:
+        """Takes up where a killed run stood; returns sentences about damaged checkpoints."""
+        complaints = self.loop.resume()
+        self.best.resume(self.step)
+        return complaints
+
+    def run(self) -> None:
+        """To the last step and its evaluation, or until dev gets no better. Raises as `Loop.run` does."""
+        if self.best.stopped:
+            return
+        self.loop.run()
+        if not self.best.stopped and not self.best.has(self.step):
+            self._after_evaluation(self.step, self.loop.evaluate())
+
+    def _after_evaluation(self, step: int, metrics: Metrics) -> bool:
+        if not metrics:  # without a dev there is nothing to choose by
+            return False
+        self.best.consider(step, metrics, self.loop.task.model, self._first_rank)
+        return self._should_stop(self.best) or self.best.stopped

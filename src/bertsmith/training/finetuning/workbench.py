@@ -1,0 +1,93 @@
+"""What every training by one recipe's files shares: examples read and encoded once, and how a finished model
+is measured.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bertsmith.model.adapter import save_adapter
+from bertsmith.model.locate import locate_model
+from bertsmith.model.lora import merge_lora
+from bertsmith.tasks.evaluation import evaluate
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_checkpoint import head_tensors, save_task_model
+from bertsmith.tasks.task_model import TaskModel, outputs_of
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.finetune_recipe import FinetuneRecipe, task_settings
+from bertsmith.training.finetuning.best import Best
+from bertsmith.training.finetuning.labelled_data import LabelledData, read_labelled_data
+from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading
+from bertsmith.training.finetuning.start import start_model
+from bertsmith.training.machine import Machine
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """A task that knows its labels, its data, and where to compute. `source` is the model's folder, `layers`
+    and `width` its encoder's.
+    """
+
+    task: Task[Any]
+    source: Path
+    tokenizer: Tokenizer
+    data: LabelledData
+    train: EncodedExamples
+    dev: EncodedExamples
+    machine: Machine
+    layers: int
+    width: int
+
+    @classmethod
+    def open(cls, recipe: FinetuneRecipe, machine: Machine) -> "Workbench":
+        """Reads, checks and encodes: refuses what can't be trained before anything is written."""
+        kind = find_task(recipe.task)
+        task = kind(task_settings(recipe, kind))
+        source = locate_model(recipe.model).folder
+        tokenizer = Tokenizer.load(source)
+        data = read_labelled_data(task, recipe)
+        train, dev = (encode_examples(task, examples, tokenizer) for examples in (data.train, data.dev))
+        start = start_model(recipe, task, source)
+        data = replace(data, warnings=(*start.notes, *data.warnings))
+        config = start.model.config
+        layers, width = config.num_hidden_layers, config.hidden_size
+        return cls(task, source, tokenizer, data, train, dev, machine, layers, width)
+
+    def finish(self, recipe: FinetuneRecipe, run: Path, adapter: Path | None = None) -> TaskModel:
+        """The model of a run's best weights, LoRA's merged; with `adapter` these are saved there first."""
+        model = start_model(recipe, self.task, self.source).model
+        Best(run / "best", self.task.main_metric).restore(model)
+        model.head.finish()
+        if adapter is not None:
+            heads, _ = head_tensors(model.head)
+            save_adapter(adapter, model.encoder, heads=heads, base_model=recipe.model, replace=True)
+        merge_lora(model.encoder)
+        self.task.bind(model.head)
+        return model.to(self.machine.device)
+
+    def measure(self, model: TaskModel, restarts: list[Restart]) -> Results:
+        """Calibrates on dev, and measures the model and its baselines there and, once, on test."""
+        task = self.task
+        outputs = outputs_of(model, self.dev.encoded)
+        figures = task.calibrate(outputs, self.dev.examples, self.dev.encoded)
+        evaluations = {"dev": evaluate(task, outputs, self.data.train, self.dev)}
+        if self.data.test is not None:
+            test = encode_examples(task, self.data.test, self.tokenizer)
+            evaluations["test"] = evaluate(task, outputs_of(model, test.encoded), self.data.train, test)
+        warnings, rows = self.data.warnings, len(self.data.train)
+        return Results(task, tuple(restarts), leading(restarts), evaluations, figures, warnings, rows)
+
+    def save(
+        self, folder: Path, model: TaskModel, recipe: FinetuneRecipe, results: Results, **facts: Any
+    ) -> None:
+        """The model with where it comes from: recipe, metrics, the data's hashes, and `facts`."""
+        provenance = {
+            "recipe": json.loads(recipe.model_dump_json()),
+            "metrics": {name: evaluation.model for name, evaluation in results.evaluations.items()},
+            "sha256": data_hashes(recipe),
+            **facts,
+        }
+        save_task_model(folder, model, self.task, self.tokenizer, provenance, replace=True)

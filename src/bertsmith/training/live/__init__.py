@@ -1,0 +1,1 @@
+"""The live view: a running training as people watch it."""

@@ -1,0 +1,1 @@
+"""Reports: what a run found out, as one page that needs nothing else."""

@@ -1,0 +1,224 @@
+"""The curves of a run as SVG for a page: they take the page's colours, so that dark and print work.
+
+Drawn with matplotlib's Figure, never pyplot, whose global state would leak into the user's own pictures.
+"""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bertsmith.training.report.curves import Curve, Point, smooth
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Record = dict[str, Any]
+
+MOST_POINTS = 1000
+WIDTH, HEIGHT = 5.6, 2.9  # inches
+
+# Colours matplotlib writes down and the page's style sheet gives their meaning.
+INK, MUTED, GRID, FIRST, SECOND = "#10a001", "#10a002", "#10a003", "#10a004", "#10a005"
+PAGE_COLOURS = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    GRID: "var(--line)",
+    FIRST: "var(--first)",
+    SECOND: "var(--second)",
+}
+STYLE = {
+    "svg.hashsalt": "bertsmith",  # else ids are random and two reports of one run differ
+    "svg.fonttype": "none",  # text stays text: it can be searched, and takes the page's font
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "legend.frameon": False,
+    "lines.linewidth": 1.7,
+    "lines.solid_capstyle": "round",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve of a chart. `noisy` ones are drawn faintly, with their smoothed course over them."""
+
+    label: str
+    points: list[Point]
+    colour: str = FIRST
+    noisy: bool = False
+    markers: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What one picture shows.
+
+    percent: y is a share of one. clip_start: the steep fall of the first steps may be cut off.
+    marks: (x, text) of vertical lines.
+    """
+
+    title: str
+    x_label: str
+    lines: Sequence[Line]
+    percent: bool = False
+    clip_start: bool = False
+    marks: list[tuple[float, str]] = field(default_factory=list)
+
+
+def charts(records: Sequence[Record]) -> list[Chart]:
+    """The pictures this log has numbers for."""
+    steps = [record for record in records if record["kind"] == "step"]
+    evaluations = [record for record in records if record["kind"] == "evaluation"]
+    unit, seconds = _time_unit(steps + evaluations)
+    marks = _phase_marks(records)
+    has_mlm = any("mlm_loss" in record for record in steps)
+
+    def training(name: str, label: str, x: str = "step", scale: float = 1.0) -> Line:
+        return Line(label, _points(steps, x, name, scale), FIRST, noisy=True)
+
+    def heldout(name: str, label: str, x: str = "step", scale: float = 1.0) -> Line:
+        return Line(label, _points(evaluations, x, name, scale), SECOND, markers=True)
+
+    def losses(x: str, scale: float = 1.0) -> list[Line]:
+        return [training(loss, "training", x, scale), heldout(loss, "held out", x, scale)]
+
+    loss, loss_name = ("mlm_loss", "MLM loss") if has_mlm else ("loss", "Loss")
+    schedule = Line("learning rate", _points(steps, "step", "learning_rate"))
+    wanted = [
+        Chart(f"{loss_name} by step", "step", losses("step"), clip_start=True, marks=marks),
+        Chart(f"{loss_name} by time", f"{unit} of training", losses("elapsed", 1 / seconds), clip_start=True),
+        Chart("MLM accuracy", "step", [heldout("mlm_accuracy", "held out")], percent=True),
+        Chart("NSP accuracy", "step", [heldout("nsp_accuracy", "held out")], percent=True),
+        Chart("Learning rate", "step", [schedule]),
+        Chart("Gradient norm", "step", [training("gradient_norm", "before clipping")], clip_start=True),
+        Chart("Tokens per second", "step", [training("tokens_per_second", "real tokens")], marks=marks),
+        Chart(
+            "Share of the matrix-product speed", "step", [training("peak_share", "measured")], percent=True
+        ),
+    ]
+    return [chart for chart in wanted if any(line.points for line in chart.lines)]
+
+
+def draw(chart: Chart) -> str:
+    """The chart as an <svg> element."""
+
+    def paint(axes: "Axes") -> None:
+        for line in chart.lines:
+            _draw_line(axes, line)
+        _set_axes(axes, chart)
+
+    return picture(chart.title, paint)
+
+
+def picture(title: str, paint: Callable[["Axes"], None], height: float = HEIGHT) -> str:
+    """Whatever `paint` draws as an <svg> element; the same strokes give the same bytes."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        paint(figure.add_subplot())
+        buffer = io.StringIO()
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+    return _for_page(buffer.getvalue(), title)
+
+
+def _points(records: Sequence[Record], x: str, y: str, scale: float = 1.0) -> list[Point]:
+    curve = Curve(MOST_POINTS)
+    for record in records:
+        position = record.get(x)
+        curve.add(None if position is None else position * scale, record.get(y))
+    return curve.points()
+
+
+def _time_unit(records: Sequence[Record]) -> tuple[str, float]:
+    """The unit of a readable time axis, and its seconds."""
+    longest = max((record.get("elapsed") or 0.0 for record in records), default=0.0)
+    if longest < 180:
+        return "seconds", 1.0
+    return ("minutes", 60.0) if longest < 3 * 3600 else ("hours", 3600.0)
+
+
+def _phase_marks(records: Sequence[Record]) -> list[tuple[float, str]]:
+    phases = [record for record in records if record["kind"] == "phase" and record["step"] > 0]
+    return [(phase["step"], f"{phase.get('sequence_length')} tokens") for phase in phases]
+
+
+def _draw_line(axes: "Axes", line: Line) -> None:
+    if not line.points:
+        return
+    marker = "o" if line.markers or len(line.points) == 1 else None
+    x, y = zip(*line.points, strict=True)
+    if line.noisy and len(line.points) > 20:
+        axes.plot(x, y, color=line.colour, alpha=0.25, linewidth=0.8)
+        weight = min(0.85, 1 - 20 / len(line.points))
+        y = tuple(value for _, value in smooth(line.points, weight))
+    axes.plot(x, y, color=line.colour, marker=marker, markersize=3.5, label=line.label)
+
+
+def _set_axes(axes: "Axes", chart: Chart) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+
+    axes.set_xlabel(chart.x_label)
+    if chart.x_label == "step":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.xaxis.set_major_locator(MaxNLocator(7, integer=True, steps=[1, 2, 2.5, 5, 10]))
+    values = [y for line in chart.lines for _, y in line.points]
+    if chart.percent:
+        decimals = 0 if max(values) - min(values) > 0.05 else None
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals, symbol=" %"))
+    elif max(values) >= 1000:
+        axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
+    if chart.clip_start:
+        axes.set_ylim(top=_readable_top(values))
+    for x, text in chart.marks:
+        axes.axvline(x, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)))
+        axes.annotate(
+            text,
+            (x, 1),
+            (-4, 2),
+            xycoords=axes.get_xaxis_transform(),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            color=MUTED,
+            fontsize=8.5,
+        )
+    if sum(bool(line.points) for line in chart.lines) > 1:
+        axes.legend(loc="upper center")
+
+
+def _readable_top(values: Sequence[float]) -> float | None:
+    """The value 3 % exceed, with a margin: the steep fall of the first steps would flatten all the rest."""
+    ordered = sorted(values)
+    low, top = ordered[0], ordered[int(0.97 * (len(ordered) - 1))]
+    return top + 0.08 * (top - low) if len(ordered) > 50 and top > low else None
+
+
+def _for_page(svg: str, title: str) -> str:
+    """Leaves out what a file needs and a page does not, and gives the colours to the style sheet."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]+"', "<g", svg)  # never referred to, and not unique among several pictures
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]+"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]+"', r"\1", svg, count=1)
+    svg = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font-size: \1px", svg)
+    for written, meant in PAGE_COLOURS.items():
+        svg = svg.replace(written, meant)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)

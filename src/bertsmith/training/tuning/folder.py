@@ -1,0 +1,73 @@
+"""The folder of a search: opened once, or again with the same settings; its trials, and the best of them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import RecipeError
+from bertsmith.files import atomic_write, make_folder, read_json, write_json
+from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
+from bertsmith.training.finetuning.report import command
+from bertsmith.training.run_folder import require_no_model
+from bertsmith.training.tuning.space import Search
+from bertsmith.training.tuning.trials import Trial, leading_trial
+
+SEARCH_FILE, TRIALS_FILE, BEST_FILE = "search.json", "trials.json", "best.toml"
+
+
+def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
+    """The trials that are over. Raises RecipeError when the folder holds another search, or any unasked."""
+    if out.is_file():
+        raise RecipeError(f"{out} is a file. Name a folder for the search with out=.")
+    stored = out / SEARCH_FILE
+    if not stored.exists():
+        require_no_model(out)
+        return []
+    if not resume:
+        raise RecipeError(f"{out} already holds a search. Go on with it by --resume, or take another folder.")
+    old, new = read_json(stored), _identity(search)
+    differing = [name for name in new if old.get(name) != new[name]]
+    if differing:
+        raise RecipeError(
+            f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones, or "
+            "choose another folder."
+        )
+    path = out / TRIALS_FILE
+    return [Trial(**record) for record in read_json(path)] if path.exists() else []
+
+
+def begin_search(search: Search, out: Path) -> None:
+    """Makes the folder, and notes there what is searched."""
+    make_folder(out)
+    write_json(out / SEARCH_FILE, _identity(search))
+
+
+def keep_trials(out: Path, trials: Sequence[Trial]) -> None:
+    """Writes all trials, and removes weights: those of the leading one are enough. Logs stay."""
+    write_json(out / TRIALS_FILE, [asdict(trial) for trial in trials])
+    leading = leading_trial(trials)
+    for trial in trials:
+        if trial != leading:
+            (trial_folder(out, trial.number) / "best" / "weights.safetensors").unlink(missing_ok=True)
+
+
+def write_best_recipe(out: Path, recipe: FinetuneRecipe, best: Trial) -> None:
+    """best.toml, its header saying how to train it as a run of its own."""
+    import tomli_w
+
+    header = f"# Trial {best.number}, {best.score:.4f} on dev. To train it again:\n# {command(recipe)}\n"
+    text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True, exclude={*MADE_FROM_EPOCHS}))
+    atomic_write(out / BEST_FILE, header + text)
+
+
+def trial_folder(out: Path, number: int) -> Path:
+    return out / "trials" / str(number)
+
+
+def _identity(search: Search) -> dict[str, Any]:
+    """What must be the same when a search goes on: all but the number of trials and where it lies."""
+    recipe = json.loads(search.recipe.model_dump_json(exclude={"out", "hardware", "log_every"}))
+    settings = json.loads(search.settings.model_dump_json(exclude={"trials"}))
+    return {**recipe, **settings, "given": sorted(search.fixed)}

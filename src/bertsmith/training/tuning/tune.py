@@ -1,0 +1,185 @@
+"""A search for the settings that suit a task: trials of fine-tuning, the best of which is kept.
+
+out/search.json      what is searched          out/trials/N/       the log, and the leading trial's weights
+out/trials.json      every trial that is over  out/best.toml       the recipe that did best
+out/report.html      the trials to look at     out/model/          its model, which transformers opens too
+
+Optuna proposes; what it proposed is kept here, since its own storage needs a lock that a kill leaves behind.
+Each proposal is a function of the seed and the trials before it: a killed trial comes again with the same
+settings, and the search goes on as if nothing had happened.
+"""
+
+import math
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import RecipeError, TrainingStopped, require
+from bertsmith.training.distributed import leave
+from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.finetuning.best import Best
+from bertsmith.training.finetuning.results import Restart, Results, write_results
+from bertsmith.training.finetuning.start import start_model
+from bertsmith.training.finetuning.task_run import TaskRun
+from bertsmith.training.finetuning.workbench import Workbench
+from bertsmith.training.hardware import Hardware
+from bertsmith.training.machine import Machine, set_up_machine
+from bertsmith.training.observer import RunObserver
+from bertsmith.training.tuning.folder import (
+    begin_search,
+    keep_trials,
+    open_search,
+    trial_folder,
+    write_best_recipe,
+)
+from bertsmith.training.tuning.report import write_tune_report
+from bertsmith.training.tuning.space import Search, make_search
+from bertsmith.training.tuning.trials import (
+    COMPLETE,
+    DIVERGED,
+    PRUNED,
+    Trial,
+    importance_of,
+    leading_trial,
+    study_of,
+)
+
+OnTrial = Callable[[Trial], None]
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """Trial 0 is the baseline. `importance`: how much of the spread each setting explains, 1 in sum."""
+
+    out: Path
+    trials: list[Trial]
+    importance: dict[str, float]
+    results: Results
+    recipe: FinetuneRecipe
+
+    @property
+    def best(self) -> Trial:
+        """The trial whose model was kept."""
+        best = leading_trial(self.trials)
+        assert best is not None
+        return best
+
+
+def tune(
+    task: str,
+    *overrides: str,
+    model: str,
+    train: str,
+    out: str,
+    dev: str | None = None,
+    test: str | None = None,
+    resume: bool = False,
+    on_trial: OnTrial | None = None,
+    **values: Any,
+) -> TuneResult:
+    """Searches learning rate, layer decay, epochs, batch size and frozen layers by the score on dev.
+
+    Arguments are those of `finetune`, with `trials`, `prune` and bounds such as `search.learning_rate=[1e-5,
+    1e-3]` among the settings; what is given is not searched. `on_trial` hears of each trial that is over.
+    With `resume`, goes on where a search was interrupted, or to more `trials`. One process only. Raises
+    MissingExtra without optuna, and what `finetune` raises, before anything is trained.
+    """
+    require("optuna", "tune", "bertsmith tune")
+    given = {"task": task, "model": model, "train": train, "out": out, "dev": dev, "test": test}
+    search = make_search({k: v for k, v in (given | values).items() if v is not None}, list(overrides))
+    trials = open_search(search, Path(out), resume)
+    machine = set_up_machine(search.recipe.hardware, search.recipe.micro_batch_tokens, Hardware.detect())
+    try:
+        return _run(search, Path(out), machine, trials, on_trial)
+    finally:
+        leave()
+
+
+def _run(
+    search: Search, out: Path, machine: Machine, trials: list[Trial], on_trial: OnTrial | None
+) -> TuneResult:
+    if machine.ranks.count > 1:
+        raise RecipeError("tune runs in one process. Start it without torchrun.")
+    bench = Workbench.open(search.recipe, machine)
+    completed = replace(search, recipe=search.recipe.completed(bench.width, len(bench.train)))
+    space = completed.distributions(bench.layers)
+    if not space:
+        raise RecipeError(
+            "tune: every setting is given, so nothing is left to search. Leave one of them out."
+        )
+    begin_search(search, out)
+    search = completed
+    while len(trials) < search.settings.trials:
+        trial = _try_next(search, space, bench, out, trials)
+        trials.append(trial)
+        keep_trials(out, trials)
+        if on_trial is not None:
+            on_trial(trial)
+    best = leading_trial(trials)
+    if best is None:
+        raise TrainingStopped("Every trial diverged. Search lower rates: search.learning_rate=[1e-6,1e-5].")
+    recipe = search.recipe_of(best.choice)
+    write_best_recipe(out, recipe, best)
+    model = bench.finish(recipe, trial_folder(out, best.number))
+    kept = Best(trial_folder(out, best.number) / "best", bench.task.main_metric)
+    kept.resume(best.steps)
+    assert kept.score is not None
+    restart = Restart(recipe.seed, kept.score, kept.step, best.steps, best.seconds)
+    results = bench.measure(model, [restart])
+    bench.save(out / "model", model, recipe, results, trials=len(trials))
+    write_results(out, recipe, results)
+    importance = importance_of(trials, space, recipe.seed)
+    write_tune_report(out, trials, importance, recipe, results)
+    return TuneResult(out, trials, importance, results, recipe)
+
+
+def _try_next(
+    search: Search, space: dict[str, Any], bench: Workbench, out: Path, trials: list[Trial]
+) -> Trial:
+    """Asks for settings and trains with them: the same steps as a run's of `finetune` with this recipe."""
+    study = study_of(trials, space, search.recipe.seed)
+    if not trials:
+        study.enqueue_trial(search.baseline(bench.layers))
+    asked = study.ask(fixed_distributions=space)
+    number, choice = len(trials), dict(asked.params)
+    recipe, folder = search.recipe_of(choice), trial_folder(out, number)
+    shutil.rmtree(folder, ignore_errors=True)  # of a trial that was killed: it is short, and run again
+    model = start_model(recipe, bench.task, bench.source).model.to(bench.machine.device)
+    settings = recipe.resolved(len(bench.train), recipe.seed)
+    pruned = False
+
+    def should_stop(best: Best) -> bool:
+        nonlocal pruned
+        step, score = best.history[-1]
+        asked.report(score, len(best.history))
+        pruned = (
+            search.settings.prune and number > 0 and step < (settings.steps or 0) and asked.should_prune()
+        )
+        return pruned
+
+    observer = RunObserver(folder, "", {}, settings, bench.machine, None)
+    run = TaskRun(
+        bench.task,
+        model,
+        bench.train,
+        bench.dev,
+        settings,
+        bench.machine,
+        folder,
+        observer,
+        should_stop=should_stop,
+    )
+    begun = time.monotonic()
+    try:
+        with observer.open(0):
+            run.run()
+    except TrainingStopped:
+        return Trial(number, choice, DIVERGED, None, time.monotonic() - begun, 0)
+    scores = [score for _, score in run.best.history]
+    finite = [score for score in scores if math.isfinite(score)]  # a constant output has no correlation
+    state = DIVERGED if not finite else PRUNED if pruned else COMPLETE
+    seconds = time.monotonic() - begun
+    return Trial(number, choice, state, max(finite, default=None), seconds, run.step, scores)
