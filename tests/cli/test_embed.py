@@ -1,35 +1,12 @@
 """`bertsmith embed` as a user runs it."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from bertsmith.cli.main import main
 from bertsmith.inference.embedding.vector_file import read_vectors
-from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import save_checkpoint
-from bertsmith.model.config import make_config
-from bertsmith.text.tokens.tokenizer import Tokenizer
-
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "blue", "cat", "dog", "runs"]
-SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-
-
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a tiny model and a table."""
-    monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
-    config = make_config({"vocab_size": len(PIECES), "max_position_embeddings": 32, **SHAPE}, "test")
-    tensors = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
-    tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
-    save_checkpoint(tmp_path / "model", tensors, config, "BertModel", task="test", tokenizer=tokenizer)
-    rows = [{"id": f"d{n}", "text": text} for n, text in enumerate(["red cat", "blue dog runs", "", "cat"])]
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return tmp_path
 
 
 def test_vectors_are_written_and_their_speed_is_printed(
@@ -85,3 +62,11 @@ def test_mistakes_get_a_sentence(
     assert main(["embed", *words, "--out", "v.parquet"]) == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
     assert sorted(desk.iterdir()) == before
+
+
+def test_a_table_in_another_encoding(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "old.csv").write_bytes("id,text\n\u00e9,red cat\n".encode("latin-1"))
+    assert main(["embed", "model", "old.csv", "--out", "o.parquet"]) == 2
+    assert "--encoding latin-1" in capsys.readouterr().err
+    assert main(["embed", "model", "old.csv", "--out", "o.parquet", "--encoding", "latin-1"]) == 0
+    assert read_vectors(desk / "o.parquet").ids == ["\u00e9"]

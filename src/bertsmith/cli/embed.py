@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from bertsmith.cli.options import FileOrDash, Flag
+from bertsmith.cli.options import AS_NAMED, FileOrDash, Flag, Layout, given
 from bertsmith.text.ray_engine import Engine
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def embed(
     precision: Literal["float32", "int8", "binary"] = "float32",
     ranges: Path | None = None,
     shard_rows: int = 4096,
-    header: bool = True,
-    format: str | None = None,
+    layout: Annotated[Layout | None, AS_NAMED] = None,
     resume: Flag = False,
     engine: Engine = "local",
 ) -> None:
@@ -70,10 +69,6 @@ def embed(
         A file of int8 vectors whose ranges are taken: two files compare only with the same.
     shard_rows
         Rows a shard; a kill costs one at most.
-    header
-        Whether the first row names the columns.
-    format
-        csv, tsv, jsonl, json, parquet, lines: where the file's ending doesn't say it.
     resume
         Go on where the job was interrupted; a finished file of the same rows and settings is left as it is.
     engine
@@ -105,11 +100,10 @@ def embed(
             precision=precision,
             ranges=_ranges(ranges),
             shard_rows=shard_rows,
-            header=header,
-            format=format,
             resume=resume,
             engine=engine,
             watch=watch,
+            **given(layout),
         )
     _show(result)
 

@@ -1,9 +1,9 @@
 """`bertsmith mine`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from bertsmith.cli.options import FileOrDash
+from bertsmith.cli.options import AS_NAMED, FileOrDash, Layout, TextColumns, given
 
 if TYPE_CHECKING:
     from bertsmith.inference.ranking.mining import Mined
@@ -20,11 +20,9 @@ def mine(
     ratio: float = 0.95,
     margin: float = 0.0,
     skip: int = 0,
-    text: str | None = None,
-    text_pair: str | None = None,
     document_text: str = "text",
-    header: bool = True,
-    format: str | None = None,
+    columns: Annotated[TextColumns | None, AS_NAMED] = None,
+    layout: Annotated[Layout | None, AS_NAMED] = None,
 ) -> None:
     """Find hard negatives: documents near a query that don't answer it.
 
@@ -36,7 +34,7 @@ def mine(
     model
         What searches: a folder such as runs/NAME/model, minilm, or a hub name.
     pairs
-        Rows of a query and a document that answers it, as for `finetune retrieval`.
+        Rows of a query and a document that answers it, as for `finetune retrieval`: --text and --text-pair.
     out
         The file of JSON lines; - is the standard output.
     documents
@@ -51,16 +49,8 @@ def mine(
         No negative is less than this below that cosine.
     skip
         So many of the nearest are never taken.
-    text
-        The column of the query: a name, or a number from 1. By default the names in the file decide.
-    text_pair
-        The column of the document that answers it.
     document_text
         The column of the text in the file of documents.
-    header
-        Whether the first row of either file names the columns.
-    format
-        csv, tsv, jsonl, json, parquet: where the pairs' ending doesn't say it.
 
     Examples
     --------
@@ -73,16 +63,18 @@ def mine(
     from bertsmith.inference.ranking.mining import Guard
     from bertsmith.inference.ranking.mining import mine as run
     from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
-    from bertsmith.text.files.jsonl import write_jsonl
+    from bertsmith.text.files.jsonl import require_writable, write_jsonl
     from bertsmith.text.files.values import as_text
     from bertsmith.text.labelled.rows import read_rows
 
-    task = Retrieval(RetrievalSettings(text=text, text_pair=text_pair, header=header, format=format))
+    require_writable(out)
+    task = Retrieval(RetrievalSettings(**given(columns, layout)))
     rows = task.read(pairs)
     task.check(rows)
     searched = [row.documents[0] for row in rows]
     if documents is not None:
-        found = read_rows(documents, [document_text], header=header)
+        settings = task.settings
+        found = read_rows(documents, [document_text], header=settings.header, encoding=settings.encoding)
         searched = [as_text(values[0], where) for values, where in found]
     with progress_bar("Embedding") as progress:
         mined = run(

@@ -64,6 +64,7 @@ def embed_file(
     shard_rows: int = SHARD_ROWS,
     header: bool = True,
     format: str | None = None,
+    encoding: str = "utf-8",
     resume: bool = False,
     engine: Engine = "local",
     watch: Watch | None = None,
@@ -85,8 +86,11 @@ def embed_file(
     parts = ShardFolder(Path(out), about, shard_rows)
     if parts.out.exists() and not resume:
         raise InputError(f"{parts.out} already exists. Choose another --out or remove it first.")
-    columns = _columns(input, text, id, header, format)
-    found = stream_rows(input, columns, header=header, format=format)
+    names = None
+    if str(input) != "-":
+        names = read_column_names(input, header=header, format=format, encoding=encoding)
+    columns = _columns(names, text, id, str(input))
+    found = stream_rows(input, columns, header=header, format=format, encoding=encoding)
     if parts.out.exists():
         return _finished(parts, ShardedRows(found, shard_rows))
     make_folder(parts.folder)
@@ -210,15 +214,14 @@ def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
 
 
 def _columns(
-    input: Path | str, text: str | int | None, id: str | int | None, header: bool, format: str | None
+    names: Sequence[str] | None, text: str | int | None, id: str | int | None, input: str
 ) -> list[str | int]:
-    """The columns of text and id: as said, else by the names in the file."""
-    if str(input) == "-":
+    """The columns of text and id: as said, else by the names in the file; a stream's can't be looked up."""
+    if names is None:
         return [text or "text", *([id] if id else [])]
-    names = read_column_names(input, header=header, format=format)
     if text is None:
         texts = [name for name in names if name.lower() != _ID and name.lower() not in LABELS]
-        text, pair, _ = guess_columns(texts, str(input))
+        text, pair, _ = guess_columns(texts, input)
         if pair is not None:
             raise InputError(f"{input}: the text could be {text} or {pair}. Name it with --text.")
     if id is None:

@@ -27,6 +27,14 @@ def write_jsonl(records: Iterable[Mapping[str, Any]], path: str | Path) -> int:
         return _write(records, file, at_once=False)
 
 
+def require_writable(path: str | Path) -> None:
+    """Raises InputError, before the work of hours is lost, when `write_jsonl` couldn't make the file."""
+    if str(path) != "-":
+        partial, file = _open_partial(Path(path))
+        file.close()
+        partial.unlink()
+
+
 def _write(records: Iterable[Mapping[str, Any]], file: TextIO, at_once: bool) -> int:
     count = 0
     for record in records:
@@ -41,11 +49,7 @@ def _write(records: Iterable[Mapping[str, Any]], file: TextIO, at_once: bool) ->
 @contextmanager
 def _whole_or_absent(path: Path) -> Iterator[TextIO]:
     """As files.atomic_write, for content that is never in memory at once."""
-    partial = path.parent / f".{path.name}.partial-{os.getpid()}"
-    try:
-        file = partial.open("w", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}. Choose another --out.") from error
+    partial, file = _open_partial(path)
     try:
         with file:
             yield file
@@ -54,3 +58,13 @@ def _whole_or_absent(path: Path) -> Iterator[TextIO]:
         flush(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _open_partial(path: Path) -> tuple[Path, TextIO]:
+    if path.is_dir():
+        raise InputError(f"{path} is a folder. Name a file as --out.")
+    partial = path.parent / f".{path.name}.partial-{os.getpid()}"
+    try:
+        return partial, partial.open("w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}. Choose another --out.") from error

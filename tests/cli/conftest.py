@@ -1,0 +1,29 @@
+"""A tiny model to run commands with."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.model.config import make_config
+from bertsmith.text.tokens.tokenizer import Tokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "blue", "cat", "dog", "runs"]
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a tiny model and a table."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    config = make_config({"vocab_size": len(PIECES), "max_position_embeddings": 32, **SHAPE}, "test")
+    tensors = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
+    tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
+    save_checkpoint(tmp_path / "model", tensors, config, "BertModel", task="test", tokenizer=tokenizer)
+    rows = [{"id": f"d{n}", "text": text} for n, text in enumerate(["red cat", "blue dog runs", "", "cat"])]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path

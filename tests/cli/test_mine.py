@@ -1,0 +1,39 @@
+"""`bertsmith mine` as a user runs it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bertsmith.cli.main import main
+from bertsmith.inference.embedding.embedder import Embedder
+
+PAIRS = "frage;antwort\nred cat;cat runs\nblue dog;dog runs\nred dog;blue runs\n"
+
+
+@pytest.fixture
+def pairs(desk: Path) -> str:
+    (desk / "pairs.tsv").write_text(PAIRS.replace(";", "\t"), encoding="utf-16")
+    return "pairs.tsv"
+
+
+def test_pairs_in_any_layout_get_their_negatives(
+    desk: Path, pairs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ["--text", "frage", "--text-pair", "antwort", "--encoding", "utf-16"]
+    assert (
+        main(["mine", "model", pairs, *columns, "--negatives", "2", "--ratio", "1", "--out", "m.jsonl"]) == 0
+    )
+    rows = [json.loads(line) for line in (desk / "m.jsonl").read_text().splitlines()]
+    found = sum(name.startswith("negative") for row in rows for name in row)
+    assert found > 0
+    assert f"{found} negatives for 3 pairs" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(("out", "why"), [("nowhere/m.jsonl", "cannot be written"), (".", "is a folder")])
+def test_an_output_that_cannot_be_made_is_refused_before_any_work(
+    pairs: str, out: str, why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Embedder, "__init__", lambda *_: pytest.fail("a model was opened"))
+    assert main(["mine", "model", pairs, "--out", out]) == 2
+    assert why in capsys.readouterr().err
