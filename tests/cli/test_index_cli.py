@@ -91,6 +91,13 @@ def test_search_shows_place_title_and_passage(index: Path, capsys: pytest.Captur
     assert printed(capsys, "search", str(index), "zebra", "--mode", "text") == "Nothing was found.\n"
 
 
+@pytest.mark.parametrize(("mode", "kind"), [("text", "BM25"), ("vector", "cosine"), ("hybrid", "both ranks")])
+def test_a_score_says_what_it_is(
+    index: Path, mode: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"  {kind} " in printed(capsys, "search", str(index), "leave", "--mode", mode).splitlines()[0]
+
+
 def test_search_as_json_has_all_of_each_hit(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "search", str(index), "the office", "--json", "--k", "1").splitlines()
     (hit,) = map(json.loads, lines)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # A blank for each: documents must not steer the terminal, and rich would take some of them away without
 # moving the marks.
 _CONTROL = {code: " " for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+_SCORES = {"vector": "cosine", "text": "BM25", "hybrid": "both ranks"}
 _SHOWN = 600  # characters of a passage; --json has all of it
 
 
@@ -63,8 +64,9 @@ def search(
     if json:
         _print_json(hits)
         return
+    kind = "relevance" if rerank else _SCORES[mode]
     for rank, hit in enumerate(hits, start=1):
-        console.print(_heading(rank, hit))
+        console.print(_heading(rank, hit, kind))
         console.print(_passage(hit))
         console.print()
     if not hits:
@@ -76,14 +78,15 @@ def _print_json(hits: "list[Hit]") -> None:
         sys.stdout.write(dumps(asdict(hit) | {"place": hit.place}, ensure_ascii=False) + "\n")
 
 
-def _heading(rank: int, hit: "Hit") -> "Text":
+def _heading(rank: int, hit: "Hit", kind: str) -> "Text":
+    """Number, place, title, and the score with what it is: scores of different kinds don't compare."""
     from rich.text import Text
 
     heading = Text(f"{rank}  ")
     heading.append(hit.place, style="bold cyan")
     if hit.title:
         heading.append(f"  {hit.title}", style="bold")
-    heading.append(f"  {hit.score:.4f}", style="dim")
+    heading.append(f"  {kind} {hit.score:.4f}", style="dim")
     return heading
 
 
