@@ -29,7 +29,7 @@ def fill_mask(model: str, text: str, *, top: int = 5, json: Flag = False) -> Non
     from bertsmith.cli.screen import print_json, print_table
     from bertsmith.inference.masked_language import MaskedLanguageModel
 
-    masks = MaskedLanguageModel.load(model).fill_mask(text, top)
+    masks = MaskedLanguageModel.load(model, "cpu").fill_mask(text, top)  # a GPU takes longer to start
     if json:
         print_json([[{"token": c.token, "probability": c.probability} for c in row] for row in masks])
         return

@@ -16,6 +16,7 @@ from bertsmith.tasks.fill_mask import fill_mask as fill
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.hardware import device_of
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,14 @@ class MaskedLanguageModel:
     tokenizer: Tokenizer
 
     @classmethod
-    def load(cls, name: str | Path) -> "MaskedLanguageModel":
-        """By path, alias or hub name. Raises ModelError when the checkpoint has no masked-language head."""
+    def load(cls, name: str | Path, device: torch.device | str = "auto") -> "MaskedLanguageModel":
+        """By path, alias or hub name. Computes on a GPU where there is one, unless `device` says otherwise.
+
+        Raises ModelError when the checkpoint has no masked-language head.
+        """
         folder = locate_model(str(name)).folder
         model, _ = load_pretraining_model(folder)
-        return cls(model, Tokenizer.load(folder))
+        return cls(model.to(device_of(device)), Tokenizer.load(folder))
 
     def fill_mask(self, text: str, top: int = 5) -> list[list[Candidate]]:
         """The `top` candidates for each mask, see bertsmith.tasks.fill_mask."""
@@ -73,5 +77,6 @@ class MaskedLanguageModel:
         length = min(sequence_length, self.model.config.max_length)
         stream = PretrainingStream(store, self.tokenizer, 0, next_sentence, length, 16 * length)
         masker = Masker(self.tokenizer, MaskingRates())
-        task = PretrainingTask(self.model, [stream], masker, stream, max_tokens, torch.device("cpu"))
+        device = next(self.model.parameters()).device
+        task = PretrainingTask(self.model, [stream], masker, stream, max_tokens, device)
         return task.metrics(task.sums(0, 1))
