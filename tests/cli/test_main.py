@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -239,12 +238,13 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 
 def test_help_answers_at_once() -> None:
-    """About 0.17 s on the machine this was written on; the ceiling leaves room for busy ones."""
+    """In processor time, so that a busy machine doesn't count: about 0.25 s where this was written."""
     command = [sys.executable, "-m", "bertsmith", "--help"]
     durations = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = os.times()
         page = subprocess.run(command, capture_output=True, check=True).stdout
         assert b"quickstart" in page
-        durations.append(time.perf_counter() - start)
-    assert min(durations) < 1.0
+        after = os.times()
+        durations.append(sum(after[2:4]) - sum(before[2:4]))  # the children's, in user and system mode
+    assert min(durations) < 0.6
