@@ -29,6 +29,7 @@ WAYS = {
     "four, sharded": (4, "full", 40),
 }
 OTHERS = list(WAYS)[1:]
+ROUNDED = "in bfloat16"  # behind the name of a way
 
 
 class Run(NamedTuple):
@@ -48,13 +49,13 @@ def without_dropout(new_run: NewRun) -> WithoutDropout:
     """Twelve steps; dropout depends on the rank."""
 
     def settings(way: str) -> Settings:
-        _, shard, tokens = WAYS[way]
+        _, shard, tokens = WAYS[way.removesuffix(ROUNDED).strip()]
         # Clipping would hide a gradient of the wrong size.
         optimizer = {"learning_rate": 1e-2, "warmup": 4, "clip": 1e6}
         made = new_run(steps=12, optimizer=optimizer, checkpoint={"every": 6})
         made["model"] |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         made["data"] |= {"micro_batch_tokens": tokens}
-        made["hardware"] |= {"shard": shard}
+        made["hardware"] |= {"shard": shard, "precision": "bfloat16" if ROUNDED in way else "float32"}
         return made
 
     return settings
@@ -67,7 +68,7 @@ def recorded(without_dropout: WithoutDropout, tmp_path_factory: pytest.TempPathF
 
     def run(way: str) -> Run:
         if way not in known:
-            ranks, settings = WAYS[way][0], without_dropout(way)
+            ranks, settings = WAYS[way.removesuffix(ROUNDED).strip()][0], without_dropout(way)
             folder = tmp_path_factory.mktemp("recordings")
             recordings = [Recording(folder / f"rank-{rank}") for rank in range(ranks)]
             holdings = [Holdings(folder / f"held-{rank}") for rank in range(ranks)]
@@ -120,6 +121,19 @@ def test_gradients_are_the_same_in_every_way(recorded: Recorded, way: str) -> No
         assert alone.keys() == shared.keys()
         for name, gradient in alone.items():
             torch.testing.assert_close(shared[name], gradient, rtol=0, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("way", ["alone", "two", "two, sharded"])
+def test_half_precision_rounds_gradients_by_the_same_little_in_every_way(
+    recorded: Recorded, way: str
+) -> None:
+    exact = load_file(recorded("alone").recordings[0].path.with_suffix(".gradients"))
+    rounded = load_file(recorded(f"{way} {ROUNDED}").recordings[0].path.with_suffix(".gradients"))
+    assert exact.keys() == rounded.keys()
+    apart = torch.cat([(rounded[name] - exact[name]).flatten() for name in exact]).norm()
+    size = torch.cat([gradient.flatten() for gradient in exact.values()]).norm()
+    assert 1e-4 < apart / size < 2e-2
+    assert {gradient.dtype for gradient in rounded.values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("way", OTHERS)
