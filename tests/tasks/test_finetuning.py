@@ -4,6 +4,7 @@ and a checkpoint that predicts what the model did.
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from bertsmith.data.split import split
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, InputError, ModelError
 from bertsmith.tasks.encoding import lay_out, pack_examples
-from bertsmith.tasks.finetuning import Finetuning
+from bertsmith.tasks.finetuning import Finetuning, steps_of_epoch
 from bertsmith.tasks.gradient_cache import joined
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Task
@@ -296,3 +297,17 @@ def test_an_unknown_task_of_the_users_has_a_suggestion() -> None:
         find_task("clasification")
     with pytest.raises(BertsmithError, match="is not a subclass"):
         find_task("os:system")
+
+
+def test_an_epoch_of_whole_groups_has_as_many_steps_as_batches(tokenizer: Tokenizer) -> None:
+    """Candidates of a query stay together: 20 queries of 10, and room for 8, are 20 batches and not 25."""
+    task = make_task("reranking", loss="listwise")
+    rows = [
+        replace(task.example(("bano " * (query + 1), "kelo")), label=float(n == 0))
+        for query in range(20)
+        for n in range(10)
+    ]
+    task.learn_labels(rows)
+    train = split_of(task, rows, tokenizer)
+    assert steps_of_epoch(task, train, 8) == 20
+    assert steps_of_epoch(make_task("reranking"), train, 8) == 25

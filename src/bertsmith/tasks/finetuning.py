@@ -50,6 +50,14 @@ def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokeniz
     return EncodedExamples(examples, encoded)
 
 
+def steps_of_epoch(task: Task[Any], train: EncodedExamples, batch_size: int) -> int:
+    """How many batches the task makes of an epoch; where texts must not meet, another order may make a few
+    more or less.
+    """
+    targets = [each.target for each in train.encoded]
+    return len(task.divide(targets, _order(len(train), 0, 0), batch_size))
+
+
 @dataclass
 class Finetuning:
     """Fulfils `Objective` for a task and its model."""

@@ -91,15 +91,15 @@ class FinetuneRecipe(RunSettings):
             )
         return self
 
-    def completed(self, width: int, rows: int) -> "FinetuneRecipe":
-        """What nobody gave is chosen for a model of this hidden size and for so many training rows.
+    def completed(self, width: int, steps_per_epoch: int) -> "FinetuneRecipe":
+        """What nobody gave is chosen for a model of this hidden size and for epochs of so many steps.
 
         The head's rate is 1e-4 at 768 and as much more as the model is narrower (2e-4 at 384), and each layer
         learns at 0.75 of the rate of the one above, much as Clark et al. 2020 trained ELECTRA (table 7): a
         rate that the head needs would spoil the lowest layers. With LoRA, or where a decay of 1 is given, all
         have one rate, 5e-5 at 768; LoRA ten times that (Hu et al. 2021, appendix D). A rate that is given is
         that of all layers unless a decay is given too.
-        Few rows get more than three epochs, so that there are some 600 steps, but no more than ten (Mosbach
+        Few steps get more than three epochs, so that there are some 600 steps, but no more than ten (Mosbach
         et al. 2021: small data need more steps than three epochs).
         """
         chosen: dict[str, Any] = {}
@@ -111,8 +111,7 @@ class FinetuneRecipe(RunSettings):
             rates = {"learning_rate": float(f"{rate * _BASE_WIDTH / width:.2g}"), "layer_decay": decay}
             chosen["optimizer"] = self.optimizer.model_copy(update=rates)
         if "epochs" not in self.model_fields_set:
-            steps = -(-rows // self.batch_size)
-            chosen["epochs"] = max(self.epochs, min(-(-_FEW_STEPS // steps), _MOST_EPOCHS))
+            chosen["epochs"] = max(self.epochs, min(-(-_FEW_STEPS // steps_per_epoch), _MOST_EPOCHS))
         return self.model_copy(update=chosen)
 
     def chosen_as(self, other: "FinetuneRecipe") -> "FinetuneRecipe":
@@ -126,11 +125,8 @@ class FinetuneRecipe(RunSettings):
             chosen["epochs"] = other.epochs
         return self.model_copy(update=chosen)
 
-    def resolved(self, rows: int, seed: int) -> "FinetuneRun":
-        """The run of one seed on so many rows, as the loop takes it: in steps, with a checkpoint at each
-        evaluation.
-        """
-        steps_per_epoch = -(-rows // self.batch_size)
+    def resolved(self, steps_per_epoch: int, seed: int) -> "FinetuneRun":
+        """The run of one seed as the loop takes it: in steps, with a checkpoint at each evaluation."""
         every = max(steps_per_epoch // self.evaluations, 1)
         return FinetuneRun(
             steps=max(round(self.epochs * steps_per_epoch), 1),

@@ -110,7 +110,7 @@ class _FinetunedEstimator(TextEstimator):
         train, dev = self._held_out(examples, recipe.seed)
         source = locate_model(recipe.model).folder
         model = finetune_examples(task, recipe, source, train, dev)
-        completed = recipe.completed(model.config.hidden_size, len(train))
+        completed = recipe.completed(model.config.hidden_size, -(-len(train) // recipe.batch_size))
         self.recipe_ = json.loads(completed.model_dump_json())
         self.predictor_ = Predictor(model, task, Tokenizer.load(source))
 

@@ -13,7 +13,7 @@ import torch
 from bertsmith.errors import RecipeError
 from bertsmith.model.lora import merge_lora
 from bertsmith.progress import Progress
-from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.finetuning import encode_examples, steps_of_epoch
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -49,8 +49,9 @@ def finetune_examples(
         model = start_model(recipe, task, source).model.to(machine.device)
         encoded = encode_examples(task, train, tokenizer)
         held_out = encode_examples(task, dev, tokenizer) if dev else None
-        recipe = recipe.completed(model.config.hidden_size, len(encoded))
-        settings = recipe.resolved(len(encoded), recipe.seed)
+        steps = steps_of_epoch(task, encoded, recipe.batch_size)
+        recipe = recipe.completed(model.config.hidden_size, steps)
+        settings = recipe.resolved(steps, recipe.seed)
         observer = _Counter(settings.steps, progress)
         run = TaskRun(task, model, encoded, held_out, settings, machine, Path(folder), observer)
         run.run()

@@ -74,7 +74,7 @@ def _run(
 ) -> FinetuneResult:
     keep_memory()
     bench = Workbench.open(recipe, machine)
-    recipe = recipe.completed(bench.width, len(bench.train))
+    recipe = recipe.completed(bench.width, bench.steps_per_epoch(recipe))
     first, hashes = machine.ranks.is_first, data_hashes(recipe)
     require_same_data(out, hashes)
     if first:
@@ -104,7 +104,7 @@ def _train_once(
         return Restart(**read_json(folder / "restart.json"))
     seed = recipe.seed + number - 1
     model = start_model(recipe, bench.task, bench.source, seed).model.to(machine.device)
-    settings = recipe.resolved(len(bench.train), seed)
+    settings = recipe.resolved(bench.steps_per_epoch(recipe), seed)
     facts = run_facts(model, model.config, Path(recipe.train).name, machine)
     if trained_share(model) < 1:
         facts["trained"] = f"{trained_share(model):.1%} trained"

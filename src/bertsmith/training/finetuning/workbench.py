@@ -11,7 +11,7 @@ from bertsmith.model.adapter import save_adapter
 from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import merge_lora
 from bertsmith.tasks.evaluation import evaluate
-from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_checkpoint import head_tensors, save_task_model
@@ -40,6 +40,10 @@ class Workbench:
     machine: Machine
     layers: int
     width: int
+
+    def steps_per_epoch(self, recipe: FinetuneRecipe) -> int:
+        """Of its batches."""
+        return steps_of_epoch(self.task, self.train, recipe.batch_size)
 
     @classmethod
     def open(cls, recipe: FinetuneRecipe, machine: Machine) -> "Workbench":

@@ -104,7 +104,8 @@ def _run(
     if machine.ranks.count > 1:
         raise RecipeError("tune runs in one process. Start it without torchrun.")
     bench = Workbench.open(search.recipe, machine)
-    completed = replace(search, recipe=search.recipe.completed(bench.width, len(bench.train)))
+    steps = bench.steps_per_epoch(search.recipe)
+    completed = replace(search, recipe=search.recipe.completed(bench.width, steps))
     space = completed.distributions(bench.layers)
     if not space:
         raise RecipeError(
@@ -148,7 +149,7 @@ def _try_next(
     recipe, folder = search.recipe_of(choice), trial_folder(out, number)
     shutil.rmtree(folder, ignore_errors=True)  # of a trial that was killed: it is short, and run again
     model = start_model(recipe, bench.task, bench.source).model.to(bench.machine.device)
-    settings = recipe.resolved(len(bench.train), recipe.seed)
+    settings = recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed)
     pruned = False
 
     def should_stop(best: Best) -> bool:
