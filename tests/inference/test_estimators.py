@@ -233,3 +233,12 @@ def test_a_wrong_parameter_is_named_when_fit_meets_it(
     estimator = BertClassifier(**{"model": tiny_bert, "max_length": 16, **changes})
     with pytest.raises(kind, match=complaint):
         estimator.fit(TEXTS, LABELS)
+
+
+def test_a_fit_that_fails_leaves_the_last_model_whole(tiny_bert: Path) -> None:
+    estimator = BertClassifier(tiny_bert, **LEARNS).fit(TEXTS, LABELS)
+    wanted = estimator.predict(TEXTS[:3])
+    estimator.class_weights = {"nothing": 1.0}
+    with pytest.raises(InputError):
+        estimator.fit(TEXTS, [f"other {label}" for label in LABELS])
+    assert estimator.predict(TEXTS[:3]).tolist() == wanted.tolist()

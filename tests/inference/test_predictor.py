@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.errors import InputError, ModelError
+from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
@@ -257,3 +257,28 @@ def test_ids_and_blank_lines_keep_predictions_beside_their_rows(
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["text"] for line in lines] == ["bano", "", "delo"]
     assert "id" not in lines[0]
+
+
+def test_plain_lines_are_predicted_whatever_the_column_was_called(tmp_path: Path) -> None:
+    folder = saved_model(tmp_path / "model", "classification", ["no", "yes"], text="review", label="kind")
+    predictor = Predictor.load(folder)
+    (tmp_path / "in.txt").write_text("bano\ndelo\n")
+    assert predictor.predict_file(tmp_path / "in.txt", tmp_path / "out.jsonl") == 2
+
+
+def test_a_training_file_with_labels_of_its_own_is_refused(classifier: Predictor, tmp_path: Path) -> None:
+    test = write_rows(tmp_path / "test.jsonl", numbered("bano", 4))
+    (tmp_path / "train.jsonl").write_text('{"text": "bano", "label": "perhaps"}\n')
+    with pytest.raises(InputError, match=r"train\.jsonl, line 1.*'perhaps'"):
+        classifier.evaluate(test, tmp_path / "train.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [({"lable": "kind"}, "unknown key 'lable'. Did you mean 'label'"), ({"header": "maybe"}, "header")],
+)
+def test_columns_that_are_none_are_refused(
+    classifier: Predictor, columns: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RecipeError, match=complaint):
+        classifier.evaluate(tmp_path / "rows.jsonl", **columns)

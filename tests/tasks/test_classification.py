@@ -84,6 +84,21 @@ def test_predictions_are_softmax_with_the_chosen_temperature() -> None:
     assert again.decode(outputs, [], []) == after
 
 
+@pytest.mark.parametrize("rule", [{"coverage": 1.0}, {"error_cost": 1.0, "abstain_cost": 2.0}])
+def test_a_rule_that_answers_everything_still_says_so(rule: dict[str, float]) -> None:
+    task = task_of(["a", "b"], **rule)
+    gold = [0, 1] * 10
+    outputs = [np.array([1.0, -1.0] if label == 0 else [-1.0, 1.0], np.float32) for label in gold]
+    task.calibrate(outputs, [], [_Target(label) for label in gold])  # type: ignore[arg-type]
+    assert [prediction["abstain"] for prediction in task.decode(outputs, [], [])] == [False] * 20
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, np.nan, np.inf])
+def test_a_weight_of_nothing_is_refused(weight: float) -> None:
+    with pytest.raises(ValidationError, match="class_weights"):
+        ClassificationSettings(class_weights={"a": 1.0, "b": weight})
+
+
 def test_costs_set_the_threshold_by_chows_rule() -> None:
     settings = ClassificationSettings(error_cost=4, abstain_cost=1)
     assert settings.threshold([0.1, 0.9]) == 0.75

@@ -54,3 +54,5 @@ def test_a_head_that_says_nothing_answers_the_mean(tokenizer: Tokenizer) -> None
 def test_equal_scores_are_nothing_to_learn() -> None:
     with pytest.raises(InputError, match="has the score 3, from rows, line 0"):
         learnt([3.0, 3.0])
+    with pytest.raises(InputError, match=r"has the score 0\.7"):
+        learnt([0.7] * 7)  # whose deviation is 1e-16

@@ -251,3 +251,21 @@ def test_prefixes_pooling_and_length_are_written_for_other_tools(
     assert [module["path"] for module in read("modules.json")] == ["", "1_Pooling", "2_Normalize"]
     assert read("1_Pooling/config.json")["pooling_mode_mean_tokens"] is True
     assert read("sentence_bert_config.json")["max_seq_length"] == 32
+
+
+@pytest.mark.parametrize("loss", ["softmax", "margin"])
+def test_a_document_known_to_answer_is_no_negative_even_where_a_row_says_so(
+    loss: str, tokenizer: Tokenizer
+) -> None:
+    """The first row's negative answers the same question in the second."""
+    task = make_task("retrieval", loss=loss)
+    made = rows(("bano", "firu", "delo"), ("bano", "delo", "suma"), ("kelo", "guma", "tuma"))
+    task.learn_labels(made)
+    targets = [each.target for each in split_of(task, made, tokenizer).encoded]
+    outputs = torch.ones(3, 3, 8).requires_grad_()
+    losses = task.losses(outputs, targets)
+    losses[0].backward(retain_graph=True)
+    assert outputs.grad is not None
+    assert outputs.grad[0, 2].abs().max() == 0
+    losses[1].backward()
+    assert outputs.grad[1, 2].abs().max() > 0, "of no other question's"

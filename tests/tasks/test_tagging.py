@@ -125,6 +125,53 @@ def test_a_tag_that_training_never_showed_is_refused() -> None:
         task.check([strange])
 
 
+STRONG = 9.0
+
+
+def emitted(labels: tuple[str, ...], tags: list[str]) -> np.ndarray:
+    """Outputs that are sure of these tags."""
+    emissions = np.full((len(tags), len(labels)), -STRONG, np.float32)
+    emissions[np.arange(len(tags)), [labels.index(tag) for tag in tags]] = STRONG
+    return emissions
+
+
+def test_a_model_of_others_may_begin_an_entity_with_i() -> None:
+    """IOB1, as CoNLL-2003 was written: B- only where an entity follows another of its label."""
+    said = ["I-PER", "O", "I-LOC", "I-LOC", "B-LOC"]
+    ours, theirs = (Tagging(TaggingSettings(constrained=each), TAGS) for each in (True, False))
+    example = theirs.example(WORDS[:5])
+    (found,) = theirs.decode([emitted(TAGS, said)], [example], [])
+    assert found["tags"] == said
+    assert [(e["label"], e["first_word"], e["last_word"]) for e in found["entities"]] == [
+        ("PER", 0, 0),
+        ("LOC", 2, 3),
+        ("LOC", 4, 4),
+    ]
+    assert legal(ours.decode([emitted(TAGS, said)], [example], [])[0]["tags"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (("O", "I-PER", "I-LOC"), ["I-PER", "I-PER", "O", "I-LOC"]),
+        (("O", "B-PER", "E-PER", "S-LOC", "S-PER"), ["B-PER", "E-PER", "O", "S-LOC"]),
+    ],
+    ids=["IO", "IOBES"],
+)
+def test_a_model_of_another_scheme_is_measured_by_what_its_tags_say(
+    labels: tuple[str, ...], said: list[str], tokenizer: Tokenizer
+) -> None:
+    task = Tagging(TaggingSettings(constrained=False), labels)
+    gold = TaggedExample(tuple(WORDS[:4]), ("B-PER", "I-PER", "O", "B-LOC"), "dev, line 1")
+    task.check([gold])
+    encoded = split_of(task, [gold], tokenizer).encoded
+    found = task.decode([emitted(labels, said)], [gold], encoded)
+    assert task.metrics(found, [gold]) == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "accuracy": 1.0}
+    assert task.baselines([gold], [gold]).keys() >= {"majority"}
+    with pytest.raises(InputError, match="'B-ORG' does not occur"):
+        task.check([TaggedExample(("bano",), ("B-ORG",), "dev, line 2")])
+
+
 def test_confidence_with_a_crf_is_the_marginal_over_every_path(tokenizer: Tokenizer) -> None:
     """By brute force: the likelihoods of all paths, summed where a word has its tag."""
     task, model = tagger(tokenizer, crf=True)

@@ -20,6 +20,7 @@ from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetuning.labelled_data import shared_with_train
 from bertsmith.training.hardware import device_of
+from bertsmith.training.settings import check
 
 _EXAMPLES_AT_A_TIME = 4096  # bounds memory, and is enough to sort by length
 
@@ -105,12 +106,14 @@ class Predictor:
             return None, [f"no baselines, for {lost}. Name the training file with --train"]
         again = self.reading()  # reading settles columns, which are not to be settled in the task itself
         rows = known.rows(again, train) if known is not None and known.is_at(train) else again.read(train)
+        again.check(rows)
         return rows, shared_with_train(self.task, rows, examples, name, str(train))
 
     def reading(self, **columns: Any) -> Task[Any]:
-        """The task with other columns to read from."""
+        """The task with other columns to read from. Raises RecipeError for a name or value that is none."""
         given = {name: value for name, value in columns.items() if value is not None}
-        settings = self.task.settings.model_copy(update=given)
+        known = self.task.settings.model_dump()
+        settings = check(type(self.task.settings), known | given, "the given columns")
         state = self.task.state() | {"settings": settings.model_dump(mode="json")}
         return type(self.task).from_state(state, "the given columns")
 

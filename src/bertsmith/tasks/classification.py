@@ -7,7 +7,7 @@ E examples, C classes.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSetting
 from bertsmith.tasks.text_task import PooledHead, TextExample, as_text_or_pair
 from bertsmith.text.files.values import as_label
 
+_Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
 
 class ClassificationSettings(TaskSettings):
     """`class_weights`: auto weighs each class by the inverse of its frequency (mean 1), or a weight a label.
@@ -38,7 +40,9 @@ class ClassificationSettings(TaskSettings):
     more than leaving the text to someone else.
     """
 
-    class_weights: Literal["none", "auto"] | dict[str, float] = "none"
+    class_weights: Literal["none", "auto"] | dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = (
+        "none"
+    )
     coverage: float | None = Field(None, gt=0, le=1)
     error_cost: float | None = Field(None, gt=0, allow_inf_nan=False)
     abstain_cost: float | None = Field(None, ge=0, allow_inf_nan=False)
@@ -49,6 +53,11 @@ class ClassificationSettings(TaskSettings):
         if costs[0] != costs[1] or (all(costs) and self.coverage is not None):
             raise ValueError("expected coverage, or error_cost and abstain_cost together")
         return self
+
+    @property
+    def abstains(self) -> bool:
+        """Whether there is a rule by which to leave a text to someone else."""
+        return self.coverage is not None or self.error_cost is not None
 
     def threshold(self, confidence: npt.ArrayLike) -> float:
         """The lowest confidence to answer with, given dev's (E,); without a rule every text is answered.
@@ -156,7 +165,7 @@ class Classification(CalibratedTask):
             "confidence": round(float(probabilities[best]), 6),
             "probabilities": dict(zip(self.labels, np.round(probabilities, 6).tolist(), strict=True)),
         }
-        if self.confidence is not None and self.confidence.threshold > 0:
+        if self.confidence is not None and self.settings.abstains:
             prediction["abstain"] = bool(probabilities[best] < self.confidence.threshold)
         return prediction
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -29,7 +30,7 @@ from bertsmith.text.files.values import as_labels
 class MultiLabelSettings(TaskSettings):
     """`separator` divides labels that stand in one cell of a table; JSON and Parquet may hold lists."""
 
-    separator: str = ","
+    separator: str = Field(",", min_length=1)
 
 
 class MultiLabel(CalibratedTask):

@@ -59,7 +59,7 @@ class Regression(TextTask):
         """Mean and deviation of the scores."""
         numbers = np.array([example.label for example in train])
         self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
-        if self.deviation == 0:
+        if numbers.min() == numbers.max():  # whose deviation may be a rounding error
             raise InputError(
                 f"Every one of the {len(train):,} training texts has the score {self.mean:g}, from "
                 f"{train[0].where} on: there is nothing to learn. Is --label the right column?"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -70,6 +71,7 @@ class RetrievalLoss:
 
     def _among_own(self, similarities: Tensor, present: Tensor, targets: Sequence[Sought]) -> Tensor:
         if self.name == "margin":
+            present = present & to_device(~_known_answers(targets, similarities.shape[1]), present.device)
             return contrastive.triplet_margin(similarities, present, self.margin)
         taught = np.zeros(similarities.shape)
         for row, target in enumerate(targets):
@@ -79,3 +81,11 @@ class RetrievalLoss:
         if self.name == "kl":
             return contrastive.kl_divergence(self.scale * similarities, teacher, present)
         return contrastive.margin_mse(self.scale * similarities, teacher, present)
+
+
+def _known_answers(targets: Sequence[Sought], most: int) -> npt.NDArray[np.bool_]:
+    """(E, T - 1): which documents behind an example's first answer its query too."""
+    answers = np.zeros((len(targets), most), np.bool_)
+    for row, target in enumerate(targets):
+        answers[row, 1 : len(target.documents)] = np.isin(target.documents[1:], target.known)
+    return answers

@@ -4,22 +4,25 @@ sentence (Devlin et al. 2019, section 5.3; Lample et al. 2016).
 W words, C labels, R rows that the head reads: one a word.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bertsmith.arrays import Ints
 from bertsmith.data.batch import to_device
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
 from bertsmith.metrics.baselines import frequent_tags
 from bertsmith.metrics.calibration import probabilities_of
-from bertsmith.metrics.entities import are_entity_tags, entity_scores, spans_of_tags, to_iob2
+from bertsmith.metrics.entities import are_entity_tags, are_iob2_labels, entity_scores, spans_of_tags, to_iob2
 from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import Dropout
@@ -36,12 +39,21 @@ from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 class TaggingSettings(TaskSettings):
     """`crf` learns which tag follows which; without it, and with it, decoding allows legal sequences only.
+    With `constrained` false each word has its likeliest tag, for models of others: they may begin an entity
+    with I- (IOB1), which IOB2 forbids.
 
     `text` and `label` are the columns of words and tags. Long sentences are always read as windows, which
     overlap by `stride` or a quarter: cutting would leave words without a tag.
     """
 
     crf: bool = False
+    constrained: bool = True
+
+    @model_validator(mode="after")
+    def _crf_is_constrained(self) -> Self:
+        if self.crf and not self.constrained:
+            raise ValueError("a CRF decodes legal sequences only: leave constrained as it is")
+        return self
 
 
 class TaggingHead(Head):
@@ -115,9 +127,11 @@ class Tagging(Task[TaggedExample]):
         self.labels = tuple(sorted(tags, key=lambda tag: (tag != "O", tag[2:], tag)))
 
     def check(self, examples: Sequence[TaggedExample]) -> None:
+        known = {*self.labels, *self._expressed()}
         for example in examples:
             for tag in self._legal(example.tags or ()):
-                self.require_known(tag, example.where, "tag")
+                if tag not in known:
+                    self.require_known(tag, example.where, "tag")
 
     def warnings(self, examples: Sequence[TaggedExample]) -> list[str]:
         """Marked entities that had to be widened: the tags are not what was marked."""
@@ -155,7 +169,9 @@ class Tagging(Task[TaggedExample]):
                 made.append(Window(*join_segments(tokenizer, ids[start:end]), rows))
         target = None
         if example.tags is not None:
-            target = np.array([self.label_ids[tag] for tag in self._legal(example.tags)], np.int64)
+            numbers = [self.label_ids.get(tag, -1) for tag in self._legal(example.tags)]
+            # Of a scheme of others there is none to train on: only what the tags say is compared.
+            target = None if -1 in numbers else np.array(numbers, np.int64)
         return Encoded(tuple(made), target)
 
     def head(self, config: BertConfig) -> Head:
@@ -187,8 +203,7 @@ class Tagging(Task[TaggedExample]):
         emissions = torch.from_numpy(
             np.concatenate([output.reshape(-1, len(self.labels)) for output in outputs])
         )
-        scores = self._crf.scores() if self._crf is not None else legal_scores(self.labels)
-        paths = viterbi(emissions, lengths, scores).numpy()
+        paths = self._paths(emissions, lengths)
         if self._crf is not None:
             probabilities = self._crf.marginals(emissions, lengths).numpy()
         else:
@@ -207,7 +222,7 @@ class Tagging(Task[TaggedExample]):
         this alone.
         """
         gold = [self._legal(example.tags or ()) for example in examples]
-        guessed = [list(prediction["tags"]) for prediction in predictions]
+        guessed = [self._legal(prediction["tags"]) for prediction in predictions]
         pairs = [pair for tags, others in zip(gold, guessed, strict=True) for pair in zip(tags, others)]
         accuracy = sum(tag == other for tag, other in pairs) / max(len(pairs), 1)
         if not self.entity_tags:
@@ -218,7 +233,7 @@ class Tagging(Task[TaggedExample]):
     def details(self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]) -> Details:
         """Figures and confusion of entity labels, or of tags; the confidence of each word's tag."""
         gold = [self._legal(example.tags or ()) for example in examples]
-        tags = [prediction["tags"] for prediction in predictions]
+        tags = [self._legal(prediction["tags"]) for prediction in predictions]
         return tag_details(
             [example.words for example in examples],
             gold,
@@ -233,8 +248,8 @@ class Tagging(Task[TaggedExample]):
         """The most frequent tag for every word, and the most frequent tag of each word."""
         tags = [self._legal(example.tags or ()) for example in train]
         found = frequent_tags([e.words for e in train], tags, [e.words for e in dev])
-        counts = np.bincount([self.label_ids[tag] for each in tags for tag in each])
-        most = self.labels[int(counts.argmax())]
+        counts = Counter(tag for each in tags for tag in each)
+        most = min(counts, key=lambda tag: (-counts[tag], tag))
         return {
             "majority": [{"tags": [most] * len(example.words)} for example in dev],
             found.name: [{"tags": each} for each in found.predictions],
@@ -271,6 +286,20 @@ class Tagging(Task[TaggedExample]):
             }
             for span in found
         ]
+
+    def _paths(self, emissions: Tensor, lengths: tuple[int, ...]) -> Ints:
+        """(W, C) -> (W,) the tags' numbers."""
+        if not self.settings.constrained:
+            return emissions.argmax(1).numpy()
+        scores = self._crf.scores() if self._crf is not None else legal_scores(self.labels)
+        return viterbi(emissions, lengths, scores).numpy()
+
+    def _expressed(self) -> set[str]:
+        """IOB2 tags that labels of another scheme (IO, IOBES) say by other letters."""
+        if not self.entity_tags or are_iob2_labels(self.labels):
+            return set()
+        suffixes = {label[1:] for label in self.labels if label != "O"}
+        return {"O", *(letter + suffix for suffix in suffixes for letter in "BI")}
 
     def _legal(self, tags: Sequence[str]) -> list[str]:
         """Tags of entities in IOB2, whatever scheme they came in; others as they are."""

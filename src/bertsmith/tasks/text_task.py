@@ -22,7 +22,7 @@ from bertsmith.tasks.pooling import pool_examples
 from bertsmith.tasks.task import Head, Prediction, Task
 from bertsmith.text.files.columns import guess_columns, listed
 from bertsmith.text.files.values import as_text, shown
-from bertsmith.text.labelled.rows import read_column_names, read_rows
+from bertsmith.text.labelled.rows import LINES_HAVE, are_lines, read_column_names, read_rows
 from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 ID = "id"  # the column that is carried over to the predictions
@@ -82,6 +82,9 @@ class TextTask(Task[TextExample]):
             roles = {role: guessed[role] if column is None else column for role, column in roles.items()}
         if not labelled:
             del roles["label"]
+            single = roles["text_pair"] is None
+            if single and are_lines(path, format=settings.format, encoding=settings.encoding):
+                return {"text": LINES_HAVE[0]}  # whatever the column was called in training
         elif roles["label"] is None:
             raise InputError(
                 f"{path}: no column has a name that says it is the label. There are: "

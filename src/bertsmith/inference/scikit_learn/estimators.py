@@ -33,6 +33,7 @@ from bertsmith.tasks.text_task import TextExample
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, task_settings
 from bertsmith.training.finetuning.examples_in_memory import finetune_examples
+from bertsmith.training.hardware import device_of
 
 _FILES = "model_files"  # what a pickle has in place of the model
 
@@ -112,6 +113,7 @@ class _FinetunedEstimator(TextEstimator):
         model = finetune_examples(task, recipe, source, train, dev)
         completed = recipe.completed(model.config.hidden_size, -(-len(train) // recipe.batch_size))
         self.recipe_ = json.loads(completed.model_dump_json())
+        model = model.to(device_of("auto"))  # as a pickled copy will be
         self.predictor_ = Predictor(model, task, Tokenizer.load(source))
 
     def _recipe(self) -> FinetuneRecipe:
@@ -210,10 +212,11 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         texts, gold = as_texts(X), _targets(y)
         check_consistent_length(texts, gold)
         check_classification_targets(gold)
-        self.classes_ = np.unique(gold)
-        if len(self.classes_) < 2:
-            raise RefusedInput(f"y has one class only, {self.classes_[0]!r}: there is nothing to tell apart.")
+        classes = np.unique(gold)
+        if len(classes) < 2:
+            raise RefusedInput(f"y has one class only, {classes[0]!r}: there is nothing to tell apart.")
         self._train(texts, [str(each) for each in gold])
+        self.classes_ = classes  # of this model: a training that fails leaves the last one whole
         self._columns = [self.predictor_.task.label_ids[str(each)] for each in self.classes_]
         return self
 

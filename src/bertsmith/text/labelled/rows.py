@@ -128,6 +128,14 @@ def read_column_names(
     return names
 
 
+def are_lines(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> bool:
+    """Whether the rows are plain lines, whose one column needs no name."""
+    if format is not None or str(path) == "-":
+        return format == "lines"
+    with _opened(path, format, encoding) as table:
+        return table.format == "lines"
+
+
 def read_records(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> list[Record]:
     """Every JSON object of a .jsonl or .json file, whole, for data that is more than columns."""
     with _opened(path, format, encoding) as table:
