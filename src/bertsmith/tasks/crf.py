@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from bertsmith.arrays import Ints
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError, ModelError
 from bertsmith.metrics.entities import legal_transitions
@@ -72,6 +73,7 @@ class ConditionalRandomField(nn.Module):
         """Summed negative log-likelihood of the sentences, differentiable once; divide by what you count.
 
         emissions (W, C) and tags (W,) int64 of all words, sentences end to end; lengths in words, 0 allowed.
+        Tags on the host are counted without waiting for a GPU.
         Raises InputError for tags that are no legal path: their probability is 0. `to_iob2` makes them legal,
         also where a window cuts an entity in two.
         """
@@ -83,22 +85,29 @@ class ConditionalRandomField(nn.Module):
         log_partition: Tensor = _LogPartition.apply(  # type: ignore[no-untyped-call]
             emissions, *self.scores(), steps
         )
-        return log_partition - self._score(emissions, tags, steps)
+        return log_partition - self._score(emissions, tags, lengths)
 
-    def _score(self, emissions: Tensor, tags: Tensor, steps: "_Steps") -> Tensor:
-        """Of the given paths, summed: what occurs, counted, times its score."""
+    def _score(self, emissions: Tensor, tags: Tensor, lengths: tuple[int, ...]) -> Tensor:
+        """Of the given paths, summed: what occurs, counted on the host, times its score."""
+        path = tags.cpu().numpy()
+        ends = np.cumsum([length for length in lengths if length], dtype=np.int64)
+        firsts = np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)]
+        followers = np.delete(np.arange(len(path)), firsts)
         count = len(self.labels)
-        starts = tags[steps.firsts].bincount(minlength=count)
-        ends = tags[steps.lasts].bincount(minlength=count)
-        pairs = tags[steps.followers - 1] * count + tags[steps.followers]
-        pairs = pairs.bincount(minlength=count * count).view(count, count)
+        starts, stops = (np.bincount(path[rows], minlength=count) for rows in (firsts, ends - 1))
+        pairs = np.bincount(path[followers - 1] * count + path[followers], minlength=count * count)
+        pairs = pairs.reshape(count, count)
         self._refuse_illegal(starts, pairs)
-        of_words = emissions.gather(1, tags.unsqueeze(1)).sum()
-        of_borders = (starts * self.start).sum() + (ends * self.end).sum()
-        return of_words + of_borders + (pairs * self.transitions).sum()
+        device = emissions.device
+        of_words = emissions.gather(1, to_device(path, device).unsqueeze(1)).sum()
+        of_borders = (to_device(starts, device) * self.start).sum() + (
+            to_device(stops, device) * self.end
+        ).sum()
+        return of_words + of_borders + (to_device(pairs, device) * self.transitions).sum()
 
-    def _refuse_illegal(self, starts: Tensor, pairs: Tensor) -> None:
-        illegal = torch.cat([(starts * ~self.legal_start).unsqueeze(0), pairs * ~self.legal_pairs]).nonzero()
+    def _refuse_illegal(self, starts: Ints, pairs: Ints) -> None:
+        legal_start, legal_pairs = legal_transitions(self.labels)
+        illegal = np.argwhere(np.concatenate([(starts * ~legal_start)[None], pairs * ~legal_pairs]))
         if len(illegal):
             before, after = illegal[0].tolist()
             place = f"after {self.labels[before - 1]}" if before else "at the start of a sentence"

@@ -183,10 +183,11 @@ class Tagging(Task[TaggedExample]):
 
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
         """Cross-entropy of each word, or the CRF's negative log-likelihood."""
-        gold = to_device(np.concatenate(targets), outputs.device)
+        gold = np.concatenate(targets)
         if self._crf is not None:
-            return self._crf.loss(outputs.float(), gold, tuple(len(target) for target in targets))
-        return F.cross_entropy(outputs.float(), gold, reduction="sum")
+            lengths = tuple(len(target) for target in targets)
+            return self._crf.loss(outputs.float(), torch.from_numpy(gold), lengths)
+        return F.cross_entropy(outputs.float(), to_device(gold, outputs.device), reduction="sum")
 
     def count(self, targets: Sequence[Any]) -> float:
         """Words."""
