@@ -98,10 +98,10 @@ def _their_sentences(texts: Sequence[str]) -> Any:
 def _of_words(rows: int, dev_rows: int | None) -> tuple[dict[str, float], float]:
     """Entity F1 by the name of the features, and the seconds of computing them."""
     from bertsmith.metrics.entities import entity_scores
-    from bertsmith.tasks.tagging import Classification
+    from bertsmith.tasks.tagging import Tagging
 
     data = DATA_SETS["conll"]
-    task = Classification(Classification.Settings(**data.columns))
+    task = Tagging(Tagging.Settings(**data.columns))
     train, dev = _read(task, data, rows, dev_rows)
     gold = np.array([tag for example in [*train, *dev] for tag in example.tags])
     cut = sum(len(example.tags) for example in train)
