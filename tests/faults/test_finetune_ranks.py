@@ -3,7 +3,9 @@ epoch's last batch has too few rows.
 """
 
 import json
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tiny_run import WORDS
 from torch.testing import assert_close
 
 from bertsmith.files import read_json
+from bertsmith.training.finetuning.best import Best
 from bertsmith.training.log import RunLog
 
 RUN = (
@@ -34,6 +37,7 @@ OTHERS = list(WAYS)[1:]
 STEPS = {"classification": 10, "retrieval": 6}
 
 Runs = Callable[[str, str], Path]
+Given = Callable[..., dict[str, Any]]
 each_task = pytest.mark.parametrize("task", STEPS)
 each_way = pytest.mark.parametrize("way", OTHERS)
 
@@ -64,6 +68,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return trained
 
 
+@pytest.fixture
+def labelled(tmp_path: Path) -> Given:
+    """A run of classification over few rows in the folder of that name, with more settings."""
+    model = tiny_model(tmp_path / "encoder", WORDS, dropout=0)
+    files = {name: write_labelled(tmp_path / f"{name}.jsonl", WORDS, 16) for name in ("train", "dev")}
+
+    def given(out: str, *more: str) -> dict[str, Any]:
+        paths = {"model": model, **files, "out": tmp_path / out}
+        named = {name: str(path) for name, path in paths.items()}
+        return {"task": "classification", "changes": ["batch_size=8", *RUN[3:], *more], **named}
+
+    return given
+
+
 @each_task
 @each_way
 def test_losses_and_gradients_are_those_of_one_process(runs: Runs, task: str, way: str) -> None:
@@ -85,6 +103,26 @@ def test_the_model_and_its_figures_are_those_of_one_process(runs: Runs, task: st
     found = (read_json(runs(task, each) / "results.json") for each in ("alone", way))
     one, many = (results["evaluations"]["dev"]["model"] for results in found)
     assert many == pytest.approx(one, abs=1e-6)
+
+
+def test_the_best_weights_are_read_when_they_stand(labelled: Given) -> None:
+    """Whoever did not write them would be there first. The second start finds the restart finished."""
+    for out in ("run", "run"):
+        finish_finetuning(labelled(out, "epochs=1"), SlowBest(), ranks=2)
+
+
+@dataclass(frozen=True)
+class SlowBest:
+    """Writing the best weights takes a second."""
+
+    def install(self) -> None:
+        write = Best._write_weights
+
+        def slowly(*arguments: Any) -> None:
+            time.sleep(1)
+            write(*arguments)
+
+        Best._write_weights = slowly
 
 
 def write_triplets(path: Path, words: list[str], count: int) -> Path:

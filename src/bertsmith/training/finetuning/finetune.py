@@ -82,6 +82,9 @@ def _run(
     restarts: list[Restart] = []
     for number in range(1, recipe.restarts + 1):
         restarts.append(_train_once(recipe, bench, number, out, resume, console))
+        # Until here a rank may still read the checkpoint that is now removed; after it all read the best
+        # weights, which the first one alone wrote, maybe a moment ago.
+        wait()
         if first:
             _keep_best_only(out, restarts)
     adapter = out / "adapter" if recipe.lora.rank and first else None
