@@ -74,6 +74,7 @@ def _run(
     recipe: Recipe, out: Path, resume: bool, machine: Machine, hardware: Hardware, console: Console | None
 ) -> PretrainingResult:
     keep_memory()
+    wait()  # a rank that comes late must not find the run that the first one is about to begin
     first = machine.ranks.is_first
     inputs = open_inputs(recipe, out, machine, hardware, console if first else None)
     if first:

@@ -77,6 +77,7 @@ def _run(
     recipe = recipe.completed(bench.width, bench.steps_per_epoch(recipe))
     first, hashes = machine.ranks.is_first, data_hashes(recipe)
     require_same_data(out, hashes)
+    wait()  # a rank that comes late must not find the run that the first one is about to begin
     if first:
         begin_folder(recipe, out, hashes)
     restarts: list[Restart] = []

@@ -1,0 +1,54 @@
+"""Who looks whether a folder holds a run, and when the first file of a new one may be written."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bertsmith.training import pretrain
+from bertsmith.training.distributed import Ranks
+from bertsmith.training.finetuning import finetune
+
+
+class Stopped(Exception):
+    """The first file would be written now."""
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was waited for, and then the function that writes first."""
+    happened: list[str] = []
+
+    def writes(name: str) -> Any:
+        def write(*_: object) -> None:
+            happened.append(name)
+            raise Stopped
+
+        return write
+
+    for module, name in ((pretrain, "open_inputs"), (finetune, "begin_folder")):
+        monkeypatch.setattr(module, "wait", lambda: happened.append("wait"))
+        monkeypatch.setattr(module, name, writes(name))
+    return happened
+
+
+def test_all_ranks_have_looked_before_pretraining_writes(events: list[str]) -> None:
+    """The token store is its first file."""
+    machine: Any = SimpleNamespace(ranks=Ranks(0, 2))
+    with pytest.raises(Stopped):
+        pretrain._run(*([None] * 3), machine, *([None] * 2))
+    assert events == ["wait", "open_inputs"]
+
+
+def test_all_ranks_have_looked_before_finetuning_writes(
+    events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe: Any = SimpleNamespace(completed=lambda *_: recipe, resolved=lambda *_: None, seed=0)
+    bench = SimpleNamespace(width=16, steps_per_epoch=lambda _: 3)
+    machine: Any = SimpleNamespace(ranks=Ranks(0, 2))
+    monkeypatch.setattr(finetune, "Workbench", SimpleNamespace(open=lambda *_: bench))
+    monkeypatch.setattr(finetune, "data_hashes", lambda _: {})
+    with pytest.raises(Stopped):
+        finetune._run(recipe, tmp_path, False, machine, None)
+    assert events == ["wait", "begin_folder"]
