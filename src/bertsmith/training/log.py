@@ -9,7 +9,8 @@ One JSON object a line, each with `kind` and `step`, in the order in which thing
     evaluation   elapsed, tokens, and on held-out text mlm_loss, mlm_perplexity, mlm_accuracy, nsp_accuracy,
                  or the metrics of the task that is fine-tuned
     phase        sequence_length, from this step on
-    checkpoint   stands on disk
+    checkpoint   one of this step is being written beside the training; it stands a little later, at
+                 the latest before the next such line
     warning      message
     end          elapsed, reason
 
