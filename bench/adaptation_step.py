@@ -56,7 +56,7 @@ def main() -> None:
         "dropout 0.1: forward, backward, AdamW. Medians of interleaved rounds, one thread, processor time.",
         "By operations: the layers' forward products once and, for trained layers, twice more.",
     ]
-    report("adaptation-step", "A step with parts frozen", "python bench/adaptation_step.py", rows, notes)
+    report("adaptation-step", "A step with parts frozen", rows, notes)
 
 
 class Step:

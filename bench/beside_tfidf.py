@@ -11,13 +11,10 @@ runs/bench/beside_tfidf/; --again repeats them.
 """
 
 import argparse
-import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from harness import report, serve
-from labelled import MODEL, asked_rows, fewer, part, quiet, run_once
+from labelled import fewer, finetune_in, quiet, run_folder, run_once, when_run
 
 _ALWAYS = {"optimizer.weight_decay": 0.01, "optimizer.warmup": 0.1}
 _RUNS: dict[str, dict[str, Any]] = {
@@ -54,17 +51,15 @@ def main() -> None:
     if options.worker:
         serve(quiet(_train))
         return
-    quick = part(options.rows, options.test_rows)
-    rows, notes = [], []
+    rows, notes, answers = [], [], []
     for name in options.data:
         request = {"name": name, "rows": options.rows, "test_rows": options.test_rows}
         request["settings"] = _ALWAYS | _RUNS[name]["settings"]
-        results = run_once(__file__, "ours", f"{name}{quick}", request, options.again)
+        results = run_once(__file__, "ours", name, request, options.again)
+        answers.append(results)
         rows += _rows(name, results)
         notes.append(_note(name, results))
-    command = f"python bench/beside_tfidf.py --data {' '.join(options.data)}"
-    command += asked_rows(options.rows, options.test_rows).replace("--dev-rows", "--test-rows")
-    report(f"beside-tfidf{quick}", "Beside TF-IDF and logistic regression", command, rows, notes)
+    report("beside-tfidf", "Beside TF-IDF and logistic regression", rows, [*notes, when_run(answers)])
 
 
 def _rows(name: str, results: dict[str, Any]) -> list[dict[str, Any]]:
@@ -92,17 +87,11 @@ def _note(name: str, results: dict[str, Any]) -> str:
 
 def _train(request: dict[str, Any]) -> dict[str, Any]:
     """results.json of one run, and the settings it was asked for."""
-    from bertsmith.training.finetuning.finetune import finetune
-
     run, settings = _RUNS[request["name"]], request["settings"]
     limits = {"train": request["rows"], "test": request["test_rows"]}
-    with tempfile.TemporaryDirectory() as folder:
-        files = {which: str(fewer(name, limits[which], Path(folder))) for which, name in run["files"].items()}
-        overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-        out = Path(folder) / "run"
-        finetune(run["task"], *overrides, model=MODEL, out=str(out), **files)
-        results: dict[str, Any] = json.loads((out / "results.json").read_text())
-    return results | {"asked": settings}
+    with run_folder(__file__, "ours", request) as folder:
+        files = {which: str(fewer(name, limits[which], folder)) for which, name in run["files"].items()}
+        return finetune_in(folder / "run", run["task"], settings, **files) | {"asked": settings}
 
 
 if __name__ == "__main__":

@@ -44,12 +44,10 @@ def main() -> None:
     size = sum(tensor.nbytes for part in (state.weights, state.optimizer) for tensor in part.values())
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         rounds = [_round(state, size, Path(folder)) for _ in range(options.rounds + 1)][1:]
-    command = f"python bench/checkpoint.py --size {options.size} --rounds {options.rounds}"
     written = [each["the same bytes"] for each in rounds]
     report(
         "checkpoint",
         f"Checkpoints of BERT-{options.size}: {size / 1e9:.2f} GB",
-        command,
         [_row(name, [each[name] for each in rounds], written) for name in rounds[0]],
         ["Seconds: medians. 'times': of writing the same bytes, round by round."],
     )

@@ -20,6 +20,8 @@ from harness import report
 
 _WIKIPEDIA = Path(__file__).parents[2] / "shared" / "data" / "wikipedia_2014"
 
+_LAST = 20  # lines of what a command that failed said
+
 
 def main() -> None:
     """Parses and runs the three commands."""
@@ -37,7 +39,6 @@ def main() -> None:
     report(
         "corpus",
         "Raw text to token store",
-        "python bench/corpus.py",
         [
             {"command": command, "seconds": f"{seconds:.1f}", "peak MB": peak // 10**6}
             for command, seconds, peak in rows
@@ -47,20 +48,20 @@ def main() -> None:
 
 
 def measure(command: str, *arguments: str) -> tuple[float, int]:
-    """Seconds and peak bytes of a `bertsmith` command. Ends when it fails."""
-    started = time.monotonic()
-    process = psutil.Popen(
-        [sys.executable, "-m", "bertsmith", *command.split(), *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    peak = 0
-    while process.poll() is None:
-        peak = max(peak, _resident(process))
-        time.sleep(0.05)
-    if process.returncode:
-        raise SystemExit(f"bertsmith {command} failed with status {process.returncode}")
-    return time.monotonic() - started, peak
+    """Seconds and peak bytes of a `bertsmith` command. Ends when it fails, with what it said last."""
+    started, peak = time.monotonic(), 0
+    full = [sys.executable, "-m", "bertsmith", *command.split(), *arguments]
+    with tempfile.TemporaryFile() as said:
+        process = psutil.Popen(full, stdout=subprocess.DEVNULL, stderr=said)
+        while process.poll() is None:
+            peak = max(peak, _resident(process))
+            time.sleep(0.05)
+        seconds = time.monotonic() - started
+        if process.returncode:
+            said.seek(0)
+            last = "\n".join(said.read().decode(errors="replace").splitlines()[-_LAST:])
+            raise SystemExit(f"bertsmith {command} failed with status {process.returncode}:\n{last}")
+    return seconds, peak
 
 
 def _resident(process: psutil.Process) -> int:

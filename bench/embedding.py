@@ -39,15 +39,14 @@ NAMES = {
     "onnx-int8": "sentence-transformers, ONNX int8",
 }
 Embed = Callable[[Sequence[str]], Any]
-_FULL = {"texts": 2000, "rounds": 5, "threads": 2}
 
 
 def main() -> None:
     """Parses, and is either the parent or a worker."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--texts", type=int, default=_FULL["texts"])
-    parser.add_argument("--rounds", type=int, default=_FULL["rounds"])
-    parser.add_argument("--threads", type=int, default=_FULL["threads"])
+    parser.add_argument("--texts", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--onnx-python", default=sys.executable)
     parser.add_argument("--model", help="MiniLM's folder, for environments without Bertsmith")
@@ -71,12 +70,7 @@ def main() -> None:
     rows += [
         {**dict.fromkeys(rows[0], ""), "side": NAMES[side], "texts/s": "not installed"} for side in missing
     ]
-    quick = "" if vars(options).items() >= _FULL.items() else "_part"
-    command = f"python bench/embedding.py --texts {options.texts} --rounds {options.rounds}"
-    command += "" if options.threads == _FULL["threads"] else f" --threads {options.threads}"
-    report(
-        f"embedding{quick}", "Embedding", command, rows, [" ".join((__doc__ or "").split("\n\n")[2].split())]
-    )
+    report("embedding", "Embedding", rows, [" ".join((__doc__ or "").split("\n\n")[2].split())])
 
 
 def _row(side: str, answers: Mapping[str, Any], vectors: Mapping[str, Any], tokens: int) -> dict[str, Any]:

@@ -19,17 +19,16 @@ from typing import Any
 import numpy as np
 
 from harness import report
-from labelled import DATA_SETS, MODEL, fewer, part
+from labelled import DATA_SETS, MODEL, fewer
 
-_SENTENCES, _TAGGED = 20_000, 5_000  # fewer are a quick look
 Layers = dict[str, Any]  # name -> (E, D)
 
 
 def main() -> None:
     """Parses, and makes both columns."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sentences", type=int, default=_SENTENCES)
-    parser.add_argument("--tagged", type=int, default=_TAGGED)
+    parser.add_argument("--sentences", type=int, default=20_000)
+    parser.add_argument("--tagged", type=int, default=5_000)
     parser.add_argument("--dev-rows", type=int)
     options = parser.parse_args()
     sentences, sentence_seconds = _of_sentences(options.sentences, options.dev_rows)
@@ -47,11 +46,7 @@ def main() -> None:
         f"Trained on {options.sentences:,} sentences and {options.tagged:,} tagged ones, measured on dev.",
         f"Computing the features of SST-2 took: {times}; of CoNLL-2003: {word_seconds:.0f} s.",
     ]
-    command = f"python bench/features.py --sentences {options.sentences} --tagged {options.tagged}"
-    command += f" --dev-rows {options.dev_rows}" if options.dev_rows else ""
-    few = options.sentences < _SENTENCES or options.tagged < _TAGGED
-    quick = part(options.tagged if few else None, options.dev_rows)
-    report(f"features{quick}", "What a frozen encoder's layers know", command, rows, notes)
+    report("features", "What a frozen encoder's layers know", rows, notes)
 
 
 # -- sentences -----------------------------------------------------------------------------------------------

@@ -13,22 +13,32 @@ one run after the other:
     crf            the same settings with a CRF, for tags
     recommended    the defaults; for tags with a CRF
 
-A finished run is kept under runs/bench/finetuning/, so that an interrupted table goes on; --again repeats
-them. --rows and --dev-rows take a part of the data, for a quick look. --speed is finetuning_step.py.
+A finished run is kept under runs/bench/finetuning/, so that an interrupted table goes on, as a run of ours
+does from its last checkpoint; --again repeats them. --rows and --dev-rows take a part of the data, to have a
+quick look. --speed is finetuning_step.py.
 """
 
 import argparse
 import contextlib
 import itertools
 import statistics
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import finetuning_step
 from harness import report, serve
-from labelled import DATA_SETS, Labelled, asked_rows, fewer, mean_and_error, part, quiet, run_once, train_ours
+from labelled import (
+    DATA_SETS,
+    Labelled,
+    fewer,
+    mean_and_error,
+    quiet,
+    run_folder,
+    run_once,
+    train_ours,
+    when_run,
+)
 
 _MANY = 8  # seeds make a distribution
 _SIDES = ("ours", "crf", "recommended", "transformers")
@@ -89,7 +99,7 @@ def _table(options: argparse.Namespace) -> None:
             if side == "crf" and DATA_SETS[name].task != "tagging":
                 continue
             runs.setdefault((name, side), []).append(_run(name, side, seed, options))
-            _write(runs, options)
+            _write(runs)
 
 
 def _run(name: str, side: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -102,22 +112,20 @@ def _run(name: str, side: str, seed: int, options: argparse.Namespace) -> dict[s
         "settings": settings_of(side, name),
     }
     worker = "transformers" if side == "transformers" else "ours"
-    return run_once(__file__, worker, f"{name}-{side}-{seed}{_part(options)}", request, options.again)
+    return run_once(__file__, worker, f"{name}-{side}-{seed}", request, options.again)
 
 
-def _write(runs: dict[tuple[str, str], list[dict[str, Any]]], options: argparse.Namespace) -> None:
+def _write(runs: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
     rows = [_row(name, side, answers) for (name, side), answers in sorted(runs.items(), key=_in_order)]
-    command = "python bench/finetuning.py"
-    command += f" --tasks {' '.join(options.tasks)} --side {' '.join(options.side)} --seeds {options.seeds}"
-    command += asked_rows(options.rows, options.dev_rows)
     notes = [
         "Mean over seeds and its standard error, in percent. 'best epoch' is chosen by dev itself, and so "
         "flattered; 'last epoch' is what the settings give.",
-        "Seconds: the median over seeds, from the first step to the last, evaluations left out.",
+        "Seconds: the median over seeds, from the first step to the last, evaluations left out. "
+        + when_run(itertools.chain.from_iterable(runs.values())),
         *(f"{name}, {side}: {_plain(_asked(name, side, answers))}" for (name, side), answers in runs.items()),
         *(_spread(name, side, answers) for (name, side), answers in runs.items() if len(answers) >= _MANY),
     ]
-    report(f"finetuning{_part(options)}", "Fine-tuning beside transformers' Trainer", command, rows, notes)
+    report("finetuning", "Fine-tuning beside transformers' Trainer", rows, notes)
 
 
 def _spread(name: str, side: str, answers: list[dict[str, Any]]) -> str:
@@ -164,10 +172,6 @@ def _row(name: str, side: str, answers: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _part(options: argparse.Namespace) -> str:
-    return part(options.rows, options.dev_rows)
-
-
 def _plain(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name.removeprefix('optimizer.')} {value}" for name, value in settings.items())
 
@@ -176,21 +180,21 @@ def _plain(settings: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _files(request: dict[str, Any]) -> Iterator[tuple[Labelled, Path, Path]]:
+def _files(side: str, request: dict[str, Any]) -> Iterator[tuple[Labelled, Path, Path, Path]]:
+    """The data set, its files, and the folder of the run."""
     data = DATA_SETS[request["name"]]
-    with tempfile.TemporaryDirectory() as folder:
-        train = fewer(data.train, request["rows"], Path(folder))
-        yield data, train, fewer(data.dev, request["dev_rows"], Path(folder))
+    with run_folder(__file__, side, request) as folder:
+        train = fewer(data.train, request["rows"], folder)
+        yield data, train, fewer(data.dev, request["dev_rows"], folder), folder
 
 
 class _Ours:
     """`bertsmith finetune`."""
 
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
-        with _files(request) as (data, train, dev):
-            answer = train_ours(
-                data.task, train, dev, data.columns | request["settings"], seed=request["seed"]
-            )
+        with _files("ours", request) as (data, train, dev, folder):
+            settings = data.columns | request["settings"]
+            answer = train_ours(data.task, train, dev, folder / "run", settings, request["seed"])
         results = answer.pop("results")
         majority = next(iter(results["evaluations"]["dev"]["baselines"].values()))
         del answer["found"]
@@ -205,7 +209,7 @@ class _Transformers:
         from trainer import fit, load_model, load_tokenizer
         from trainer_tasks import USUAL
 
-        with _files(request) as (data, train_file, dev_file):
+        with _files("transformers", request) as (data, train_file, dev_file, _):
             kind = find_task(data.task)
             task = kind(kind.Settings(**data.columns))  # it reads the files, and does no more than that
             train, dev = task.read(train_file), task.read(dev_file)

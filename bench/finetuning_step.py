@@ -55,9 +55,8 @@ def compare(rounds: int, steps: int, data: Sequence[str] = tuple(_NAMES), *, wri
         f"{rounds} rounds of {steps} steps on each side in turn, the same sentences on both, after a round "
         "that is not counted; medians. MiniLM weights, dropout as in the checkpoint, gradients clipped at 1."
     ]
-    command = f"python bench/finetuning_step.py --rounds {rounds} --steps {steps} --data {' '.join(data)}"
     title = "Steps of fine-tuning beside transformers' Trainer"
-    report("finetuning-step", title, command, rows, notes, write=write)
+    report("finetuning-step", title, rows, notes, write=write)
 
 
 def _row(name: str, rounds: int, steps: int) -> dict[str, Any]:

@@ -78,14 +78,20 @@ def main() -> None:
         return
     if options.quick:
         options.rounds = options.steps = 1
-    found = [growth for axis in options.axes for growth in _measured(axis, options)]
-    command = f"python bench/growth.py --axes {' '.join(options.axes)} --rounds {options.rounds}"
+    found: list[Growth] = []
+    for axis in options.axes:
+        found += _measured(axis, options)
+        _write(found, write=not options.quick)
+
+
+def _write(found: Sequence[Growth], *, write: bool) -> None:
+    """What is known so far: the axes take hours."""
     notes = [" ".join(part.split()) for part in (__doc__ or "").split("\n\n")[2:]]
-    if not options.quick:
+    if write:
         picture = result_path("growth").with_suffix(".svg")
         picture.write_text(growth_plot.draw(found), encoding="utf-8")
         notes.insert(0, f"![the same as curves]({picture.name})")
-    report("growth", "How time and memory grow", command, map(_row, found), notes, write=not options.quick)
+    report("growth", "How time and memory grow", map(_row, found), notes, write=write)
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:

@@ -7,6 +7,8 @@ and as a Markdown table under bench/results/.
 import json
 import os
 import platform
+import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -14,9 +16,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+NO_DATA = 3  # the status of a script that can't run without ../shared/data: `make bench` goes by it
 RESULTS = Path(__file__).parent / "results"
+_LONGEST = 100  # characters of a file's name that say what was asked for
 
 
 class Worker:
@@ -34,7 +38,10 @@ class Worker:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the worker ended with status {self._process.wait()}")
+            status = self._process.wait()
+            if status == NO_DATA:
+                raise SystemExit(NO_DATA)
+            raise RuntimeError(f"the worker ended with status {status}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -49,6 +56,12 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """The worker's end: answers requests until there are no more."""
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), flush=True)
+
+
+def end_without(name: str) -> NoReturn:
+    """Ends a script that needs this file or folder of ../shared/data, which is not part of the repository."""
+    print(f"This needs ../shared/data/{name} beside the repository, which is not there.", file=sys.stderr)
+    raise SystemExit(NO_DATA)
 
 
 def interleave(sides: Mapping[str, Worker], rounds: int, **request: Any) -> dict[str, list[dict[str, Any]]]:
@@ -102,18 +115,20 @@ def hardware_name() -> str:
 def report(
     name: str,
     title: str,
-    command: str,
     rows: Iterable[Mapping[str, Any]],
     notes: Sequence[str] = (),
     *,
     write: bool = True,
 ) -> None:
-    """Prints a Markdown table and writes it, and its JSON, under bench/results/; a quick look only prints."""
+    """Prints a Markdown table and writes it, and its JSON, under bench/results/; a quick look only prints.
+
+    The command beside the table is the one that this process was started by.
+    """
     rows = list(rows)
     columns = list(rows[0])
     facts = environment()
     stated = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "load")
-    lines = [f"# {title}", "", f"`{command}` · {stated}", ""]
+    lines = [f"# {title}", "", f"`{_command()}` · {stated}", ""]
     lines += ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     lines += ["| " + " | ".join(str(row[column]) for column in columns) + " |" for row in rows]
     lines += ["", *(f"- {note}" for note in notes)]
@@ -129,9 +144,23 @@ def report(
 
 
 def result_path(name: str) -> Path:
-    """Where a script's results of this month and machine go, without the ending."""
+    """Where a script's results of this month and machine go, without the ending.
+
+    What was asked for is part of the name, so that a narrower run leaves the whole table alone.
+    """
     RESULTS.mkdir(exist_ok=True)
-    return RESULTS / f"{name}_{hardware_name()}_{time.strftime('%Y-%m')}"
+    asked = re.sub(r"[^\w.]+", "-", " ".join(each for each in _arguments() if each != "--again")).strip("-")
+    parts = [name, asked[:_LONGEST], hardware_name(), time.strftime("%Y-%m")]
+    return RESULTS / "_".join(part for part in parts if part)
+
+
+def _command() -> str:
+    return shlex.join(["python", f"bench/{Path(sys.argv[0]).name}", *_arguments()])
+
+
+def _arguments() -> list[str]:
+    """The command line's; of an absolute path, which means nothing elsewhere, the last part."""
+    return [Path(each).name if Path(each).is_absolute() else each for each in sys.argv[1:]]
 
 
 def _processor() -> str:

@@ -4,19 +4,21 @@ The data is not part of this repository; a script that doesn't find it says what
 """
 
 import contextlib
+import hashlib
 import itertools
 import json
 import random
+import shutil
 import statistics
 import sys
-import tempfile
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness import Worker
+from harness import Worker, end_without
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 KEPT = Path(__file__).parents[1] / "runs" / "bench"
@@ -64,7 +66,7 @@ def find(name: str) -> Path:
     """A file below ../shared/data, or the end of the script with a sentence."""
     path = DATA / name
     if not path.is_file():
-        raise SystemExit(f"This needs ../shared/data/{name} beside the repository, which is not there.")
+        end_without(name)
     return path
 
 
@@ -103,57 +105,103 @@ def fewer_questions(squad: dict[str, Any], rows: int, seed: int = 0) -> dict[str
 def run_once(script: str, side: str, name: str, request: dict[str, Any], again: bool) -> dict[str, Any]:
     """A worker's answer to one request, in a process of its own; or what was kept of the same run.
 
-    Tables of many runs take hours, and so go on where they were interrupted.
+    Tables of many runs take hours, and so go on where they were interrupted. What is kept counts where
+    threads and torch are those that a run would have now.
     """
-    kept = KEPT / Path(script).stem / f"{name}.json"
-    if kept.exists() and not again:
+    import torch
+
+    from bertsmith.files import write_json
+
+    kept = _kept_file(script, name, request)
+    conditions = {"request": request, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    if again:
+        shutil.rmtree(_folder_of(script, side, request), ignore_errors=True)
+    elif kept.exists():
         found: dict[str, Any] = json.loads(kept.read_text())
-        if found["request"] == request:
+        if conditions.items() <= found.items():
             return found
     worker = Worker(script, side)
-    answer = {"request": request} | worker.ask(**request)
+    answer = worker.ask(**request)
     worker.close()
+    answer = conditions | {"date": datetime.now(UTC).strftime("%Y-%m-%d")} | answer
     kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(answer, indent=1) + "\n")
+    write_json(kept, answer)
     return answer
+
+
+def _kept_file(script: str, name: str, request: dict[str, Any]) -> Path:
+    """Under its name, or beside a run of that name that was asked for otherwise, which stays."""
+    usual = KEPT / Path(script).stem / f"{name}.json"
+    if not usual.exists() or json.loads(usual.read_text())["request"] == request:
+        return usual
+    return usual.with_stem(f"{name}-{_digest(request)}")
+
+
+@contextlib.contextmanager
+def run_folder(script: str, side: str, request: dict[str, Any]) -> Iterator[Path]:
+    """For a run and its files, the same for the same request: a run of hours goes on where it was
+    interrupted. It goes away when the run is through.
+    """
+    folder = _folder_of(script, side, request)
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def _folder_of(script: str, side: str, request: dict[str, Any]) -> Path:
+    return KEPT / Path(script).stem / f"{side}-{_digest(request)}"
+
+
+def _digest(request: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def when_run(answers: Iterable[dict[str, Any]]) -> str:
+    """A note for a table: 'Runs of 2026-11-21 to 2026-11-22, 1 thread each.'"""
+    found = list(answers)
+    dates, threads = sorted({answer["date"] for answer in found}), found[0]["threads"]
+    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return f"Runs of {days}, {threads} thread{'' if threads == 1 else 's'} each."
+
+
+def finetune_in(out: Path, task: str, settings: dict[str, Any], **given: Any) -> dict[str, Any]:
+    """`bertsmith finetune` on MiniLM by Python, or the rest of it where it was interrupted in `out`. Settings
+    have the command line's dotted names. Returns results.json.
+    """
+    from bertsmith.training.finetuning.finetune import finetune
+
+    overrides = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+    resume = (out / "recipe.toml").exists()
+    finetune(task, *overrides, model=MODEL, out=str(out), resume=resume, **given)
+    results: dict[str, Any] = json.loads((out / "results.json").read_text())
+    return results
 
 
 def train_ours(
     task: str,
     train: Path,
     dev: Path,
+    out: Path,
     settings: dict[str, Any],
     seed: int,
     test: Path | None = None,
     look: Callable[[Path], Any] = lambda run: None,
 ) -> dict[str, Any]:
-    """`bertsmith finetune` by Python. Settings have the command line's dotted names.
+    """A run of ours in `out`.
 
     Returns the metrics on dev after every epoch, the seconds of all steps, the median of one, real tokens
     and what share of the weights was trained; results.json; and what `look` finds in the run's folder.
     """
-    from bertsmith.training.finetuning.finetune import finetune
-
-    overrides = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        finetune(
-            task,
-            *overrides,
-            model=MODEL,
-            train=str(train),
-            dev=str(dev),
-            test=str(test) if test else None,
-            out=str(out),
-            seed=seed,
-        )
-        results = json.loads((out / "results.json").read_text())
-        recipe = tomllib.loads((out / "recipe.toml").read_text())
-        return _timing(out / "restarts" / "1", recipe) | {"results": results, "found": look(out)}
+    files = {"train": str(train), "dev": str(dev), "test": str(test) if test else None}
+    results = finetune_in(out, task, settings, seed=seed, **files)
+    recipe = tomllib.loads((out / "recipe.toml").read_text())
+    return _timing(out / "restarts" / "1", recipe) | {"results": results, "found": look(out)}
 
 
 def _timing(run: Path, recipe: dict[str, Any]) -> dict[str, Any]:
-    """From the log. Evaluations and checkpoints, which stand between two steps, are left out."""
+    """From the log. What stands between two steps is left out: evaluations, checkpoints, and the start of a
+    process that went on with the run.
+    """
     from bertsmith.training.log import RunLog, task_metrics
 
     records = RunLog.read(run)
@@ -177,17 +225,6 @@ def _timing(run: Path, recipe: dict[str, Any]) -> dict[str, Any]:
         },
         "trained": records[0]["machine"].get("trained", "100.0% trained").removesuffix(" trained"),
     }
-
-
-def part(rows: int | None, dev_rows: int | None) -> str:
-    """A quick look at a part of the data has another name than the table, and so leaves it alone."""
-    return "" if rows is None and dev_rows is None else "-part"
-
-
-def asked_rows(rows: int | None, dev_rows: int | None) -> str:
-    """The same for the command."""
-    given = {"--rows": rows, "--dev-rows": dev_rows}
-    return "".join(f" {name} {value}" for name, value in given.items() if value is not None)
 
 
 def mean_and_error(values: Sequence[float], scale: float = 100) -> str:

@@ -67,9 +67,8 @@ def main() -> None:
     texts = short_texts(options.texts, options.file)
     with tempfile.TemporaryDirectory() as folder:
         rows = [row for work in _WORK for row in _rows(work, texts, Path(folder), options)]
-    command = f"python bench/latency.py --texts {options.texts} --rounds {options.rounds}"
     notes = [" ".join(part.split()) for part in (__doc__ or "").split("\n\n")[2:]]
-    report("latency", "One short text at a time", command, rows, notes, write=not options.quick)
+    report("latency", "One short text at a time", rows, notes, write=not options.quick)
 
 
 def _rows(work: str, texts: list[str], folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:

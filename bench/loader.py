@@ -47,10 +47,7 @@ def main() -> None:
     if options.json:
         print(json.dumps({"environment": environment(), "rows": rows}, indent=1))
         return
-    command = "python bench/loader.py"
-    report(
-        "loader", "The loader beside the model", command, rows, [" ".join(__doc__.split("\n\n")[2].split())]
-    )
+    report("loader", "The loader beside the model", rows, [" ".join(__doc__.split("\n\n")[2].split())])
 
 
 def compare(sides: dict[str, Worker], size: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -10,14 +10,11 @@ wants a higher one (Hu et al. 2021, appendix D). Runs are kept under runs/bench/
 import argparse
 import itertools
 import statistics
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from harness import report, serve
-from labelled import DATA_SETS, asked_rows, fewer, mean_and_error, part, quiet, run_once, train_ours
+from labelled import DATA_SETS, fewer, mean_and_error, quiet, run_folder, run_once, train_ours, when_run
 
-_PLENTY = 5000  # fewer rows are a quick look
 _TASKS: dict[str, dict[str, Any]] = {
     "sst2": {"epochs": 3, "batch_size": 32},
     "conll": {"epochs": 3, "batch_size": 16},
@@ -37,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tasks", nargs="+", choices=tuple(_TASKS), default=list(_TASKS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=_PLENTY, help="training rows at most, of each data set")
+    parser.add_argument("--rows", type=int, default=5000, help="training rows at most, of each data set")
     parser.add_argument("--dev-rows", type=int)
     parser.add_argument("--epochs", type=float, help="instead of each task's own")
     parser.add_argument("--again", action="store_true", help="repeat runs that are kept")
@@ -50,7 +47,6 @@ def main() -> None:
 
 
 def _table(options: argparse.Namespace) -> None:
-    quick = part(None if options.rows >= _PLENTY else options.rows, options.dev_rows)
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for name, seed, row in itertools.product(options.tasks, range(options.seeds), _ROWS):
         request = {
@@ -60,19 +56,18 @@ def _table(options: argparse.Namespace) -> None:
             "dev_rows": options.dev_rows,
             "settings": _settings(name, row, options.epochs),
         }
-        place = f"{name}-{row.replace(',', '').replace(' ', '-')}-{seed}{quick}"
+        place = f"{name}-{row.replace(',', '').replace(' ', '-')}-{seed}"
         answer = run_once(__file__, "ours", place, request, options.again)
         runs.setdefault(name, {}).setdefault(row, []).append(answer)
-    command = f"python bench/lora.py --tasks {' '.join(options.tasks)} --seeds {options.seeds}"
-    command += asked_rows(options.rows, options.dev_rows)
     rows = [_row(name, row, of_task) for name, of_task in runs.items() for row in of_task]
     notes = [
         "Last epoch, mean over seeds and its standard error, in percent. The gain is what a row has above "
         "the most frequent answer, or above pooler and head alone, in percent of what training all has.",
-        "ms a step: the median of all steps of a run, the median over seeds.",
+        "ms a step: the median of all steps of a run, the median over seeds. "
+        + when_run(answer for of_task in runs.values() for answers in of_task.values() for answer in answers),
         *(f"{name}, {row}: {_settings(name, row, options.epochs)}" for name in runs for row in runs[name]),
     ]
-    report(f"lora{quick}", "LoRA and frozen layers", command, rows, notes)
+    report("lora", "LoRA and frozen layers", rows, notes)
 
 
 def _settings(name: str, row: str, epochs: float | None) -> dict[str, Any]:
@@ -108,10 +103,11 @@ def _share(part: float, whole: float) -> str:
 
 def _train(request: dict[str, Any]) -> dict[str, Any]:
     data = DATA_SETS[request["name"]]
-    with tempfile.TemporaryDirectory() as folder:
-        train = fewer(data.train, request["rows"], Path(folder))
-        dev = fewer(data.dev, request["dev_rows"], Path(folder))
-        answer = train_ours(data.task, train, dev, data.columns | request["settings"], request["seed"])
+    with run_folder(__file__, "ours", request) as folder:
+        train = fewer(data.train, request["rows"], folder)
+        dev = fewer(data.dev, request["dev_rows"], folder)
+        settings = data.columns | request["settings"]
+        answer = train_ours(data.task, train, dev, folder / "run", settings, request["seed"])
     baselines = answer.pop("results")["evaluations"]["dev"]["baselines"]
     del answer["found"]
     return answer | {"majority": next(iter(baselines.values()))[data.metrics[0]]}

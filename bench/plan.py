@@ -29,11 +29,8 @@ def main() -> None:
     options = parser.parse_args()
     options.store, options.tokenizer = material.find(options)
     rows = [_row(size, options) for size in options.sizes]
-    command = f"python bench/plan.py --sizes {' '.join(options.sizes)} --rounds {options.rounds}"
     method = " ".join((__doc__ or "").split("\n\n")[2].split())
-    report(
-        "plan", "A plan and the run it foretells", f"{command} --seconds {options.seconds:g}", rows, [method]
-    )
+    report("plan", "A plan and the run it foretells", rows, [method])
 
 
 def _row(size: str, options: argparse.Namespace) -> dict[str, Any]:

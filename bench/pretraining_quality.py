@@ -37,12 +37,10 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=_ROWS)
     options = parser.parse_args()
     options.store, options.tokenizer = material.find(options)
-    command = "python bench/pretraining_quality.py"
-    command += f" --minutes {options.minutes:g}"
     rows = []
     for name in options.rows:
         rows.append(_row(name, options))
-        report("pretraining-quality", "Pre-training quality for equal time", command, rows)
+        report("pretraining-quality", "Pre-training quality for equal time", rows)
 
 
 def _row(name: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -40,14 +40,7 @@ def main() -> None:
     files = ("--store", store, "--tokenizer", tokenizer)
     sides = {name: Worker(__file__, name, *files) for name in ("ours", "transformers")}
     rows = [_compare(sides, size, kind, options) for size in options.sizes for kind in ("full", "natural")]
-    command = "python bench/pretraining_step.py"
-    report(
-        "pretraining-step",
-        "Pre-training steps",
-        command,
-        rows,
-        [" ".join(__doc__.split("\n\n")[2].split())],
-    )
+    report("pretraining-step", "Pre-training steps", rows, [" ".join(__doc__.split("\n\n")[2].split())])
 
 
 def _compare(sides: dict[str, Worker], size: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:

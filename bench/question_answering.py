@@ -1,6 +1,6 @@
 """Question answering beside the usual script of transformers: exact match and F1, and the time of training.
 
-    python bench/question_answering.py [--parts v1.1 v2.0] [--epochs 2] [--rows N] [--dev-rows N]
+    python bench/question_answering.py [--parts v1.1 v2.0] [--epochs 1] [--rows N] [--dev-rows N]
 
 v1.1: trained on SQuAD's training pieces and SQuADShifts' Wikipedia (400 questions held out to choose an epoch
 by), measured on SQuAD's dev set of v1.1. v2.0: the same and half the articles of the v2.0 part, which has
@@ -12,22 +12,30 @@ by the official rules:
     ours           bertsmith finetune question-answering
     transformers   run_qa.py's way: AutoModelForQuestionAnswering and Trainer, padded to a batch's longest,
                    every window's best answers compared by their scores (trainer_answers.py)
+
+One epoch is the usual, for with more the sides differ: ours is then the best epoch by the held-out questions,
+the other side's the last one. An interrupted run of either side goes on from its last checkpoint.
 """
 
 import argparse
-import hashlib
 import itertools
 import json
 import random
-import shutil
 import statistics
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import labelled
 from harness import report, serve
-from labelled import asked_rows, fewer_questions, find, mean_and_error, quiet, run_once, train_ours
+from labelled import (
+    fewer_questions,
+    find,
+    mean_and_error,
+    quiet,
+    run_folder,
+    run_once,
+    train_ours,
+    when_run,
+)
 
 _TRAIN = ("squad/train-pieces-assembled.json", "squadshifts/new_wiki_v1.0.json")
 _DEV_V1, _V2 = "squad/dev-v1.1.json", "squad/cs224n-dev-v2.0.json"
@@ -43,7 +51,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--side", nargs="+", choices=_SIDES, default=list(_SIDES))
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--epochs", type=float, default=2)
+    parser.add_argument("--epochs", type=float, default=1)
     parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rows", type=int, help="how many training questions at most")
@@ -69,21 +77,18 @@ def _table(options: argparse.Namespace) -> None:
         "longest_answer": 30,
     }
     request = {"rows": options.rows, "dev_rows": options.dev_rows, "settings": settings}
-    quick = labelled.part(options.rows, options.dev_rows)
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for part, seed, side in itertools.product(options.parts, range(options.seeds), options.side):
-        name, asked = f"{part}-{side}-{seed}{quick}", request | {"part": part, "seed": seed}
+        name, asked = f"{part}-{side}-{seed}", request | {"part": part, "seed": seed}
         runs.setdefault((part, side), []).append(run_once(__file__, side, name, asked, options.again))
-        command = f"python bench/question_answering.py --epochs {options.epochs:g} --rate {options.rate:g}"
-        command += f" --batch {options.batch} --seeds {options.seeds}"
-        command += asked_rows(options.rows, options.dev_rows)
         rows = [_row(*key, answers) for key, answers in runs.items()]
         notes = [
             "v1.1 is measured on its dev set, v2.0 on a quarter of the articles of the part at hand.",
             "v2.0 'as one answer': the same model without its threshold. 'no answer' is the F1 of never "
             "answering. Seconds: from the first step to the last, evaluations left out.",
+            when_run(itertools.chain.from_iterable(runs.values())),
         ]
-        report(f"question-answering{quick}", "Question answering beside transformers", command, rows, notes)
+        report("question-answering", "Question answering beside transformers", rows, notes)
 
 
 def _row(part: str, side: str, answers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -147,13 +152,14 @@ def _write(path: Path, paragraphs: Paragraphs, rows: int | None) -> Path:
 
 def _ours(request: dict[str, Any]) -> dict[str, Any]:
     """`bertsmith finetune`: the best epoch by dev, and dev's threshold."""
-    with tempfile.TemporaryDirectory() as folder:
-        train, dev, test = _files(request, Path(folder))
+    with run_folder(__file__, "ours", request) as folder:
+        train, dev, test = _files(request, folder)
         has_unanswerable = request["part"] == "v2.0"
         answer = train_ours(
             "question-answering",
             train,
             dev,
+            folder / "run",
             request["settings"],
             request["seed"],
             test,
@@ -183,22 +189,13 @@ def _transformers(request: dict[str, Any]) -> dict[str, Any]:
     from trainer_answers import Answers
 
     settings = request["settings"]
-    with tempfile.TemporaryDirectory() as folder:
-        train, dev, test = (read_squad(path) for path in _files(request, Path(folder)))
     usual = Answers(load_tokenizer(), settings["max_length"], settings["stride"], settings["longest_answer"])
     model = load_model("question-answering", (), request["seed"])
-    kept = _folder(request)
-    timing = fit(model, usual.collate, usual.encode(train), settings, request["seed"], folder=kept)
-    threshold = usual.threshold(model, dev) if request["part"] == "v2.0" else None
-    answer = timing | {"test": usual.metrics(model, test, threshold)}
-    shutil.rmtree(kept)
-    return answer
-
-
-def _folder(request: dict[str, Any]) -> Path:
-    """Where a run of hours keeps its steps, so that it goes on where it was interrupted."""
-    digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:8]
-    return labelled.KEPT / "question_answering" / f"transformers-{digest}"
+    with run_folder(__file__, "transformers", request) as folder:
+        train, dev, test = (read_squad(path) for path in _files(request, folder))
+        timing = fit(model, usual.collate, usual.encode(train), settings, request["seed"], folder=folder)
+        threshold = usual.threshold(model, dev) if request["part"] == "v2.0" else None
+        return timing | {"test": usual.metrics(model, test, threshold)}
 
 
 if __name__ == "__main__":

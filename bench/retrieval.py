@@ -2,9 +2,10 @@
 
     python bench/retrieval.py [--reranker runs/wikiqa/model] [--collections ir_cranfield]
 
-Each collection becomes one table. The last row holds the same exact search over the vectors that
-sentence-transformers computes with its defaults: the script fails when one of our metrics of the dense row is
-more than 0.001 from it. --reranker takes a cross-encoder (`bertsmith finetune reranking`), without which that
+Each collection becomes one table, which is written as soon as it is measured. The last row holds the same
+exact search over the vectors that sentence-transformers computes with its defaults: the script fails when one
+of our metrics of the dense row is more than 0.001 from it. --reranker takes a cross-encoder (`bertsmith
+finetune reranking`), by default the pointwise one that retrieval_training.py leaves behind; without one that
 row is left out. --queries and --documents cut the collections down for a quick look; relevant documents stay.
 """
 
@@ -18,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from harness import report
+from harness import end_without, report
 from labelled import DATA, MODEL
+from retrieval_training import POINTWISE
 
 TOLERANCE = 1e-3
 COLLECTIONS = ("reqa_squad/squad_test.json", "ir_cranfield")
@@ -30,7 +32,7 @@ def main() -> None:
     """Parses, measures each collection, and compares both sides."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--collections", nargs="+", default=COLLECTIONS, help="below ../shared/data")
-    parser.add_argument("--reranker")
+    parser.add_argument("--reranker", default=str(POINTWISE) if POINTWISE.exists() else None)
     parser.add_argument("--reranked", type=int, default=20)
     parser.add_argument("--queries", type=int)
     parser.add_argument("--documents", type=int)
@@ -40,16 +42,7 @@ def main() -> None:
         found = _measured(DATA / name, options)
         rows += found[0]
         notes += found[1]
-    quick = "_part" if options.queries or options.documents else ""
-    given = "".join(
-        f" --{name} {getattr(options, name)}"
-        for name in ("reranker", "reranked", "queries", "documents")
-        if getattr(options, name) != parser.get_default(name)
-    )
-    if tuple(options.collections) != COLLECTIONS:
-        quick = "_part"
-        given += f" --collections {' '.join(options.collections)}"
-    report(f"retrieval{quick}", "Search by MiniLM", f"python bench/retrieval.py{given}", rows, notes)
+        report("retrieval", "Search by MiniLM", rows, notes)
 
 
 def _measured(path: Path, options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
@@ -62,7 +55,7 @@ def _measured(path: Path, options: argparse.Namespace) -> tuple[list[dict[str, A
     from bertsmith.text.retrieval.layouts import read_retrieval_data
 
     if not path.exists():
-        raise SystemExit(f"{path} is missing. This script needs the public data sets of ../shared/data.")
+        end_without(str(path.relative_to(DATA)))
     data = _part(read_retrieval_data(path), options.queries, options.documents)
     settings = RankingSettings(reranked=options.reranked)
     reranker = open_reranker(options.reranker) if options.reranker else None

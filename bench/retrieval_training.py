@@ -13,6 +13,7 @@ trained again, unless the settings differ or --again says so.
 """
 
 import argparse
+import hashlib
 import json
 import random
 import shutil
@@ -25,6 +26,9 @@ from harness import report
 from labelled import DATA, KEPT, MODEL, find
 
 PLACE = KEPT / "retrieval_training"
+POINTWISE = (
+    PLACE / "reranking-pointwise-None-0" / "model"
+)  # of all rows and seed 0: retrieval.py re-ranks by it
 ZERO_SHOT = "MiniLM as it comes"
 # Batches of 64 questions: what two cores go through in half an hour at 10,000 pairs.
 PAIRS = ("epochs=2", "batch_size=64", "max_length=128", "optimizer.learning_rate=5e-5")
@@ -43,13 +47,9 @@ def main() -> None:
     parser.add_argument("--again", action="store_true")
     options = parser.parse_args()
     PLACE.mkdir(parents=True, exist_ok=True)
-    cut = {name: getattr(options, name) for name in ("rows", "queries", "documents")}
-    given = "".join(f" --{name} {value}" for name, value in cut.items() if value)
     for name in options.parts:
         rows, notes = {"reqa": reqa, "wikiqa": wikiqa}[name](options)
-        command = f"python bench/retrieval_training.py --parts {name}{given}"
-        title = f"retrieval-training-{name}{'-part' if given else ''}"
-        report(title, f"Training for retrieval: {name}", command, rows, notes)
+        report(f"retrieval-training-{name}", f"Training for retrieval: {name}", rows, notes)
 
 
 def reqa(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
@@ -129,7 +129,7 @@ def train(
     from bertsmith.training.finetuning.finetune import finetune
 
     out = PLACE / f"{task}-{name}-{options.seed}"
-    asked = {"model": model, "settings": list(settings)}
+    asked = _asked(model, path, settings)
     kept = out / "asked.json"
     if options.again or not kept.exists() or json.loads(kept.read_text()) != asked:
         shutil.rmtree(out, ignore_errors=True)
@@ -137,6 +137,16 @@ def train(
         kept.write_text(json.dumps(asked))
     results = json.loads((out / "results.json").read_text())
     return out / "model", sum(each["seconds"] for each in results["restarts"])
+
+
+def _asked(model: str, path: Path, settings: tuple[str, ...]) -> dict[str, Any]:
+    """What a training hangs on; of a model trained here, what that one was asked for as well."""
+    parent = Path(model).parent / "asked.json"
+    return {
+        "model": json.loads(parent.read_text()) if parent.exists() else model,
+        "settings": list(settings),
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
 
 
 def read(path: Path, options: Any) -> Any:

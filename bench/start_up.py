@@ -53,10 +53,9 @@ def main() -> None:
             for name, command in found.items():
                 took = seconds_of(command)
                 seconds[name] += [took] if number else []
-    command = f"python bench/start_up.py --rounds {rounds} --only {' '.join(options.only)}"
     rows = [_row(name, seconds) for name in seconds]
     notes = [" ".join((__doc__ or "").split("\n\n")[2].split())]
-    report("start-up", "Start-up", command, rows, notes, write=not options.quick)
+    report("start-up", "Start-up", rows, notes, write=not options.quick)
 
 
 def commands(model: Path, names: Sequence[str]) -> dict[str, list[str]]:

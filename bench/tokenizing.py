@@ -77,9 +77,8 @@ def main() -> None:
     rows = [
         row for threads in options.threads for work in options.work for row in _rows(work, threads, options)
     ]
-    command = f"python bench/tokenizing.py --megabytes {options.megabytes:g} --rounds {options.rounds}"
     notes = [" ".join(part.split()) for part in (__doc__ or "").split("\n\n")[2:]]
-    report("tokenizing", "Tokenizing beside tokenizers", command, rows, notes, write=not options.quick)
+    report("tokenizing", "Tokenizing beside tokenizers", rows, notes, write=not options.quick)
 
 
 def _rows(work: str, threads: int, options: argparse.Namespace) -> list[dict[str, Any]]:
