@@ -31,7 +31,7 @@ _NEVER = 1_000_000_000
 
 
 class Steps:
-    """The real loop, a step for each global batch; dropout as published."""
+    """The real loop, a step for each global batch; dropout as published but for what a GPU has none of."""
 
     def __init__(self, task: Objective, scale: Scale) -> None:
         self.task = task

@@ -1,7 +1,8 @@
 """The sides of transformers: its models with SDPA, padded batches, autocast and fused AdamW, compiled or not.
 
 They are given what a careful user would: padded batches made beforehand in pinned memory, micro-batches of
-as many slots as ours has tokens, texts sorted by length, no value read back within a step.
+as many slots as ours has tokens, texts sorted by length, no value read back within a step. Dropout is ours:
+on a GPU none on attention weights, where our variable-length attention has none.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,7 +50,8 @@ class Pretraining(_Training):
     def __init__(self, scale: Scale, size: str, *, compiled: bool = False) -> None:
         from transformers import BertForPreTraining
 
-        super().__init__(BertForPreTraining(their_config(scale.config(size))), scale, compiled=compiled)
+        config = their_config(scale.config(size), scale.device)
+        super().__init__(BertForPreTraining(config), scale, compiled=compiled)
 
     def prepare(self, sequences: Sequences) -> list[Padded]:
         """15 % masked. Compiled, mixed lengths are padded to the most there may be."""
@@ -79,7 +81,7 @@ class Finetune(_Training):
         from transformers import BertForSequenceClassification
 
         self._examples = examples
-        config = their_config(scale.config(size), num_labels=2)
+        config = their_config(scale.config(size), scale.device, num_labels=2)
         super().__init__(BertForSequenceClassification(config), scale, compiled=compiled)
 
     def prepare(self, sequences: Sequences) -> list[Padded]:
@@ -96,7 +98,8 @@ class Embedding:
         from transformers import BertModel
 
         self._scale = scale
-        self._model: Any = BertModel(their_config(scale.config(size)), add_pooling_layer=False)
+        config = their_config(scale.config(size), scale.device)
+        self._model: Any = BertModel(config, add_pooling_layer=False)
         self._model.to(scale.device).eval()
         if compiled:
             self._model = torch.compile(self._model, dynamic=True)
@@ -130,13 +133,18 @@ class Embedding:
             order = order[count:]
 
 
-def their_config(config: BertConfig, **more: Any) -> Any:
-    """The same shape."""
+def their_config(config: BertConfig, device: torch.device, **more: Any) -> Any:
+    """The same shape, and as much dropout as ours has on this device."""
     from transformers import BertConfig as Theirs
 
     names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     shape = {name: getattr(config, name) for name in (*names, "max_position_embeddings")}
-    return Theirs(**shape, attn_implementation="sdpa", **more)
+    on_weights = 0.0 if device.type == "cuda" else config.attention_probs_dropout_prob
+    dropout = {
+        "hidden_dropout_prob": config.hidden_dropout_prob,
+        "attention_probs_dropout_prob": on_weights,
+    }
+    return Theirs(**shape, **dropout, attn_implementation="sdpa", **more)
 
 
 def autocast(scale: Scale) -> AbstractContextManager[Any]:
