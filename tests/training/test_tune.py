@@ -171,6 +171,30 @@ def test_another_search_in_the_same_folder_is_refused(found: TuneResult, files: 
         search(files, found.out, "dev_share=0.3", "prune=false", resume=True)
 
 
+def test_a_search_does_not_go_on_with_other_rows(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(run: TaskRun) -> None:
+        raise Killed
+
+    monkeypatch.setattr(TaskRun, "run", killed)
+    train = tmp_path / "train.jsonl"
+    rows = Path(files["train"]).read_text()
+    train.write_text(rows)
+    mine = files | {"train": str(train)}
+    with pytest.raises(Killed):
+        search(mine, tmp_path / "search")
+    train.write_text(rows.replace("\n", "\n\n", 1))
+    with pytest.raises(RecipeError, match="The file of train has changed since the search in"):
+        search(mine, tmp_path / "search", resume=True)
+    train.write_text(rows)
+    with pytest.raises(Killed):
+        search(mine, tmp_path / "search", resume=True)
+
+
 # -- what is searched --------------------------------------------------------------------------------------
 
 

@@ -66,16 +66,19 @@ def require_no_model(out: Path) -> None:
 
 
 def require_same_data(out: Path, hashes: dict[str, str]) -> None:
-    """Raises RecipeError when a labelled file is another one than when the run was begun: what was done
-    counts rows of the old one.
-    """
+    """Raises RecipeError when a labelled file is another one than when the run was begun."""
     stored = out / _DATA
-    begun = read_json(stored) if stored.exists() else hashes
+    if stored.exists():
+        require_unchanged(read_json(stored), hashes, f"the run in {out}")
+
+
+def require_unchanged(begun: dict[str, str], hashes: dict[str, str], what: str) -> None:
+    """The same for `what` was begun with files of these hashes: what was done counts rows of the old ones."""
     changed = [name for name in hashes if begun.get(name) != hashes[name]]
     if changed:
         raise RecipeError(
-            f"The file of {', '.join(changed)} has changed since the run in {out} was begun. Put the old one "
-            "back to go on, or choose another folder."
+            f"The file of {', '.join(changed)} has changed since {what} was begun. Put the old one back to "
+            "go on, or choose another folder."
         )
 
 

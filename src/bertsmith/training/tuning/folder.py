@@ -10,11 +10,12 @@ from bertsmith.errors import RecipeError
 from bertsmith.files import atomic_write, make_folder, read_json, write_json
 from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.finetuning.report import command
-from bertsmith.training.run_folder import require_no_model
+from bertsmith.training.run_folder import require_no_model, require_unchanged
 from bertsmith.training.tuning.space import Search
 from bertsmith.training.tuning.trials import Trial, leading_trial
 
 SEARCH_FILE, TRIALS_FILE, BEST_FILE = "search.json", "trials.json", "best.toml"
+_HASHES = "sha256"  # in search.json, of each labelled file
 
 
 def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
@@ -38,10 +39,17 @@ def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
     return [Trial(**record) for record in read_json(path)] if path.exists() else []
 
 
-def begin_search(search: Search, out: Path) -> None:
-    """Makes the folder, and notes there what is searched."""
+def begin_search(search: Search, out: Path, hashes: dict[str, str]) -> None:
+    """Makes the folder, and notes there what is searched, on files of these hashes.
+
+    Raises RecipeError when the search goes on and a file is another one: trials on different rows can't be
+    compared.
+    """
+    stored = out / SEARCH_FILE
+    if stored.exists():
+        require_unchanged(read_json(stored).get(_HASHES, hashes), hashes, f"the search in {out}")
     make_folder(out)
-    write_json(out / SEARCH_FILE, _identity(search))
+    write_json(stored, _identity(search) | {_HASHES: hashes})
 
 
 def keep_trials(out: Path, trials: Sequence[Trial]) -> None:

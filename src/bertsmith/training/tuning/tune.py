@@ -21,7 +21,7 @@ from bertsmith.errors import RecipeError, TrainingStopped, require
 from bertsmith.training.distributed import leave
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import Best
-from bertsmith.training.finetuning.results import Restart, Results, write_results
+from bertsmith.training.finetuning.results import Restart, Results, data_hashes, write_results
 from bertsmith.training.finetuning.start import start_model
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.finetuning.workbench import Workbench
@@ -111,7 +111,7 @@ def _run(
         raise RecipeError(
             "tune: every setting is given, so nothing is left to search. Leave one of them out."
         )
-    begin_search(search, out)
+    begin_search(search, out, data_hashes(search.recipe))
     search = completed
     while len(trials) < search.settings.trials:
         trial = _try_next(search, space, bench, out, trials)
