@@ -334,6 +334,11 @@ def test_a_folder_that_cant_be_made_is_a_sentence(encoder: Path, tmp_path: Path)
         (("class_weights.good=2",), InputError, "Give one for each"),
         (("freeze_layers=3",), ModelError, "the model has 2"),
         (("steps=10",), RecipeError, "given by epochs"),
+        (
+            ("epochs=2", "optimizer.warmup=24"),
+            RecipeError,
+            "24 steps is not shorter",
+        ),
     ],
 )
 def test_what_cant_be_trained_is_refused_before_anything_is_written(

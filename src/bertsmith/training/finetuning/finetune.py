@@ -75,6 +75,7 @@ def _run(
     keep_memory()
     bench = Workbench.open(recipe, machine)
     recipe = recipe.completed(bench.width, bench.steps_per_epoch(recipe))
+    recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed)  # refuses, before anything is written
     first, hashes = machine.ranks.is_first, data_hashes(recipe)
     require_same_data(out, hashes)
     wait()  # a rank that comes late must not find the run that the first one is about to begin

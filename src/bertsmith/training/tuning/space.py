@@ -91,6 +91,15 @@ class Search:
                 found[name] = FloatDistribution(low, high, log=True)
         return found
 
+    def shortest(self, space: dict[str, Any]) -> FinetuneRecipe:
+        """The recipe of a trial that has as few steps as any may have."""
+        choice: Choice = {}
+        if "epochs" in space:
+            choice["epochs"] = space["epochs"].low
+        if "batch_size" in space:
+            choice["batch_size"] = max(space["batch_size"].choices)
+        return self.recipe_of(choice)
+
     def recipe_of(self, choice: Choice) -> FinetuneRecipe:
         """The baseline's recipe with this choice in place of its own values."""
         plain = {name: value for name, value in choice.items() if "." not in name}

@@ -111,6 +111,8 @@ def _run(
         raise RecipeError(
             "tune: every setting is given, so nothing is left to search. Leave one of them out."
         )
+    shortest = completed.shortest(space)
+    shortest.resolved(bench.steps_per_epoch(shortest), shortest.seed)  # refuses, before anything is written
     begin_search(search, out, data_hashes(search.recipe))
     search = completed
     while len(trials) < search.settings.trials:
