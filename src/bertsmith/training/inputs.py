@@ -26,11 +26,12 @@ from bertsmith.training.resources import require_resources
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a recipe names, found and opened."""
+    """What a recipe names, found and opened. `measured` is the held-out part, where it can be measured on."""
 
     tokenizer: Tokenizer
     train: TokenStore
     heldout: TokenStore | None
+    measured: TokenStore | None
     model: PretrainingModel
     notes: tuple[str, ...]
 
@@ -47,7 +48,8 @@ def open_inputs(
     require_resources(model, recipe, machine, hardware, out)
     train, heldout = _stores(recipe, tokenizer, out, machine.ranks, console)
     _check_text(recipe, train)
-    return Inputs(tokenizer, train, heldout, model, notes)
+    measured, lacking = _measured(heldout, recipe.data.next_sentence)
+    return Inputs(tokenizer, train, heldout, measured, model, (*notes, *lacking))
 
 
 def _model(
@@ -153,6 +155,23 @@ def _check_text(recipe: Recipe, train: TokenStore) -> None:
         raise CorpusError(f"{train.path} holds no document. Build the corpus with a smaller held-out share.")
     if recipe.data.next_sentence:
         require_documents(train)
+
+
+def _measured(heldout: TokenStore | None, next_sentence: bool) -> tuple[TokenStore | None, tuple[str, ...]]:
+    """The held-out part if a stream of it can be made, else a sentence on why nothing is measured."""
+    if heldout is None:
+        return None, ()
+    try:
+        if next_sentence:
+            require_documents(heldout)
+    except StoreError:
+        lacking = "pairs need at least two documents, and documents of several sentences"
+    else:
+        lacking = "" if len(heldout) else "it holds no document"
+    if not lacking:
+        return heldout, ()
+    note = f"nothing is measured on the held-out part, {len(heldout):,} documents: {lacking}"
+    return None, (f"{note}. Build the corpus with a larger held-out share",)
 
 
 def apply_dropout(model: PretrainingModel, config: BertConfig) -> None:

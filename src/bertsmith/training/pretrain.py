@@ -140,16 +140,11 @@ def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> PretrainingTask:
         for length in data.sequence_lengths
     ]
     first_length = data.sequence_lengths[0]
-    heldout = _usable_heldout(inputs.heldout, data.next_sentence)
-    held = None if heldout is None else stream(heldout, first_length, 16 * first_length, 0)
+    measured = inputs.measured
+    heldout = None if measured is None else stream(measured, first_length, 16 * first_length, 0)
     rates = MaskingRates(**recipe.masking.model_dump())
     masker = Masker(inputs.tokenizer, rates, machine.device)
-    return PretrainingTask(inputs.model, streams, masker, held, recipe.evaluation.tokens, machine.device)
-
-
-def _usable_heldout(store: TokenStore | None, next_sentence: bool) -> TokenStore | None:
-    """A held-out split too small for pairs is no use."""
-    return store if store is not None and len(store) >= (2 if next_sentence else 1) else None
+    return PretrainingTask(inputs.model, streams, masker, heldout, recipe.evaluation.tokens, machine.device)
 
 
 def _provenance(recipe: Recipe, inputs: Inputs, step: int, metrics: dict[str, float]) -> dict[str, object]:
