@@ -1,5 +1,8 @@
 """Alone, every function is the plain thing. What several ranks do together is in tests/faults."""
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,6 +20,20 @@ def test_one_process_joins_nothing(environment: dict[str, str], monkeypatch: pyt
         monkeypatch.setenv(name, value)
     assert join("cpu") == Ranks(rank=0, count=1, local=0)
     assert not dist.is_initialized()
+
+
+def test_ranks_wait_longer_for_each_other_than_a_corpus_takes_to_be_tokenised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NCCL would give up after ten minutes, gloo after thirty."""
+    given: dict[str, Any] = {}
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **named: given.update(named))
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    assert join("cpu").rank == 1
+    assert timedelta(hours=1) <= given["timeout"] <= timedelta(hours=6)
 
 
 def test_alone_values_are_what_they_are() -> None:

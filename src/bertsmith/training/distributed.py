@@ -3,11 +3,16 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
+
+# How long ranks wait for each other. NCCL's own ten minutes would end a run whose first rank makes the token
+# store. A rank that dies is seen by torchrun at once: what waits so long is one that hangs.
+_PATIENCE = timedelta(hours=3)
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ def join(device: str) -> Ranks:
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return Ranks()
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device == "cuda" else "gloo")
+        dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=_PATIENCE)
     local = int(os.environ.get("LOCAL_RANK", "0"))
     local_count = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
     return Ranks(dist.get_rank(), dist.get_world_size(), local, local_count)
@@ -85,7 +90,7 @@ def gathering_of_texts() -> Callable[[str], list[str]]:
 
 
 def from_first(value: float, device: torch.device) -> float:
-    """The first rank's value on every rank: for time, which must be agreed on."""
+    """The first rank's value on every rank: for what must be agreed on."""
     if not dist.is_initialized():
         return value
     shared = torch.tensor([value], dtype=torch.float64, device=device)
