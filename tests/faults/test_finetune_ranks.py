@@ -3,6 +3,7 @@ epoch's last batch has too few rows.
 """
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tiny_run import WORDS
 from torch.testing import assert_close
 
 from bertsmith.files import read_json
+from bertsmith.tasks.finetuning import Finetuning
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.log import RunLog
 
@@ -109,6 +111,23 @@ def test_the_best_weights_are_read_when_they_stand(labelled: Given) -> None:
     """Whoever did not write them would be there first. The second start finds the restart finished."""
     for out in ("run", "run"):
         finish_finetuning(labelled(out, "epochs=1"), SlowBest(), ranks=2)
+
+
+def test_all_ranks_stop_by_the_score_of_the_first(labelled: Given) -> None:
+    """One alone would leave the others waiting for its gradients."""
+    given = labelled("run", "epochs=4", "patience=1")
+    finish_finetuning(given, ScoreOfOnesOwn(), ranks=2)
+    history = read_json(Path(given["out"]) / "restarts" / "1" / "best" / "history.json")["history"]
+    assert [score for _, score in history] == [0.1, 0.2, 0.3, 0.4]
+
+
+@dataclass(frozen=True)
+class ScoreOfOnesOwn:
+    """It rises from evaluation to evaluation on the first rank, and falls on the others."""
+
+    def install(self) -> None:
+        scores = iter([0.1, 0.2, 0.3, 0.4] if os.environ["RANK"] == "0" else [0.4, 0.3, 0.2, 0.1])
+        Finetuning.evaluate = lambda *_: {"accuracy": next(scores)}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.tasks.task_model import TaskModel
+from bertsmith.training.distributed import from_first
 from bertsmith.training.finetune_recipe import FinetuneRun
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.loop import Loop, Observer
@@ -34,7 +35,7 @@ class TaskRun:
         `should_stop` is asked after each evaluation; True ends the run there.
         """
         self.best = Best(folder / "best", task.main_metric, settings.patience)
-        self._should_stop, self._first_rank = should_stop, machine.ranks.is_first
+        self._should_stop, self._machine = should_stop, machine
         objective = Finetuning(task, model, train, dev, settings.batch_size, settings.seed, machine.device)
         checkpoints = folder if resumable else None
         self.loop = Loop(objective, settings, machine, checkpoints, observer, self._after_evaluation)
@@ -61,5 +62,8 @@ class TaskRun:
     def _after_evaluation(self, step: int, metrics: Metrics) -> bool:
         if not metrics:  # without a dev there is nothing to choose by
             return False
-        self.best.consider(step, metrics, self.loop.task.model, self._first_rank)
+        # Each rank has measured for itself: by another last bit, one of them would stop or gather alone.
+        agreed = from_first(metrics[self.best.metric], self._machine.device)
+        scores = metrics | {self.best.metric: agreed}
+        self.best.consider(step, scores, self.loop.task.model, self._machine.ranks.is_first)
         return self._should_stop(self.best) or self.best.stopped
