@@ -59,7 +59,7 @@ FINETUNE_PLACES: dict[str, Callable[[Strike], None]] = {
     "in the middle of removing a checkpoint": PLACES["in the middle of removing a checkpoint"],
     "before a folder gets its name": _before(Path, "rename"),
     "before a file gets its name": _before(Path, "replace"),
-    "before a restart is noted as finished": _before(finetune, "write_json"),
+    "before a restart is noted as finished": _before(finetune.Restart, "write"),
     "between two restarts": _before(finetune, "_keep_best_only"),
     "before the model is saved": _before(workbench, "save_task_model"),
     "after the model was saved": _after(workbench, "save_task_model"),

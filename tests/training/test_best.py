@@ -1,5 +1,7 @@
 """The best weights of a run, and when it stops waiting for better ones."""
 
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,18 @@ def test_going_back_before_the_best_keeps_the_weights_that_come_again(tmp_path: 
     nn.init.zeros_(model.weight)
     again.restore(model)
     assert model.weight.tolist() == [[21.0, 21.0]]
+
+
+def test_a_score_that_is_no_number_is_null_and_worse_than_any(tmp_path: Path) -> None:
+    best, model = considered(tmp_path, [math.nan, -2.0, math.nan])
+    assert json.loads((tmp_path / "best" / "history.json").read_text(), parse_constant=pytest.fail)[
+        "history"
+    ] == [[10, None], [20, -2.0], [30, None]]
+    again = Best(tmp_path / "best", "f1")
+    again.resume(30)
+    assert again.history == best.history == [(10, -math.inf), (20, -2.0), (30, -math.inf)]
+    again.restore(model)
+    assert model.weight.tolist() == [[20.0, 20.0]]
 
 
 def test_nothing_to_resume_is_a_fresh_start(tmp_path: Path) -> None:

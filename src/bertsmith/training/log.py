@@ -114,7 +114,7 @@ class RunLog:
 
         Values may be plain values, or 0-d tensors and NumPy scalars.
         """
-        record: Record = {"kind": kind, "step": step} | _plain(values)
+        record: Record = {"kind": kind, "step": step} | json_value(values)
         if kind == "start":
             record.setdefault("time", time.time())
         line = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -182,12 +182,12 @@ def task_metrics(evaluation: Record) -> dict[str, float]:
     return {name: value for name, value in evaluation.items() if name not in others}
 
 
-def _plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A value JSON can carry: tensors and NumPy scalars as numbers, numbers that aren't finite as None."""
     if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
+        return {str(name): json_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [json_value(item) for item in value]
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "item"):

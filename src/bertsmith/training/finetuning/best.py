@@ -13,7 +13,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bertsmith.files import flush, read_json, tensors_written_to, write_json
+from bertsmith.training.log import json_value
 from bertsmith.training.sharding import whole_tensors
+
+WORST = -math.inf  # in place of a score that is no number: a constant output has no correlation
 
 
 @dataclass
@@ -32,7 +35,8 @@ class Best:
         """Takes up the history of a run that goes on from `step`; later evaluations will come again."""
         path = self.folder / "history.json"
         if path.exists():
-            self.history = [(at, score) for at, score in read_json(path)["history"] if at <= step]
+            scores = [(at, WORST if score is None else score) for at, score in read_json(path)["history"]]
+            self.history = [(at, score) for at, score in scores if at <= step]
 
     @property
     def score(self) -> float | None:
@@ -61,8 +65,8 @@ class Best:
         All ranks call this, since a divided model is gathered by all; one of them is to `write`.
         """
         score, best = metrics[self.metric], self.score
-        if math.isnan(score):  # a constant output has no correlation; every number is better than that
-            score = -math.inf
+        if math.isnan(score):
+            score = WORST
         if self.has(step):
             return
         self.history.append((step, score))
@@ -92,4 +96,4 @@ class Best:
 
     def _write_history(self) -> None:
         value: dict[str, Any] = {"metric": self.metric, "best_step": self.step, "history": self.history}
-        write_json(self.folder / "history.json", value)
+        write_json(self.folder / "history.json", json_value(value))

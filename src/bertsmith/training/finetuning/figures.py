@@ -71,7 +71,9 @@ def figure(name: str, value: float, error: float | None = None) -> str:
     """A metric for people: shares as percentages, correlations as they are, each with its standard error."""
     share = bool(_SHARES.search(name))
     factor, decimals, unit = (100, 1, " %") if share else (1, 3, "")
-    spread = "" if error is None else f" ± {factor * error:.{decimals}f}"
+    if not math.isfinite(value):
+        return units.UNKNOWN
+    spread = "" if error is None or math.isnan(error) else f" ± {factor * error:.{decimals}f}"
     return f"{factor * value:.{decimals}f}{spread}{unit}".replace(" ", NO_BREAK)
 
 
@@ -129,7 +131,7 @@ def restart_table(results: Results) -> Table:
         [
             f"{number + 1}" + (" (kept)" if number == results.best else ""),
             str(restart.seed),
-            f"{restart.score:.4f}",
+            f"{restart.score:.4f}" if math.isfinite(restart.score) else units.UNKNOWN,
             f"{restart.step:,} of {restart.steps:,}",
             units.duration(restart.seconds),
         ]

@@ -13,7 +13,6 @@ from typing import Any
 
 from rich.console import Console
 
-from bertsmith.files import read_json, write_json
 from bertsmith.model.adaptation import trained_share
 from bertsmith.training.allocator import keep_memory
 from bertsmith.training.distributed import leave, wait
@@ -106,7 +105,7 @@ def _train_once(
     """The run of one seed; a finished one is not repeated."""
     folder, machine = _restart_folder(out, number), bench.machine
     if resume and (folder / "restart.json").exists():
-        return Restart(**read_json(folder / "restart.json"))
+        return Restart.read(folder / "restart.json")
     seed = recipe.seed + number - 1
     model = start_model(recipe, bench.task, bench.source, seed).model.to(machine.device)
     settings = recipe.resolved(bench.steps_per_epoch(recipe), seed)
@@ -129,7 +128,7 @@ def _train_once(
     assert run.best.score is not None
     restart = Restart(seed, run.best.score, run.best.step, run.step, elapsed)
     if machine.ranks.is_first:
-        write_json(folder / "restart.json", restart._asdict())
+        restart.write(folder / "restart.json")
     return restart
 
 

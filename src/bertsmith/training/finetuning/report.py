@@ -147,12 +147,13 @@ def _environment(recipe: FinetuneRecipe, logs: Sequence[Sequence[Record]]) -> di
 
 
 def _strip(results: Results) -> Any:
-    if len(results.restarts) < 2:
+    scores = results.scores
+    if len(scores) < 2:
         return None
-    scores = [restart.score for restart in results.restarts]
+    best = scores.index(max(scores))  # of equals the first, as it was kept
     metric = figures.metric_name(results.task.main_metric)
     baselines = figures.baselines_to_beat(results)
-    return as_markup(charts.restart_strip(scores, results.best, baselines, metric))
+    return as_markup(charts.restart_strip(scores, best, baselines, metric))
 
 
 def _curves(logs: Sequence[Sequence[Record]], results: Results) -> Pictures:

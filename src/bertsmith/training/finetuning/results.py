@@ -10,25 +10,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from bertsmith.files import sha256, write_json
+from bertsmith.files import read_json, sha256, write_json
 from bertsmith.tasks.details import Details
 from bertsmith.tasks.evaluation import Evaluation
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.tasks.uncertainty import standard_error
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.finetuning.best import WORST
+from bertsmith.training.log import json_value
 
 
 class Restart(NamedTuple):
-    """The run of one seed: its best score on dev, at which step, of how many, in how many seconds."""
+    """The run of one seed: its best score on dev, at which step, of how many, in how many seconds.
+
+    Without any that is a number, as where the model gives all rows the same, the score is minus infinity.
+    """
 
     seed: int
     score: float
     step: int
     steps: int
     seconds: float
+
+    def write(self, path: Path) -> None:
+        """A score that is no number is null."""
+        write_json(path, json_value(self._asdict()))
+
+    @classmethod
+    def read(cls, path: Path) -> "Restart":
+        """As it was written. Raises InputError."""
+        record = read_json(path)
+        return cls(**record | {"score": WORST if record["score"] is None else record["score"]})
 
 
 def leading(restarts: Sequence[Restart]) -> int:
@@ -62,6 +77,12 @@ class Results:
             found += evaluation.warnings(name, self.task.main_metric)
         if self.degenerate and len(self.restarts) > 1:
             found.append(f"{self.degenerate} of {len(self.restarts)} restarts learned nothing")
+        unscored = len(self.restarts) - len(self.scores)
+        if unscored:
+            found.append(
+                f"{unscored} of {len(self.restarts)} restarts have no {self.task.main_metric} that is a "
+                "number: the model gives all rows the same"
+            )
         return found
 
     @cached_property
@@ -80,16 +101,22 @@ class Results:
             for name, evaluation in self.evaluations.items()
         }
 
+    @property
+    def scores(self) -> list[float]:
+        """Of the restarts on dev, those that are numbers."""
+        return [each.score for each in self.restarts if math.isfinite(each.score)]
+
     def summary(self) -> dict[str, float]:
-        """Mean, spread and best of the restarts' scores on dev."""
-        scores = [each.score for each in self.restarts]
+        """Mean, spread, best and worst of `scores`; NaN where there are too few."""
+        scores = self.scores
+        if not scores:
+            return dict.fromkeys(("mean", "spread", "best", "worst"), math.nan)
         spread = statistics.stdev(scores) if len(scores) > 1 else math.nan
         return {"mean": statistics.mean(scores), "spread": spread, "best": max(scores), "worst": min(scores)}
 
     def record(self) -> dict[str, Any]:
-        """results.json."""
-        summary = {name: value for name, value in self.summary().items() if math.isfinite(value)}
-        return {
+        """results.json, in which a figure that is no number is null."""
+        record = {
             "task": self.task.name,
             "main_metric": self.task.main_metric,
             "labels": list(self.task.labels),
@@ -106,9 +133,10 @@ class Results:
             "figures": self.figures,
             "restarts": [each._asdict() for each in self.restarts],
             "best_restart": self.best + 1,
-            "over_restarts": summary | {"degenerate": self.degenerate},
+            "over_restarts": self.summary() | {"degenerate": self.degenerate},
             "warnings": self.warnings,
         }
+        return cast(dict[str, Any], json_value(record))
 
     def _majority(self) -> float | None:
         baselines = self.evaluations["dev"].baselines

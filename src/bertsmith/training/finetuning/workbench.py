@@ -22,6 +22,7 @@ from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.labelled_data import LabelledData, read_labelled_data
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading
 from bertsmith.training.finetuning.start import start_model
+from bertsmith.training.log import json_value
 from bertsmith.training.machine import Machine
 
 
@@ -90,7 +91,7 @@ class Workbench:
         """The model with where it comes from: recipe, metrics, the data's hashes, and `facts`."""
         provenance = {
             "recipe": json.loads(recipe.model_dump_json()),
-            "metrics": {name: evaluation.model for name, evaluation in results.evaluations.items()},
+            "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
             "sha256": data_hashes(recipe),
             **facts,
         }

@@ -9,7 +9,9 @@ from typing import Any
 from bertsmith.errors import RecipeError
 from bertsmith.files import atomic_write, make_folder, read_json, write_json
 from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
+from bertsmith.training.finetuning.best import WORST
 from bertsmith.training.finetuning.report import command
+from bertsmith.training.log import json_value
 from bertsmith.training.run_folder import require_no_model, require_unchanged
 from bertsmith.training.tuning.space import Search
 from bertsmith.training.tuning.trials import Trial, leading_trial
@@ -36,7 +38,7 @@ def open_search(search: Search, out: Path, resume: bool) -> list[Trial]:
             "choose another folder."
         )
     path = out / TRIALS_FILE
-    return [Trial(**record) for record in read_json(path)] if path.exists() else []
+    return [_trial(record) for record in read_json(path)] if path.exists() else []
 
 
 def begin_search(search: Search, out: Path, hashes: dict[str, str]) -> None:
@@ -54,7 +56,7 @@ def begin_search(search: Search, out: Path, hashes: dict[str, str]) -> None:
 
 def keep_trials(out: Path, trials: Sequence[Trial]) -> None:
     """Writes all trials, and removes weights: those of the leading one are enough. Logs stay."""
-    write_json(out / TRIALS_FILE, [asdict(trial) for trial in trials])
+    write_json(out / TRIALS_FILE, json_value([asdict(trial) for trial in trials]))
     leading = leading_trial(trials)
     for trial in trials:
         if trial != leading:
@@ -72,6 +74,12 @@ def write_best_recipe(out: Path, recipe: FinetuneRecipe, best: Trial) -> None:
 
 def trial_folder(out: Path, number: int) -> Path:
     return out / "trials" / str(number)
+
+
+def _trial(record: dict[str, Any]) -> Trial:
+    """As `keep_trials` wrote it, where an evaluation without a score is null."""
+    scores = [WORST if score is None else score for score in record["scores"]]
+    return Trial(**record | {"scores": scores})
 
 
 def _identity(search: Search) -> dict[str, Any]:
