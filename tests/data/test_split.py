@@ -1,11 +1,12 @@
 """A global batch divided over ranks and micro-batches: every sequence once, in the same places every time."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.data.batch import Sequences
-from bertsmith.data.split import split
+from bertsmith.data.split import divide, split
 
 LENGTHS = st.lists(st.integers(1, 130), min_size=8, max_size=80)
 RANKS = st.sampled_from([1, 2, 3, 4, 8])
@@ -80,6 +81,23 @@ def test_of_fewer_sequences_than_ranks_the_last_ranks_get_none() -> None:
     assert [len(share) for share in split(batch_of([5, 6, 7, 8]), 4, 100)] == [1, 1, 1, 1]
     shares = split(batch_of([5, 6, 7]), 4, 100)
     assert [[rows_of(part) for part in share] for share in shares] == [[[2]], [[1]], [[0]], []]
+
+
+def test_a_rank_copies_its_own_sequences_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    take = Sequences.take
+
+    def counted(sequences: Sequences, rows: np.ndarray) -> Sequences:
+        taken.extend(rows.tolist())
+        return take(sequences, rows)
+
+    monkeypatch.setattr(Sequences, "take", counted)
+    division = divide(batch_of([5, 6, 7, 8, 9]), 4, 100)
+    assert taken == []
+    assert [rows_of(part) for part in division.of(2)] == [[2]]
+    assert taken == [2]
+    assert rows_of(division.spare()) == taken[1:] == [4]
+    assert division.most == 1
 
 
 def groups_of(sizes: list[int], lengths: list[int]) -> Sequences:

@@ -1,6 +1,6 @@
 """The gradient of one step: of the global batch's loss, however micro-batches and ranks divide the work."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith.data.batch import Sequences
-from bertsmith.data.split import split
+from bertsmith.data.split import Division, divide
 from bertsmith.tasks.objective import Objective
 from bertsmith.training.distributed import gather_over_ranks, sum_over_ranks
 from bertsmith.training.machine import Machine
@@ -51,11 +51,12 @@ class Gradients:
         ranks = self.machine.ranks
         torch.manual_seed(seed)
         counts = self.task.counts(sequences)
-        parts = split(sequences, ranks.count, self.machine.micro_batch_tokens)
+        division = divide(sequences, ranks.count, self.machine.micro_batch_tokens)
         if self.task.whole_batch:
+            parts = [division.of(rank) for rank in range(ranks.count)]
             self.with_whole_weights(lambda: self.task.begin_step(parts, ranks.rank, gather_over_ranks))
         totals = torch.zeros(len(counts), device=self.machine.device)
-        micro_batches = self._own_or_spare(parts)
+        micro_batches = self._own_or_spare(division)
         for number, (micro_batch, weight) in enumerate(micro_batches, start=1):
             with exchange(self._computation, number == len(micro_batches)):
                 with self.machine.autocast():
@@ -82,8 +83,8 @@ class Gradients:
         The arrangement decides in what order three or more ranks' gradients are added up, and so their last
         bit: a resumed run must start with the one that the uninterrupted run had by then.
         """
-        parts = split(sequences, self.machine.ranks.count, self.machine.micro_batch_tokens)
-        (micro_batch, _), *_ = self._own_or_spare(parts)
+        division = divide(sequences, self.machine.ranks.count, self.machine.micro_batch_tokens)
+        (micro_batch, _), *_ = self._own_or_spare(division)
         with self.machine.autocast():
             loss = torch.stack(list(self._losses(micro_batch).values())).sum()
         loss.backward()
@@ -97,16 +98,15 @@ class Gradients:
         losses: dict[str, Tensor] = self._computation(lambda: self.task.loss(micro_batch))
         return losses
 
-    def _own_or_spare(self, parts: Sequence[list[Sequences]]) -> list[tuple[Sequences, float]]:
+    def _own_or_spare(self, division: Division) -> list[tuple[Sequences, float]]:
         """A rank's micro-batches with the weight 1, and another's with the weight 0 where it has too few.
 
         Ranks exchange gradients together or not at all, so each needs one; and where they gather the weights
         for every micro-batch, as many as the others.
         """
-        own = [(micro_batch, 1.0) for micro_batch in parts[self.machine.ranks.rank]]
-        needed = max(map(len, parts)) if self.machine.sharded else 1
-        spare = next(filter(None, parts))[0]
-        return own + [(spare, 0.0)] * (needed - len(own))
+        own = [(micro_batch, 1.0) for micro_batch in division.of(self.machine.ranks.rank)]
+        missing = (division.most if self.machine.sharded else 1) - len(own)
+        return own + [(division.spare(), 0.0)] * missing if missing > 0 else own
 
 
 def dropout_seed(seed: int, step: int, rank: int) -> int:
