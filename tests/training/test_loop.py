@@ -19,6 +19,7 @@ from bertsmith.data.split import split
 from bertsmith.model.config import make_config
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.distributed import Ranks
 from bertsmith.training.gradients import dropout_seed
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop, is_due
@@ -149,6 +150,16 @@ def test_a_run_of_hours_ends_by_the_clock(tmp_path: Path, new_loop: NewLoop) -> 
     # no warm-up here: the rate falls with the time that is left
     shares = [0.0, *(record["elapsed"] / 60 for record in steps[:-1])]
     assert [record["learning_rate"] for record in steps] == pytest.approx([0.1 * (1 - x) for x in shares])
+
+
+def test_the_first_ranks_clock_is_everyones(
+    task: PretrainingTask, tokenizer: Tokenizer, tmp_path: Path, new_loop: NewLoop
+) -> None:
+    """What the ranks say is summed, with the losses."""
+    loop = new_loop(task, tmp_path)
+    for rank, said in ((0, 7.0), (1, 0.0)):
+        loop.gradients.machine = replace(loop.machine, ranks=Ranks(rank, 2))
+        assert loop.gradients.compute(batch_of([16] * 4, tokenizer), 0, clock=lambda: 7.0).elapsed == said
 
 
 @pytest.mark.usefixtures("clock")

@@ -21,13 +21,14 @@ T = TypeVar("T")
 
 @dataclass
 class StepResult:
-    """Losses per name, each the mean over the whole global batch; the gradient's norm before clipping; and
-    whether any rank was asked to stop.
+    """Losses per name, each the mean over the whole global batch; the gradient's norm before clipping;
+    whether any rank was asked to stop; and what the first rank's clock said.
     """
 
     losses: dict[str, float]
     gradient_norm: float
     stop: bool
+    elapsed: float
 
     @property
     def loss(self) -> float:
@@ -43,10 +44,14 @@ class Gradients:
         self._computation = distribute(task.model, machine)
 
     def compute(
-        self, sequences: Sequences, seed: int, stop: Callable[[], bool] = lambda: False
+        self,
+        sequences: Sequences,
+        seed: int,
+        stop: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> StepResult:
-        """Of one global batch. `seed` is dropout's; `stop` says, once the gradients are there, whether this
-        rank was asked to stop.
+        """Of one global batch. `seed` is dropout's; `stop` says, once the gradients are on their way, whether
+        this rank was asked to stop, and `clock` the seconds of training.
         """
         ranks = self.machine.ranks
         torch.manual_seed(seed)
@@ -66,11 +71,13 @@ class Gradients:
                 (shares.sum() * ranks.count).backward()
             totals += shares.detach()
         norm = clip_gradients(self.task.model, self.clip)
-        stopped = torch.full_like(totals[:1], float(stop()))
-        everywhere = sum_over_ranks(torch.cat([totals, stopped]).double())
+        # filled and not copied, for which the host would wait
+        stopped = torch.full_like(totals[:1], float(stop()), dtype=torch.float64)
+        time = torch.full_like(stopped, clock() if ranks.is_first else 0.0)
+        everywhere = sum_over_ranks(torch.cat([totals.double(), stopped, time]))
         # read together, since the host waits for a GPU each time it reads
-        *means, asked, length = torch.cat([everywhere, norm.double().view(1)]).tolist()
-        return StepResult(dict(zip(counts, means, strict=True)), gradient_norm=length, stop=asked > 0)
+        *means, asked, elapsed, length = torch.cat([everywhere, norm.double().view(1)]).tolist()
+        return StepResult(dict(zip(counts, means, strict=True)), length, asked > 0, elapsed)
 
     def with_whole_weights(self, compute: Callable[[], T]) -> T:
         """`compute()`, without a gradient and in the machine's precision, however the model is divided."""

@@ -20,7 +20,7 @@ from bertsmith.errors import TrainingStopped
 from bertsmith.tasks.objective import Objective
 from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state
 from bertsmith.training.checkpoint_writer import CheckpointWriter
-from bertsmith.training.distributed import add_over_ranks, from_first, wait
+from bertsmith.training.distributed import add_over_ranks, wait
 from bertsmith.training.gradients import Gradients, StepResult, dropout_seed
 from bertsmith.training.guard import Guard
 from bertsmith.training.interruption import Interruption
@@ -149,7 +149,9 @@ class Loop:
         set_learning_rate(self.optimizer, learning_rate)
         started = time.monotonic()
         seed = dropout_seed(self.recipe.seed, self.progress.step, self.machine.ranks.rank)
-        result = self.gradients.compute(batch.sequences, seed, stop=lambda: self._interruption.asked)
+        result = self.gradients.compute(
+            batch.sequences, seed, stop=lambda: self._interruption.asked, clock=self._elapsed
+        )
         self._stop_agreed = result.stop  # every rank stops after the same step
         if verdict := self.guard.verdict(self.progress, result.loss, result.gradient_norm):
             self._refuse(batch, verdict)
@@ -163,7 +165,7 @@ class Loop:
             cursor=batch.end,
             tokens=self.progress.tokens + tokens,
             sequences=self.progress.sequences + len(batch.sequences),
-            elapsed=self._elapsed(),
+            elapsed=result.elapsed,  # every rank's schedule goes by the same clock
             recent_loss=self.guard.recent(self.progress, result.loss),
         )
         seconds = time.monotonic() - started
@@ -257,9 +259,8 @@ class Loop:
         self._time_at_start, self._elapsed_at_start = time.monotonic(), self.progress.elapsed
 
     def _elapsed(self) -> float:
-        """Seconds over all parts of the run, evaluation and checkpoints included; agreed by all ranks."""
-        elapsed = self._elapsed_at_start + time.monotonic() - self._time_at_start
-        return from_first(elapsed, self.machine.device) if self.recipe.hours is not None else elapsed
+        """Seconds over all parts of the run, evaluation and checkpoints included, by this rank's clock."""
+        return self._elapsed_at_start + time.monotonic() - self._time_at_start
 
     def _record_step(
         self,
