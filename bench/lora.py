@@ -1,6 +1,6 @@
 """Full fine-tuning, LoRA, frozen layers: dev score, share of the weights trained, seconds a step.
 
-    python bench/lora.py [--tasks sst2 conll] [--seeds 3] [--rows 5000]
+    python bench/lora.py [--tasks sst2 conll] [--seeds 2] [--rows 5000]
 
 Both are cut to --rows training sentences, so that there is something to gain from training well. Every row
 starts from the MiniLM weights with the same seed, batches and epochs; the rates are each one's own, for LoRA
@@ -33,7 +33,7 @@ def main() -> None:
     """Parses, and is either the parent or a worker."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tasks", nargs="+", choices=tuple(_TASKS), default=list(_TASKS))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--rows", type=int, default=5000, help="training rows at most, of each data set")
     parser.add_argument("--dev-rows", type=int)
     parser.add_argument("--epochs", type=float, help="instead of each task's own")
@@ -85,7 +85,8 @@ def _row(name: str, row: str, of_task: dict[str, list[dict[str, Any]]]) -> dict[
         "trained": row,
         "seeds": len(scores[row]),
         "share of the weights": of_task[row][0]["trained"],
-        metric: mean_and_error(scores[row]),
+        "metric": metric,
+        "result": mean_and_error(scores[row]),
         "gain over the most frequent": _share(mean[row] - majority, mean[_FULL] - majority),
         "gain over pooler and head": _share(mean[row] - mean[_LEAST], mean[_FULL] - mean[_LEAST]),
         "ms a step": f"{seconds[row] * 1000:.0f}",
