@@ -9,28 +9,31 @@ of length 1, 256 tokens at most) on two threads, each in a process of its own, a
 torch, on ONNX Runtime, and on ONNX Runtime with its int8 model for AVX2. The last two need optimum-onnx,
 which asks for transformers below 4.58 and so for an environment of its own (python -m venv onnx;
 onnx/bin/pip install 'sentence-transformers[onnx]'); --onnx-python names its interpreter, and without it their
-rows say so. Tokens are real ones, padding is not counted. Peak memory is that of the process, libraries and
-model among it.
+rows say so. Tokens are real ones, padding is not counted. The share of the matrix product is that of the
+operations which no implementation can avoid, over the speed of a product of this machine on as many threads.
+Peak memory is that of the process, libraries and model among it; the graphs were exported by another.
 """
 
 import argparse
+import contextlib
 import json
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness import Worker, interleave, ratio, report, resident, serve
+from harness import Worker, interleave, ratio, report, resident, serve, spread
+from labelled import MODEL, find, quiet
+from onnx_export import FLOAT, INT8, export, has_onnx, session_settings
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
-MODEL, SEED = "minilm", 0
+SEED = 0
 SIDES = ("ours", "torch", "onnx", "onnx-int8")
 NAMES = {
     "ours": "Bertsmith",
@@ -53,20 +56,24 @@ def main() -> None:
     parser.add_argument("--worker", choices=SIDES)
     options = parser.parse_args()
     if options.worker:
-        embed = _OPEN[options.worker](options.model, options.threads)
-        serve(_Side(options.worker, embed, real_texts(options.texts)))
+        with contextlib.redirect_stdout(sys.stderr):
+            embed = _OPEN[options.worker](options.model, options.threads)
+        serve(quiet(_Side(options.worker, embed, real_texts(options.texts))))
         return
     chosen = [side for side in SIDES if side == "ours" or side in options.sides]
     missing = [side for side in chosen if side.startswith("onnx") and not has_onnx(options.onnx_python)]
     there = [side for side in chosen if side not in missing]
-    sides = {side: _start(side, options) for side in there}
     with tempfile.TemporaryDirectory() as folder:
+        models = _models(there, Path(folder), options.onnx_python)
+        sides = {side: _start(side, model, options) for side, model in models.items()}
         answers = interleave(sides, options.rounds, folder=folder)
         vectors = {side: np.load(Path(folder) / f"{side}.npy") for side in sides}
-    for worker in sides.values():
-        worker.close()
-    tokens = _count_tokens(_folder(), real_texts(options.texts))
-    rows = [_row(side, answers, vectors, tokens) for side in sides]
+        for worker in sides.values():
+            worker.close()
+    lengths = _lengths(_folder(), real_texts(options.texts))
+    rows = [_row(side, answers, vectors, int(lengths.sum())) for side in sides]
+    ours = statistics.median(answer["seconds"] for answer in answers["ours"])
+    rows[0]["share of the matrix product"] = f"{_least_seconds(lengths, options.threads) / ours:.0%}"
     rows += [
         {**dict.fromkeys(rows[0], ""), "side": NAMES[side], "texts/s": "not installed"} for side in missing
     ]
@@ -76,26 +83,26 @@ def main() -> None:
 def _row(side: str, answers: Mapping[str, Any], vectors: Mapping[str, Any], tokens: int) -> dict[str, Any]:
     given = answers[side]
     speed = {name: [each["texts"] / each["seconds"] for each in found] for name, found in answers.items()}
-    faster = ratio(speed["ours"], speed[side])
+    peaks = {name: max(each["peak"] for each in found) for name, found in answers.items()}
     cosines = np.einsum("ed,ed->e", vectors["ours"], vectors[side])
     return {
         "side": NAMES[side],
         "texts/s": f"{statistics.median(speed[side]):,.1f}",
         "tokens/s": f"{statistics.median(tokens / each['seconds'] for each in given):,.0f}",
-        "ours is faster by": f"{faster['median']:.2f} ({faster['lowest']:.2f} – {faster['highest']:.2f})",
+        "ours is faster by": spread(ratio(speed["ours"], speed[side])),
+        "share of the matrix product": "",
         "cosine with ours, mean": f"{cosines.mean():.6f}",
         "lowest": f"{cosines.min():.6f}",
-        "peak memory, MB": f"{max(each['peak'] for each in given) / 1e6:,.0f}",
+        "peak memory, MB": f"{peaks[side] / 1e6:,.0f}",
+        "of sentence-transformers' memory": f"{peaks[side] / peaks['torch']:.0%}" if "torch" in peaks else "",
     }
 
 
 def real_texts(count: int) -> list[str]:
     """`count` texts of mixed length. Ends with a sentence when the data isn't there."""
-    if not DATA.is_dir():
-        raise SystemExit(f"{DATA} isn't there. It needs SQuAD, SST-2 and ReQA-SQuAD.")
-    squad = json.loads((DATA / "squad" / "dev-v1.1.json").read_text(encoding="utf-8"))
+    squad = json.loads(find("squad/dev-v1.1.json").read_text(encoding="utf-8"))
     paragraphs = [each["context"] for article in squad["data"] for each in article["paragraphs"]]
-    lines = (DATA / "sst2" / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    lines = find("sst2/dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
     kinds = [paragraphs, [line.split("\t")[0] for line in lines], _reqa_sentences()]
     drawn = random.Random(SEED)
     texts = [drawn.choice(kinds[number % 3]) for number in range(count)]
@@ -103,9 +110,17 @@ def real_texts(count: int) -> list[str]:
     return texts
 
 
-def _start(side: str, options: argparse.Namespace) -> Worker:
+def _models(sides: Sequence[str], folder: Path, onnx_python: str) -> dict[str, str]:
+    """The folder that each side opens."""
+    models = dict.fromkeys(sides, _folder())
+    if on_onnx := [side for side in sides if side.startswith("onnx")]:
+        models |= dict.fromkeys(on_onnx, export(onnx_python, _folder(), folder / "model"))
+    return models
+
+
+def _start(side: str, model: str, options: argparse.Namespace) -> Worker:
     python = options.onnx_python if side.startswith("onnx") else sys.executable
-    passed = ("--texts", str(options.texts), "--threads", str(options.threads), "--model", _folder())
+    passed = ("--texts", str(options.texts), "--threads", str(options.threads), "--model", model)
     return Worker(__file__, side, *passed, python=python)
 
 
@@ -140,21 +155,11 @@ def _theirs(folder: str, threads: int) -> Embed:
     return _encode(SentenceTransformer(folder, device="cpu"))
 
 
-def _onnx(folder: str, threads: int) -> Embed:
+def _onnx(folder: str, threads: int, graph: str = FLOAT) -> Embed:
     from sentence_transformers import SentenceTransformer
 
-    return _encode(SentenceTransformer(folder, backend="onnx", model_kwargs=session_settings(threads)))
-
-
-def _onnx_int8(folder: str, threads: int) -> Embed:
-    """Exported and quantised as sentence-transformers' documentation says."""
-    from sentence_transformers import SentenceTransformer, export_dynamic_quantized_onnx_model
-
-    with tempfile.TemporaryDirectory() as made:
-        SentenceTransformer(folder, backend="onnx").save_pretrained(made)
-        export_dynamic_quantized_onnx_model(SentenceTransformer(made, backend="onnx"), "avx2", made)
-        settings = session_settings(threads) | {"file_name": "onnx/model_quint8_avx2.onnx"}
-        return _encode(SentenceTransformer(made, backend="onnx", model_kwargs=settings))
+    settings = session_settings(threads) | {"file_name": graph}
+    return _encode(SentenceTransformer(folder, backend="onnx", model_kwargs=settings))
 
 
 def _encode(model: Any) -> Embed:
@@ -167,39 +172,38 @@ def _folder() -> str:
     return str(locate_model(MODEL).folder)
 
 
-def session_settings(threads: int) -> dict[str, Any]:
-    """For sentence-transformers: ONNX Runtime on so many threads."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    return {"session_options": options, "provider": "CPUExecutionProvider"}
-
-
 _OPEN: dict[str, Callable[[str, int], Embed]] = {
     "ours": _ours,
     "torch": _theirs,
     "onnx": _onnx,
-    "onnx-int8": _onnx_int8,
+    "onnx-int8": partial(_onnx, graph=INT8),
 }
 
 
-def _count_tokens(folder: str, texts: Sequence[str]) -> int:
+def _lengths(folder: str, texts: Sequence[str]) -> Any:
+    """(E,): each text's tokens."""
     from bertsmith import Tokenizer
 
     tokenizer = Tokenizer.load(folder)
-    return sum(min(len(ids) + 2, 256) for ids in tokenizer.encode_batch(texts))
+    return np.array([min(len(ids) + 2, 256) for ids in tokenizer.encode_batch(texts)])
+
+
+def _least_seconds(lengths: Any, threads: int) -> float:
+    """What the operations of these lengths take at the speed of a matrix product."""
+    import torch
+
+    from bertsmith.model.checkpoint import read_checkpoint
+    from bertsmith.model.operations import encoder_operations
+    from bertsmith.training.hardware import matmul_flops
+
+    torch.set_num_threads(threads)
+    operations = encoder_operations(read_checkpoint(_folder()).config, lengths, float(lengths.sum()))
+    return operations / matmul_flops(torch.float32, device=torch.device("cpu"))
 
 
 def _reqa_sentences() -> list[str]:
-    found = json.loads((DATA / "reqa_squad" / "squad_test.json").read_text(encoding="utf-8"))
+    found = json.loads(find("reqa_squad/squad_test.json").read_text(encoding="utf-8"))
     return list(found["candidates"])
-
-
-def has_onnx(python: str) -> bool:
-    """Whether the interpreter finds what the ONNX sides need."""
-    command = [python, "-c", "import optimum.onnxruntime, sentence_transformers"]
-    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 if __name__ == "__main__":

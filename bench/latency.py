@@ -14,6 +14,7 @@ need an environment of their own, as bench/embedding.py says; without it their r
 """
 
 import argparse
+import contextlib
 import os
 import random
 import statistics
@@ -26,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from embedding import has_onnx, session_settings
 from harness import Worker, interleave, ratio, report, serve, spread
-from labelled import MODEL, find
+from labelled import MODEL, find, quiet
+from onnx_export import FLOAT, export, has_onnx, session_settings
 
 Answer = Callable[[str], Any]
 _NAMES = {
@@ -60,7 +61,9 @@ def main() -> None:
     parser.add_argument("--worker", choices=tuple(_NAMES))
     options = parser.parse_args()
     if options.worker:
-        serve(_Reader(_OPEN[options.worker](options.model, options.threads)))
+        with contextlib.redirect_stdout(sys.stderr):
+            reader = _Reader(_OPEN[options.worker](options.model, options.threads))
+        serve(quiet(reader))
         return
     if options.quick:
         options.texts, options.rounds = 5, 1
@@ -76,8 +79,10 @@ def _rows(work: str, texts: list[str], folder: Path, options: argparse.Namespace
     wanted = [side for side in _WORK[work] if side in options.sides]
     missing = [side for side in wanted if side in _ON_ONNX and not has_onnx(options.onnx_python)]
     names = [side for side in wanted if side not in missing]
-    model = _classifier(folder) if "predictor" in names else _minilm()
-    sides = {side: _start(side, model, options) for side in names}
+    models = dict.fromkeys(names, _classifier(folder) if "predictor" in names else _minilm())
+    if on_onnx := [side for side in names if side in _ON_ONNX]:
+        models |= dict.fromkeys(on_onnx, export(options.onnx_python, _minilm(), folder / "model"))
+    sides = {side: _start(side, models[side], options) for side in names}
     answers = interleave(sides, options.rounds, texts=texts) if sides else {}
     for worker in sides.values():
         worker.close()
@@ -179,22 +184,18 @@ def _sentence_torch(folder: str, threads: int) -> Answer:
 def _sentence_onnx(folder: str, threads: int) -> Answer:
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(folder, backend="onnx", model_kwargs=session_settings(threads))
+    settings = session_settings(threads) | {"file_name": FLOAT}
+    model = SentenceTransformer(folder, backend="onnx", model_kwargs=settings)
     return lambda text: model.encode(text, show_progress_bar=False)
 
 
 def _onnxruntime(folder: str, threads: int) -> Answer:
     """The graph that sentence-transformers exports, and as little around it as there can be."""
     from onnxruntime import InferenceSession
-    from sentence_transformers import SentenceTransformer
     from tokenizers import Tokenizer
 
-    with tempfile.TemporaryDirectory() as made:
-        SentenceTransformer(folder, backend="onnx").save_pretrained(made)
-        graph = (Path(made) / "onnx" / "model.onnx").read_bytes()
-    session = InferenceSession(
-        graph, session_settings(threads)["session_options"], providers=["CPUExecutionProvider"]
-    )
+    options = session_settings(threads)["session_options"]
+    session = InferenceSession(f"{folder}/{FLOAT}", options, providers=["CPUExecutionProvider"])
     tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
     tokenizer.no_padding()
     tokenizer.enable_truncation(256)
