@@ -38,6 +38,9 @@ from bertsmith.training import units
         (units.percent, None, "–"),
         (units.count, math.nan, "–"),
         (units.loss, math.inf, "–"),
+        (units.score, 0.91866, "0.9187"),
+        (units.score, 1, "1.0000"),
+        (units.score, math.nan, "–"),
     ],
 )
 def test_numbers_are_written_as_people_read_them(

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from bertsmith.cli.options import AS_NAMED, Flag, LabelledColumns, Layout, RunFiles, given
+from bertsmith.training import units
 
 
 def tune(
@@ -39,13 +40,13 @@ def tune(
     """
     from bertsmith.cli.results import show_results
     from bertsmith.cli.screen import console, print_paths, print_table
-    from bertsmith.training.tuning.report import shown, trial_rows
+    from bertsmith.training.tuning.report import trial_rows
     from bertsmith.training.tuning.trials import Trial
     from bertsmith.training.tuning.tune import tune as run
 
     def on_trial(trial: Trial) -> None:
         choice = " ".join(f"{name}={value:.4g}" for name, value in trial.choice.items())
-        line = f"trial {trial.number}: {shown(trial.score)} {trial.state}  {choice}"
+        line = f"trial {trial.number}: {units.score(trial.score)} {trial.state}  {choice}"
         console.print(line, markup=False, soft_wrap=True)
 
     result = run(task, *overrides, resume=resume, on_trial=on_trial, **given(files, columns, layout))

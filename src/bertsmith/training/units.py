@@ -20,6 +20,12 @@ def _dash_when_unknown(
 
 
 @_dash_when_unknown
+def score(value: float) -> str:
+    """0.9187: a metric of a run, of which each has four digits."""
+    return f"{value:.4f}"
+
+
+@_dash_when_unknown
 def count(value: float) -> str:
     """A whole number: 17,512."""
     return f"{value:,.0f}"

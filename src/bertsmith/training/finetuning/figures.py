@@ -131,7 +131,7 @@ def restart_table(results: Results) -> Table:
         [
             f"{number + 1}" + (" (kept)" if number == results.best else ""),
             str(restart.seed),
-            f"{restart.score:.4f}" if math.isfinite(restart.score) else units.UNKNOWN,
+            units.score(restart.score),
             f"{restart.step:,} of {restart.steps:,}",
             units.duration(restart.seconds),
         ]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.files import atomic_write
+from bertsmith.training import units
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.report import command
 from bertsmith.training.finetuning.results import Results
@@ -33,8 +34,8 @@ def write_tune_report(
         title=f"Search · {out.resolve().name}",
         status=f"{recipe.task} · {len(trials)} trials on {results.train_rows:,} rows",
         headline=[
-            (f"{metric} on dev, trial {best.number}", shown(best.score)),
-            ("the baseline, trial 0", shown(trials[0].score)),
+            (f"{metric} on dev, trial {best.number}", units.score(best.score)),
+            ("the baseline, trial 0", units.score(trials[0].score)),
             ("trials given up early", str(sum(trial.state != COMPLETE for trial in trials))),
         ],
         warnings=results.warnings,
@@ -55,7 +56,7 @@ def trial_rows(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             f"{trial.number} (baseline)" if trial.number == 0 else str(trial.number),
-            shown(trial.score),
+            units.score(trial.score),
             *(f"{trial.choice[name]:.4g}" for name in names),
             f"{trial.seconds:.0f}",
             trial.state,
@@ -63,11 +64,6 @@ def trial_rows(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
         for trial in ended
     ]
     return ["Trial", "Score", *(name.removeprefix("optimizer.") for name in names), "Seconds", "Ended"], rows
-
-
-def shown(score: float | None) -> str:
-    """A score for people; a trial that diverged has none."""
-    return "–" if score is None else f"{score:.4f}"
 
 
 def _pictures(trials: Sequence[Trial], best: Trial, metric: str) -> list[tuple[str, Any]]:
