@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # A blank for each: documents must not steer the terminal, and rich would take some of them away without
 # moving the marks.
 _CONTROL = {code: " " for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
-_SCORES = {"vector": "cosine", "text": "BM25", "hybrid": "both ranks"}
+_SCORES = {"vector": "cosine", "text": "BM25", "hybrid": "RRF"}
 _SHOWN = 600  # characters of a passage; --json has all of it
 
 

@@ -76,7 +76,7 @@ class MaskedLanguageModel:
         next_sentence = self.model.next_sentence is not None and len(store) > 1
         length = min(sequence_length, self.model.config.max_length)
         stream = PretrainingStream(store, self.tokenizer, 0, next_sentence, length, 16 * length)
-        masker = Masker(self.tokenizer, MaskingRates())
         device = next(self.model.parameters()).device
+        masker = Masker(self.tokenizer, MaskingRates(), device)
         task = PretrainingTask(self.model, [stream], masker, stream, max_tokens, device)
         return task.metrics(task.sums(0, 1))

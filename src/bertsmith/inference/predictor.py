@@ -85,8 +85,8 @@ class Predictor:
         examples = task.read(path)
         task.check(examples)
         split = encode_examples(self.task, examples, self.tokenizer)
-        outputs = outputs_of(self.model, split.encoded)
         rows, warnings = self._training_rows(Path(train) if train else None, examples, Path(path).name)
+        outputs = outputs_of(self.model, split.encoded)
         evaluation = evaluate(self.task, outputs, rows, split)
         return replace(evaluation, data_warnings=(*warnings, *task.warnings(examples)))
 

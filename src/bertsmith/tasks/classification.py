@@ -40,9 +40,7 @@ class ClassificationSettings(TaskSettings):
     more than leaving the text to someone else.
     """
 
-    class_weights: Literal["none", "auto"] | dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = (
-        "none"
-    )
+    class_weights: Literal["none", "auto"] | dict[str, _Weight] = "none"
     coverage: float | None = Field(None, gt=0, le=1)
     error_cost: float | None = Field(None, gt=0, allow_inf_nan=False)
     abstain_cost: float | None = Field(None, ge=0, allow_inf_nan=False)

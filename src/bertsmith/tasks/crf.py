@@ -56,7 +56,7 @@ class ConditionalRandomField(nn.Module):
         self.start = nn.Parameter(torch.zeros(len(labels)))
         self.transitions = nn.Parameter(torch.zeros(len(labels), len(labels)))
         self.end = nn.Parameter(torch.zeros(len(labels)))
-        start, pairs = legal_transitions(labels)
+        self._legal_on_host = start, pairs = legal_transitions(labels)
         # follow from the labels, which the checkpoint has
         self.register_buffer("legal_start", torch.from_numpy(start), persistent=False)
         self.register_buffer("legal_pairs", torch.from_numpy(pairs), persistent=False)
@@ -89,24 +89,18 @@ class ConditionalRandomField(nn.Module):
 
     def _score(self, emissions: Tensor, tags: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """Of the given paths, summed: what occurs, counted on the host, times its score."""
-        path = tags.cpu().numpy()
-        ends = np.cumsum([length for length in lengths if length], dtype=np.int64)
-        firsts = np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)]
-        followers = np.delete(np.arange(len(path)), firsts)
-        count = len(self.labels)
-        starts, stops = (np.bincount(path[rows], minlength=count) for rows in (firsts, ends - 1))
+        path, count = tags.cpu().numpy(), len(self.labels)
+        firsts, lasts, followers = _places(lengths)
+        starts, ends = (np.bincount(path[rows], minlength=count) for rows in (firsts, lasts))
         pairs = np.bincount(path[followers - 1] * count + path[followers], minlength=count * count)
         pairs = pairs.reshape(count, count)
         self._refuse_illegal(starts, pairs)
-        device = emissions.device
-        of_words = emissions.gather(1, to_device(path, device).unsqueeze(1)).sum()
-        of_borders = (to_device(starts, device) * self.start).sum() + (
-            to_device(stops, device) * self.end
-        ).sum()
-        return of_words + of_borders + (to_device(pairs, device) * self.transitions).sum()
+        of_words = emissions.gather(1, to_device(path, emissions.device).unsqueeze(1)).sum()
+        counted = ((starts, self.start), (ends, self.end), (pairs, self.transitions))
+        return of_words + sum((to_device(each, emissions.device) * score).sum() for each, score in counted)
 
     def _refuse_illegal(self, starts: Ints, pairs: Ints) -> None:
-        legal_start, legal_pairs = legal_transitions(self.labels)
+        legal_start, legal_pairs = self._legal_on_host
         illegal = np.argwhere(np.concatenate([(starts * ~legal_start)[None], pairs * ~legal_pairs]))
         if len(illegal):
             before, after = illegal[0].tolist()
@@ -219,6 +213,13 @@ def _both_ways(emissions: Tensor, scores: TransitionScores, steps: "_Steps") -> 
     return forward, backward
 
 
+def _places(lengths: tuple[int, ...]) -> tuple[Ints, Ints, Ints]:
+    """Rows that begin a sentence, rows that end one, and those that have a word before them."""
+    sizes = np.array([length for length in lengths if length], np.int64)
+    ends = np.cumsum(sizes)
+    return ends - sizes, ends - 1, np.delete(np.arange(sizes.sum()), ends - sizes)
+
+
 @dataclass(frozen=True)
 class _Steps:
     """Where the words of packed sentences stand when all sentences go one word at a time.
@@ -238,15 +239,13 @@ class _Steps:
     @staticmethod
     def of(lengths: tuple[int, ...], device: torch.device) -> "_Steps":
         sizes = np.array([length for length in lengths if length], np.int64)
-        ends = np.cumsum(sizes)
-        firsts, lasts = ends - sizes, ends - 1
+        firsts, lasts, followers = _places(lengths)
         order = np.argsort(-sizes, kind="stable")
         ranked = np.sort(sizes)
         # of sentences sorted by length, those longer than the step
         counts = len(sizes) - np.searchsorted(ranked, np.arange(ranked[-1] if len(ranked) else 0), "right")
         step = np.repeat(np.arange(len(counts)), counts)
         sentence = order[np.arange(len(step)) - np.repeat(np.cumsum(counts) - counts, counts)]
-        rows = np.arange(len(step))
 
         def tensor(array: npt.NDArray[np.int64]) -> Tensor:
             return to_device(array, device)
@@ -257,7 +256,7 @@ class _Steps:
             tensor(lasts[sentence] - step),
             tensor(firsts),
             tensor(lasts),
-            tensor(np.delete(rows, firsts)),
+            tensor(followers),
         )
 
 

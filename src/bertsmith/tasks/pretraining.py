@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertsmith.data.batch import PackedBatch, Sequences, to_device
+from bertsmith.data.batch import PackedBatch, Sequences, to_device, usual_batch_tokens
 from bertsmith.data.masking import IGNORED, MaskedTokens, Masker, MaskingRates
 from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
@@ -104,6 +104,12 @@ class PretrainingTask:
         # whatever is trained with, figures are of the published masks, and so can be compared
         self.evaluation_masker = Masker(stream.tokenizer, MaskingRates(), self.device)
         self.most_frequent = most_frequent_piece(stream.store, stream.tokenizer)
+        self.heldout_micro_batch = 2048
+        if self.device.type == "cuda":  # which would wait for the host between such small ones
+            self.heldout_micro_batch = usual_batch_tokens("cuda")
+            if self.heldout is not None:
+                tokens = max(self.heldout.batch_tokens, self.heldout_micro_batch)
+                self.heldout = replace(self.heldout, batch_tokens=tokens)
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """Endless; the phase's stream from `cursor` on."""
@@ -149,7 +155,7 @@ class PretrainingTask:
             totals |= {"nsp_loss": 0.0, "nsp_right": 0.0, "nsp_count": 0.0, "nsp_random": 0.0}
         with evaluating(self.model):
             for batch in islice(self._heldout_batches(), rank, None, ranks):
-                for micro_batch in split(batch, 1, 2048)[0]:
+                for micro_batch in split(batch, 1, self.heldout_micro_batch)[0]:
                     for name, value in self._sums_of(micro_batch).items():
                         totals[name] += value
         return totals

@@ -12,7 +12,6 @@ from pathlib import Path
 from rich.console import Console
 from torch import Tensor
 
-from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
@@ -141,10 +140,8 @@ def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> PretrainingTask:
         for length in data.sequence_lengths
     ]
     first_length = data.sequence_lengths[0]
-    measured, at_once = inputs.measured, 16 * first_length
-    if machine.device.type == "cuda":  # which would wait for the host between such small ones
-        at_once = max(at_once, usual_batch_tokens("cuda"))
-    heldout = None if measured is None else stream(measured, first_length, at_once, 0)
+    measured = inputs.measured
+    heldout = None if measured is None else stream(measured, first_length, 16 * first_length, 0)
     rates = MaskingRates(**recipe.masking.model_dump())
     masker = Masker(inputs.tokenizer, rates, machine.device)
     return PretrainingTask(inputs.model, streams, masker, heldout, recipe.evaluation.tokens, machine.device)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -86,11 +87,10 @@ def embed_file(
     parts = ShardFolder(Path(out), about, shard_rows)
     if parts.out.exists() and not resume:
         raise InputError(f"{parts.out} already exists. Choose another --out or remove it first.")
-    names = None
-    if str(input) != "-":
-        names = read_column_names(input, header=header, format=format, encoding=encoding)
+    layout: dict[str, Any] = {"header": header, "format": format, "encoding": encoding}
+    names = None if str(input) == "-" else read_column_names(input, **layout)
     columns = _columns(names, text, id, str(input))
-    found = stream_rows(input, columns, header=header, format=format, encoding=encoding)
+    found = stream_rows(input, columns, **layout)
     if parts.out.exists():
         return _finished(parts, ShardedRows(found, shard_rows))
     make_folder(parts.folder)

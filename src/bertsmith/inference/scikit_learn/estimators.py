@@ -110,8 +110,7 @@ class _FinetunedEstimator(TextEstimator):
         examples = [_example(*each) for each in zip(range(len(texts)), texts, labels, strict=True)]
         train, dev = self._held_out(examples, recipe.seed)
         source = locate_model(recipe.model).folder
-        model = finetune_examples(task, recipe, source, train, dev)
-        completed = recipe.completed(model.config.hidden_size, -(-len(train) // recipe.batch_size))
+        model, completed = finetune_examples(task, recipe, source, train, dev)
         self.recipe_ = json.loads(completed.model_dump_json())
         model = model.to(device_of("auto"))  # as a pickled copy will be
         self.predictor_ = Predictor(model, task, Tokenizer.load(source))

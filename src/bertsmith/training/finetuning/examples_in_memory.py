@@ -31,8 +31,9 @@ def finetune_examples(
     train: Sequence[Any],
     dev: Sequence[Any] = (),
     progress: Progress | None = None,
-) -> TaskModel:
-    """Trains on `train` and teaches `task` its labels; the model comes back in evaluation mode on the host.
+) -> tuple[TaskModel, FinetuneRecipe]:
+    """Trains on `train` and teaches `task` its labels; the model comes back in evaluation mode on the host,
+    and the recipe with what was chosen for it.
 
     With `dev` the best evaluation's weights are kept, `recipe.patience` ends the run, and confidence is
     calibrated; without, all epochs are trained. The caller's torch generators stay as they were.
@@ -61,7 +62,7 @@ def finetune_examples(
     merge_lora(model.encoder)
     if held_out is not None:
         task.calibrate(outputs_of(model, held_out.encoded), dev, held_out.encoded)
-    return model.cpu().eval()
+    return model.cpu().eval(), recipe
 
 
 class _Counter:

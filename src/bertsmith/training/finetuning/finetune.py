@@ -16,7 +16,7 @@ from rich.console import Console
 from bertsmith.model.adaptation import trained_share
 from bertsmith.training.allocator import keep_memory
 from bertsmith.training.distributed import leave, wait
-from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
+from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun, make_finetune_recipe
 from bertsmith.training.finetuning.report import write_finetune_report
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading, write_results
 from bertsmith.training.finetuning.start import start_model
@@ -73,16 +73,18 @@ def _run(
 ) -> FinetuneResult:
     keep_memory()
     bench = Workbench.open(recipe, machine)
-    recipe = recipe.completed(bench.width, bench.steps_per_epoch(recipe))
-    recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed)  # refuses, before anything is written
+    steps = bench.steps_per_epoch(recipe)
+    recipe = recipe.completed(bench.width, steps)
+    runs = [recipe.resolved(steps, recipe.seed + number) for number in range(recipe.restarts)]
     first, hashes = machine.ranks.is_first, data_hashes(recipe)
     require_same_data(out, hashes)
     wait()  # a rank that comes late must not find the run that the first one is about to begin
     if first:
         begin_folder(recipe, out, hashes)
     restarts: list[Restart] = []
-    for number in range(1, recipe.restarts + 1):
-        restarts.append(_train_once(recipe, bench, number, out, resume, console))
+    for settings in runs:
+        folder = _restart_folder(out, len(restarts) + 1)
+        restarts.append(_train_once(recipe, settings, bench, folder, resume, console))
         # Until here a rank may still read the checkpoint that is now removed; after it all read the best
         # weights, which the first one alone wrote, maybe a moment ago.
         wait()
@@ -100,15 +102,18 @@ def _run(
 
 
 def _train_once(
-    recipe: FinetuneRecipe, bench: Workbench, number: int, out: Path, resume: bool, console: Console | None
+    recipe: FinetuneRecipe,
+    settings: FinetuneRun,
+    bench: Workbench,
+    folder: Path,
+    resume: bool,
+    console: Console | None,
 ) -> Restart:
     """The run of one seed; a finished one is not repeated."""
-    folder, machine = _restart_folder(out, number), bench.machine
+    machine, number = bench.machine, settings.seed - recipe.seed + 1
     if resume and (folder / "restart.json").exists():
         return Restart.read(folder / "restart.json")
-    seed = recipe.seed + number - 1
-    model = start_model(recipe, bench.task, bench.source, seed).model.to(machine.device)
-    settings = recipe.resolved(bench.steps_per_epoch(recipe), seed)
+    model = start_model(recipe, bench.task, bench.source, settings.seed).model.to(machine.device)
     facts = run_facts(model, model.config, Path(recipe.train).name, machine)
     if trained_share(model) < 1:
         facts["trained"] = f"{trained_share(model):.1%} trained"
@@ -126,7 +131,7 @@ def _train_once(
         elapsed = run.loop.progress.elapsed or time.monotonic() - begun
         observer.record("end", run.step, elapsed=elapsed, reason="finished")
     assert run.best.score is not None
-    restart = Restart(seed, run.best.score, run.best.step, run.step, elapsed)
+    restart = Restart(settings.seed, run.best.score, run.best.step, run.step, elapsed)
     if machine.ranks.is_first:
         restart.write(folder / "restart.json")
     return restart

@@ -43,7 +43,7 @@ class Workbench:
     width: int
 
     def steps_per_epoch(self, recipe: FinetuneRecipe) -> int:
-        """Of its batches."""
+        """How many batches of the recipe's size an epoch is divided into."""
         return steps_of_epoch(self.task, self.train, recipe.batch_size)
 
     @classmethod
