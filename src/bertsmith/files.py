@@ -27,7 +27,7 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     path = Path(path)
     _clear_remains(path)
     _refuse_existing(path, replace)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     partial = path.parent / f".{path.name}.partial-{os.getpid()}"
     partial.mkdir()
     try:

@@ -101,12 +101,19 @@ def test_verify_accepts_what_is_whole_and_names_what_is_not(
     assert "train-00000.parquet was altered" in capsys.readouterr().err
 
 
-def test_tokenize_writes_a_store_that_verify_knows(corpus: Path, tmp_path: Path) -> None:
+def test_tokenize_writes_a_store_that_verify_knows(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     store = tmp_path / "store"
     assert main(["corpus", "tokenize", str(corpus), str(tmp_path / "vocab.txt"), "--out", str(store)]) == 0
     assert TokenStore.open(store / "train").vocab_size == len(PIECES)
     assert main(["corpus", "verify", str(store)]) == 0
+    (store / "heldout").rename(tmp_path / "elsewhere")
+    capsys.readouterr()
+    assert main(["corpus", "verify", str(store)]) == 2, "half of a store is not whole"
+    assert "heldout" in capsys.readouterr().err
+    (tmp_path / "elsewhere").rename(store / "heldout")
     tokens = store / "train" / "tokens.bin"
     data = bytearray(tokens.read_bytes())
     data[-1] ^= 1
@@ -157,3 +164,11 @@ def test_help_shows_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "bertsmith corpus build pydocs: --out corpora/pydocs" in printed
     assert "--no-near-duplicates" in printed
+
+
+def test_a_folder_below_a_file_is_a_sentence(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    assert main(["tokenizer", "train", str(corpus), "--out", str(tmp_path / "file" / "t")]) == 2
+    assert "can't be made" in capsys.readouterr().err

@@ -45,6 +45,12 @@ def test_from_text_to_filled_masks_and_again(source: str, capsys: pytest.Capture
     assert {path: path.stat().st_mtime_ns for path in Path("made").rglob("*") if path.is_file()} == made
     assert figures(second) == figures(first)
 
+    for name, value in (("--source", "other"), ("--minutes", "0.5"), ("--vocab-size", "130")):
+        changed = list(command)
+        changed[command.index(name) + 1] = value
+        assert main(changed) == 2, "an earlier call made something else"
+        assert f", now {value} is asked for" in " ".join(capsys.readouterr().err.split())
+
 
 def _sentence(draw: random.Random, name: str) -> str:
     """Words that no other text has: near-duplicates would be dropped."""
@@ -75,9 +81,10 @@ def test_its_model_is_put_to_use_where_texts_have_several_sources(
     for name in ("north", "south"):
         texts = [" ".join(_sentence(draw, name) for _ in range(3)) for _ in range(150)]
         lines = "\n".join(json.dumps({"text": text}) for text in texts)
-        Path(f"{name}.jsonl").write_text(lines)
-    command = ["quickstart", "--minutes", "0.02", "--vocab-size", "120", "--out", "made"]
-    corpus = build_corpus(["north.jsonl", "south.jsonl"], Path("made/corpus"), settings=CorpusSettings())
+        Path("sides").mkdir(exist_ok=True)
+        Path(f"sides/{name}.jsonl").write_text(lines)
+    command = ["quickstart", "--source", "sides", "--minutes", "0.02", "--vocab-size", "120", "--out", "made"]
+    corpus = build_corpus(["sides"], Path("made/corpus"), settings=CorpusSettings())
     assert corpus.manifest.kept.documents == 300
     assert main(command) == 0
     screen = capsys.readouterr().out

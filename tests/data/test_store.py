@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 
 from bertsmith.data import tokenizing
 from bertsmith.data.store import TokenStore
@@ -118,6 +119,20 @@ def test_both_splits_hold_the_documents_of_the_corpus(corpus: Corpus, folder: Pa
         assert texts_in(store) == expected != []
         assert store.vocab_size == TOKENIZER.vocab_size
         assert store.tokenizer_sha256 == TOKENIZER.sha256
+
+
+def test_sentences_of_a_byte_level_store_are_those_of_running_text(tmp_path: Path) -> None:
+    """Ġ begins a word, unless it begins a document."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "<mask>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: id for id, piece in enumerate(pieces)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    tokenizer = Tokenizer.load(tmp_path)
+    documents = [["It is.", "The end.", "No."], ["Then."]]
+    tokenize_corpus(Held(tmp_path / "corpus", documents), tokenizer, tmp_path / "store")
+    found = texts_in(TokenStore.open(tmp_path / "store" / "train"))
+    for sentences, document in zip(found, documents, strict=True):
+        assert len(sentences) == len(document)
+        assert [id for ids in sentences for id in ids] == tokenizer.encode(" ".join(document)).ids
 
 
 def test_the_files_are_bare_little_endian_arrays(folder: Path) -> None:

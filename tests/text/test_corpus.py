@@ -3,8 +3,9 @@
 import gzip
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import CorpusError, InputError, RecipeError, ResourceError
-from bertsmith.text.corpus import shards
+from bertsmith.text.corpus import building, reading, shards
 from bertsmith.text.corpus.corpus import Corpus, Document, build_corpus
+from bertsmith.text.corpus.preparing import Prepared, prepare
+from bertsmith.text.corpus.reading import Batch
 from bertsmith.text.corpus_settings import CorpusSettings
 
 WORDS = np.array([f"w{n}" for n in range(2000)])
@@ -200,6 +203,10 @@ def test_too_little_disk_is_said_before_the_work(tmp_path: Path, monkeypatch: py
     ("setting", "complaint"),
     [
         ({"heldout": 1.5}, "heldout: expected less than 1, found 1.5"),
+        (
+            {"near_duplicate_threshold": 0.5},
+            "near_duplicate_threshold: expected greater than or equal to 0.8",
+        ),
         ({"format": "xml"}, "format: expected 'auto', 'file'"),
         ({"min_word": 3}, "unknown key 'min_word'. Did you mean 'min_words'?"),
     ],
@@ -289,3 +296,33 @@ def test_what_is_no_corpus_is_refused(tmp_path: Path, manifest: object, complain
 def test_an_unknown_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="train and heldout, not 'test'"):
         list(small_corpus(tmp_path).documents("test"))  # type: ignore[arg-type]
+
+
+def test_a_file_name_that_is_no_utf8_is_spelled_by_its_bytes(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("the file system takes UTF-8 names only")
+    write(folder, random_documents(6), os.fsdecode(b"caf\xe9.txt"))
+    corpus = build_corpus([str(folder)], tmp_path / "corpus", settings=CorpusSettings(heldout=0.5))
+    (source,) = corpus.manifest.sources
+    assert (source.name, source.origin) == (r"caf\xe9/caf\xe9.txt", rf"{tmp_path}/caf\xe9")
+    assert {document.source for document in everything(corpus)} == {source.name}
+
+
+def test_a_task_knows_the_names_of_its_own_sources_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "BATCH_DOCUMENTS", 2)
+    for number, text in enumerate(random_documents(9)):
+        write(tmp_path / "texts", [text], f"{number}.txt")
+    known = []
+
+    def watched(batch: Batch, names: Mapping[int, str], settings: CorpusSettings, path: Path) -> Prepared:
+        known.append(sorted(names))
+        return prepare(batch, names, settings, path)
+
+    monkeypatch.setattr(building, "prepare", watched)
+    build_corpus([str(tmp_path / "texts")], tmp_path / "corpus", workers=1)
+    assert known == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]

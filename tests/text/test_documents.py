@@ -296,3 +296,13 @@ def test_html_is_what_a_browser_shows() -> None:
 def test_corpora_of_packages_are_refused() -> None:
     with pytest.raises(InputError, match="pydocs: is a source of corpora only"):
         read(Path("pydocs:bertsmith"))
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
+def test_a_broken_encoding_in_a_table_can_be_replaced_too(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.{ending}"
+    content = '{"text": "caf\u00e9"}\n' if ending == "jsonl" else "text\ncaf\u00e9\n"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(InputError, match="expected utf-8 text, found 0xe9"):
+        read(path)
+    assert [document.text for document in read(path, encoding_errors="replace")] == ["caf\ufffd"]

@@ -47,6 +47,7 @@ def texts(path: Path, **settings: object) -> list[str]:
         (FOLDED, "file"),
         ("# Title\n\nOne line a paragraph.\n\nAnother.\n", "file"),
         ("Some text.\n\n" * (COLLECTION // 10), "blank-lines"),
+        ("Some text. \n \n" * (COLLECTION // 10), "blank-lines"),  # blanks at the ends of lines
     ],
 )
 def test_detects(text: str, format: str) -> None:
@@ -219,3 +220,23 @@ def test_any_text_survives_json_lines(rows: list[dict[str, str]]) -> None:
 
     file = io.StringIO("\n".join(map(json.dumps, rows)))
     assert [text for _, text in json_lines(file, "f", "text")] == [row["text"] for row in rows]
+
+
+def test_a_long_collection_with_blanks_at_line_ends_is_not_one_document(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(("A line of a document. \n" * 3 + "\n") * (COLLECTION // 60))
+    assert len(documents(tmp_path / "a.txt")) == COLLECTION // 60
+
+
+def test_a_table_may_begin_with_blank_lines(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.tsv"):
+        (tmp_path / name).write_text("\n\ntext\nOne.\nTwo.\n")
+        assert texts(tmp_path / name) == ["One.", "Two."]
+
+
+def test_packed_parquet_is_read(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet")
+    packed = gzip.compress((tmp_path / "a.parquet").read_bytes())
+    (tmp_path / "b.parquet.gz").write_bytes(packed)
+    assert texts(tmp_path / "b.parquet.gz", text_column="body") == texts(
+        tmp_path / "a.parquet", text_column="body"
+    )

@@ -67,6 +67,9 @@ def test_beir_packed_and_of_another_split(tmp_path: Path) -> None:
     (folder / "corpus.jsonl.gz").write_bytes(packed)
     (folder / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nq\t7\t1\n")
     assert read_retrieval_data(folder, split="dev").judgements == {"q": {"7": 1}}
+    (folder / "qrels/test.tsv.gz").write_bytes(gzip.compress((folder / "qrels/test.tsv").read_bytes()))
+    (folder / "qrels/test.tsv").unlink()
+    assert read_retrieval_data(folder, split="test").judgements
     with pytest.raises(InputError, match=r"qrels/train.tsv. There are: dev, test"):
         read_retrieval_data(folder, split="train")
 

@@ -203,3 +203,9 @@ def test_a_file_whose_server_does_not_say_its_size_is_read(monkeypatch: pytest.M
 def test_a_package_named_twice_is_read_once() -> None:
     found = find_sources(["pydocs:tokenizers,Tokenizers"], CorpusSettings())
     assert [source.name for source in found.sources] == ["tokenizers"]
+
+
+@pytest.mark.parametrize("source", ["", " "])
+def test_a_source_that_is_empty_is_not_the_folder_one_stands_in(source: str) -> None:
+    with pytest.raises(InputError, match="A SOURCE is empty"):
+        find_sources([source], CorpusSettings())

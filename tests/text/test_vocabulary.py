@@ -16,7 +16,7 @@ from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import read_json
 from bertsmith.text.corpus.corpus import Corpus, build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.tokens import word_counts
+from bertsmith.text.tokens import vocabulary, word_counts
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.vocabulary import VocabularySettings, learn_pieces, train_tokenizer
 from bertsmith.text.tokens.vocabulary_report import vocabulary_report
@@ -120,10 +120,13 @@ def test_a_size_without_room_for_the_alphabet(tmp_path: Path, corpus: Corpus) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_words_and_a_folder_that_exists(tmp_path: Path, corpus: Corpus) -> None:
+def test_no_words_and_a_folder_that_exists(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(TokenizerError, match="holds no words"):
         learn_pieces(Counter(), VocabularySettings())
     (tmp_path / "t").mkdir()
+    monkeypatch.setattr(vocabulary, "count_words", None)  # refused before any work
     with pytest.raises(InputError, match="already exists"):
         train_tokenizer(corpus, tmp_path / "t", VocabularySettings(vocab_size=200))
     assert list((tmp_path / "t").iterdir()) == []

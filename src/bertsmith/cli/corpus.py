@@ -138,13 +138,15 @@ def verify(path: Path) -> None:
     bertsmith corpus verify corpora/pydocs
     """
     from bertsmith.data.store import TokenStore
+    from bertsmith.data.store_manifest import SPLITS
     from bertsmith.text.corpus.corpus import Corpus
 
-    splits = [path / split for split in ("train", "heldout") if (path / split).is_dir()]
+    is_store = any((path / split).is_dir() for split in SPLITS)
     with progress_bar("Verifying") as progress:
-        for split in splits:
-            TokenStore.open(split).verify(progress)
-        if not splits:
+        if is_store:
+            for split in SPLITS:
+                TokenStore.open(path / split).verify(progress)
+        else:
             Corpus.open(path).verify(progress)
     console.print(f"{path} is whole: every file has the size and hash of the manifest.", markup=False)
 

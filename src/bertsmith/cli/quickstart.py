@@ -1,10 +1,12 @@
 """`bertsmith quickstart`: the whole flow on text that every machine has."""
 
 import shlex
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertsmith.errors import InputError
 from bertsmith.training import units
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ def quickstart(
     """
     from bertsmith.inference.masked_language import MaskedLanguageModel
 
+    _require_same_choices(out, source, vocab_size, minutes)
     corpus = _corpus(source, out / "corpus")
     _tokenizer(corpus, out / "tokenizer", vocab_size)
     _train(out, minutes)
@@ -62,6 +65,28 @@ def quickstart(
     _show(MaskedLanguageModel.load(out / "run" / "model"), corpus, questions)
     used = _finetune(corpus, out)
     _say_what_next(6 if used else 5, out, questions[0])
+
+
+def _require_same_choices(out: Path, source: str, vocab_size: int, minutes: float) -> None:
+    """Raises InputError where what an earlier call made, and this one would use, was made otherwise."""
+    from bertsmith.files import read_json
+    from bertsmith.text.corpus.corpus import Corpus
+
+    made = dict[str, tuple[object, object]]()
+    if (out / "corpus").exists():
+        origins = {each.origin for each in Corpus.open(out / "corpus").manifest.sources}
+        made["--source"] = ", ".join(sorted(origins)), source
+    if (out / "tokenizer").exists():
+        made["--vocab-size"] = read_json(out / "tokenizer" / "report.json")["asked_for"], vocab_size
+    if (out / "run" / "model").exists():
+        recipe = tomllib.loads((out / "run" / "recipe.toml").read_text(encoding="utf-8"))
+        made["--minutes"] = f"{60 * recipe['hours']:g}", f"{minutes:g}"
+    for name, (before, now) in made.items():
+        if before != now:
+            raise InputError(
+                f"What lies in {out} was made with {name} {before}, now {now} is asked for. Choose another "
+                "--out, or remove it."
+            )
 
 
 def _corpus(source: str, path: Path) -> "Corpus":

@@ -4,8 +4,9 @@ T   tokens      S   sentences      D   documents
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator
-from itertools import islice, tee
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -94,12 +95,12 @@ def _write_split(
         sentences.append(np.zeros(1))
         documents.append(np.zeros(1))
         read = 0
-        for (ids, lengths), batch in _encoded(corpus.documents(split), tokenizer, engine):
-            tokens_each, sentences_each = _without_empty(batch, lengths)
+        for (ids, lengths), counts in _encoded(corpus.documents(split), tokenizer, engine):
+            tokens_each, sentences_each = _without_empty(counts, lengths)
             documents.append(np.cumsum(sentences_each) + sentences.length - 1)
             sentences.append(np.cumsum(tokens_each) + tokens.length)
             tokens.append(ids)
-            read += len(batch)
+            read += len(counts)
             if progress is not None:
                 progress(read, total, f"{split} documents")
     return StoredSplit(
@@ -112,24 +113,35 @@ def _write_split(
 
 def _encoded(
     stream: Iterator[Document], tokenizer: Tokenizer, engine: Engine
-) -> Iterator[tuple[Encoded, list[Document]]]:
-    """Batches of documents, each with the ids of all its sentences."""
+) -> Iterator[tuple[Encoded, list[int]]]:
+    """Of batches of documents: the ids of all sentences, and how many sentences each document has."""
     encode = WordCache(tokenizer).encode
     size = DOCUMENTS_OF_A_TASK if engine == "ray" else DOCUMENTS_AT_ONCE
-    batches, sent = tee(iter(lambda: list(islice(stream, size)), []))
-    texts = (([text for document in batch for text in document.sentences],) for batch in sent)
-    encoded = ordered_by_ray(encode, texts) if engine == "ray" else ordered(encode, texts, workers=1)
-    return zip(encoded, batches)  # in this order: a batch is drawn when its ids are there, not before
+    counts = deque[list[int]]()  # of batches that were drawn and aren't encoded yet
+    within = " " if tokenizer.family == "byte-level" else ""  # Ġ begins a word, unless it begins a text
+
+    def texts() -> Iterator[tuple[list[str]]]:
+        for batch in iter(lambda: list(islice(stream, size)), []):
+            counts.append([len(document.sentences) for document in batch])
+            yield ([text for document in batch for text in _texts(document, within)],)
+
+    encoded = ordered_by_ray(encode, texts()) if engine == "ray" else ordered(encode, texts(), workers=1)
+    return ((ids, counts.popleft()) for ids in encoded)
+
+
+def _texts(document: Document, within: str) -> Iterator[str]:
+    """Its sentences, `within` before each but the first."""
+    return (within + text if number else text for number, text in enumerate(document.sentences))
 
 
 def _without_empty(
-    documents: list[Document], lengths: npt.NDArray[np.int64]
+    counts: list[int], lengths: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Tokens of each sentence that has any, and such sentences of each document that has any.
 
-    `lengths` are the tokens of all sentences of all `documents`.
+    `counts` are the sentences of each document, `lengths` the tokens of all of them.
     """
-    first = np.cumsum([0, *(len(document.sentences) for document in documents)])  # (documents + 1,)
+    first = np.cumsum([0, *counts])  # (documents + 1,)
     filled_before = np.concatenate([[0], np.cumsum(lengths > 0)])  # (sentences + 1,)
     sentences = np.diff(filled_before[first])
     return lengths[lengths > 0], sentences[sentences > 0]

@@ -30,7 +30,7 @@ class Inputs:
 
     tokenizer: Tokenizer
     train: TokenStore
-    heldout: TokenStore | None
+    heldout: TokenStore
     measured: TokenStore | None
     model: PretrainingModel
     notes: tuple[str, ...]
@@ -76,7 +76,7 @@ def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
 
 def _stores(
     recipe: Recipe, tokenizer: Tokenizer, out: Path, ranks: Ranks, console: Console | None
-) -> tuple[TokenStore, TokenStore | None]:
+) -> tuple[TokenStore, TokenStore]:
     """The corpus's token store: as given, or made in the run's folder from a corpus of text."""
     if recipe.corpus is None:
         raise RecipeError("The run needs a corpus: corpus=FOLDER (bertsmith corpus build makes one).")
@@ -89,8 +89,7 @@ def _stores(
         path = _tokenised(path, tokenizer, out / "tokens", ranks, console)
     train = TokenStore.open(path / "train", tokenizer)
     train.verify()
-    heldout = TokenStore.open(path / "heldout", tokenizer) if (path / "heldout").exists() else None
-    return train, heldout
+    return train, TokenStore.open(path / "heldout", tokenizer)
 
 
 def _tokenised(path: Path, tokenizer: Tokenizer, store: Path, ranks: Ranks, console: Console | None) -> Path:
@@ -157,10 +156,8 @@ def _check_text(recipe: Recipe, train: TokenStore) -> None:
         require_documents(train)
 
 
-def _measured(heldout: TokenStore | None, next_sentence: bool) -> tuple[TokenStore | None, tuple[str, ...]]:
+def _measured(heldout: TokenStore, next_sentence: bool) -> tuple[TokenStore | None, tuple[str, ...]]:
     """The held-out part if a stream of it can be made, else a sentence on why nothing is measured."""
-    if heldout is None:
-        return None, ()
     try:
         if next_sentence:
             require_documents(heldout)

@@ -36,7 +36,7 @@ from bertsmith.text.files.streams import SourceFile
 from bertsmith.text.ray_engine import Engine, ordered_by_ray
 from bertsmith.text.workers import ordered, usable_cores
 
-Task = tuple[Batch, list[str], CorpusSettings, Path]  # what `prepare` takes
+Task = tuple[Batch, dict[int, str], CorpusSettings, Path]  # what `prepare` takes
 WORTH_WORKERS = 8_000_000  # bytes of input; below, starting processes costs more than it saves
 SECONDS_BETWEEN_REPORTS = 0.3
 
@@ -98,7 +98,8 @@ def _prepare_all(
 
 def _tasks(reader: Reader, names: list[str], settings: CorpusSettings, scratch: Path) -> Iterator[Task]:
     for number, batch in enumerate(reader):
-        yield batch, names, settings, scratch / f"batch-{number:08d}.arrow"
+        named = {item.source: names[item.source] for item in batch.items}  # of a million, some hundreds
+        yield batch, named, settings, scratch / f"batch-{number:08d}.arrow"
 
 
 def _here(workers: int, tasks: Iterator[Task]) -> Iterator[Prepared]:

@@ -79,7 +79,7 @@ def detect(sample: Sequence[str]) -> Format:
     like_sentences = sum(1 for line in filled if _SENTENCE_END.search(line))
     if len(filled) >= 2 * blocks and like_sentences >= 0.8 * len(filled):
         return "lines"
-    return "blank-lines" if sum(map(len, lines)) >= COLLECTION else "file"
+    return "blank-lines" if sum(map(len, sample)) >= COLLECTION else "file"  # counted as `_sample` does
 
 
 def _block_count(lines: Sequence[str]) -> int:

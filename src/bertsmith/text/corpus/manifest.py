@@ -59,7 +59,6 @@ class Skipped(Strict):
     hidden: int = 0
     binary: int = 0
     excluded: int = 0
-    unparsable: int = 0
 
 
 class CorpusManifest(Strict):

@@ -4,6 +4,7 @@ d documents of the batch that hold any text.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -36,7 +37,7 @@ class Prepared(NamedTuple):
     empty: Counter[int]  # documents without text, by source
 
 
-def prepare(batch: Batch, names: list[str], settings: CorpusSettings, path: Path) -> Prepared:
+def prepare(batch: Batch, names: Mapping[int, str], settings: CorpusSettings, path: Path) -> Prepared:
     """Writes the batch's documents to `path` (Arrow, LZ4) and returns what is needed to choose among them."""
     empty: Counter[int] = Counter()
     rows, facts, signatures = [], [], []
@@ -57,7 +58,7 @@ def prepare(batch: Batch, names: list[str], settings: CorpusSettings, path: Path
 
 
 def prepare_elsewhere(
-    batch: Batch, names: list[str], settings: CorpusSettings, path: Path
+    batch: Batch, names: Mapping[int, str], settings: CorpusSettings, path: Path
 ) -> tuple[Prepared, bytes]:
     """The same on another machine: what belongs into the file at `path` comes back as bytes."""
     with TemporaryDirectory() as folder:

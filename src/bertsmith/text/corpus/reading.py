@@ -104,7 +104,7 @@ class Reader:
 
     def _parquet(self, index: int, file: SourceFile) -> Iterator[RawDocument]:
         self.origins[index] = Origin("parquet", hash_of(file))
-        with file.open() as opened:
+        with SourceStream(file, self._settings) as stream, stream.seekable() as opened:
             texts = tables.parquet(opened, file.name, self._settings.text_column)
             yield from self._raw_documents(index, "parquet", texts)
 

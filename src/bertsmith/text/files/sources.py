@@ -39,6 +39,8 @@ def find_sources(sources: Sequence[str], settings: CorpusSettings) -> Found:
     """
     found = Found()
     for source in sources:
+        if not source.strip():
+            raise InputError("A SOURCE is empty: is a variable of the shell not set? The folder here is '.'.")
         if source.startswith(PREFIX):
             found.sources += find_packages(source)
         else:
@@ -50,10 +52,11 @@ def find_sources(sources: Sequence[str], settings: CorpusSettings) -> Found:
 
 def _find_files(source: str, settings: CorpusSettings, found: Found) -> list[SourceFile]:
     filesystem, root = _filesystem(source)
+    origin = shown(source)
     try:
         if filesystem.isfile(root):
             size = filesystem.size(root) or 0  # not every web server says
-            return [SourceFile(PurePosixPath(root).name, source, filesystem, root, int(size))]
+            return [SourceFile(shown(PurePosixPath(root).name), origin, filesystem, root, int(size))]
         if not filesystem.isdir(root):
             there = "is neither a file nor a folder" if filesystem.exists(root) else "does not exist"
             raise InputError(f"The source {source} {there}.")
@@ -63,7 +66,7 @@ def _find_files(source: str, settings: CorpusSettings, found: Found) -> list[Sou
     wanted = [path for path in sorted(listing) if _wanted(path[len(root.rstrip("/")) + 1 :], settings, found)]
     _require_files(wanted, listing, filesystem)
     files = [
-        SourceFile(_name(root, path), source, filesystem, path, int(listing[path]["size"] or 0))
+        SourceFile(shown(_below(root, path)), origin, filesystem, path, int(listing[path]["size"] or 0))
         for path in wanted
     ]
     if not files:
@@ -96,7 +99,12 @@ def _filesystem(source: str) -> tuple[Any, str]:
     return filesystem, str(root).rstrip("/")
 
 
-def _name(root: str, path: str) -> str:
+def shown(name: str) -> str:
+    """A file's name may be any bytes; those that are no UTF-8 are spelled as in caf\\xe9.txt."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def _below(root: str, path: str) -> str:
     """The folder's own name and the way from there: nothing of the machine's paths gets into a corpus."""
     return PurePosixPath(root).name + "/" + path[len(root.rstrip("/")) + 1 :]
 

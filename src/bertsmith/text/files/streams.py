@@ -125,6 +125,13 @@ class SourceStream:
         """The decompressed bytes at once, for formats that are read by jumping about."""
         return b"".join([self.head, *iter(self._read, b"")])
 
+    def seekable(self) -> contextlib.AbstractContextManager[Any]:
+        """The same to jump about in: the file on disk, or in memory what is packed or piped."""
+        if self.file.compression or self.file.path == "-":
+            return io.BytesIO(self.content())
+        opened: contextlib.AbstractContextManager[Any] = self.file.open()
+        return opened
+
     def chunks(self) -> Iterator[str]:
         """The text as it comes, line ends as \\n, `CHUNK` characters at a time at most; errors as `lines`."""
         encoding = self._marked_encoding() or self._settings.encoding

@@ -1,12 +1,11 @@
 """A path, an address or standard input → an opened table, and the format it is read by."""
 
 import contextlib
-import io
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import CorpusSettings
@@ -31,12 +30,8 @@ class TableFile(NamedTuple):
         return self.stream.lines(LONGEST_LINE)
 
     def binary(self) -> contextlib.AbstractContextManager[Any]:
-        """A file to jump about in: the one on disk, or a copy in memory of what is packed or piped."""
-        file = self.stream.file
-        if file.compression or file.path == "-":
-            return io.BytesIO(self.stream.content())
-        opened: contextlib.AbstractContextManager[Any] = file.open()
-        return opened
+        """A file to jump about in."""
+        return self.stream.seekable()
 
 
 @contextlib.contextmanager
@@ -47,6 +42,7 @@ def open_table(
     by_ending: Mapping[str, str],
     otherwise: str | None,
     *,
+    encoding_errors: Literal["strict", "replace"] = "strict",
     whole_name: bool = False,
 ) -> Iterator[TableFile]:
     """The file `path` ('-': standard input), read as `format`.
@@ -55,7 +51,7 @@ def open_table(
     Errors call the file by its own name or, with `whole_name`, as `path` does, folders included.
     Raises InputError when there is no such file, no such format, or binary data where text is expected.
     """
-    settings = CorpusSettings(encoding=encoding)
+    settings = CorpusSettings(encoding=encoding, encoding_errors=encoding_errors)
     file = _one_file(str(path), settings)
     if whole_name and file.path != "-":
         file = replace(file, name=str(path))

@@ -49,7 +49,7 @@ def json_records(lines: Iterable[str], name: str, advice: str) -> Iterator[tuple
 def separated(lines: Iterable[str], name: str, column: str, dialect: str) -> Iterator[Text]:
     """CSV with quotes as in RFC 4180, or TSV, where a quote is a letter like any other; a header first."""
     rows = separated_rows(lines, name, dialect)
-    header = [field.strip() for field in next(rows, (0, []))[1]]
+    header = [field.strip() for field in next((row for _, row in rows if row), [])]
     if not header:
         return
     _require_one_column(header, name, column)

@@ -59,10 +59,10 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _judgements(folder: Path, split: str) -> Path:
-    there = sorted((folder / "qrels").glob("*.tsv"))
-    found = next((path for path in there if path.stem == split), None)
+    there = {path.name.partition(".tsv")[0]: path for path in sorted((folder / "qrels").glob("*.tsv*"))}
+    found = there.get(split)
     if found is None:
-        names = ", ".join(path.stem for path in there) or "none"
+        names = ", ".join(there) or "none"
         raise InputError(f"{folder}: no judgements in qrels/{split}.tsv. There are: {names} (--split).")
     return found
 

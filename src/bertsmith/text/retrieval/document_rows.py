@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from bertsmith.errors import InputError
+from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files import tables
 from bertsmith.text.files.columns import find_column
 from bertsmith.text.files.streams import SourceFile
@@ -68,12 +69,13 @@ class _Columns(NamedTuple):
     title: str | None
 
 
-def read_table(file: SourceFile, format: str, encoding: str, wanted: Wanted) -> Iterator[Row]:
+def read_table(file: SourceFile, format: str, reading: CorpusSettings, wanted: Wanted) -> Iterator[Row]:
     """The rows of one table. Raises InputError naming file and line for what can't be read or lacks an id,
     and for ids and names of columns that no database could store."""
     local = "://" not in file.origin
     path = file.path if local else file.filesystem.unstrip_protocol(file.path)
-    with open_table(path, format, encoding, FORMATS, None) as table:
+    encoding, errors = reading.encoding, reading.encoding_errors
+    with open_table(path, format, encoding, FORMATS, None, encoding_errors=errors) as table:
         columns: _Columns | None = None
         for number, (fields, where) in enumerate(_records(table), start=1):
             columns = columns or _choose(list(fields), wanted, file.name)

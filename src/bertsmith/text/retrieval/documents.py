@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from bertsmith.errors import InputError
 from bertsmith.progress import Progress
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.plain import LONGEST
-from bertsmith.text.files.sources import find_sources
+from bertsmith.text.files.sources import find_sources, shown
 from bertsmith.text.files.streams import SourceFile, SourceStream
 from bertsmith.text.prose.html_text import HtmlText
 from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, Row, read_table
@@ -165,7 +165,7 @@ class Documents:
     def _of_file(self, file: SourceFile) -> Iterator[Document]:
         format = self._table_format(file)
         if format is not None:
-            rows = read_table(file, format, self.settings.encoding, self.settings)
+            rows = read_table(file, format, self._reading, self.settings)
             return (part for row in rows for part in _row_documents(row, file.name))
         return self._of_text(file)
 
@@ -190,7 +190,7 @@ def _text(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
     for number, (start, text) in enumerate(_parts(chunks), start=1):
         if number == 1 and file.suffix in _HEADED:
             title = _first_heading(text[:_TITLE_WITHIN])
-        yield Document(_part_id(file.name, number), text, title, file.name, _shown(file.path), start, line)
+        yield Document(_part_id(file.name, number), text, title, file.name, shown(file.path), start, line)
         line += text.count("\n")
 
 
@@ -217,7 +217,7 @@ def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
         yield parser.take()
 
     for number, (start, text) in enumerate(_parts(pieces()), start=1):
-        id, where = _part_id(file.name, number), _shown(file.path)
+        id, where = _part_id(file.name, number), shown(file.path)
         yield Document(id, text, parser.title, file.name, where, start, None)
 
 
@@ -225,7 +225,7 @@ def _row_documents(row: Row, source: str) -> Iterator[Document]:
     for number, (start, text) in enumerate(_parts([without_surrogates(row.text)]), start=1):
         id = _part_id(row.id or f"{source}#{row.number}", number)
         title = without_surrogates(row.title)
-        yield Document(id, text, title, source, _shown(row.where), start, None, row.metadata)
+        yield Document(id, text, title, source, shown(row.where), start, None, row.metadata)
 
 
 def _parts(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -265,12 +265,7 @@ def part_of(id: str) -> str:
 def _only_file(source: object) -> SourceFile:
     if not isinstance(source, SourceFile):
         raise InputError("pydocs: is a source of corpora only. Name files, folders or addresses to search.")
-    return replace(source, name=_shown(source.name))
-
-
-def _shown(name: str) -> str:
-    """A file's name may be any bytes; those that are no UTF-8 are spelled as in caf\\xe9.txt."""
-    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    return source
 
 
 def _counted(count: int, kind: str, names: Sequence[str] = ()) -> str:

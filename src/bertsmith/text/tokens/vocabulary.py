@@ -72,17 +72,17 @@ def train_tokenizer(
     or `vocab_size` has no room for the alphabet, InputError when `out` exists.
     """
     settings = settings or VocabularySettings()
-    words = count_words(
-        corpus,
-        lowercase=settings.lowercase,
-        sample_bytes=settings.sample_bytes,
-        seed=settings.seed,
-        progress=progress,
-    )
-    pieces = learn_pieces(words, settings, progress=progress)
-    tokenizer = Tokenizer.from_pieces(pieces, lowercase=settings.lowercase)
-    report = vocabulary_report(tokenizer, corpus, asked_for=settings.vocab_size, progress=progress)
     with atomic_folder(Path(out), replace=replace) as folder:
+        words = count_words(
+            corpus,
+            lowercase=settings.lowercase,
+            sample_bytes=settings.sample_bytes,
+            seed=settings.seed,
+            progress=progress,
+        )
+        pieces = learn_pieces(words, settings, progress=progress)
+        tokenizer = Tokenizer.from_pieces(pieces, lowercase=settings.lowercase)
+        report = vocabulary_report(tokenizer, corpus, asked_for=settings.vocab_size, progress=progress)
         tokenizer.save(folder)
         write_json(folder / "report.json", report.model_dump(mode="json"))
         write_json(folder / "training.json", settings.model_dump(mode="json"))
