@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("lancedb")
 
 from bertsmith.cli.main import main
-from bertsmith.cli.search import _passage, _window
+from bertsmith.cli.search import _heading, _passage, _window
 from bertsmith.inference.index.search import Hit
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
@@ -151,6 +151,11 @@ def test_a_long_passage_is_shown_from_a_little_before_its_first_match() -> None:
     start, end = _window(hit)
     assert start < 1500 and end >= 1506 and end - start <= 600
     assert text[start - 1] == " "
+
+
+def test_a_title_does_not_steer_the_terminal_either() -> None:
+    hit = Hit(1.0, "a", "a\x1b[2J.txt", "b\x1b[2J\nc\td", "text", 0, 4, 1, (), {})
+    assert _heading(1, hit, "BM25").plain == "1  a [2J.txt:1  b [2J c d  BM25 1.0000"
 
 
 def test_a_document_does_not_steer_the_terminal_and_marks_stay_in_place() -> None:

@@ -9,7 +9,7 @@ import transformers
 from model_parity import assert_same, random_sample, with_large_weights
 from torch import Tensor
 
-from bertsmith.model.adapter import load_adapter, save_adapter
+from bertsmith.model.adapter import load_adapter, pooler_tensors, save_adapter
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.lora import TARGETS, adapted_modules, add_lora, lora_tensors, merge_lora
@@ -141,11 +141,16 @@ def test_peft_opens_our_adapter_with_the_same_numbers(
     assert ours.state_dict().keys() == before.keys()
 
 
-def test_a_head_trained_beside_goes_to_peft_and_comes_back(peft: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("new_pooler", [False, True])
+def test_a_head_trained_beside_goes_to_peft_and_comes_back(
+    peft: Any, tmp_path: Path, new_pooler: bool
+) -> None:
+    """And a pooler with it, where the base has none of its own."""
     plain = their_model("Bert", tmp_path / "model", head=True)
     ours = load_encoder(tmp_path / "model")
     add_lora(ours, rank=3)
     heads = {"classifier.weight": torch.empty(3, 16), "classifier.bias": torch.empty(3)}
+    heads |= pooler_tensors(ours) if new_pooler else {}
     draw([*lora_tensors(ours).values(), *heads.values()])
     save_adapter(tmp_path / "ours", ours, heads=heads)
     theirs = peft.PeftModel.from_pretrained(plain, tmp_path / "ours").eval()

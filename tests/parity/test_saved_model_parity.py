@@ -112,6 +112,23 @@ def test_saving_and_loading_change_no_bit(family: str, tmp_path: Path) -> None:
     assert all(torch.equal(again.state_dict()[name], tensor) for name, tensor in ours.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    ("family", "architecture"), [("bert", "Bert"), ("roberta", "Roberta"), ("distilbert", "DistilBert")]
+)
+def test_what_the_tokenizer_beside_it_makes_of_a_pair_is_what_the_model_takes(
+    family: str, architecture: str, tmp_path: Path
+) -> None:
+    """RoBERTa has one segment and DistilBERT none, also where the vocabulary is WordPiece."""
+    tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
+    save_pretraining_model(tmp_path / "model", small_model(family), tokenizer, {})
+    inputs = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")(
+        "A river", "rivers", return_tensors="pt"
+    )
+    assert ("token_type_ids" in inputs) == (family == "bert")
+    opened = getattr(transformers, f"{architecture}ForMaskedLM").from_pretrained(tmp_path / "model")
+    assert opened(**inputs).logits.shape[1] == len(inputs["input_ids"][0])
+
+
 def test_the_tokenizer_beside_the_weights_opens_in_transformers(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
     save_pretraining_model(tmp_path / "model", small_model("bert"), tokenizer, {})

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import InputError, RecipeError
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.model.config import make_config
 from bertsmith.planning.accelerators import Accelerator, find_accelerator
 from bertsmith.planning.plan import plan
 from bertsmith.planning.run_cost import times_due
@@ -203,6 +206,22 @@ def test_a_length_without_positions_and_pairs_without_a_head_are_refused() -> No
         plan("bert-base", "model.model_type=distilbert", hardware="h100")
 
 
+def test_a_precision_whose_speed_is_not_known_is_refused() -> None:
+    """Half the price and half the memory of what would really be computed, without a word."""
+    with pytest.raises(RecipeError, match=r"hardware.precision = float32, .* speed in bfloat16"):
+        plan("bert-base", "hardware.precision=float32", hardware="h100")
+    assert plan("bert-base", "hardware.precision=bfloat16", hardware="h100").hours
+
+
+def test_a_tokenizer_that_init_does_not_know_is_refused(inputs: dict[str, str], tmp_path: Path) -> None:
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = make_config({"vocab_size": 99, "max_position_embeddings": 64} | shape, "test")
+    tensors = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
+    save_checkpoint(tmp_path / "init", tensors, config, "BertModel", task="test")
+    with pytest.raises(RecipeError, match="init has a vocabulary of 99 pieces, the tokenizer"):
+        plan(recipe_of(**inputs, init=str(tmp_path / "init"), model={}), hardware=GPU)
+
+
 def test_more_gpus_than_this_machine_has_are_refused() -> None:
     with pytest.raises(InputError, match="this machine has"):
         plan(recipe_of(data={"batch_size": 1024}), gpus=1000)
@@ -219,7 +238,7 @@ def test_steps_of_phases_are_where_the_loop_changes_over(steps: int, weights: li
 
 @pytest.mark.parametrize(
     ("every", "steps", "times"),
-    [(0.05, 1000, 20), (0.02, 10**6, 50), (0.3, 100, 4), (10, 100, 10), (30, 100, 4)],
+    [(0.05, 1000, 20), (0.02, 10**6, 50), (0.3, 100, 4), (10, 100, 10), (30, 100, 4), (0.02, 10, 10)],
 )
 def test_how_often_a_pause_is_due(every: float, steps: int, times: int) -> None:
     """The last evaluation and the last checkpoint come at the end, due or not."""

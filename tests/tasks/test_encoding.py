@@ -7,6 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tasks import WORDS
 
+from bertsmith.data.batch import PackedBatch
+from bertsmith.model.bert import Bert
+from bertsmith.model.config import make_config
 from bertsmith.tasks.encoding import Encoded, Window, join_segments, lay_out, pack_examples, special_tokens
 from bertsmith.tasks.text_task import pair_windows, single_windows
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -30,6 +33,19 @@ def encodings(draw: st.DrawFn) -> list[Encoded]:
             number += length
         made.append(Encoded(tuple(windows)))
     return made
+
+
+def test_a_pair_is_read_by_a_roberta_with_a_wordpiece_vocabulary() -> None:
+    """Two segments in the batch, one in the model."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer.from_pieces([*special, *WORDS], lowercase=True)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    known = {"vocab_size": tokenizer.vocab_size, "model_type": "roberta", "type_vocab_size": 1}
+    model = Bert(make_config(known | shape, "test")).eval()
+    ids, segments = join_segments(tokenizer, [7, 8], [9, 10])
+    assert segments.max() == 1
+    found = model(PackedBatch.pack(ids, segments, np.array([len(ids)])))
+    torch.testing.assert_close(found, model(PackedBatch.pack(ids, 0 * segments, np.array([len(ids)]))))
 
 
 @settings(deadline=None)

@@ -58,13 +58,13 @@ def test_expected_speed_is_flops_over_the_work_of_a_token() -> None:
 
 
 def test_a_healthy_machine_gets_no_warning() -> None:
-    assert warnings_for(HEALTHY, PLENTY, 0.1, {"OMP_NUM_THREADS": "4", "HOME": "1"}) == []
+    assert warnings_for(HEALTHY, PLENTY, 0.1, {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "4"}) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "disk", "busy", "environment", "expected"),
     [
-        ({}, PLENTY, 0.0, {"OMP_NUM_THREADS": "16"}, "OMP_NUM_THREADS=16 is set"),
+        ({}, PLENTY, 0.0, {"MKL_NUM_THREADS": "16"}, "MKL_NUM_THREADS=16 is set"),
         ({}, PLENTY, 3.2, {}, "about 3.2 of 4 cores busy"),
         ({"cpu_limit": 1.5}, PLENTY, 0.0, {}, "shows 4 cores but grants the time of 1.5"),
         ({"memory_available": 10**9}, PLENTY, 0.0, {}, "1.0 GB of memory are free"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from finetune_toys import ROWS, run, tiny_encoder, write_rows
 from safetensors.torch import load_file, save_file
 
@@ -16,9 +17,14 @@ from bertsmith.cli.main import main
 from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.inference.predictor import Predictor
+from bertsmith.model.checkpoint import encoder_of, read_checkpoint, save_checkpoint
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.regression import Regression
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settings
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.finetune import FinetuneResult
+from bertsmith.training.finetuning.start import start_model
 
 LAYER = "bert.encoder.layer.{}.output.dense.weight"
 
@@ -242,6 +248,32 @@ def test_lora_learns_and_leaves_an_adapter_beside_the_merged_model(encoder: Path
     assert not bool((before[query] == after[f"bert.{query}"]).all())
     evaluated = Predictor.load(result.model).evaluate(tmp_path / "dev.jsonl")
     assert evaluated.model["accuracy"] == pytest.approx(accuracy)
+
+
+def test_beside_lora_a_new_pooler_is_trained_and_is_part_of_the_adapter(
+    encoder: Path, tmp_path: Path
+) -> None:
+    """Pre-training without next-sentence prediction leaves none."""
+    checkpoint = read_checkpoint(encoder)
+    model = encoder_of(checkpoint, "test")
+    tensors = {
+        f"encoder.{name}": tensor for name, tensor in model.state_dict().items() if "pooler" not in name
+    }
+    bare = tmp_path / "bare"
+    save_checkpoint(
+        bare, tensors, checkpoint.config, "BertModel", task="test", tokenizer=Tokenizer.load(encoder)
+    )
+    result = run("regression", bare, tmp_path, "epochs=1", "lora.rank=4")
+    added = load_file(tmp_path / "run" / "adapter" / "adapter_model.safetensors")
+    (found,) = (tensor for name, tensor in added.items() if name.endswith("pooler.dense.weight"))
+    recipe = make_finetune_recipe(
+        {"task": "regression", "model": str(bare), "train": "", "out": ""}, ["lora.rank=4", "max_length=32"]
+    )
+    begun = start_model(recipe, Regression(task_settings(recipe, Regression)), bare).model.encoder.pooler
+    assert begun is not None and all(parameter.requires_grad for parameter in begun.parameters())
+    assert not torch.equal(begun.weight, found)
+    merged = load_file(result.model / "model.safetensors")["bert.pooler.dense.weight"]
+    assert torch.equal(merged, found)
 
 
 def test_small_micro_batches_give_the_same_run(encoder: Path, tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from bertsmith.errors import RecipeError
 from bertsmith.training import pretrain
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.finetuning import finetune
+from bertsmith.training.recipe import check_recipe
+from bertsmith.training.run_folder import open_run, write_recipe
 
 
 class Stopped(Exception):
@@ -44,7 +47,7 @@ def test_all_ranks_have_looked_before_pretraining_writes(events: list[str]) -> N
 def test_all_ranks_have_looked_before_finetuning_writes(
     events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe: Any = SimpleNamespace(completed=lambda *_: recipe, resolved=lambda *_: None, seed=0)
+    recipe: Any = SimpleNamespace(completed=lambda *_: recipe, resolved=lambda *_: None, seed=0, restarts=1)
     bench = SimpleNamespace(width=16, steps_per_epoch=lambda _: 3)
     machine: Any = SimpleNamespace(ranks=Ranks(0, 2))
     monkeypatch.setattr(finetune, "Workbench", SimpleNamespace(open=lambda *_: bench))
@@ -52,3 +55,17 @@ def test_all_ranks_have_looked_before_finetuning_writes(
     with pytest.raises(Stopped):
         finetune._run(recipe, tmp_path, False, machine, None)
     assert events == ["wait", "begin_folder"]
+
+
+def test_a_run_goes_on_with_other_micro_batches_but_not_with_other_batches(tmp_path: Path) -> None:
+    """Smaller ones are what a run that ran out of memory is told to take."""
+
+    def recipe(**data: int) -> Any:
+        return check_recipe(
+            {"steps": 10, "optimizer": {"warmup": 1}, "out": str(tmp_path), "data": data}, "test"
+        )
+
+    write_recipe(recipe(batch_size=64), tmp_path)
+    assert open_run(recipe(batch_size=64, micro_batch_tokens=512), resume=True) == tmp_path
+    with pytest.raises(RecipeError, match=r"other settings: data\.batch_size\."):
+        open_run(recipe(batch_size=32, micro_batch_tokens=512), resume=True)

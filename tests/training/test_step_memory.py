@@ -30,8 +30,8 @@ def model(request: pytest.FixtureRequest) -> PretrainingModel:
     return PretrainingModel(make_config({"vocab_size": 300, "model_type": request.param, **SHAPE}, "test"))
 
 
-def recipe() -> Recipe:
-    data = {"batch_size": 64, "sequence_lengths": [32], "sequence_shares": [1.0]}
+def recipe(length: int = 32) -> Recipe:
+    data = {"batch_size": 64, "sequence_lengths": [length], "sequence_shares": [1.0]}
     return check_recipe({"steps": 10, "optimizer": {"warmup": 1}, "data": data}, "test")
 
 
@@ -64,13 +64,14 @@ def test_weights_gradients_and_moments_are_exactly_those_of_the_run(model: Pretr
     assert predicted.total == predicted.weights * 2 + predicted.moments + copied + predicted.activations
 
 
+@pytest.mark.parametrize("length", [32, 512])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_what_a_forward_pass_keeps_is_at_most_what_is_said(precision: torch.dtype) -> None:
+def test_what_a_forward_pass_keeps_is_at_most_what_is_said(precision: torch.dtype, length: int) -> None:
     shape = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 512}
     model = PretrainingModel(make_config({"vocab_size": 1000, "model_type": "bert", **shape}, "test"))
     machine = replace(one(1024), precision=precision)
     tokens = np.zeros(1024, np.int64)
-    batch = PackedBatch.pack(tokens, tokens, np.full(32, 32))
+    batch = PackedBatch.pack(tokens, tokens, np.full(1024 // length, length))
     labels = torch.zeros(1024 * 15 // 100, dtype=torch.long)
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
@@ -86,7 +87,18 @@ def test_what_a_forward_pass_keeps_is_at_most_what_is_said(precision: torch.dtyp
     ):
         model.masked_language_loss(model.encoder(batch)[: len(labels)], labels)
     measured = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-    assert measured <= activation_bytes(model, recipe(), machine) <= 2 * measured
+    assert measured <= activation_bytes(model, recipe(length), machine) <= 2 * measured
+
+
+def test_flash_attention_keeps_no_weights_of_attention(model: PretrainingModel) -> None:
+    def activations(device: str, precision: torch.dtype, length: int) -> int:
+        machine = replace(one(2048), device=torch.device(device), precision=precision)
+        return activation_bytes(model, recipe(length), machine)
+
+    half, single = torch.bfloat16, torch.float32
+    assert activations("cuda", half, 512) == activations("cuda", half, 32)
+    for device, precision in (("cuda", single), ("cpu", half), ("cpu", single)):
+        assert activations(device, precision, 512) > activations(device, precision, 32)
 
 
 def test_a_blueprint_tells_the_same(model: PretrainingModel) -> None:

@@ -40,7 +40,7 @@ def as_json(diagnosis: "Diagnosis") -> dict[str, Any]:
     hardware = diagnosis.hardware
     decided = {
         "device": str(hardware.device),
-        "threads": hardware.threads,
+        "threads": diagnosis.threads,
         "precision": str(hardware.precision).removeprefix("torch."),
         "precision_reason": hardware.precision_reason,
         "network_needed": False,
@@ -90,7 +90,7 @@ def _machine(diagnosis: "Diagnosis") -> dict[str, str]:
 def _used(diagnosis: "Diagnosis") -> dict[str, str]:
     hardware = diagnosis.hardware
     precision = str(hardware.precision).removeprefix("torch.")
-    processor = f"the processor, {units.counted(hardware.threads, 'thread')}"
+    processor = f"the processor, {units.counted(diagnosis.threads, 'thread')}"
     return {
         "device": "the GPU" if hardware.gpus else processor,
         "precision": f"{precision}: {hardware.precision_reason}",

@@ -83,11 +83,15 @@ def _heading(rank: int, hit: "Hit", kind: str) -> "Text":
     from rich.text import Text
 
     heading = Text(f"{rank}  ")
-    heading.append(hit.place, style="bold cyan")
+    heading.append(_on_one_line(hit.place), style="bold cyan")
     if hit.title:
-        heading.append(f"  {hit.title}", style="bold")
+        heading.append(f"  {_on_one_line(hit.title)}", style="bold")
     heading.append(f"  {kind} {hit.score:.4f}", style="dim")
     return heading
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.translate(_CONTROL).split())
 
 
 def _passage(hit: "Hit") -> "Text":

@@ -133,6 +133,13 @@ def save_adapter(
         write_json(partial / ADAPTER_CONFIG, written)
 
 
+def pooler_tensors(model: Bert) -> dict[str, Tensor]:
+    """The pooler under Hugging Face's names, for `heads` of `save_adapter` where it is new."""
+    assert model.pooler is not None
+    prefix = FAMILIES[model.config.model_type].prefix
+    return {f"{prefix}.pooler.dense.{leaf}": tensor for leaf, tensor in model.pooler.state_dict().items()}
+
+
 def load_adapter(folder: Path | str, model: Bert) -> dict[str, Tensor]:
     """Adds the LoRA of a folder to a plain model and returns the heads in it, under the file's names.
 

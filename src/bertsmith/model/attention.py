@@ -42,17 +42,17 @@ def take(states: Tensor, rows: Tensor | None) -> Tensor:
 
 def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> Tensor:
     """softmax(q k^T / sqrt(D)) v within each sequence. qkv (N, 3, A, D) -> (N, A, D)."""
-    if _takes_flash_attention(qkv):
+    if takes_flash_attention(qkv.device.type, qkv.dtype, qkv.shape[-1]):
         return _attend_variable_length(qkv, batch)
     if dropout is not None and dropout.training and dropout.probability > 0:
         return attend_runs(qkv, batch.runs, dropout.mask)
     return _attend_by_equal_lengths(qkv, batch)
 
 
-def _takes_flash_attention(qkv: Tensor) -> bool:
+def takes_flash_attention(device: str, precision: torch.dtype, head_size: int) -> bool:
     """Its kernels are for half precision, and for heads of a multiple of 8 up to 256."""
-    half = qkv.dtype in (torch.bfloat16, torch.float16)
-    return qkv.device.type == "cuda" and half and qkv.shape[-1] % 8 == 0 and qkv.shape[-1] <= 256
+    half = precision in (torch.bfloat16, torch.float16)
+    return device == "cuda" and half and head_size % 8 == 0 and head_size <= 256
 
 
 def _attend_variable_length(qkv: Tensor, batch: PackedBatch) -> Tensor:

@@ -33,7 +33,10 @@ class Embeddings(nn.Module):
         """-> (N, H)."""
         embedded = self.token(batch.token_ids) + self.position(batch.position_ids + self.position_offset)
         if self.segment is not None:
-            embedded = embedded + self.segment(batch.segment_ids)
+            segments = batch.segment_ids
+            if self.segment.num_embeddings == 1:  # RoBERTa's, for both texts of a pair
+                segments = torch.zeros_like(segments)
+            embedded = embedded + self.segment(segments)
         normalised: Tensor = self.dropout(self.norm(embedded))
         return normalised
 

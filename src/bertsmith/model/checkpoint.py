@@ -35,7 +35,7 @@ class SavesItself(Protocol):
 
     vocab_size: int
 
-    def save(self, folder: Path) -> None: ...
+    def save(self, folder: Path, *, segments: bool = True) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def save_checkpoint(
             save_file(ready, partial / WEIGHTS, metadata={"format": "pt"})
         write_json(partial / CONFIG, config_to_hugging_face(config, architecture) | dict(labels or {}))
         if tokenizer is not None:
-            tokenizer.save(partial)
+            tokenizer.save(partial, segments=config.type_vocab_size > 1)
         if write_beside is not None:
             write_beside(partial)
         write_manifest(partial, manifest)

@@ -87,6 +87,7 @@ def plan(
     _check(recipe, gpus, tokens, price_per_hour)
     inputs = find_inputs(recipe)
     accelerator = _accelerator(hardware, gpus, recipe)
+    _require_precision(recipe.hardware.precision, accelerator)
     machine = _one_of(gpus, accelerator, recipe)
     checkpoint = checkpoint_bytes(inputs.model)
     cost = RunCost(recipe, inputs, accelerator, machine, checkpoint)
@@ -119,7 +120,7 @@ def plan(
         parts=parts,
         notes=(
             *inputs.notes,
-            *_weak_grounds(accelerator, inputs.config.hidden_size, recipe.hardware.precision),
+            *_weak_grounds(accelerator, inputs.config.hidden_size),
         ),
         warnings=(
             *_few_tokens(phases, accelerator, gpus),
@@ -187,13 +188,17 @@ def _accelerator(hardware: str | Accelerator, gpus: int, recipe: Recipe) -> Acce
     return measure_here(recipe.hardware, found)
 
 
-def _weak_grounds(machine: Accelerator, width: int, precision: str) -> list[str]:
+def _require_precision(asked: str, hardware: Accelerator) -> None:
+    if asked not in ("auto", hardware.precision):
+        raise RecipeError(
+            f"hardware.precision = {asked}, but what is known of {hardware.title} is its speed in "
+            f"{hardware.precision}. Leave it at auto, or measure the machine itself: --hardware {HERE}."
+        )
+
+
+def _weak_grounds(machine: Accelerator, width: int) -> list[str]:
     """What of peak and share is not known, for all else hangs on them."""
     notes = []
-    if precision not in ("auto", machine.precision):
-        notes.append(
-            f"The peak is that of {machine.precision}, but the recipe asks for {precision}: another speed."
-        )
     if machine.share_source.startswith("assumed"):
         notes.append(
             f"The share of the peak is assumed, not measured, on {machine.title}: a few minutes of the run "

@@ -60,6 +60,11 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
     """
     tokenizer, notes = _tokenizer(recipe)
     config = _config(recipe, tokenizer)
+    if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
+        raise RecipeError(
+            f"init has a vocabulary of {config.vocab_size:,} pieces, the tokenizer {tokenizer.vocab_size:,}. "
+            "Leave tokenizer= out to use init's own."
+        )
     if recipe.data.next_sentence and not config.has_next_sentence:
         raise RecipeError(f"{config.model_type} has no next-sentence prediction: data.next_sentence=false.")
     longest = max(recipe.data.sequence_lengths)

@@ -109,4 +109,4 @@ def times_due(every: float, steps: int) -> int:
     """How often what is done `every` so many steps, or share of the run, is done; the end is one of them."""
     if every >= 1:
         return math.ceil(steps / int(every))
-    return math.ceil(1 / every - 1e-9)
+    return min(steps, math.ceil(1 / every - 1e-9))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertsmith.data.batch import PackedBatch, Sequences, to_device, usual_batch_tokens
+from bertsmith.data.batch import PackedBatch, Sequences, concatenate, to_device, usual_batch_tokens
 from bertsmith.data.masking import IGNORED, MaskedTokens, Masker, MaskingRates
 from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
@@ -29,6 +29,7 @@ from bertsmith.tasks.evaluation_mode import evaluating
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
+_HELDOUT_MICRO_BATCH = 2048  # tokens
 _COUNTED_TOKENS = 1_000_000  # enough to know the most frequent piece, the baseline of every evaluation
 
 
@@ -104,12 +105,6 @@ class PretrainingTask:
         # whatever is trained with, figures are of the published masks, and so can be compared
         self.evaluation_masker = Masker(stream.tokenizer, MaskingRates(), self.device)
         self.most_frequent = most_frequent_piece(stream.store, stream.tokenizer)
-        self.heldout_micro_batch = 2048
-        if self.device.type == "cuda":  # which would wait for the host between such small ones
-            self.heldout_micro_batch = usual_batch_tokens("cuda")
-            if self.heldout is not None:
-                tokens = max(self.heldout.batch_tokens, self.heldout_micro_batch)
-                self.heldout = replace(self.heldout, batch_tokens=tokens)
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """Endless; the phase's stream from `cursor` on."""
@@ -154,8 +149,8 @@ class PretrainingTask:
         if self.model.next_sentence is not None:
             totals |= {"nsp_loss": 0.0, "nsp_right": 0.0, "nsp_count": 0.0, "nsp_random": 0.0}
         with evaluating(self.model):
-            for batch in islice(self._heldout_batches(), rank, None, ranks):
-                for micro_batch in split(batch, 1, self.heldout_micro_batch)[0]:
+            for batch, tokens in self._at_once(islice(self._heldout_batches(), rank, None, ranks)):
+                for micro_batch in split(batch, 1, tokens)[0]:
                     for name, value in self._sums_of(micro_batch).items():
                         totals[name] += value
         return totals
@@ -191,6 +186,13 @@ class PretrainingTask:
                 return
             tokens += int(batch.sequences.lengths.sum())
             yield batch.sequences
+
+    def _at_once(self, batches: Iterator[Sequences]) -> Iterator[tuple[Sequences, int]]:
+        """With the size of micro-batches. A GPU would wait for the host between small ones."""
+        if self.device.type != "cuda":
+            yield from ((batch, _HELDOUT_MICRO_BATCH) for batch in batches)
+        elif share := list(batches):
+            yield concatenate(share), usual_batch_tokens("cuda")
 
     def _encode(self, sequences: Sequences, masker: Masker) -> tuple[MaskedTokens, Tensor, Tensor]:
         """Masks, and the hidden states that the heads read: first tokens (B, H), masked positions (K, H)."""

@@ -18,16 +18,20 @@ from bertsmith.tasks.task import Head, Outputs
 
 
 class TaskModel(nn.Module):
-    """What is fine-tuned and saved. A pooler that no head reads is left out: nothing would train it."""
+    """What is fine-tuned and saved. A pooler that no head reads is left out: nothing would train it.
+
+    `new_pooler`: the encoder came without one that the head reads, and has one of random weights now.
+    """
 
     def __init__(self, encoder: Bert, head: Head) -> None:
         super().__init__()
         self.config = encoder.config
         self.encoder = encoder
         self.head = head
+        self.new_pooler = head.pooled and encoder.pooler is None
         if not head.pooled:
             encoder.pooler = None
-        elif encoder.pooler is None:
+        elif self.new_pooler:
             size = encoder.config.hidden_size
             encoder.pooler = nn.Linear(size, size)
             initialise(encoder.pooler, encoder.config.initializer_range)

@@ -12,14 +12,16 @@ import torch
 
 from bertsmith.model.config import PRESETS, BertConfig, preset
 from bertsmith.training.hardware import Hardware, matmul_flops
+from bertsmith.training.machine import usual_threads
+from bertsmith.training.units import counted
 
 EXTRAS = ("minilm", "hub", "tune", "retrieval", "ray")  # of pyproject.toml, for users
 
 _GB = 10**9
 # The demo holds about 2 GB at its peak and writes about 1 GB, environment not counted.
 _LEAST_MEMORY, _LEAST_DISK = 3 * _GB, 3 * _GB
-# They set the threads of libraries from outside; Bertsmith sets its own number.
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# They set the threads of libraries from outside; of these Bertsmith follows OMP_NUM_THREADS alone.
+_THREAD_VARIABLES = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _BUSY = 0.5
 
 _LENGTH, _MASKED_SHARE = 128, 0.15
@@ -45,6 +47,7 @@ class Diagnosis:
     """Everything the doctor says. `packages` and `extras` map names to versions, None where missing."""
 
     hardware: Hardware
+    threads: int
     disk_free: int
     python: str
     system: str
@@ -63,11 +66,13 @@ def diagnose(folder: Path = Path(), seconds: float = 0.5) -> Diagnosis:
     hardware = Hardware.detect()
     # Before the measurement, which would itself be seen as load.
     busy = _cores_busy()
-    torch.set_num_threads(hardware.threads)
+    threads = usual_threads(hardware)
+    torch.set_num_threads(threads)
     flops = matmul_flops(hardware.precision, seconds, hardware.device)
     disk_free = shutil.disk_usage(folder).free
     return Diagnosis(
         hardware=hardware,
+        threads=threads,
         disk_free=disk_free,
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -105,8 +110,8 @@ def pretraining_flops_per_token(
 def warnings_for(hardware: Hardware, disk_free: int, busy: float, environment: dict[str, str]) -> list[str]:
     """What would make training slow or stop it, each with the way out. `busy` counts cores in use."""
     warnings = [
-        f"{name}={environment[name]} is set. Training sets its own number of threads, {hardware.threads} on "
-        "this machine, and does not follow it."
+        f"{name}={environment[name]} is set, which training does not follow: of such variables it heeds "
+        "OMP_NUM_THREADS alone, and the recipe's hardware.threads."
         for name in _THREAD_VARIABLES
         if name in environment and environment[name] != str(hardware.threads)
     ]
@@ -118,7 +123,7 @@ def warnings_for(hardware: Hardware, disk_free: int, busy: float, environment: d
     if hardware.cpu_limit is not None and hardware.cpu_limit < hardware.cores:
         warnings.append(
             f"This container shows {hardware.cores} cores but grants the time of {hardware.cpu_limit:g}. "
-            f"Bertsmith keeps to {hardware.threads} threads; grant more to go faster."
+            f"Bertsmith keeps to {counted(hardware.threads, 'thread')}; grant more to go faster."
         )
     if hardware.memory_available < _LEAST_MEMORY:
         warnings.append(

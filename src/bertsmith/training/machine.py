@@ -15,6 +15,8 @@ from bertsmith.training.hardware import Hardware, matmul_flops
 from bertsmith.training.settings import HardwareSettings
 from bertsmith.training.units import counted
 
+_ALONE = Ranks()
+
 
 @dataclass
 class Machine:
@@ -48,7 +50,7 @@ def set_up_machine(settings: HardwareSettings, micro_batch_tokens: int | None, h
             )
         device = torch.device("cuda", ranks.local)
         torch.cuda.set_device(device)
-    torch.set_num_threads(settings.threads or _threads(hardware, ranks))
+    torch.set_num_threads(settings.threads or usual_threads(hardware, ranks))
     precision = _precision(settings, device, hardware)
     peak = matmul_flops(precision, device=device)
     sharded = settings.shard == "full" and ranks.count > 1
@@ -68,7 +70,7 @@ def plain_machine(settings: HardwareSettings, micro_batch_tokens: int | None, ha
     )
 
 
-def _threads(hardware: Hardware, ranks: Ranks) -> int:
+def usual_threads(hardware: Hardware, ranks: Ranks = _ALONE) -> int:
     """What OMP_NUM_THREADS says, for a process alone: torchrun sets it to 1 unasked."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if ranks.count == 1 and asked.isdecimal() and int(asked) > 0:

@@ -12,8 +12,11 @@ from bertsmith.training.settings import RunSettings, check, read_toml
 
 _DATA = "data.json"  # the SHA-256 of each labelled file
 # What may change between the parts of a run: none of it changes the text, the model or the schedule. Other
-# hardware computes the same steps, but to rounding only.
-_MAY_CHANGE = {"out", "guard", "hardware", "checkpoint", "log_every"}
+# hardware and other micro-batches compute the same steps, but to rounding only, with other draws of dropout.
+_MAY_CHANGE: dict[str, Any] = {
+    **dict.fromkeys(("out", "guard", "hardware", "checkpoint", "log_every", "micro_batch_tokens"), True),
+    "data": {"micro_batch_tokens"},
+}
 
 
 def open_run(recipe: Recipe, resume: bool) -> Path:

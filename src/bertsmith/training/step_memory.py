@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from bertsmith.model.attention import takes_flash_attention
+from bertsmith.model.config import BertConfig
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
@@ -64,7 +66,17 @@ def activation_bytes(model: PretrainingModel, recipe: Recipe, machine: Machine) 
     hidden = each * tokens * config.num_hidden_layers * _ACTIVATIONS_A_LAYER * config.hidden_size
     vocabulary = _FLOAT * tokens * recipe.masking.chosen * config.vocab_size
     weights = each * sum(parameter.numel() for parameter in model.parameters()) if each < _FLOAT else 0
-    return int(hidden + vocabulary + weights)
+    return int(hidden + vocabulary + weights + _attention_bytes(config, recipe, machine))
+
+
+def _attention_bytes(config: BertConfig, recipe: Recipe, machine: Machine) -> int:
+    """Attention weights and their dropout mask, where they are kept: a row of L values a token and head."""
+    kept = config.attention_probs_dropout_prob > 0
+    if not kept or takes_flash_attention(machine.device.type, machine.precision, config.head_size):
+        return 0
+    values = 2 * config.num_attention_heads * max(recipe.data.sequence_lengths)
+    tokens = tokens_at_once(recipe, machine)
+    return machine.precision.itemsize * tokens * config.num_hidden_layers * values
 
 
 def tokens_at_once(recipe: Recipe, machine: Machine) -> int:

@@ -189,9 +189,10 @@ class Tokenizer:
         normalizer = self.backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(without_surrogates(text))
 
-    def save(self, folder: Path | str) -> None:
+    def save(self, folder: Path | str, *, segments: bool = True) -> None:
         """Writes what transformers opens: tokenizer.json, tokenizer_config.json, and WordPiece's vocab.txt.
 
+        Without `segments`, for a model that has none, it makes no token_type_ids there.
         Raises ResourceError when the disk is full or not writable.
         """
         folder = Path(folder)
@@ -199,7 +200,8 @@ class Tokenizer:
         atomic_write(folder / "tokenizer.json", self._json)
         if self.family == "wordpiece":
             atomic_write(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
-        write_json(folder / "tokenizer_config.json", self._settings())
+        inputs = {} if segments else {"model_input_names": ["input_ids", "attention_mask"]}
+        write_json(folder / "tokenizer_config.json", self._settings() | inputs)
 
     @cached_property
     def _json(self) -> str:

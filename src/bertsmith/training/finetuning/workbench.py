@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith.model.adapter import save_adapter
+from bertsmith.model.adapter import pooler_tensors, save_adapter
 from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import merge_lora
 from bertsmith.tasks.evaluation import evaluate
@@ -68,6 +68,8 @@ class Workbench:
         model.head.finish()
         if adapter is not None:
             heads, _ = head_tensors(model.head)
+            if model.new_pooler:
+                heads |= pooler_tensors(model.encoder)
             save_adapter(adapter, model.encoder, heads=heads, base_model=recipe.model, replace=True)
         merge_lora(model.encoder)
         self.task.bind(model.head)
