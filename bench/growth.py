@@ -88,7 +88,7 @@ def _write(found: Sequence[Growth], *, write: bool) -> None:
     """What is known so far: the axes take hours."""
     notes = [" ".join(part.split()) for part in (__doc__ or "").split("\n\n")[2:]]
     if write:
-        picture = result_path("growth").with_suffix(".svg")
+        picture = result_path("growth", ".svg")
         picture.write_text(growth_plot.draw(found), encoding="utf-8")
         notes.insert(0, f"![the same as curves]({picture.name})")
     report("growth", "How time and memory grow", map(_row, found), notes, write=write)

@@ -136,22 +136,21 @@ def report(
     print(text)
     if not write:
         return
-    path = result_path(name)
-    path.with_suffix(".md").write_text(text)
-    path.with_suffix(".json").write_text(
+    result_path(name, ".md").write_text(text)
+    result_path(name, ".json").write_text(
         json.dumps({"environment": facts, "rows": rows, "notes": notes}, indent=1) + "\n"
     )
 
 
-def result_path(name: str) -> Path:
-    """Where a script's results of this month and machine go, without the ending.
+def result_path(name: str, ending: str) -> Path:
+    """Where a script's results of this month and machine go.
 
     What was asked for is part of the name, so that a narrower run leaves the whole table alone.
     """
     RESULTS.mkdir(exist_ok=True)
     asked = re.sub(r"[^\w.]+", "-", " ".join(each for each in _arguments() if each != "--again")).strip("-")
     parts = [name, asked[:_LONGEST], hardware_name(), time.strftime("%Y-%m")]
-    return RESULTS / "_".join(part for part in parts if part)
+    return RESULTS / ("_".join(part for part in parts if part) + ending)
 
 
 def _command() -> str:

@@ -79,12 +79,12 @@ def test_a_narrower_run_leaves_the_whole_table_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
-    for options in (["--again"], ["--tasks", "mrpc", "--seeds", "10", "--file", "/somewhere/texts"]):
+    for options in (["--again"], ["--tasks", "mrpc", "--part", "v1.1", "--file", "/somewhere/texts"]):
         monkeypatch.setattr(sys, "argv", ["bench/finetuning.py", *options])
         harness.report("finetuning", "A table", [{"a": 1}])
     whole, narrow = sorted(path.name.split("_cpu")[0] for path in tmp_path.glob("*.md"))
-    assert (whole, narrow) == ("finetuning", "finetuning_tasks-mrpc-seeds-10-file-texts")
-    assert "`python bench/finetuning.py --tasks mrpc --seeds 10 --file texts`" in capsys.readouterr().out
+    assert (whole, narrow) == ("finetuning", "finetuning_tasks-mrpc-part-v1.1-file-texts")
+    assert "`python bench/finetuning.py --tasks mrpc --part v1.1 --file texts`" in capsys.readouterr().out
 
 
 def test_a_script_without_its_data_says_what_it_needs(
