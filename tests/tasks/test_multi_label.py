@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from bertsmith.errors import InputError
+from bertsmith.model.config import make_config
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
 from bertsmith.tasks.text_task import TextExample
@@ -34,6 +35,15 @@ def test_the_loss_is_the_mean_over_labels() -> None:
     likelihood = torch.where(gold, outputs.sigmoid(), 1 - outputs.sigmoid()).log()
     found = task.loss(outputs, list(gold.numpy())) / task.count(list(gold.numpy()))
     assert float(found) == pytest.approx(-float(likelihood.mean()), rel=1e-5)
+
+
+def test_a_new_head_gives_labels_as_often_as_training_has_them() -> None:
+    task = learnt(*[("usual",)] * 60, *[("usual", "rare")] * 2, *[()] * 38)
+    torch.manual_seed(0)
+    head = task.head(make_config({"vocab_size": 9, "hidden_size": 64, "num_attention_heads": 2}, "test"))
+    probabilities = torch.sigmoid(head.out(torch.tanh(torch.randn(500, 64)))).mean(0)
+    assert task.labels == ("rare", "usual")
+    assert probabilities.tolist() == pytest.approx([0.02, 0.62], abs=0.01)
 
 
 def test_a_rare_label_gets_a_threshold_that_finds_it() -> None:

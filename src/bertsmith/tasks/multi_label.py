@@ -4,15 +4,17 @@ label.
 E examples, C labels.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertsmith.arrays import Bools
+from bertsmith.arrays import Bools, Floats
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError
 from bertsmith.metrics import scores
@@ -40,6 +42,7 @@ class MultiLabel(CalibratedTask):
     main_metric = "micro_f1"
     Settings: ClassVar[type[TaskSettings]] = MultiLabelSettings
     settings: MultiLabelSettings
+    log_odds: Floats | None = None  # (C,) of each label among the training texts
 
     def as_target(self, value: Any, where: str) -> tuple[str, ...]:
         return as_labels(value, where, self.settings.separator)
@@ -51,6 +54,9 @@ class MultiLabel(CalibratedTask):
                 f"None of the {len(train):,} training texts has a label, from {train[0].where} on. "
                 "Is --label the right column?"
             )
+        counts = Counter(label for example in train for label in set(example.label))
+        held = np.array([counts[label] for label in self.labels]) + 0.5
+        self.log_odds = np.log(held / (len(train) + 1 - held))
 
     def check(self, examples: Sequence[TextExample]) -> None:
         """Labels that training never showed can't be predicted: they count as missed, and are no error."""
@@ -63,7 +69,14 @@ class MultiLabel(CalibratedTask):
         return np.isin(self.labels, label)
 
     def head(self, config: BertConfig) -> Head:
-        return PooledHead(config, len(self.labels))
+        """New, it gives each label as often as the training texts have it (the prior of Lin et al. 2017,
+        section 4.1): from even odds every text's first lesson would be to have fewer labels, which drives
+        the pooler to where all texts look alike. On Reuters' 114 topics that cost the first half of a run.
+        """
+        head = PooledHead(config, len(self.labels))
+        if self.log_odds is not None:
+            head.out.bias = nn.Parameter(torch.from_numpy(self.log_odds).float())
+        return head
 
     def loss(self, outputs: Tensor, targets: Sequence[Bools]) -> Tensor:
         """Binary cross-entropy of (E, C) logits, the mean over labels and the sum over examples."""
