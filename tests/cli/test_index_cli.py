@@ -122,8 +122,26 @@ def test_add_remove_and_info(index: Path, docs: Path, capsys: pytest.CaptureFixt
     assert "1, 1 passage," in printed(capsys, "index", "info", str(index))
 
 
+def test_what_is_not_said_of_passages_is_as_usual_or_as_it_was(
+    docs: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model reads 30 tokens, of which four fifths are a passage's."""
+    to = ("index", "build", str(docs), "--out", str(tmp_path / "german"))
+    said = "24 tokens at most, overlap 4, language de"
+    assert said in printed(capsys, *to, "--model", str(model), "--language", "de")
+    assert said in printed(capsys, *to, "--passage-overlap", "4")
+    assert "with other passages (24 tokens, overlap 4, language de)" in complaint(
+        capsys, *to, "--passage-overlap", "5"
+    )
+    to = ("index", "build", str(docs), "--out", str(tmp_path / "small"))
+    said = "10 tokens at most, overlap 2, language en"
+    small = ("--passage-tokens", "10", "--passage-overlap", "2")
+    assert said in printed(capsys, *to, "--model", str(model), *small)
+    assert said in printed(capsys, *to, "--language", "en")
+
+
 def test_mistakes_are_one_sentence(
-    index: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    index: Path, docs: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "is no index" in complaint(capsys, "search", str(docs), "tea")
     assert "does not exist" in complaint(capsys, "index", "info", str(docs / "nowhere"))
@@ -135,9 +153,8 @@ def test_mistakes_are_one_sentence(
         capsys, "index", "build", str(docs), "--out", str(tmp_path / "n")
     )
     assert "Name at least one SOURCE" in complaint(capsys, "index", "build", "--out", str(tmp_path / "n"))
-    assert "greater than or equal to 8, found 3" in complaint(
-        capsys, "index", "build", str(docs), "--out", str(tmp_path / "n"), "--passage-tokens", "3"
-    )
+    to_new = ("index", "build", str(docs), "--model", str(model), "--out", str(tmp_path / "n"))
+    assert "greater than or equal to 8, found 3" in complaint(capsys, *to_new, "--passage-tokens", "3")
     wide = tiny_model(tmp_path / "wide", 24)
     assert "16 dimensions" in complaint(
         capsys, "index", "build", str(docs), "--out", str(index), "--model", str(wide)

@@ -108,3 +108,39 @@ def test_neighbours_that_are_missed_lower_the_recall(tmp_path: Path, monkeypatch
         shares.append(len(nearest & set(others)) / 10)
     assert len(shares) == 50 and measured == pytest.approx(np.mean(shares), abs=1e-3)
     assert 0.1 < measured < 0.95
+
+
+def made_of(vectors: approximate.Vector, folder: Path) -> PassageTable:
+    """A passage for each vector, 50 a year."""
+    table = PassageTable.create(folder, vectors.shape[1], {"year": "whole numbers"}, "en")
+    rows = [
+        {"id": str(number), "document_id": "d", "text": "", "added": False, "year": number // 50}
+        for number in range(len(vectors))
+    ]
+    table.add(rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    return table
+
+
+def test_a_filter_finds_rows_of_groups_that_are_far_from_the_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A year is a cloud of its own: all but one lie outside the one group that is looked at."""
+    monkeypatch.setattr(approximate, "_ROWS_IN_A_GROUP", 50)
+    monkeypatch.setattr(approximate, "_PROBES", (1,))
+    rng = np.random.default_rng(0)
+    clouds = np.repeat(rng.normal(size=(10, 16)), 50, axis=0) + 0.1 * rng.normal(size=(500, 16))
+    vectors = clouds.astype(np.float32)
+    table = made_of(vectors, tmp_path)
+    noted = approximate.build_approximate(table, 500, queries=10)
+    for year in range(10):
+        search = table.table.search(vectors[0], vector_column_name="vector").distance_type("cosine")
+        search = approximate.with_settings(search, noted, filtered=True).where(
+            f"year = {year}", prefilter=True
+        )
+        assert search.limit(10).select(["id", "_distance"]).to_arrow().num_rows == 10
+
+
+@pytest.mark.parametrize("dimension", [6, 50, 17])
+def test_any_width_can_be_shortened(dimension: int, tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(300, dimension)).astype(np.float32)
+    assert approximate.build_approximate(made_of(vectors, tmp_path), 300, queries=5).recall >= 0.9

@@ -9,11 +9,12 @@ from index_samples import write_files
 
 pytest.importorskip("lancedb")
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.index import index as index_module
 from bertsmith.inference.index import text_embedder as index_embedder
 from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.text_embedder import lasting_name
 from bertsmith.text.retrieval.passages import PassageSettings
 
 SETTINGS = PassageSettings(tokens=12, overlap=4)
@@ -118,3 +119,23 @@ def test_a_first_build_opens_and_reads_its_model_once(
     index = Index.build([docs], docs.parent / "index", model=str(tiny_bert), passages=SETTINGS)
     index.search("cat")
     assert done == ["opened", "read"]
+
+
+def test_an_index_is_searched_from_anywhere_and_told_where_its_model_went(
+    tiny_bert: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_bert, "old")
+    index = Index.build(["docs"], "index", model="old", passages=SETTINGS)
+    assert index.info.model.name == str(tmp_path / "old")
+    monkeypatch.chdir(docs)
+    assert Index.open(tmp_path / "index").search("cat")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old").rename("new")
+    with pytest.raises(ModelError, match="There is no model"):
+        Index.open("index").search("cat")
+    index = Index.build(["docs"], "index", model="new")
+    assert index.changes is not None and index.changes.passages == 0
+    assert Index.open("index").info.model.name == str(tmp_path / "new")
+    assert Index.open("index").search("cat")
+    assert lasting_name("minilm") == "minilm"

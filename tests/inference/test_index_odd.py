@@ -1,6 +1,7 @@
 """An index of what is long, oddly named, or changed at an awkward moment."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from bertsmith.inference.index import passage_table
 from bertsmith.inference.index.document_shards import cut_and_embed
 from bertsmith.inference.index.index import Index
 from bertsmith.text.retrieval.documents import Document
+from bertsmith.text.retrieval.passages import PassageSettings
 
 
 @pytest.fixture
@@ -48,6 +50,27 @@ def test_a_reader_is_not_misled_by_a_writer_that_cleans_up_as_it_opens(
     assert opened.search("cat")
 
 
+def test_a_reader_sees_an_index_that_was_removed_and_built_again(docs: Path) -> None:
+    reader = build(docs)
+    version = reader.info.version
+    shutil.rmtree(reader.path)
+    again = build(write_files(docs, {"b.txt": "A zebra sings."}))
+    assert again.info.version == version, "the number alone doesn't tell"
+    assert [hit.document_id for hit in reader.search("zebra", mode="text")] == ["docs/b.txt"]
+    assert reader.verify() == again.info.rows
+
+
+def test_an_index_in_its_own_source_is_no_document_of_it(docs: Path) -> None:
+    out = docs / "deep" / "index"
+    for _ in range(2):
+        index = Index.build([docs], out, embedder=WordEmbedder(), passages=SETTINGS)
+        assert index.changes is not None and index.info.documents == 2
+    assert (index.changes.new, index.changes.unchanged) == (0, 2)
+    assert index.add([docs]).new == 0
+    with pytest.raises(InputError, match="holds no file to read"):
+        index.add([out])
+
+
 def test_a_document_is_hashed_as_often_however_many_passages_it_has(
     docs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,18 +96,42 @@ def test_a_document_whose_id_looks_like_a_folder_is_removed_alone(docs: Path) ->
     assert index.remove(["site/"]) == 3, "now it can only mean the folder"
 
 
+class Reader(WordEmbedder):
+    """Notes what it reads: 62 tokens beside the special ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = list[str]()
+
+    def documents(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        self.read.extend(texts)
+        return super().documents(texts)
+
+    def tokens(self) -> list[int]:
+        return [len(ids) for ids in self.tokenizer.encode_batch(self.read)]
+
+
+def test_a_title_is_left_out_where_the_passage_fills_the_model() -> None:
+    reader, text = Reader(), " ".join(["cat"] * 50 + ["dog"] * 12)
+    cut_and_embed(reader, PassageSettings(tokens=62, overlap=12), [("red " * 12, text)])
+    assert reader.read == [text]
+
+
+def test_usual_passages_leave_room_for_a_title_in_a_short_model() -> None:
+    reader, title = Reader(), ("red " * 12).strip()
+    settings = PassageSettings().within(62)
+    cut_and_embed(reader, settings, [(title, " ".join(["cat"] * 200))])
+    assert all(text.startswith(title) for text in reader.read)
+    assert max(reader.tokens()) == settings.tokens + 12 <= 62
+    assert PassageSettings().within(254) == PassageSettings(), "MiniLM's"
+
+
 def test_a_long_title_leaves_room_for_the_passage() -> None:
-    """62 tokens fit beside the special ones, 12 are the passage's."""
-    read = list[str]()
-
-    class Reader(WordEmbedder):
-        def documents(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-            read.extend(texts)
-            return super().documents(texts)
-
+    """12 tokens are the passage's."""
+    reader = Reader()
     titles = ["red " * 100, "blue " * 50, "green"]
-    cut_and_embed(Reader(), SETTINGS, [(title.strip(), sentences(1, 6)) for title in titles])
-    tokens = [len(ids) for ids in Reader().tokenizer.encode_batch(read)]
+    cut_and_embed(reader, SETTINGS, [(title.strip(), sentences(1, 6)) for title in titles])
+    read, tokens = reader.read, reader.tokens()
     assert 62 - 12 < max(tokens) <= 62
     assert {text.count("red red") > 0 for text in read} == {True, False}
     assert [text.count("blue") >= 50 for text in read].count(True) == len(read) / 3

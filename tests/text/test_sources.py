@@ -44,6 +44,25 @@ def test_folders_are_searched_in_order_without_hidden_and_excluded_files(tmp_pat
     assert [source.name for source in only.sources] == names[:3]
 
 
+@pytest.mark.parametrize("spelled", ["docs", "link", "docs/", "docs/../docs"])
+def test_a_folder_is_left_out_however_it_is_spelled(
+    spelled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.txt", "out/b.txt", "outer.txt", "out/deep/.c"):
+        (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "docs" / name).write_text("text")
+    (tmp_path / "link").symlink_to("docs")
+    monkeypatch.chdir(tmp_path)
+    for left_out in (Path("docs/out"), tmp_path / "link" / "out"):
+        found = find_sources([spelled], CorpusSettings(), left_out)
+        assert [Path(source.name).name for source in found.sources] == ["a.txt", "outer.txt"]
+        assert found.hidden == 0
+    everything = find_sources([spelled], CorpusSettings(), tmp_path / "elsewhere")
+    assert len(everything.sources) == 3
+    with pytest.raises(InputError, match="holds no file to read"):
+        find_sources([f"{spelled}/out"], CorpusSettings(), Path("docs/out"))
+
+
 def test_remote_addresses_are_read_by_fsspec() -> None:
     files = fsspec.filesystem("memory")
     files.pipe("/remote/texts/a.txt", b"Some remote text.\n")

@@ -9,7 +9,6 @@ from bertsmith.cli.options import Flag
 from bertsmith.cli.screen import console, print_facts, progress_bar
 from bertsmith.text.ray_engine import Engine
 from bertsmith.text.retrieval.documents import DocumentSettings
-from bertsmith.text.retrieval.passages import PassageSettings
 from bertsmith.training import units
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from bertsmith.inference.index.manifest import IndexManifest
 
 app = App(name="index", help="Documents to a searchable index, kept in step with them.")
-DOCUMENTS, PASSAGES = DocumentSettings(), PassageSettings()
+DOCUMENTS = DocumentSettings()
 
 
 @app.command
@@ -46,11 +45,12 @@ def build(
     out
         The index's folder.
     model
-        What embeds: minilm, a folder such as runs/NAME/model, or a hub name. Needed for a new index only.
+        What embeds: minilm, a folder such as runs/NAME/model, or a hub name. Needed for a new index, and for
+        one whose model has moved.
     passage_tokens
-        Tokens of a passage at most; 200, or what the model reads if that is less.
+        Tokens of a passage at most; 200, or four fifths of what the model reads if that is less.
     passage_overlap
-        Tokens that a passage repeats of the one before, at most; 40.
+        Tokens that a passage repeats of the one before, at most; 40, or a fifth of a shorter passage.
     language
         Two-letter code: for sentences, stems and stop words; en.
     approximate_from
@@ -75,14 +75,13 @@ def build(
     if not sources:
         raise InputError("Name at least one SOURCE: files, folders, or addresses.")
     given = {"tokens": passage_tokens, "overlap": passage_overlap, "language": language}
-    changed = {name: value for name, value in given.items() if value is not None}
     with progress_bar("Indexing") as progress:
         index = Index.build(
             sources,
             out,
             model,
             documents=documents,
-            passages=PASSAGES.changed(changed) if changed else None,
+            passages={name: value for name, value in given.items() if value is not None},
             approximate_from=approximate_from,
             engine=engine,
             progress=progress,

@@ -41,18 +41,19 @@ def update(
     embedder: TextEmbedder,
     *,
     added: bool,
-    approximate_from: int | None = None,
+    settled: Mapping[str, Any],
     engine: Engine = "local",
     progress: Progress | None = None,
 ) -> Changes:
     """Makes the index hold `documents`: instead of all that earlier builds took in, or with `added` besides.
 
-    With `engine` "ray" a cluster cuts and embeds them; whatever is written is written here.
+    `settled`: what index.json is to say from now on, besides. An `add` doesn't complete what an interrupted
+    build left to do. With `engine` "ray" a cluster cuts and embeds them; whatever is written is written here.
     Raises InputError, having changed nothing, when the sources hold no document or one that can't be read.
     """
     columns = MetadataColumns(writer.manifest.metadata)
     plan = survey(documents, writer.known, columns, added, progress)
-    settled = {} if approximate_from is None else {"approximate_from": approximate_from}
+    completes = not added or writer.manifest.complete or writer.manifest.adding
     if not plan.wanted and not plan.unchanged:
         raise InputError(f"No document was found in {', '.join(sources)}. {plan.skipped.sentence()}".rstrip())
     embedded = 0
@@ -60,20 +61,22 @@ def update(
         writer.add_columns(columns.kinds)
         writer.remove(plan.vanished)
         writer.keep(plan.adopted)
-        writer.commit(complete=False, **settled)
+        writer.commit(complete=False, adding=added and completes, **settled)
         embedded = _embed(writer, documents, plan, embedder, engine, progress)
-    _settle(writer, settled if added else settled | {"sources": tuple(sources)})
+    noted = {"complete": completes, **settled} | ({} if added else {"sources": tuple(sources)})
+    _settle(writer, noted)
     return Changes(*plan.counts(), embedded, plan.skipped.sentence())
 
 
 def remove_documents(writer: IndexWriter, ids: Sequence[str]) -> int:
     """Takes documents out, with all their parts; an id that ends in '/' is a folder. Returns how many.
 
+    What an interrupted build left to do is still to be done.
     Raises InputError for an id that isn't in the index; nothing has changed then.
     """
     found = _meant(ids, writer)
     writer.remove(found)
-    writer.finish()
+    writer.finish(complete=writer.manifest.complete, adding=writer.manifest.adding)
     return len({part_of(id) for id in found})
 
 

@@ -50,8 +50,8 @@ def cut_and_embed(
 
 
 def _short(titles: Sequence[str], embedder: TextEmbedder, settings: PassageSettings) -> list[str]:
-    """As much of each title as leaves room for the passage, but for what the next one repeats of it."""
-    room = max(room_of(embedder) - settings.tokens, settings.overlap)
+    """As much of each title as leaves room for the longest passage."""
+    room = max(0, room_of(embedder) - settings.tokens)
     pieces = embedder.tokenizer.encode_pieces(titles)
     return [
         title[: each.offsets[room][0]] if len(each.ids) > room else title

@@ -1,9 +1,9 @@
 """Index: a folder of passages to be searched by meaning and by words, kept in step with its sources."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bertsmith.errors import InputError
 from bertsmith.inference.index.build import Changes, remove_documents, update
@@ -13,6 +13,7 @@ from bertsmith.inference.index.search import Hit, Mode, Question, check_question
 from bertsmith.inference.index.text_embedder import (
     TextEmbedder,
     identify,
+    lasting_name,
     open_embedder,
     require_same_model,
     room_of,
@@ -26,6 +27,7 @@ from bertsmith.text.retrieval.passages import PassageSettings
 from bertsmith.text.tokens.tokenizer import without_surrogates
 
 Answer = TypeVar("Answer")
+SomePassages = PassageSettings | Mapping[str, Any]  # all settings, or some of them by name
 
 
 class _Committed(NamedTuple):
@@ -73,7 +75,7 @@ class Index:
         *,
         embedder: TextEmbedder | None = None,
         documents: DocumentSettings | None = None,
-        passages: PassageSettings | None = None,
+        passages: SomePassages | None = None,
         approximate_from: int | None = None,
         engine: Engine = "local",
         progress: Progress | None = None,
@@ -81,20 +83,23 @@ class Index:
         """Makes an index of files, folders and tables, or brings the one at `out` in step with them.
 
         Only new and changed documents are embedded; those that the sources no longer have are removed, but
-        for those that `add` put in. An interrupted build goes on. `model` and `passages` are settled by the
-        first build; `embedder` is used in the model's place. From `approximate_from` passages on
-        an approximate index is trained and measured, 100,000 until a build says otherwise. With `engine`
-        "ray" a cluster cuts and embeds.
+        for those that `add` put in. An interrupted build goes on. `model` and `passages` (all settings, or
+        some of them by name) are settled by the first build; a model may have moved, and is then named anew.
+        `embedder` is used in the model's place. From `approximate_from` passages on an approximate index is
+        trained and measured, 100,000 until a build says otherwise. With `engine` "ray" a cluster cuts and
+        embeds. What lies in `out` is no document.
         Raises InputError for sources that can't be read and for settings that differ from those of the index.
         """
         require_lancedb()
         require_engine(engine)
         out, named = Path(out), [str(source) for source in sources]
-        found = Documents(named, documents)
+        found = Documents(named, documents, leave_out=out)
+        model = None if model is None else lasting_name(model)
         is_new = not (out / MANIFEST).exists()
         index = cls(out, *_create(out, model, embedder, passages)) if is_new else cls(out, embedder)
         index._require_settings(model, passages)
-        index._update(named, found, False, approximate_from, engine, progress, is_new)
+        settled = index._settled(model, approximate_from)
+        index._update(named, found, False, settled, engine, progress, is_new)
         return index
 
     def add(
@@ -108,7 +113,8 @@ class Index:
         """Takes in more documents, instead of those of the same ids; they stay until they are removed."""
         require_engine(engine)
         named = [str(source) for source in sources]
-        return self._update(named, Documents(named, documents), True, None, engine, progress)
+        found = Documents(named, documents, leave_out=self.path)
+        return self._update(named, found, True, {}, engine, progress)
 
     def remove(self, ids: Sequence[str]) -> int:
         """Takes documents out by their ids; one that ends in '/' is a folder. Returns how many.
@@ -185,7 +191,7 @@ class Index:
         named: Sequence[str],
         documents: Documents,
         added: bool,
-        approximate_from: int | None,
+        settled: Mapping[str, Any],
         engine: Engine,
         progress: Progress | None,
         is_new: bool = False,
@@ -201,7 +207,7 @@ class Index:
                     documents,
                     embedder,
                     added=added,
-                    approximate_from=approximate_from,
+                    settled=settled,
                     engine=engine,
                     progress=progress,
                 )
@@ -222,12 +228,21 @@ class Index:
         require_same_model(self.path, noted, self._identity)
         return self._embedder
 
-    def _require_settings(self, model: str | None, passages: PassageSettings | None) -> None:
+    def _settled(self, model: str | None, approximate_from: int | None) -> dict[str, Any]:
+        """What a build says of the whole index, as index.json notes it."""
+        noted = self._committed.manifest.model
+        said = {
+            "model": None if model is None else noted.model_copy(update={"name": model}),
+            "approximate_from": approximate_from,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+    def _require_settings(self, model: str | None, passages: SomePassages | None) -> None:
         noted = self._committed.manifest
         if model is not None and model != noted.model.name and self._identity is None:
             self._embedder = self._embedder or open_embedder(model)
             self._identity = identify(model, self._embedder)
-        if passages is not None and passages != noted.passages:
+        if passages is not None and _laid_on(noted.passages, passages) != noted.passages:
             raise InputError(
                 f"{self.path} was built with other passages ({noted.passages.tokens} tokens, overlap "
                 f"{noted.passages.overlap}, language {noted.passages.language}). Leave the settings away, "
@@ -245,24 +260,28 @@ def _last_commit(path: Path, before: _Committed | None = None) -> _Committed:
     of the version and its opening: then there is a newer one.
     """
     manifest = read_index_manifest(path)
-    if before is not None and manifest.version == before.manifest.version:
+    if before is not None and manifest.commit == before.manifest.commit:
         return before if manifest == before.manifest else before._replace(manifest=manifest)
     try:
         return _Committed(manifest, PassageTable.open(path, manifest.version))
     except InputError:
-        if read_index_manifest(path).version == manifest.version:
+        if read_index_manifest(path).commit == manifest.commit:
             raise
         return _last_commit(path)
 
 
+def _laid_on(usual: PassageSettings, said: SomePassages | None) -> PassageSettings:
+    return said if isinstance(said, PassageSettings) else usual.changed(said or {})
+
+
 def _create(
-    out: Path, model: str | None, embedder: TextEmbedder | None, passages: PassageSettings | None
+    out: Path, model: str | None, embedder: TextEmbedder | None, passages: SomePassages | None
 ) -> tuple[TextEmbedder, IndexModel]:
     if model is None and embedder is None:
         raise InputError("A new index needs a model: --model minilm, or the folder of another one.")
     name = model or type(embedder).__name__
     embedder = embedder or open_embedder(name)
-    settings = passages or PassageSettings().within(room_of(embedder))
+    settings = _laid_on(PassageSettings().within(room_of(embedder)), passages)
     _require_room(settings.checked(), embedder, name)
     identity = identify(name, embedder)
     create_index(out, identity, settings)

@@ -52,12 +52,15 @@ class Approximate(Strict):
 
 
 class IndexManifest(Strict):
-    """All that a reader has to know. `version`: of LanceDB's table; `complete`: no build was interrupted;
+    """All that a reader has to know. `id`: drawn when it was made, so that a folder that was removed and
+    built again is known for another index; `version`: of LanceDB's table; `complete`: nothing was
+    interrupted; `adding`: what was is an `add`, which the next one finishes, and no build;
     `approximate_from`: rows from which on there is an approximate index.
     """
 
     format_version: Literal[1] = 1
     created_by: str = f"bertsmith {bertsmith.__version__}"
+    id: str = ""
     model: IndexModel
     passages: PassageSettings
     metadata: dict[str, Kind] = Field(default_factory=dict)
@@ -66,8 +69,14 @@ class IndexManifest(Strict):
     rows: int = 0
     version: int
     complete: bool = False
+    adding: bool = False
     approximate_from: int = APPROXIMATE_FROM
     approximate: Approximate | None = None
+
+    @property
+    def commit(self) -> tuple[str, int]:
+        """Which content of which index: wherever it is the same, so are the rows."""
+        return self.id, self.version
 
 
 def read_index_manifest(folder: Path) -> IndexManifest:

@@ -98,7 +98,7 @@ def _by_vector(
     table: PassageTable, manifest: IndexManifest, question: Question, depth: int
 ) -> list[tuple[Row, float]]:
     search = table.table.search(question.vector, vector_column_name="vector").distance_type("cosine")
-    search = with_settings(search, manifest.approximate)
+    search = with_settings(search, manifest.approximate, question.where is not None)
     rows = _rows(search, manifest, question.where, depth, "_distance")
     return [(row, 1.0 - row["_distance"]) for row in rows]
 

@@ -61,6 +61,12 @@ def open_embedder(name: str) -> TextEmbedder:
     return Embedder(name)
 
 
+def lasting_name(name: str) -> str:
+    """A folder's absolute path, so that an index is searched from anywhere; any other name as it is."""
+    folder = Path(name).expanduser()
+    return str(folder.absolute()) if folder.is_dir() else name
+
+
 def identify(name: str, embedder: TextEmbedder) -> IndexModel:
     """What an index notes of its model. Embeds one text to learn the width."""
     noted = getattr(embedder, "prefixes", {})

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_folder, flush
@@ -37,7 +38,7 @@ def create_index(folder: Path, model: IndexModel, settings: PassageSettings) -> 
             raise InputError(f"{folder} exists and is no index. Choose another name for --out.")
         with atomic_folder(folder, replace=True) as partial:
             table = PassageTable.create(partial, model.dimension, {}, settings.language)
-            manifest = IndexManifest(model=model, passages=settings, version=table.version)
+            manifest = IndexManifest(id=uuid4().hex, model=model, passages=settings, version=table.version)
             write_index_manifest(partial, manifest)
 
 
@@ -96,10 +97,13 @@ class IndexWriter:
         write_index_manifest(self.folder, self.manifest)
 
     def finish(self, **changes: Any) -> None:
-        """Takes new rows into the indexes, commits, and removes what no reader needs any more."""
+        """Takes new rows into the indexes, commits, and removes what no reader needs any more.
+
+        The index is complete then, unless `changes` say that it isn't.
+        """
         self.manifest = self.manifest.model_copy(update=changes)
         self.table.optimise()
-        self.commit(approximate=self._approximate(), complete=True)
+        self.commit(**{"approximate": self._approximate(), "complete": True, "adding": False} | changes)
         self.table.forget_old_versions()
         if self.table.version != self.manifest.version:
             self.commit()

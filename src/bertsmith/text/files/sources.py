@@ -3,10 +3,11 @@
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import CorpusSettings
@@ -28,11 +29,12 @@ class Found:
         return sum(source.size for source in self.sources)
 
 
-def find_sources(sources: Sequence[str], settings: CorpusSettings) -> Found:
+def find_sources(sources: Sequence[str], settings: CorpusSettings, leave_out: Path | None = None) -> Found:
     """Files and packages in the order given; inside a folder sorted by path, so that any machine agrees.
 
     A SOURCE is a file, a folder (searched through, hidden names left out), an address fsspec understands
-    (s3://…, memory://…), or `pydocs:` with, optionally, names of packages behind the colon.
+    (s3://…, memory://…), or `pydocs:` with, optionally, names of packages behind the colon. What lies in the
+    folder `leave_out` is passed over where a folder is searched through.
     Raises InputError for a SOURCE that does not exist or holds no file, and for what is neither file nor
     folder in a folder: a link to a folder, which could lead in circles, a broken link, a pipe, whose writer
     might never come.
@@ -44,13 +46,15 @@ def find_sources(sources: Sequence[str], settings: CorpusSettings) -> Found:
         if source.startswith(PREFIX):
             found.sources += find_packages(source)
         else:
-            found.sources += _find_files(source, settings, found)
+            found.sources += _find_files(source, settings, found, leave_out)
     if not found.sources:
         raise InputError("No source was given. Name files, folders, addresses, or pydocs: as SOURCE.")
     return found
 
 
-def _find_files(source: str, settings: CorpusSettings, found: Found) -> list[SourceFile]:
+def _find_files(
+    source: str, settings: CorpusSettings, found: Found, leave_out: Path | None
+) -> list[SourceFile]:
     filesystem, root = _filesystem(source)
     origin = shown(source)
     try:
@@ -63,6 +67,8 @@ def _find_files(source: str, settings: CorpusSettings, found: Found) -> list[Sou
         listing = filesystem.find(root, detail=True)
     except OSError as error:
         raise InputError(f"The source {source} cannot be read: {error}.") from error
+    if leave_out is not None and isinstance(filesystem, LocalFileSystem):
+        listing = _without(listing, root, leave_out)
     wanted = [path for path in sorted(listing) if _wanted(path[len(root.rstrip("/")) + 1 :], settings, found)]
     _require_files(wanted, listing, filesystem)
     files = [
@@ -74,6 +80,17 @@ def _find_files(source: str, settings: CorpusSettings, found: Found) -> list[Sou
             f"The folder {source} holds no file to read (hidden and excluded ones are left out)."
         )
     return files
+
+
+def _without(listing: Mapping[str, Any], root: str, folder: Path) -> dict[str, Any]:
+    """Less what lies in `folder`, which may be spelled otherwise than `root` spells it."""
+    inside, below = Path(root).resolve(), folder.resolve()
+    if inside.is_relative_to(below):
+        return {}
+    if not below.is_relative_to(inside):
+        return dict(listing)
+    beginning = f"{root.rstrip('/')}/{below.relative_to(inside).as_posix()}/"
+    return {path: entry for path, entry in listing.items() if not path.startswith(beginning)}
 
 
 def _require_files(paths: Iterable[str], listing: Mapping[str, Any], filesystem: Any) -> None:

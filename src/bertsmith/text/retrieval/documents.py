@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -120,10 +121,16 @@ class Documents:
     """The documents of SOURCES. Every iteration reads the files anew; `skipped` is of the last one.
 
     Raises InputError for a SOURCE that isn't there, a file in another encoding (which byte), a broken table
-    (which line). Rows without text and files without any are skipped and counted.
+    (which line). Rows without text and files without any are skipped and counted. The files of the folder
+    `leave_out` are no documents: an index may lie in the folder that it is of.
     """
 
-    def __init__(self, sources: Sequence[str], settings: DocumentSettings | None = None) -> None:
+    def __init__(
+        self,
+        sources: Sequence[str],
+        settings: DocumentSettings | None = None,
+        leave_out: Path | None = None,
+    ) -> None:
         self.settings = settings or DocumentSettings()
         self._reading = CorpusSettings(
             encoding=self.settings.encoding,
@@ -131,7 +138,7 @@ class Documents:
             include=self.settings.include,
             exclude=self.settings.exclude,
         )
-        found = find_sources(list(sources), self._reading)
+        found = find_sources(list(sources), self._reading, leave_out)
         self._hidden, self._excluded = found.hidden, found.excluded
         self.files = [_only_file(source) for source in found.sources]
         self.skipped = Skipped()

@@ -51,8 +51,8 @@ class PassageSettings(Strict):
             raise InputError(f"passages: {first_problem(error, PassageSettings)}") from error
 
     def within(self, room: int) -> "PassageSettings":
-        """The same for a model that reads `room` tokens, if that is less."""
-        tokens = max(8, min(self.tokens, room))
+        """The same for a model that reads `room` tokens, if that is less; a fifth is left for the title."""
+        tokens = max(8, min(self.tokens, room * 4 // 5))
         return self.model_copy(update={"tokens": tokens, "overlap": min(self.overlap, tokens // 5)})
 
     def checked(self) -> "PassageSettings":

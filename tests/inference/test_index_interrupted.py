@@ -1,0 +1,58 @@
+"""What was interrupted stays noted until what was begun is done, whatever else is done meanwhile."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from index_samples import SETTINGS, WordEmbedder, sentences, write_files
+
+pytest.importorskip("lancedb")
+
+from bertsmith.inference.index import build as index_build
+from bertsmith.inference.index.index import Index
+
+
+class Dying(WordEmbedder):
+    """Embeds two documents."""
+
+    def documents(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        if self.embedded >= 2:
+            raise KeyboardInterrupt
+        return super().documents(texts)
+
+
+@pytest.fixture
+def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Four documents of a passage, each a commit."""
+    monkeypatch.setattr(index_build, "PASSAGES_AT_A_TIME", 1)
+    return write_files(tmp_path / "docs", {f"{number}.txt": sentences(number, 1) for number in range(4)})
+
+
+def build(docs: Path, embedder: WordEmbedder) -> Index:
+    return Index.build([docs], docs.parent / "index", embedder=embedder, passages=SETTINGS)
+
+
+def test_neither_add_nor_remove_completes_an_interrupted_build(docs: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build(docs, Dying())
+    index = Index.open(docs.parent / "index", embedder=WordEmbedder())
+    assert (index.info.complete, index.info.documents) == (False, 2)
+    assert index.remove(["docs/0.txt"]) == 1
+    assert (index.info.complete, index.info.documents) == (False, 1)
+    assert index.add([write_files(docs.parent / "more", {"e.txt": "A red cat."})]).new == 1
+    assert (index.info.complete, index.info.documents) == (False, 2)
+    index = build(docs, WordEmbedder())
+    assert (index.info.complete, index.info.documents) == (True, 5)
+
+
+def test_an_interrupted_add_is_completed_by_the_next(docs: Path) -> None:
+    index = build(write_files(docs.parent / "first", {"a.txt": "A red cat."}), WordEmbedder())
+    with pytest.raises(KeyboardInterrupt):
+        Index.open(index.path, embedder=Dying()).add([docs])
+    assert (index.info.complete, index.info.documents) == (False, 3)
+    assert index.remove(["docs/0.txt"]) == 1
+    assert (index.info.complete, index.info.documents) == (False, 2)
+    assert index.add([docs]).new == 3
+    assert (index.info.complete, index.info.documents) == (True, 5)
