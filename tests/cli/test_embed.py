@@ -1,9 +1,11 @@
 """`bertsmith embed` as a user runs it."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from bertsmith.cli.main import main
 from bertsmith.inference.embedding.vector_file import read_vectors
@@ -32,6 +34,18 @@ def test_smaller_vectors_say_what_they_cost(desk: Path, capsys: pytest.CaptureFi
     assert first.about.ranges == second.about.ranges
     np.testing.assert_allclose(first.vectors, second.vectors, atol=1e-3)
     assert first.vectors.shape == (4, 8)
+
+
+def test_ranges_of_another_model_are_refused(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["embed", "model", "texts.jsonl", "--out", "a.parquet", "--precision", "int8"]) == 0
+    shutil.copytree(desk / "model", desk / "other")
+    tensors = load_file(desk / "other" / "model.safetensors")
+    save_file({name: tensor + 0.01 for name, tensor in tensors.items()}, desk / "other" / "model.safetensors")
+    (desk / "other" / "bertsmith.json").unlink()  # which says what the weights were
+    ranges = ["--precision", "int8", "--ranges", "a.parquet"]
+    assert main(["embed", "other", "texts.jsonl", "--out", "b.parquet", *ranges]) == 2
+    assert "a.parquet holds vectors of another model, model, whose ranges" in capsys.readouterr().err
+    assert not (desk / "b.parquet").exists()
 
 
 def test_a_finished_file_is_refused_and_left_with_resume(

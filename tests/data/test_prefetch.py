@@ -1,5 +1,8 @@
 """Prefetching changes when a batch is made, and nothing else; it ends with its consumer."""
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -83,3 +86,31 @@ def test_an_error_of_the_consumer_ends_the_thread() -> None:
     with pytest.raises(RuntimeError, match="the step failed"):
         consume()
     assert threads() == 0
+
+
+WAITING = """
+import os, signal, threading
+from bertsmith.data.prefetch import prefetch
+from bertsmith.text.labelled.rows import stream_rows
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+list(prefetch(stream_rows("-", ["text"])))
+"""
+
+
+def test_ctrl_c_ends_a_process_whose_input_is_a_quiet_pipe() -> None:
+    """Neither does it wait for the thread that reads, nor does Python abort at its end for its sake."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stderr is not None
+    try:
+        assert process.wait(60) == -signal.SIGINT
+        found = process.stderr.read()
+        assert found.rstrip().endswith("KeyboardInterrupt") and "Fatal" not in found
+    finally:
+        process.kill()
+        process.stdin.close()
+        process.stderr.close()
+        process.wait()

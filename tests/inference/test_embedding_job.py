@@ -20,6 +20,7 @@ from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.job import EmbeddingResult, embed_file
 from bertsmith.inference.embedding.shard_folder import ShardFolder
 from bertsmith.inference.embedding.vector_file import read_about, read_vectors
+from bertsmith.inference.embedding.vectors import Int8Ranges
 
 TEXTS = [
     f"{colour} {animal} {number}"
@@ -71,7 +72,6 @@ def test_the_file_holds_ids_vectors_and_what_made_them(
         ("a.csv", "id,text\nx,red cat\ny,old dog\n", {}, ["x", "y"]),
         ("a.csv", "1,red cat\n2,old dog\n", {"header": False, "text": 2}, ["1", "2"]),
         ("a.tsv", "sentence\tname\nred cat\tx\nold dog\ty\n", {"id": "name"}, ["x", "y"]),
-        ("a.txt", "red cat\n\nold dog\n", {}, ["1", "2"]),
         (
             "a.jsonl",
             '{"ID": 7, "body": "red cat"}\n{"ID": 8, "body": "old dog"}\n',
@@ -80,6 +80,10 @@ def test_the_file_holds_ids_vectors_and_what_made_them(
         ),
         ("-", "red cat\nold dog\n", {"format": "lines"}, ["1", "2"]),
         ("-", '{"text": "red cat"}\n{"text": "old dog"}\n', {}, ["1", "2"]),
+        ("-", '{"id": "x", "text": "red cat"}\n{"text": "old dog", "id": 7}\n', {}, ["x", "7"]),
+        ("-", '{"text": "red cat"}\n{"text": "old dog", "id": 7}\n', {}, ["1", "2"]),
+        ("-", "id,text\nx,red cat\ny,old dog\n", {"format": "csv"}, ["x", "y"]),
+        ("-", "red cat,a\nold dog,b\n", {"format": "csv", "header": False, "text": 1}, ["1", "2"]),
     ],
 )
 def test_tables_of_every_kind(
@@ -101,6 +105,41 @@ def test_tables_of_every_kind(
     found = read_vectors(tmp_path / "v.parquet")
     assert found.ids == ids
     np.testing.assert_allclose(found.vectors, embedder.documents(["red cat", "old dog"]), atol=1e-6)
+
+
+def test_a_blank_line_is_an_empty_text_so_that_ids_are_numbers_of_lines(
+    embedder: Embedder, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("red cat\n\nold dog\n")
+    run(embedder, tmp_path / "a.txt", tmp_path / "v.parquet")
+    found = read_vectors(tmp_path / "v.parquet")
+    assert found.ids == ["1", "2", "3"]
+    np.testing.assert_allclose(found.vectors, embedder.documents(["red cat", "", "old dog"]), atol=1e-6)
+
+
+def test_ids_that_the_first_row_of_a_stream_has_are_asked_of_all(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b'{"id": "x", "text": "red cat"}\n{"text": "old dog"}\n'
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    with pytest.raises(InputError, match=r"line 2: expected an id, .* found None"):
+        run(embedder, "-", tmp_path / "v.parquet")
+
+
+@pytest.mark.parametrize(
+    ("precision", "width", "complaint"),
+    [
+        ("int8", 16, "ranges are of vectors of 16 dimensions, but 32 are asked for"),
+        ("float32", 32, "Ranges are of int8 vectors, found precision float32. Add --precision int8"),
+    ],
+)
+def test_ranges_that_do_not_fit_are_refused_before_anything_is_computed(
+    embedder: Embedder, table: Path, tmp_path: Path, precision: str, width: int, complaint: str
+) -> None:
+    ranges = Int8Ranges.of(np.zeros((2, width), np.float32))
+    with pytest.raises(InputError, match=complaint):
+        run(embedder, table, tmp_path / "v.parquet", precision=precision, ranges=ranges)
+    assert list(tmp_path.iterdir()) == [table]
 
 
 def test_a_parquet_table_and_queries(embedder: Embedder, tiny_bert: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from bertsmith.cli.options import AS_NAMED, FileOrDash, Flag, Layout, given
 from bertsmith.text.ray_engine import Engine
 
 if TYPE_CHECKING:
+    from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.embedding.job import Count, EmbeddingResult, Watch
     from bertsmith.inference.embedding.vectors import Int8Ranges
 
@@ -66,7 +67,7 @@ def embed(
     precision
         int8 takes a quarter of the space, binary a thirty-second; what it costs is printed.
     ranges
-        A file of int8 vectors whose ranges are taken: two files compare only with the same.
+        A file of int8 vectors of the same model whose ranges are taken: two files compare only with the same.
     shard_rows
         Rows a shard; a kill costs one at most.
     resume
@@ -98,7 +99,7 @@ def embed(
             id=id,
             kind=kind,
             precision=precision,
-            ranges=_ranges(ranges),
+            ranges=_ranges(ranges, embedder),
             shard_rows=shard_rows,
             resume=resume,
             engine=engine,
@@ -108,16 +109,22 @@ def embed(
     _show(result)
 
 
-def _ranges(path: Path | None) -> "Int8Ranges | None":
+def _ranges(path: Path | None, embedder: "Embedder") -> "Int8Ranges | None":
     from bertsmith.errors import InputError
+    from bertsmith.files import sha256
     from bertsmith.inference.embedding.vector_file import read_about
 
     if path is None:
         return None
-    found = read_about(path).int8_ranges
-    if found is None:
+    about = read_about(path)
+    if about.int8_ranges is None:
         raise InputError(f"{path} holds no int8 vectors, and so no ranges. Name a file made with int8.")
-    return found
+    if about.model_sha256 != sha256(embedder.weights):
+        raise InputError(
+            f"{path} holds vectors of another model, {about.model}, whose ranges are not those of "
+            f"{embedder.folder}. Name a file of the same model."
+        )
+    return about.int8_ranges
 
 
 @contextmanager

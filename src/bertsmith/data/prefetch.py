@@ -6,10 +6,12 @@ from collections.abc import Generator, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
+_PATIENCE = 1.0  # seconds: a thread that reads a quiet pipe may never come back, and must not stop Ctrl-C
 
 
 def prefetch(items: Iterator[T], ahead: int = 2) -> Generator[T, None, None]:
-    """The same items in the same order, made by a thread up to `ahead` early. Closing it ends the thread.
+    """The same items in the same order, made by a thread up to `ahead` early. Closing it ends the thread, at
+    once or as soon as the item is made that it is at.
 
     An error in the thread is raised here, where its item would have come.
     """
@@ -46,4 +48,4 @@ def prefetch(items: Iterator[T], ahead: int = 2) -> Generator[T, None, None]:
             yield item  # type: ignore[misc]
     finally:
         closed.set()
-        thread.join()
+        thread.join(_PATIENCE)

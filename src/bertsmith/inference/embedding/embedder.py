@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bertsmith.arrays import Ints
 from bertsmith.data.batch import usual_batch_tokens
@@ -197,10 +198,18 @@ def pooled_in_batches(
     precision: torch.dtype,
 ) -> Iterator[tuple[list[int], Vectors, int]]:
     """Numbers of sequences of like length, their vectors (…, H), and how many tokens they have."""
+    computing = list[tuple[list[int], Tensor, int]]()
     for numbers, batch, layout in packed_by_length(sequences, batch_tokens, device):
+        # Fetched only now, for a GPU computes it while this one is packed.
+        yield from _fetched(computing)
         with torch.autocast(device.type, precision, enabled=precision != torch.float32):
             states = encoder(batch, layout.rows)
-        yield numbers, pool_examples(states.float(), layout, pooling).cpu().numpy(), sum(batch.lengths)
+        computing = [(numbers, pool_examples(states.float(), layout, pooling), sum(batch.lengths))]
+    yield from _fetched(computing)
+
+
+def _fetched(batches: Sequence[tuple[list[int], Tensor, int]]) -> Iterator[tuple[list[int], Vectors, int]]:
+    return ((numbers, pooled.cpu().numpy(), tokens) for numbers, pooled, tokens in batches)
 
 
 def _batch_tokens(device: torch.device) -> int:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,8 @@ def embed_file(
     a finished file of the same rows and settings is left as it is. With `engine` "ray" a cluster computes the
     shards, and this process reads the rows and writes. Memory: `shard_rows` vectors and the ids of three
     shards; on a cluster, of all shards of a round (see ray_engine). Raises InputError for a file that exists,
-    other rows or settings, rows that can't be read, and parts that another process is writing.
+    ranges of another width, other rows or settings, rows that can't be read, and parts that another process
+    is writing.
     """
     if shard_rows < 1:
         raise InputError(f"A shard has 1 row or more, found --shard-rows {shard_rows}.")
@@ -88,9 +89,7 @@ def embed_file(
     if parts.out.exists() and not resume:
         raise InputError(f"{parts.out} already exists. Choose another --out or remove it first.")
     layout: dict[str, Any] = {"header": header, "format": format, "encoding": encoding}
-    names = None if str(input) == "-" else read_column_names(input, **layout)
-    columns = _columns(names, text, id, str(input))
-    found = stream_rows(input, columns, **layout)
+    found = _rows(input, text, id, layout)
     if parts.out.exists():
         return _finished(parts, ShardedRows(found, shard_rows))
     make_folder(parts.folder)
@@ -184,6 +183,8 @@ def _cost(vectors: Vectors, about: About) -> Loss | None:
 def _about(
     embedder: Embedder, model: str, kind: Kind, precision: Precision, ranges: Int8Ranges | None
 ) -> About:
+    if ranges is not None:
+        _require_fitting(ranges, embedder.width, precision)
     about = About(
         model=model or embedder.folder.name,
         model_sha256=sha256(embedder.weights),
@@ -196,7 +197,17 @@ def _about(
         dimensions=embedder.width,
         precision=precision,
     )
-    return about if ranges is None or precision != "int8" else about.with_ranges(ranges)
+    return about if ranges is None else about.with_ranges(ranges)
+
+
+def _require_fitting(ranges: Int8Ranges, width: int, precision: Precision) -> None:
+    if precision != "int8":
+        raise InputError(f"Ranges are of int8 vectors, found precision {precision}. Add --precision int8.")
+    if len(ranges.lowest) != width:
+        raise InputError(
+            f"The ranges are of vectors of {len(ranges.lowest)} dimensions, but {width} are asked for. Take "
+            "those of the same model and --dimensions."
+        )
 
 
 def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
@@ -213,12 +224,30 @@ def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
     return EmbeddingResult(parts.out, noted, Count(count, 0, 0.0), Count(0, 0, 0.0))
 
 
+def _rows(
+    input: Path | str, text: str | int | None, id: str | int | None, layout: dict[str, Any]
+) -> Iterator[Row]:
+    """(text,) or (text, id) of each; a blank line of plain text is an empty one."""
+    if str(input) == "-":
+        columns, more = [text or "text", *([id] if id else [])], [] if id else [_ID]
+        found = stream_rows(input, columns, optional=more, blank_lines=True, **layout)
+        return found if id else _with_ids_if_any(found)
+    columns = _columns(read_column_names(input, **layout), text, id, str(input))
+    return stream_rows(input, columns, blank_lines=True, **layout)
+
+
+def _with_ids_if_any(rows: Iterator[Row]) -> Iterator[Row]:
+    """(text, id or None): the first row says whether there are ids, as a file's first row does."""
+    first = next(rows)
+    has_ids = first.values[1] is not None
+    for row in chain([first], rows):
+        yield row if has_ids else Row(row.values[:1], row.where)
+
+
 def _columns(
-    names: Sequence[str] | None, text: str | int | None, id: str | int | None, input: str
+    names: Sequence[str], text: str | int | None, id: str | int | None, input: str
 ) -> list[str | int]:
-    """The columns of text and id: as said, else by the names in the file; a stream's can't be looked up."""
-    if names is None:
-        return [text or "text", *([id] if id else [])]
+    """The columns of text and id: as said, else by the names in the file."""
     if text is None:
         texts = [name for name in names if name.lower() != _ID and name.lower() not in LABELS]
         text, pair, _ = guess_columns(texts, input)

@@ -95,4 +95,10 @@ class _StandardInput:
     """Looks like a file system with one file, which stays open when its reader is done."""
 
     def open(self, path: str, mode: str) -> Any:
-        return contextlib.nullcontext(sys.stdin.buffer)
+        """A file of its own over the same descriptor. A thread that waits at a quiet pipe holds the lock of
+        its file, and Python aborts at its end where that is sys.stdin's.
+        """
+        try:
+            return open(sys.stdin.fileno(), "rb", closefd=False)
+        except OSError:  # something that was put in its place has none
+            return contextlib.nullcontext(sys.stdin.buffer)

@@ -86,12 +86,13 @@ def stream_rows(
     format: str | None = None,
     header: bool = True,
     encoding: str = "utf-8",
+    optional: Sequence[str] = (),
+    blank_lines: bool = False,
 ) -> Iterator[Row]:
-    """The rows of `read_rows` one at a time, for files that don't fit into memory (.json is read whole).
-
-    The file is opened at the first row, and errors are raised where they stand.
+    """The rows of `read_rows` one at a time, for files that don't fit into memory (.json is read whole). The
+    file is opened at the first row, and errors are raised where they stand.
     """
-    return _stream(path, _Wanted(columns, header), format, encoding)
+    return _stream(path, _Wanted(columns, header, optional, blank_lines), format, encoding)
 
 
 class _Wanted(NamedTuple):
