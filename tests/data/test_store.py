@@ -304,3 +304,12 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     assert counts[1] > 7 * counts[0]
     assert peaks[1] - peaks[0] < 40e6  # 40 MB of text are 50 MB of tokens
     assert peaks[1] < 500e6
+
+
+def test_a_split_that_is_not_asked_for_is_empty(corpus: Corpus, folder: Path, tmp_path: Path) -> None:
+    tokenize_corpus(corpus, TOKENIZER, tmp_path / "part", splits=["heldout"])
+    assert len(TokenStore.open(tmp_path / "part" / "train", TOKENIZER)) == 0
+    whole = TokenStore.open(folder / "heldout", TOKENIZER)
+    part = TokenStore.open(tmp_path / "part" / "heldout", TOKENIZER)
+    assert len(part) == len(whole) > 0
+    np.testing.assert_array_equal(part.tokens, whole.tokens)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
-from bertsmith.inference.features import Features, Vectors
+from bertsmith.inference.features import Features, LayerMix, Vectors
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -216,3 +216,8 @@ def test_pieces_of_a_pair_are_refused(tiny_bert: Path) -> None:
 def test_no_such_model() -> None:
     with pytest.raises(ModelError, match="no model 'nowhere'"):
         Features("nowhere")
+
+
+def test_layers_may_be_numbers_of_numpy_as_a_grid_search_draws_them() -> None:
+    assert LayerMix.parse(np.int64(-1), 6) == LayerMix.parse(-1, 6) == LayerMix((6,))  # type: ignore[arg-type]
+    assert LayerMix.parse(list(np.arange(2)), 6) == LayerMix((0, 1))

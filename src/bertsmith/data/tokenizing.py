@@ -5,7 +5,7 @@ T   tokens      S   sentences      D   documents
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from bertsmith.data.store_manifest import (
 from bertsmith.files import atomic_folder, require_free_space, sha256, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.corpus import Corpus, Document
-from bertsmith.text.corpus.manifest import Split
+from bertsmith.text.corpus.manifest import Counts, Split
 from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.word_cache import WordCache
@@ -46,21 +46,24 @@ def tokenize_corpus(
     tokenizer: Tokenizer,
     out: Path | str,
     *,
+    splits: Sequence[Split] = SPLITS,
     engine: Engine = "local",
     progress: Progress | None = None,
 ) -> None:
     """Writes the token store of both splits, whole or not at all, with some hundred documents in memory.
 
-    With `engine` "ray" a cluster tokenizes, and this process reads and writes.
-    Sentences without a token (nothing but control characters) are dropped, and documents without a sentence.
+    A split that isn't among `splits` is empty there. With `engine` "ray" a cluster tokenizes, and this
+    process reads and writes. Sentences without a token (nothing but control characters) are dropped,
+    and documents without a sentence.
     Raises InputError when `out` exists, ResourceError when the disk is too small.
     """
     require_engine(engine)
     out = Path(out)
     dtype: TokenType = "<u2" if tokenizer.vocab_size <= 2**16 else "<u4"
-    size = corpus.manifest.kept
-    needed = size.bytes // BYTES_PER_TOKEN * np.dtype(dtype).itemsize + 8 * (size.sentences + size.documents)
+    counts = {split: corpus.manifest.splits[split].counts for split in splits}
+    needed = sum(_stored_bytes(each, dtype) for each in counts.values())
     require_free_space(out, needed, "The token store")
+    written = {split: corpus.documents(split) for split in splits}
     with atomic_folder(out) as folder:
         manifest = StoreManifest(
             created_by=f"bertsmith {bertsmith.__version__}",
@@ -69,23 +72,36 @@ def tokenize_corpus(
             tokenizer_sha256=tokenizer.sha256,
             corpus_sha256=sha256(corpus.path / "manifest.json"),
             splits={
-                split: _write_split(corpus, split, tokenizer, folder / split, dtype, engine, progress)
+                split: _write_split(
+                    written.get(split, iter(())),
+                    counts.get(split, Counts()).documents,
+                    tokenizer,
+                    folder / split,
+                    dtype,
+                    engine,
+                    progress,
+                )
                 for split in SPLITS
             },
         )
         write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
 
 
+def _stored_bytes(counts: Counts, dtype: TokenType) -> int:
+    """Of a split, about."""
+    tokens = counts.bytes // BYTES_PER_TOKEN
+    return tokens * np.dtype(dtype).itemsize + 8 * (counts.sentences + counts.documents)
+
+
 def _write_split(
-    corpus: Corpus,
-    split: Split,
+    stream: Iterator[Document],
+    total: int,
     tokenizer: Tokenizer,
     folder: Path,
     dtype: TokenType,
     engine: Engine,
     progress: Progress | None,
 ) -> StoredSplit:
-    total = corpus.manifest.splits[split].counts.documents
     folder.mkdir()
     with (
         ArrayFile(folder / TOKENS, dtype) as tokens,
@@ -95,14 +111,14 @@ def _write_split(
         sentences.append(np.zeros(1))
         documents.append(np.zeros(1))
         read = 0
-        for (ids, lengths), counts in _encoded(corpus.documents(split), tokenizer, engine):
+        for (ids, lengths), counts in _encoded(stream, tokenizer, engine):
             tokens_each, sentences_each = _without_empty(counts, lengths)
             documents.append(np.cumsum(sentences_each) + sentences.length - 1)
             sentences.append(np.cumsum(tokens_each) + tokens.length)
             tokens.append(ids)
             read += len(counts)
             if progress is not None:
-                progress(read, total, f"{split} documents")
+                progress(read, total, f"{folder.name} documents")
     return StoredSplit(
         documents=documents.length - 1,
         sentences=sentences.length - 1,

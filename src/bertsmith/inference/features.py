@@ -53,10 +53,10 @@ class LayerMix:
             if layers not in named:
                 raise InputError(f"layers must be {', '.join(named)} or numbers, found {layers!r}.")
             return named[layers]
-        numbers = (layers,) if isinstance(layers, int) else tuple(layers)
+        numbers = (layers,) if isinstance(layers, int | np.integer) else tuple(layers)
         if not numbers or any(not -last - 1 <= number <= last for number in numbers):
             raise InputError(f"layers are numbers from 0 (the embeddings) to {last}, found {layers!r}.")
-        return cls(tuple(number % (last + 1) for number in numbers))
+        return cls(tuple(int(number) % (last + 1) for number in numbers))
 
     def of(self, states: Sequence[Tensor]) -> Tensor:
         """(N, H) of every layer -> (N, D)."""

@@ -18,6 +18,8 @@ from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.hardware import device_of
 
+_FEWEST = 2  # held-out documents that are measured alone: of one, no pair of two could be made
+
 
 @dataclass(frozen=True)
 class MaskedLanguageModel:
@@ -51,7 +53,8 @@ class MaskedLanguageModel:
         that head.
 
         `data` is a corpus or a token store; its held-out part is used where it has one. The masks are the
-        same at every call. Raises InputError when there is nothing to measure.
+        same at every call. Raises InputError when there is nothing to measure, StoreError for a store that is
+        damaged or of another tokenizer.
         """
         path = Path(data)
         if (path / "train" / "tokens.bin").exists():
@@ -62,14 +65,16 @@ class MaskedLanguageModel:
 
         corpus = Corpus.open(path)
         with TemporaryDirectory() as folder:
-            store = Path(folder) / "tokens"
-            tokenize_corpus(corpus, self.tokenizer, store)
+            store = Path(folder) / "heldout"
+            tokenize_corpus(corpus, self.tokenizer, store, splits=["heldout"])
+            if len(TokenStore.open(store / "heldout")) < _FEWEST:
+                store = Path(folder) / "train"
+                tokenize_corpus(corpus, self.tokenizer, store, splits=["train"])
             return self._evaluate_store(store, max_tokens, sequence_length)
 
     def _evaluate_store(self, path: Path, max_tokens: int, sequence_length: int) -> dict[str, float]:
-        heldout = path / "heldout"
-        store = TokenStore.open(heldout, self.tokenizer) if heldout.exists() else None
-        if store is None or len(store) < 2:
+        store = TokenStore.open(path / "heldout", self.tokenizer)
+        if len(store) < _FEWEST:
             store = TokenStore.open(path / "train", self.tokenizer)
         if len(store) == 0:
             raise InputError(f"{path} has no text to measure on.")
