@@ -147,7 +147,10 @@ class Embedder:
             if watch is not None:
                 watch(texts_before + texts, tokens_before + tokens)
 
-        for chunk in prefetch(self._windows.chunks(texts, self.prefixes[kind], size), ahead=1):
+        chunks = self._windows.chunks(texts, self.prefixes[kind], size)
+        if not isinstance(texts, Sequence) or len(texts) > size:  # else a thread costs more than it saves
+            chunks = prefetch(chunks, ahead=1)
+        for chunk in chunks:
             tokens = int(chunk.lengths.sum())
             yield Embedded(self._vectors(chunk, report), tokens)
             texts_before, tokens_before = texts_before + chunk.texts, tokens_before + tokens
