@@ -111,10 +111,10 @@ def test_neighbours_that_are_missed_lower_the_recall(tmp_path: Path, monkeypatch
 
 
 def made_of(vectors: approximate.Vector, folder: Path) -> PassageTable:
-    """A passage for each vector, 50 a year."""
+    """A passage for each vector, 128 a year."""
     table = PassageTable.create(folder, vectors.shape[1], {"year": "whole numbers"}, "en")
     rows = [
-        {"id": str(number), "document_id": "d", "text": "", "added": False, "year": number // 50}
+        {"id": str(number), "document_id": "d", "text": "", "added": False, "year": number // 128}
         for number in range(len(vectors))
     ]
     table.add(rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
@@ -124,20 +124,22 @@ def made_of(vectors: approximate.Vector, folder: Path) -> PassageTable:
 def test_a_filter_finds_rows_of_groups_that_are_far_from_the_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A year is a cloud of its own: all but one lie outside the one group that is looked at."""
-    monkeypatch.setattr(approximate, "_ROWS_IN_A_GROUP", 50)
+    """A year is a cloud of its own, and most lie outside the one group that is looked at."""
+    monkeypatch.setattr(approximate, "_ROWS_IN_A_GROUP", 128)
     monkeypatch.setattr(approximate, "_PROBES", (1,))
     rng = np.random.default_rng(0)
-    clouds = np.repeat(rng.normal(size=(10, 16)), 50, axis=0) + 0.1 * rng.normal(size=(500, 16))
+    clouds = np.repeat(rng.normal(size=(32, 16)), 128, axis=0) + 0.1 * rng.normal(size=(4096, 16))
     vectors = clouds.astype(np.float32)
     table = made_of(vectors, tmp_path)
-    noted = approximate.build_approximate(table, 500, queries=10)
-    for year in range(10):
+    noted = approximate.build_approximate(table, 4096, queries=5)
+
+    def hits(year: int, filtered: bool) -> int:
         search = table.table.search(vectors[0], vector_column_name="vector").distance_type("cosine")
-        search = approximate.with_settings(search, noted, filtered=True).where(
-            f"year = {year}", prefilter=True
-        )
-        assert search.limit(10).select(["id", "_distance"]).to_arrow().num_rows == 10
+        search = approximate.with_settings(search, noted, filtered).where(f"year = {year}", prefilter=True)
+        return int(search.limit(10).select(["id", "_distance"]).to_arrow().num_rows)
+
+    assert [hits(year, filtered=True) for year in range(32)] == [10] * 32
+    assert 0 in [hits(year, filtered=False) for year in range(32)], "it takes more than the nearest group"
 
 
 @pytest.mark.parametrize("dimension", [6, 50, 17])
