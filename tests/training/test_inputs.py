@@ -40,7 +40,3 @@ def test_a_held_out_part_that_makes_no_sequences_is_told_and_left_out(
     assert [note.startswith("nothing is measured on the held-out part") for note in notes] == (
         [] if usable else [True]
     )
-
-
-def test_no_held_out_part_was_asked_for() -> None:
-    assert _measured(None, True) == (None, ())
