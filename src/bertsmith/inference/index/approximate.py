@@ -3,8 +3,7 @@
 Vectors are grouped (IVF) and shortened to one byte for every four numbers or more (product quantisation). A
 query is compared with the short vectors of the nearest groups, and the best of these with the whole vectors.
 How many groups are looked at is raised until recall@10 is what was asked for, so that the figure is one of
-these vectors and not of some benchmark. Only a filter has further ones looked at,
-for its rows may lie anywhere.
+these vectors and not of some benchmark. A filter has further ones looked at, for its rows may lie anywhere.
 
 D width of a vector.
 """

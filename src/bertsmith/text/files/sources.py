@@ -56,11 +56,11 @@ def _find_files(
     source: str, settings: CorpusSettings, found: Found, leave_out: Path | None
 ) -> list[SourceFile]:
     filesystem, root = _filesystem(source)
-    origin = shown(source)
+    origin = as_utf8(source)
     try:
         if filesystem.isfile(root):
             size = filesystem.size(root) or 0  # not every web server says
-            return [SourceFile(shown(PurePosixPath(root).name), origin, filesystem, root, int(size))]
+            return [SourceFile(as_utf8(PurePosixPath(root).name), origin, filesystem, root, int(size))]
         if not filesystem.isdir(root):
             there = "is neither a file nor a folder" if filesystem.exists(root) else "does not exist"
             raise InputError(f"The source {source} {there}.")
@@ -72,7 +72,7 @@ def _find_files(
     wanted = [path for path in sorted(listing) if _wanted(path[len(root.rstrip("/")) + 1 :], settings, found)]
     _require_files(wanted, listing, filesystem)
     files = [
-        SourceFile(shown(_below(root, path)), origin, filesystem, path, int(listing[path]["size"] or 0))
+        SourceFile(as_utf8(_below(root, path)), origin, filesystem, path, int(listing[path]["size"] or 0))
         for path in wanted
     ]
     if not files:
@@ -116,7 +116,7 @@ def _filesystem(source: str) -> tuple[Any, str]:
     return filesystem, str(root).rstrip("/")
 
 
-def shown(name: str) -> str:
+def as_utf8(name: str) -> str:
     """A file's name may be any bytes; those that are no UTF-8 are spelled as in caf\\xe9.txt."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 

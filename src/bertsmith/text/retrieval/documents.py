@@ -27,7 +27,7 @@ from bertsmith.errors import InputError
 from bertsmith.progress import Progress
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.plain import LONGEST
-from bertsmith.text.files.sources import find_sources, shown
+from bertsmith.text.files.sources import as_utf8, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream
 from bertsmith.text.prose.html_text import HtmlText
 from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, Row, read_table
@@ -197,7 +197,7 @@ def _text(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
     for number, (start, text) in enumerate(_parts(chunks), start=1):
         if number == 1 and file.suffix in _HEADED:
             title = _first_heading(text[:_TITLE_WITHIN])
-        yield Document(_part_id(file.name, number), text, title, file.name, shown(file.path), start, line)
+        yield Document(_part_id(file.name, number), text, title, file.name, as_utf8(file.path), start, line)
         line += text.count("\n")
 
 
@@ -224,7 +224,7 @@ def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
         yield parser.take()
 
     for number, (start, text) in enumerate(_parts(pieces()), start=1):
-        id, where = _part_id(file.name, number), shown(file.path)
+        id, where = _part_id(file.name, number), as_utf8(file.path)
         yield Document(id, text, parser.title, file.name, where, start, None)
 
 
@@ -232,7 +232,7 @@ def _row_documents(row: Row, source: str) -> Iterator[Document]:
     for number, (start, text) in enumerate(_parts([without_surrogates(row.text)]), start=1):
         id = _part_id(row.id or f"{source}#{row.number}", number)
         title = without_surrogates(row.title)
-        yield Document(id, text, title, source, shown(row.where), start, None, row.metadata)
+        yield Document(id, text, title, source, as_utf8(row.where), start, None, row.metadata)
 
 
 def _parts(pieces: Iterable[str]) -> Iterator[tuple[int, str]]:

@@ -33,11 +33,11 @@ def start_model(recipe: FinetuneRecipe, task: Task[Any], source: Path, seed: int
     freeze(model.encoder, recipe.freeze_embeddings, recipe.freeze_layers)
     if recipe.lora.rank:
         lora = recipe.lora
-        new = ("pooler",) if model.new_pooler else ()  # of random weights: trained in full, as the head is
-        targets = [target for target in lora.targets if target not in new]
+        # a pooler of random weights is trained in full, as the head is
+        targets = [target for target in lora.targets if not (target == "pooler" and model.new_pooler)]
         add_lora(model.encoder, lora.rank, lora.alpha, lora.dropout, targets)
-        for name in new:
-            model.encoder.get_submodule(name).requires_grad_(True)
+        if model.new_pooler:
+            model.encoder.get_submodule("pooler").requires_grad_(True)
     return start
 
 
