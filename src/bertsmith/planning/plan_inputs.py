@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.data.store import TokenStore
-from bertsmith.errors import RecipeError
 from bertsmith.model.blueprint import blueprint
 from bertsmith.model.checkpoint import CONFIG
 from bertsmith.model.config import BertConfig
@@ -14,6 +13,7 @@ from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.planning.workload import StepAmounts, full_step, sampled_step
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.inputs import require_fit
 from bertsmith.training.recipe import Recipe
 
 
@@ -60,19 +60,7 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
     """
     tokenizer, notes = _tokenizer(recipe)
     config = _config(recipe, tokenizer)
-    if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
-        raise RecipeError(
-            f"init has a vocabulary of {config.vocab_size:,} pieces, the tokenizer {tokenizer.vocab_size:,}. "
-            "Leave tokenizer= out to use init's own."
-        )
-    if recipe.data.next_sentence and not config.has_next_sentence:
-        raise RecipeError(f"{config.model_type} has no next-sentence prediction: data.next_sentence=false.")
-    longest = max(recipe.data.sequence_lengths)
-    if longest > config.max_length:
-        raise RecipeError(
-            f"data.sequence_lengths has {longest}, but the model has positions for {config.max_length} "
-            "tokens. Shorten it, or raise model.max_position_embeddings."
-        )
+    require_fit(recipe, config, config.vocab_size if tokenizer is None else tokenizer.vocab_size)
     store, more = _store(recipe, tokenizer)
     model = blueprint(lambda: PretrainingModel(config, recipe.data.next_sentence))
     return PlanInputs(model, store, tokenizer, (*notes, *more))

@@ -59,7 +59,8 @@ def _model(
     torch.manual_seed(recipe.seed)
     if init is None:
         config = recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
-        return PretrainingModel(config, _next_sentence(recipe, config)), ()
+        require_fit(recipe, config, tokenizer.vocab_size)
+        return PretrainingModel(config, recipe.data.next_sentence), ()
     wanted = recipe.data.next_sentence
     model, notes = load_pretraining_model(init, next_sentence=wanted, allow_new_heads=True)
     apply_dropout(model, recipe.model.dropouts(model.config))
@@ -107,25 +108,26 @@ def _tokenised(path: Path, tokenizer: Tokenizer, store: Path, ranks: Ranks, cons
     return store
 
 
-def _next_sentence(recipe: Recipe, config: BertConfig) -> bool:
-    if recipe.data.next_sentence and not config.has_next_sentence:
-        raise RecipeError(f"{config.model_type} has no next-sentence prediction: data.next_sentence=false.")
-    return recipe.data.next_sentence
-
-
-def _check_fit(recipe: Recipe, tokenizer: Tokenizer, config: BertConfig, ranks: Ranks) -> None:
-    """Raises RecipeError when recipe, tokenizer, model and ranks don't belong together."""
-    if tokenizer.vocab_size != config.vocab_size:
+def require_fit(recipe: Recipe, config: BertConfig, vocab_size: int) -> None:
+    """Raises RecipeError when recipe, model and a tokenizer of so many pieces don't belong together."""
+    if vocab_size != config.vocab_size:
         raise RecipeError(
-            f"init has a vocabulary of {config.vocab_size:,} pieces, the tokenizer {tokenizer.vocab_size:,}. "
+            f"init has a vocabulary of {config.vocab_size:,} pieces, the tokenizer {vocab_size:,}. "
             "Leave tokenizer= out to use init's own."
         )
+    if recipe.data.next_sentence and not config.has_next_sentence:
+        raise RecipeError(f"{config.model_type} has no next-sentence prediction: data.next_sentence=false.")
     longest = max(recipe.data.sequence_lengths)
     if longest > config.max_length:
         raise RecipeError(
             f"data.sequence_lengths has {longest}, but the model has positions for {config.max_length} "
             "tokens. Shorten it, or raise model.max_position_embeddings."
         )
+
+
+def _check_fit(recipe: Recipe, tokenizer: Tokenizer, config: BertConfig, ranks: Ranks) -> None:
+    """The same for an init, and for the number of ranks."""
+    require_fit(recipe, config, tokenizer.vocab_size)
     if recipe.data.batch_size < ranks.count:
         raise RecipeError(
             f"data.batch_size = {recipe.data.batch_size} leaves some of the {ranks.count} ranks without a "
