@@ -167,6 +167,7 @@ def _row(name: str, side: str, answers: list[dict[str, Any]]) -> dict[str, Any]:
         "last epoch": last(first),
         "best epoch": mean_and_error(best),
         "also": ", ".join(f"{metric} {last(metric)}" for metric in others),
+        "precision": answers[0]["precision"],
         "train seconds": f"{seconds:,.0f}",
         "real tokens/s": f"{statistics.median(a['tokens'] / a['seconds'] for a in answers):,.0f}",
     }

@@ -95,9 +95,12 @@ def environment() -> dict[str, Any]:
     """What a figure needs beside it."""
     import torch
 
+    from bertsmith.training.hardware import Hardware
+
+    hardware = Hardware.detect()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "processor": _processor(),
+        "processor": f"{hardware.processor} with {' '.join(hardware.instructions)}",
         "cores": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
@@ -108,8 +111,11 @@ def environment() -> dict[str, Any]:
 
 
 def hardware_name() -> str:
-    """For file names: 'cpu-2-cores'."""
-    return f"cpu-{len(os.sched_getaffinity(0))}-cores"
+    """For file names: 'cpu-2-cores', or 'cpu-2-cores-bfloat16' where the processor computes in it."""
+    from bertsmith.training.hardware import Hardware
+
+    has_bfloat16 = any("bf16" in name for name in Hardware.detect().instructions)
+    return f"cpu-{len(os.sched_getaffinity(0))}-cores{'-bfloat16' if has_bfloat16 else ''}"
 
 
 def report(
@@ -160,13 +166,6 @@ def _command() -> str:
 def _arguments() -> list[str]:
     """The command line's; of an absolute path, which means nothing elsewhere, the last part."""
     return [Path(each).name if Path(each).is_absolute() else each for each in sys.argv[1:]]
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
 
 
 def _version(package: str) -> str | None:

@@ -189,8 +189,9 @@ def train_ours(
 ) -> dict[str, Any]:
     """A run of ours in `out`.
 
-    Returns the metrics on dev after every epoch, the seconds of all steps, the median of one, real tokens
-    and what share of the weights was trained; results.json; and what `look` finds in the run's folder.
+    Returns the metrics on dev after every epoch, the seconds of all steps, the median of one, real tokens,
+    the precision of products and what share of the weights was trained; results.json; and what `look` finds
+    in the run's folder.
     """
     files = {"train": str(train), "dev": str(dev), "test": str(test) if test else None}
     results = finetune_in(out, task, settings, seed=seed, **files)
@@ -223,6 +224,7 @@ def _timing(run: Path, recipe: dict[str, Any]) -> dict[str, Any]:
             "learning_rate": recipe["optimizer"]["learning_rate"],
             **recipe["settings"],
         },
+        "precision": records[0]["machine"]["precision"],
         "trained": records[0]["machine"].get("trained", "100.0% trained").removesuffix(" trained"),
     }
 

@@ -106,6 +106,7 @@ def _row(part: str, side: str, answers: list[dict[str, Any]]) -> dict[str, Any]:
         "F1 answerable": mean("f1_answerable"),
         "F1 unanswerable": mean("f1_unanswerable"),
         "no answer": mean("f1_never"),
+        "precision": answers[0]["precision"],
         "train seconds": f"{statistics.median(answer['seconds'] for answer in answers):,.0f}",
         "real tokens/s": f"{statistics.median(a['tokens'] / a['seconds'] for a in answers):,.0f}",
     }

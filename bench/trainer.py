@@ -57,11 +57,13 @@ def fit(
     seed: int,
     after_epoch: Callable[[], None] = lambda: None,
     folder: Path | None = None,
-) -> dict[str, float]:
-    """Trains by settings under our names; returns the seconds, evaluations left out, and real tokens.
+) -> dict[str, Any]:
+    """Trains by settings under our names; returns the seconds, evaluations left out, real tokens, and the
+    precision of products.
 
     A run with a folder goes on from the last checkpoint there.
     """
+    precision = "bfloat16" if torch.cuda.is_available() else "float32"
     with tempfile.TemporaryDirectory() as temporary:
         out = folder or Path(temporary)
         last = get_last_checkpoint(str(out)) if out.is_dir() else None
@@ -73,7 +75,7 @@ def fit(
             weight_decay=settings["optimizer.weight_decay"],
             warmup_steps=settings["optimizer.warmup"],  # below 1: a share of all steps
             per_device_train_batch_size=settings["batch_size"],
-            bf16=torch.cuda.is_available(),
+            bf16=precision == "bfloat16",
             dataloader_pin_memory=torch.cuda.is_available(),
             seed=seed,
             save_strategy="steps" if folder else "no",
@@ -86,7 +88,8 @@ def fit(
         Trainer(
             model=model, args=arguments, train_dataset=list(rows), data_collator=collate, callbacks=[watch]
         ).train(resume_from_checkpoint=last)
-    return {"seconds": watch.seconds, "tokens": sum(len(row["input_ids"]) for row in rows) * watch.epochs}
+    tokens = sum(len(row["input_ids"]) for row in rows) * watch.epochs
+    return {"seconds": watch.seconds, "tokens": tokens, "precision": precision}
 
 
 class _Stopwatch(TrainerCallback):
