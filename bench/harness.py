@@ -112,10 +112,16 @@ def environment() -> dict[str, Any]:
 
 def hardware_name() -> str:
     """For file names: 'cpu-2-cores', or 'cpu-2-cores-bfloat16' where the processor computes in it."""
+    name = f"cpu-{len(os.sched_getaffinity(0))}-cores"
+    return f"{name}-bfloat16" if len(precisions()) > 1 else name
+
+
+def precisions() -> list[str]:
+    """What products on this machine's processor are measured in: bfloat16 too where it computes in it."""
     from bertsmith.training.hardware import Hardware
 
     has_bfloat16 = any("bf16" in name for name in Hardware.detect().instructions)
-    return f"cpu-{len(os.sched_getaffinity(0))}-cores{'-bfloat16' if has_bfloat16 else ''}"
+    return ["float32", "bfloat16"] if has_bfloat16 else ["float32"]
 
 
 def report(

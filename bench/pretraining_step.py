@@ -1,12 +1,13 @@
 """Pre-training steps beside transformers' BertForPreTraining: real tokens per second, and share of the peak.
 
-    python bench/pretraining_step.py [--rounds 5] [--sizes tiny mini small]
+    python bench/pretraining_step.py [--rounds 5] [--sizes tiny mini small] [--precisions float32]
 
 The text is --store with its --tokenizer, or what material.py finds. Two kinds of batch, 32 pairs each:
 `full`, every pair 128 tokens long; `natural`, pairs as the loader makes them, up to 128 tokens. Both sides
-get the same sequences and the same masks' rate, train in float32 with dropout 0.1 everywhere, clip gradients
-at 1 and step AdamW: transformers with its default attention (sdpa), padding to the longest of the batch, and
-torch's default AdamW.
+get the same sequences and the same masks' rate, train with dropout 0.1 everywhere, clip gradients at 1 and
+step AdamW: transformers with its default attention (sdpa), padding to the longest of the batch, and torch's
+default AdamW. Products are in float32 and, where the processor computes in it, in bfloat16 by autocast, the
+same on both sides; the share is of a product in that precision.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import material
-from harness import Worker, interleave, ratio, report, serve
+from harness import Worker, interleave, precisions, ratio, report, serve
 
 _PAIRS, _LENGTH, _VOCABULARY = 32, 128, 30_522
 
@@ -31,6 +32,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--sizes", nargs="+", default=["tiny", "mini", "small"])
+    parser.add_argument("--precisions", nargs="+", choices=("float32", "bfloat16"), default=precisions())
     parser.add_argument("--worker", choices=("ours", "transformers"))
     options = parser.parse_args()
     if options.worker:
@@ -39,12 +41,20 @@ def main() -> None:
     store, tokenizer = material.find(options)
     files = ("--store", store, "--tokenizer", tokenizer)
     sides = {name: Worker(__file__, name, *files) for name in ("ours", "transformers")}
-    rows = [_compare(sides, size, kind, options) for size in options.sizes for kind in ("full", "natural")]
+    rows = [
+        _compare(sides, size, precision, kind, options)
+        for size in options.sizes
+        for precision in options.precisions
+        for kind in ("full", "natural")
+    ]
     report("pretraining-step", "Pre-training steps", rows, [" ".join(__doc__.split("\n\n")[2].split())])
 
 
-def _compare(sides: dict[str, Worker], size: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
-    answers = interleave(sides, options.rounds, size=size, kind=kind, steps=options.steps)
+def _compare(
+    sides: dict[str, Worker], size: str, precision: str, kind: str, options: argparse.Namespace
+) -> dict[str, Any]:
+    asked = {"size": size, "precision": precision, "kind": kind, "steps": options.steps}
+    answers = interleave(sides, options.rounds, **asked)
     speed = {
         name: [answer["tokens"] / answer["seconds"] for answer in given] for name, given in answers.items()
     }
@@ -52,6 +62,7 @@ def _compare(sides: dict[str, Worker], size: str, kind: str, options: argparse.N
     faster = ratio(speed["ours"], speed["transformers"])
     return {
         "model": f"BERT-{size}",
+        "precision": precision,
         "pairs": kind,
         "ours, tokens/s": f"{statistics.median(speed['ours']):,.0f}",
         "transformers, tokens/s": f"{statistics.median(speed['transformers']):,.0f}",
@@ -96,11 +107,12 @@ class _Ours:
 
         from bertsmith.training.hardware import matmul_flops
 
-        size, kind = request["size"], request["kind"]
+        size, kind, precision = request["size"], request["kind"], getattr(torch, request["precision"])
         loop = self.loops.get(size) or self.loops.setdefault(size, self._loop(size))
+        loop.machine.precision = precision
         batches = self.batches.get(kind) or self.batches.setdefault(kind, _batches(self.options, kind))
         chosen = list(itertools.islice(batches, request["steps"]))
-        peak = matmul_flops(torch.float32, seconds=0.3)
+        peak = matmul_flops(precision, seconds=0.3)
         started = time.perf_counter()
         for batch in chosen:
             loop.advance(batch)
@@ -136,7 +148,8 @@ class _Ours:
         )
         never = {"every": 1_000_000}
         recipe = check_recipe({"steps": 1_000_000, "evaluation": never, "checkpoint": never}, "bench")
-        machine = Machine(torch.device("cpu"), torch.float32, 1.0, Ranks(), usual_batch_tokens("cpu"))
+        cpu = torch.device("cpu")  # and in the precision that is asked for
+        machine = Machine(cpu, torch.float32, 1.0, Ranks(), usual_batch_tokens("cpu"))
         return Loop(task, recipe, machine, None, _Silent())
 
 
@@ -160,14 +173,16 @@ class _Transformers:
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
         import torch
 
-        size, kind = request["size"], request["kind"]
+        size, kind, precision = request["size"], request["kind"], getattr(torch, request["precision"])
         model, optimizer = self.models.get(size) or self.models.setdefault(size, self._model(size))
         batches = self.batches.get(kind) or self.batches.setdefault(kind, _batches(self.options, kind))
         chosen = [self._padded(batch.sequences) for batch in itertools.islice(batches, request["steps"])]
         started = time.perf_counter()
         for batch in chosen:
             optimizer.zero_grad()
-            model(**batch).loss.backward()
+            with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+                loss = model(**batch).loss
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
         tokens = sum(int(batch["attention_mask"].sum()) for batch in chosen)

@@ -57,13 +57,14 @@ def fit(
     seed: int,
     after_epoch: Callable[[], None] = lambda: None,
     folder: Path | None = None,
+    precision: str | None = None,
 ) -> dict[str, Any]:
     """Trains by settings under our names; returns the seconds, evaluations left out, real tokens, and the
-    precision of products.
+    precision of products: if none is given, bfloat16 on a GPU and, as is usual, float32 on a processor.
 
     A run with a folder goes on from the last checkpoint there.
     """
-    precision = "bfloat16" if torch.cuda.is_available() else "float32"
+    precision = precision or ("bfloat16" if torch.cuda.is_available() else "float32")
     with tempfile.TemporaryDirectory() as temporary:
         out = folder or Path(temporary)
         last = get_last_checkpoint(str(out)) if out.is_dir() else None
@@ -75,6 +76,7 @@ def fit(
             weight_decay=settings["optimizer.weight_decay"],
             warmup_steps=settings["optimizer.warmup"],  # below 1: a share of all steps
             per_device_train_batch_size=settings["batch_size"],
+            use_cpu=not torch.cuda.is_available(),  # else it refuses bfloat16 on a processor
             bf16=precision == "bfloat16",
             dataloader_pin_memory=torch.cuda.is_available(),
             seed=seed,

@@ -28,6 +28,7 @@ RUN = (
     "optimizer.learning_rate=0.005",
     "hardware.threads=1",
     "hardware.device=cpu",
+    "hardware.precision=float32",  # processes add in another order, which bfloat16 shows
     "micro_batch_tokens=40",
     "max_length=16",
 )

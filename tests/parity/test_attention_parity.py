@@ -1,6 +1,7 @@
 """Every attention backend against the plain definition, a sequence and a head at a time in float64."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from model_parity import assert_same
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.model.attention import attend
+from bertsmith.model.attention import attend, attend_by_equal_lengths
 from bertsmith.model.dropout import Dropout
 
 # Below half of 1/256 no value is dropped, but the path with dropout is taken.
@@ -27,6 +28,11 @@ def random_qkv(lengths: list[int], heads: int, size: int, seed: int) -> Tensor:
     """Large enough that the softmax is far from uniform."""
     draw = torch.Generator().manual_seed(seed)
     return torch.randn(sum(lengths), 3, heads, size, generator=draw) * 1.5
+
+
+def attend_dropping_nothing(qkv: Tensor, batch: PackedBatch) -> Tensor:
+    """With a mask of ones."""
+    return attend(qkv, batch, NOTHING_DROPPED)
 
 
 def plain_attention(qkv: Tensor, lengths: list[int]) -> Tensor:
@@ -47,14 +53,14 @@ def plain_attention(qkv: Tensor, lengths: list[int]) -> Tensor:
     heads=st.integers(1, 4),
     size=st.sampled_from([1, 3, 8, 16]),
     seed=st.integers(0, 2**32),
-    dropout=st.sampled_from([None, NOTHING_DROPPED]),
+    way=st.sampled_from([attend, attend_dropping_nothing, attend_by_equal_lengths]),
 )
 def test_any_batch_gives_the_plain_definition_and_its_gradient(
-    lengths: list[int], heads: int, size: int, seed: int, dropout: Dropout | None
+    lengths: list[int], heads: int, size: int, seed: int, way: Callable[[Tensor, PackedBatch], Tensor]
 ) -> None:
     qkv = random_qkv(lengths, heads, size, seed).requires_grad_()
     upstream = torch.randn(sum(lengths), heads, size, generator=torch.Generator().manual_seed(seed))
-    found = attend(qkv, batch_of(lengths), dropout)
+    found = way(qkv, batch_of(lengths))
     expected = plain_attention(qkv, lengths)
     assert_same(found, expected.float(), "attention")
     (gradient,) = torch.autograd.grad(found, qkv, upstream)

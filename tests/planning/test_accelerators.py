@@ -50,9 +50,8 @@ def test_this_machine_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     monkeypatch.setattr(this_accelerator, "_CPU_BYTES", 2**20)
     monkeypatch.setattr(hardware, "_CPU_SIZE", 64)
-    found = measure_here(
-        HardwareSettings(threads=3), replace(Hardware.detect(), gpus=(), memory_available=5 * 10**9)
-    )
+    plain = replace(Hardware.detect(), instructions=("avx2",), gpus=(), memory_available=5 * 10**9)
+    found = measure_here(HardwareSettings(threads=3), plain)
     assert (found.name, found.memory, found.precision) == ("here-cpu", 5e9, "float32")
     assert found.peak > 0
     assert found.is_here and not find_accelerator("h100").is_here

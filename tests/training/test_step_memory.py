@@ -66,9 +66,13 @@ def test_weights_gradients_and_moments_are_exactly_those_of_the_run(model: Pretr
 
 @pytest.mark.parametrize("length", [32, 512])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_what_a_forward_pass_keeps_is_at_most_what_is_said(precision: torch.dtype, length: int) -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_what_a_forward_pass_keeps_is_at_most_what_is_said(
+    dropout: float, precision: torch.dtype, length: int
+) -> None:
     shape = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 512}
-    model = PretrainingModel(make_config({"vocab_size": 1000, "model_type": "bert", **shape}, "test"))
+    asked = {"vocab_size": 1000, "model_type": "bert", "attention_probs_dropout_prob": dropout, **shape}
+    model = PretrainingModel(make_config(asked, "test")).train()
     machine = replace(one(1024), precision=precision)
     tokens = np.zeros(1024, np.int64)
     batch = PackedBatch.pack(tokens, tokens, np.full(1024 // length, length))

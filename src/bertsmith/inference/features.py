@@ -19,6 +19,7 @@ from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.model.attention import take
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
+from bertsmith.model.products import fast_products
 from bertsmith.progress import Progress
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
@@ -125,6 +126,7 @@ class Features:
         count = self.encoder.config.num_hidden_layers + 1
         return self._of_mixes(texts, [LayerMix((number,)) for number in range(count)], progress)
 
+    @fast_products()
     @torch.inference_mode()
     def _of_mixes(
         self, texts: Sequence[Text], mixes: Sequence[LayerMix], progress: Progress | None

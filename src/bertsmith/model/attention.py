@@ -44,9 +44,10 @@ def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> T
     """softmax(q k^T / sqrt(D)) v within each sequence. qkv (N, 3, A, D) -> (N, A, D)."""
     if takes_flash_attention(qkv.device.type, qkv.dtype, qkv.shape[-1]):
         return _attend_variable_length(qkv, batch)
-    if dropout is not None and dropout.training and dropout.probability > 0:
-        return attend_runs(qkv, batch.runs, dropout.mask)
-    return _attend_by_equal_lengths(qkv, batch)
+    drops = dropout is not None and dropout.training and dropout.probability > 0
+    if drops or qkv.device.type == "cpu":
+        return attend_runs(qkv, batch.runs, dropout.mask if dropout is not None and drops else None)
+    return attend_by_equal_lengths(qkv, batch)
 
 
 def takes_flash_attention(device: str, precision: torch.dtype, head_size: int) -> bool:
@@ -66,7 +67,7 @@ def _attend_variable_length(qkv: Tensor, batch: PackedBatch) -> Tensor:
     return attended
 
 
-def _attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
+def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
     """One call for each run of sequences of equal length: no padding, no mask, products of useful size."""
     heads, size = qkv.shape[2:]
     # split, not slices: its gradient is one concatenation, a slice's is a zero tensor of the whole batch

@@ -1,8 +1,9 @@
-"""Attention with dropout over runs of sequences of equal length, its gradient written out.
+"""Attention over runs of sequences of equal length, with dropout if asked for, its gradient written out.
 
 Short sequences of many lengths make many small products, and what autograd does around each costs more than
 the product itself: here three operations a run forward and five backward, one gather for all runs on the way
-in and on the way out, one dropout mask for all.
+in and on the way out, one dropout mask for all. On a processor torch's own attention, which keeps no weights,
+takes as long by MKL, and two to three times as long where oneDNN multiplies (`products`, bfloat16).
 
 N tokens in the packed batch, A heads, D head size; a run is R sequences of L tokens; S = sum of R A L L, the
 attention weights of all runs.
@@ -23,13 +24,13 @@ from bertsmith.data.batch import to_device
 Runs = tuple[tuple[int, int], ...]  # (L, R) each
 
 
-def attend_runs(qkv: Tensor, runs: Runs, make_mask: Callable[[Tensor], Tensor]) -> Tensor:
+def attend_runs(qkv: Tensor, runs: Runs, make_mask: Callable[[Tensor], Tensor] | None = None) -> Tensor:
     """softmax(q k^T / sqrt(D)) * mask, times v: qkv (N, 3, A, D) -> (N, A, D).
 
     `make_mask` makes a mask like the (S,) tensor it is given: 0 what is dropped, the scale what is kept.
     """
     order = run_order(runs, qkv.shape[2], qkv.device)
-    mask = make_mask(qkv.new_empty(order.weights))
+    mask = None if make_mask is None else make_mask(qkv.new_empty(order.weights))
     attended: Tensor = _RunAttention.apply(qkv, order, mask)  # type: ignore[no-untyped-call]
     return attended
 
@@ -75,16 +76,17 @@ def run_order(runs: Runs, heads: int, device: torch.device) -> RunOrder:
 
 class _RunAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, order: RunOrder, mask: Tensor) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, order: RunOrder, mask: Tensor | None) -> Tensor:
         heads, size = qkv.shape[2:]
         by_runs = qkv.reshape(-1, size).index_select(0, order.gather)
         query, key, value = (order.vectors(part) for part in by_runs.chunk(3))
-        weights, mixed = torch.empty_like(mask), by_runs.new_empty(len(order.given), size)
+        weights, mixed = by_runs.new_empty(order.weights), by_runs.new_empty(len(order.given), size)
         scale = 1 / math.sqrt(size)
         for q, k, w in zip(query, key, order.squares(weights), strict=True):
             torch.baddbmm(w, q, k.mT, beta=0, alpha=scale, out=w)
             torch.softmax(w, -1, out=w)
-        for w, v, m in zip(order.squares(weights * mask), value, order.vectors(mixed), strict=True):
+        dropped = order.squares(_masked(weights, mask))
+        for w, v, m in zip(dropped, value, order.vectors(mixed), strict=True):
             torch.bmm(w, v, out=m)
         ctx.order = order
         ctx.save_for_backward(by_runs, weights, mask)
@@ -102,11 +104,12 @@ class _RunAttention(torch.autograd.Function):
         to_query, to_key, to_value = (order.vectors(part) for part in found.chunk(3))
         to_weights = torch.empty_like(weights)
         scale = 1 / math.sqrt(size)
-        dropped = order.squares(weights * mask)
+        dropped = order.squares(_masked(weights, mask))
         for g, w, v, dw, dv in zip(given, dropped, value, order.squares(to_weights), to_value, strict=True):
             torch.bmm(w.mT, g, out=dv)
             torch.bmm(g, v.mT, out=dw)
-        to_weights *= mask
+        if mask is not None:
+            to_weights *= mask
         each = zip(
             order.squares(weights), order.squares(to_weights), query, key, to_query, to_key, strict=True
         )
@@ -115,3 +118,7 @@ class _RunAttention(torch.autograd.Function):
             torch.baddbmm(dq, ds, k, beta=0, alpha=scale, out=dq)
             torch.baddbmm(dk, ds.mT, q, beta=0, alpha=scale, out=dk)
         return found.index_select(0, order.scatter).view(-1, 3, heads, size), None, None
+
+
+def _masked(weights: Tensor, mask: Tensor | None) -> Tensor:
+    return weights if mask is None else weights * mask

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch, usual_batch_tokens
 from bertsmith.model.bert import Bert, initialise
+from bertsmith.model.products import fast_products
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded, Layout, lay_out, pack_examples
 from bertsmith.tasks.evaluation_mode import evaluating
@@ -43,6 +44,7 @@ class TaskModel(nn.Module):
         return outputs
 
 
+@fast_products()
 @torch.inference_mode()
 def outputs_of(
     model: TaskModel,

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith.data.batch import Sequences
 from bertsmith.data.split import Division, divide
+from bertsmith.model.products import fast_products
 from bertsmith.tasks.objective import Objective
 from bertsmith.training.distributed import gather_over_ranks, sum_over_ranks
 from bertsmith.training.machine import Machine
@@ -43,6 +44,7 @@ class Gradients:
         self.task, self.machine, self.clip = task, machine, clip
         self._computation = distribute(task.model, machine)
 
+    @fast_products()
     def compute(
         self,
         sequences: Sequences,
@@ -79,11 +81,13 @@ class Gradients:
         *means, asked, elapsed, length = torch.cat([everywhere, norm.double().view(1)]).tolist()
         return StepResult(dict(zip(counts, means, strict=True)), length, asked > 0, elapsed)
 
+    @fast_products()
     def with_whole_weights(self, compute: Callable[[], T]) -> T:
         """`compute()`, without a gradient and in the machine's precision, however the model is divided."""
         with self.machine.autocast():
             return with_whole_weights(self._computation, compute)
 
+    @fast_products()
     def settle(self, sequences: Sequences) -> None:
         """One backward pass for nothing, since DDP arranges its buckets anew after the first one.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from bertsmith.model.products import fast_products
 from bertsmith.training.container import cpu_limit, memory_limit
 
 # The Linux kernel's names of what matters to matrix products -> the names people use.
@@ -115,6 +116,7 @@ class Hardware:
         return "the processor has no bfloat16 instructions; emulated it is 100 times slower"
 
 
+@fast_products()
 def matmul_flops(dtype: torch.dtype, seconds: float = 0.5, device: torch.device | None = None) -> float:
     """The machine's matrix-product speed in FLOP/s: the "peak" that speeds are a share of.
 

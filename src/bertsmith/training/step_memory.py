@@ -71,10 +71,10 @@ def activation_bytes(model: PretrainingModel, recipe: Recipe, machine: Machine) 
 
 def _attention_bytes(config: BertConfig, recipe: Recipe, machine: Machine) -> int:
     """Attention weights and their dropout mask, where they are kept: a row of L values a token and head."""
-    kept = config.attention_probs_dropout_prob > 0
-    if not kept or takes_flash_attention(machine.device.type, machine.precision, config.head_size):
+    device, drops = machine.device.type, config.attention_probs_dropout_prob > 0
+    if takes_flash_attention(device, machine.precision, config.head_size) or (device != "cpu" and not drops):
         return 0
-    values = 2 * config.num_attention_heads * max(recipe.data.sequence_lengths)
+    values = (1 + drops) * config.num_attention_heads * max(recipe.data.sequence_lengths)
     tokens = tokens_at_once(recipe, machine)
     return machine.precision.itemsize * tokens * config.num_hidden_layers * values
 

@@ -22,6 +22,7 @@ from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.locate import locate_model
+from bertsmith.model.products import fast_products
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.pooling import Pooling, pool_examples
@@ -205,7 +206,7 @@ def pooled_in_batches(
     for numbers, batch, layout in packed_by_length(sequences, batch_tokens, device):
         # Fetched only now, for a GPU computes it while this one is packed.
         yield from _fetched(computing)
-        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+        with fast_products(), torch.autocast(device.type, precision, enabled=precision != torch.float32):
             states = encoder(batch, layout.rows)
         computing = [(numbers, pool_examples(states.float(), layout, pooling), sum(batch.lengths))]
     yield from _fetched(computing)

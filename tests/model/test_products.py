@@ -1,0 +1,65 @@
+"""The fast products of float32: as exact as the usual ones, and nobody else's setting."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertsmith.model import products
+from bertsmith.model.products import fast_products, onednn_is_faster
+
+ZEN_5 = "vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f avx512_bf16\n"
+SAPPHIRE_RAPIDS = "vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16\n"
+
+
+@pytest.fixture
+def faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor where oneDNN is."""
+    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
+
+
+def precision() -> str:
+    return str(torch.backends.mkldnn.matmul.fp32_precision)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("shape", [(25, 384, 1536), (512, 64, 64), (7, 33, 129)])
+def test_they_are_as_exact_as_float32_is(shape: tuple[int, int, int]) -> None:
+    """On this machine, whichever way it goes. bfloat16 would be off by 0.3 %."""
+    rows, inner, columns = shape
+    one, other = torch.randn(rows, inner), torch.randn(inner, columns)
+    expected = one.double() @ other.double()
+    with fast_products():
+        found = one @ other
+    assert float((found.double() - expected).norm() / expected.norm()) < 2e-6
+
+
+@pytest.mark.usefixtures("faster")
+def test_the_setting_is_left_as_it_was() -> None:
+    before = precision()
+
+    @fast_products()
+    def fails() -> None:
+        assert precision() == "bf16"
+        raise ValueError("within")
+
+    with pytest.raises(ValueError, match="within"):
+        fails()
+    assert precision() == before != "bf16"
+
+
+@pytest.mark.parametrize(
+    ("capability", "cpuinfo", "expected"),
+    [
+        ("AVX512", ZEN_5, True),
+        ("AVX2", ZEN_5, False),  # torch was told to use no more
+        ("AVX512", SAPPHIRE_RAPIDS, False),  # MKL is fast, and oneDNN would compute in bfloat16
+        ("AVX512", ZEN_5.replace("avx512_bf16", "amx_bf16"), False),
+    ],
+)
+def test_they_are_for_processors_of_amd_with_avx512(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capability: str, cpuinfo: str, expected: bool
+) -> None:
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    monkeypatch.setattr(products, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert onednn_is_faster.__wrapped__() is expected
