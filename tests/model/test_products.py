@@ -34,6 +34,14 @@ def test_they_are_as_exact_as_float32_is(shape: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.usefixtures("faster")
+def test_they_are_not_for_few_tokens() -> None:
+    with fast_products(30):
+        assert precision() != "bf16"
+    with fast_products(300):
+        assert precision() == "bf16"
+
+
+@pytest.mark.usefixtures("faster")
 def test_the_setting_is_left_as_it_was() -> None:
     before = precision()
 

@@ -126,7 +126,6 @@ class Features:
         count = self.encoder.config.num_hidden_layers + 1
         return self._of_mixes(texts, [LayerMix((number,)) for number in range(count)], progress)
 
-    @fast_products()
     @torch.inference_mode()
     def _of_mixes(
         self, texts: Sequence[Text], mixes: Sequence[LayerMix], progress: Progress | None
@@ -135,7 +134,8 @@ class Features:
         found: list[list[Vectors]] = [[np.empty(0, np.float32)] * len(encoded) for _ in mixes]
         done = 0
         for numbers, batch, layout in packed_by_length(encoded, self.batch_tokens, self.device):
-            states = self.encoder.all_hidden_states(batch)
+            with fast_products(sum(batch.lengths)):
+                states = self.encoder.all_hidden_states(batch)
             for mix, results in zip(mixes, found, strict=True):
                 for number, vectors in zip(numbers, self._pool(mix.of(states), layout), strict=True):
                     results[number] = vectors

@@ -44,9 +44,10 @@ def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> T
     """softmax(q k^T / sqrt(D)) v within each sequence. qkv (N, 3, A, D) -> (N, A, D)."""
     if takes_flash_attention(qkv.device.type, qkv.dtype, qkv.shape[-1]):
         return _attend_variable_length(qkv, batch)
-    drops = dropout is not None and dropout.training and dropout.probability > 0
-    if drops or qkv.device.type == "cpu":
-        return attend_runs(qkv, batch.runs, dropout.mask if dropout is not None and drops else None)
+    if dropout is not None and dropout.training and dropout.probability > 0:
+        return attend_runs(qkv, batch.runs, dropout.mask)
+    if qkv.device.type == "cpu" and len(batch.lengths) > 1:
+        return attend_runs(qkv, batch.runs)
     return attend_by_equal_lengths(qkv, batch)
 
 

@@ -15,11 +15,13 @@ CPUINFO = Path("/proc/cpuinfo")  # Linux's
 # oneDNN keeps code, and torch scratch memory beside it, for each of the last 1,024 shapes it has met: about a
 # megabyte a shape, where each batch has new ones. To make them anew takes a quarter of a millisecond.
 _SHAPES_KEPT = {"LRU_CACHE_CAPACITY": "16", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
+_FEWEST_TOKENS = 256  # below, making code for new shapes takes longer than it saves
 
 
 @contextmanager
-def fast_products() -> Iterator[None]:
-    """Within it, float32 products of this process are oneDNN's on AMD's processors with AVX-512.
+def fast_products(tokens: int = _FEWEST_TOKENS) -> Iterator[None]:
+    """Within it, float32 products of this process are oneDNN's on AMD's processors with AVX-512, unless they
+    are of few tokens.
 
     torch asks oneDNN for them when it may compute in bfloat16. oneDNN does that with AMX instructions alone,
     and those AMD lacks: sums are in another order, and as exact. Not for all of a process, because torch's
@@ -28,7 +30,7 @@ def fast_products() -> Iterator[None]:
     matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = matmul.fp32_precision
     keep_few_shapes()
-    if onednn_is_faster():
+    if tokens >= _FEWEST_TOKENS and onednn_is_faster():
         matmul.fp32_precision = "bf16"
     try:
         yield

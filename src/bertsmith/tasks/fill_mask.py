@@ -10,7 +10,6 @@ import torch
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import InputError
-from bertsmith.model.products import fast_products
 from bertsmith.tasks.evaluation_mode import evaluating
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -24,7 +23,6 @@ class Candidate:
     probability: float
 
 
-@fast_products()
 @torch.no_grad()
 def fill_mask(
     model: PretrainingModel, tokenizer: Tokenizer, text: str, top: int = 5

@@ -44,7 +44,6 @@ class TaskModel(nn.Module):
         return outputs
 
 
-@fast_products()
 @torch.inference_mode()
 def outputs_of(
     model: TaskModel,
@@ -64,7 +63,8 @@ def outputs_of(
     done = 0
     with evaluating(model):
         for numbers, batch, layout in packed_by_length(encoded, batch_tokens, device):
-            found = model(batch, layout)
+            with fast_products(sum(batch.lengths)):
+                found = model(batch, layout)
             outputs = found.to(torch.promote_types(found.dtype, torch.float32)).cpu().numpy()
             ends = np.cumsum(layout.rows_of_example)[:-1] if model.head.per_row else None
             pieces = outputs if ends is None else np.split(outputs, ends)

@@ -22,6 +22,7 @@ from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.locate import locate_model
+from bertsmith.model.packed_linear import packed
 from bertsmith.model.products import fast_products
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded
@@ -85,7 +86,9 @@ class Embedder:
         found = read_sentence_settings(self.folder)
         self.weights = found.encoder / WEIGHTS
         self.device = device_of(device)
-        self.encoder = load_encoder(found.encoder).to(self.device)
+        self.precision = precision or _precision(self.device)
+        encoder = load_encoder(found.encoder).to(self.device)
+        self.encoder = packed(encoder, self.precision) if self.device.type == "cpu" else encoder
         config = self.encoder.config
         self.dimensions = _at_most(dimensions, config.hidden_size, "dimensions", "the model's width")
         self.max_length = _at_most(
@@ -99,7 +102,6 @@ class Embedder:
         self.long_texts = long_texts
         self.normalise = normalise
         self.batch_tokens = batch_tokens or _batch_tokens(self.device)
-        self.precision = precision or _precision(self.device)
         self.tokenizer = Tokenizer.load(found.encoder)
         self._windows = TextWindows(
             self.tokenizer,
@@ -206,9 +208,10 @@ def pooled_in_batches(
     for numbers, batch, layout in packed_by_length(sequences, batch_tokens, device):
         # Fetched only now, for a GPU computes it while this one is packed.
         yield from _fetched(computing)
-        with fast_products(), torch.autocast(device.type, precision, enabled=precision != torch.float32):
+        tokens, half = sum(batch.lengths), precision != torch.float32
+        with fast_products(tokens), torch.autocast(device.type, precision, enabled=half):
             states = encoder(batch, layout.rows)
-        computing = [(numbers, pool_examples(states.float(), layout, pooling), sum(batch.lengths))]
+        computing = [(numbers, pool_examples(states.float(), layout, pooling), tokens)]
     yield from _fetched(computing)
 
 
