@@ -5,13 +5,14 @@
 The texts are real and of mixed length: paragraphs of SQuAD's dev-v1.1, sentences of SST-2's dev.tsv and of
 ReQA-SQuAD's test, a third each, drawn and shuffled with seed 0. All sides use MiniLM (mean pooling, vectors
 of length 1, 256 tokens at most) on two threads, each in a process of its own, asked in turn. Ours is
-`Embedder` with its defaults; sentence-transformers has its defaults too (batches of 32, sorted by length), on
-torch, on ONNX Runtime, and on ONNX Runtime with its int8 model for AVX2. The last two need optimum-onnx,
-which asks for transformers below 4.58 and so for an environment of its own (python -m venv onnx;
-onnx/bin/pip install 'sentence-transformers[onnx]'); --onnx-python names its interpreter, and without it their
-rows say so. Tokens are real ones, padding is not counted. The share of the matrix product is that of the
-operations which no implementation can avoid, over the speed of a product of this machine on as many threads.
-Peak memory is that of the process, libraries and model among it; the graphs were exported by another.
+`Embedder` with its defaults, and in bfloat16 where the processor has it; sentence-transformers has its
+defaults too (batches of 32, sorted by length), on torch, on ONNX Runtime, and on ONNX Runtime with its int8
+model for this processor (AVX2 or AVX512-VNNI). The last two need optimum-onnx, which asks for transformers
+below 4.58 and so for an environment of its own (python -m venv onnx; onnx/bin/pip install 'sentence-
+transformers[onnx]'); --onnx-python names its interpreter, and without it their rows say so. Tokens are real
+ones, padding is not counted. The share of the matrix product is that of the operations which no
+implementation can avoid, over the speed of a product of this machine on as many threads. Peak memory is that
+of the process, libraries and model among it; the graphs were exported by another.
 """
 
 import argparse
@@ -29,14 +30,15 @@ from typing import Any
 
 import numpy as np
 
-from harness import Worker, interleave, ratio, report, resident, serve, spread
+from harness import Worker, interleave, precisions, ratio, report, resident, serve, spread
 from labelled import MODEL, find, quiet
 from onnx_export import FLOAT, INT8, export, has_onnx, session_settings
 
 SEED = 0
-SIDES = ("ours", "torch", "onnx", "onnx-int8")
+SIDES = ("ours", "ours-bfloat16", "torch", "onnx", "onnx-int8")
 NAMES = {
     "ours": "Bertsmith",
+    "ours-bfloat16": "Bertsmith, products in bfloat16",
     "torch": "sentence-transformers, torch",
     "onnx": "sentence-transformers, ONNX",
     "onnx-int8": "sentence-transformers, ONNX int8",
@@ -61,6 +63,8 @@ def main() -> None:
         serve(quiet(_Side(options.worker, embed, real_texts(options.texts))))
         return
     chosen = [side for side in SIDES if side == "ours" or side in options.sides]
+    if "bfloat16" not in precisions() and "ours-bfloat16" in chosen:
+        chosen.remove("ours-bfloat16")
     missing = [side for side in chosen if side.startswith("onnx") and not has_onnx(options.onnx_python)]
     there = [side for side in chosen if side not in missing]
     with tempfile.TemporaryDirectory() as folder:
@@ -138,13 +142,13 @@ class _Side:
         return {"seconds": seconds, "texts": len(self.texts), "peak": resident("VmHWM")}
 
 
-def _ours(folder: str, threads: int) -> Embed:
+def _ours(folder: str, threads: int, precision: str = "float32") -> Embed:
     import torch
 
     from bertsmith import Embedder
 
     torch.set_num_threads(threads)
-    return Embedder(folder).documents
+    return Embedder(folder, precision=getattr(torch, precision)).documents
 
 
 def _theirs(folder: str, threads: int) -> Embed:
@@ -174,6 +178,7 @@ def _folder() -> str:
 
 _OPEN: dict[str, Callable[[str, int], Embed]] = {
     "ours": _ours,
+    "ours-bfloat16": partial(_ours, precision="bfloat16"),
     "torch": _theirs,
     "onnx": _onnx,
     "onnx-int8": partial(_onnx, graph=INT8),

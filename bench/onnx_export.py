@@ -1,4 +1,4 @@
-"""A model as ONNX graphs, in float32 and in int8 for AVX2, for the sides that ONNX Runtime computes.
+"""A model as ONNX graphs, in float32 and in this processor's int8, for the sides that ONNX Runtime computes.
 
     onnx/bin/python bench/onnx_export.py MODEL FOLDER
 
@@ -11,7 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FLOAT, INT8 = "onnx/model.onnx", "onnx/model_quint8_avx2.onnx"  # below the folder
+_KIND = "avx512_vnni" if "avx512_vnni" in Path("/proc/cpuinfo").read_text() else "avx2"
+# below the folder
+FLOAT = "onnx/model.onnx"
+INT8 = {"avx2": "onnx/model_quint8_avx2.onnx", "avx512_vnni": "onnx/model_qint8_avx512_vnni.onnx"}[_KIND]
 
 
 def main() -> None:
@@ -20,7 +23,7 @@ def main() -> None:
 
     model, folder = sys.argv[1:]
     SentenceTransformer(model, backend="onnx").save_pretrained(folder)
-    export_dynamic_quantized_onnx_model(SentenceTransformer(folder, backend="onnx"), "avx2", folder)
+    export_dynamic_quantized_onnx_model(SentenceTransformer(folder, backend="onnx"), _KIND, folder)
 
 
 def has_onnx(python: str) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from killed_job import kill_at
 
 from bertsmith.errors import InputError, ResourceError
@@ -64,6 +65,20 @@ def test_the_file_holds_ids_vectors_and_what_made_them(
     assert result.whole == result.computed
     assert result.whole.texts == len(ROWS)
     assert list(out.parent.iterdir()) == [out]
+
+
+def test_products_in_bfloat16_are_noted_and_not_mixed_with_others(
+    embedder: Embedder, table: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "vectors.parquet"
+    half = Embedder(embedder.folder, device="cpu", precision=torch.bfloat16)
+    run(half, table, out)
+    found, exact = read_vectors(out), embedder.documents(TEXTS)
+    assert found.about.products == "bfloat16"
+    assert np.abs(found.vectors - exact).max() > 1e-6
+    assert np.einsum("ed,ed->e", found.vectors, exact).min() > 0.999
+    with pytest.raises(InputError, match=r"made with products 'bfloat16', not 'float32'"):
+        run(embedder, table, out, resume=True)
 
 
 @pytest.mark.parametrize(

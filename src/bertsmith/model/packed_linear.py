@@ -52,9 +52,9 @@ class PackedLinear(nn.Module):
 def packed(encoder: Bert, precision: torch.dtype = torch.float32) -> Bert:
     """The encoder itself, for inference on a processor from now on: its layers' products in `precision`.
 
-    As it is where torch has no oneDNN.
+    As it is where oneDNN has no such product: off x86 and ARM, and for bfloat16 without AVX-512.
     """
-    if not torch.backends.mkldnn.is_available():
+    if not can_pack(precision):
         return encoder
     keep_few_shapes()
     for part in list(encoder.layers.modules()):
@@ -66,6 +66,13 @@ def packed(encoder: Bert, precision: torch.dtype = torch.float32) -> Bert:
             part.qkv = PackedLinear(part.qkv, None, precision)  # type: ignore[assignment]
             part.output = PackedLinear(part.output, None, precision)  # type: ignore[assignment]
     return encoder
+
+
+def can_pack(precision: torch.dtype) -> bool:
+    """Whether oneDNN multiplies in this precision here."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return precision == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _pack(weight: Tensor) -> Tensor:

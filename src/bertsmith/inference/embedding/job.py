@@ -195,6 +195,7 @@ def _about(
         pooling=embedder.pooling,
         normalise=embedder.normalise,
         dimensions=embedder.width,
+        products=str(embedder.precision).removeprefix("torch."),
         precision=precision,
     )
     return about if ranges is None else about.with_ranges(ranges)

@@ -29,8 +29,9 @@ _VALUES: dict[Precision, pa.DataType] = {"float32": pa.float32(), "int8": pa.int
 class About(BaseModel):
     """What made a file's vectors.
 
-    `model_sha256` is that of its weights; `max_length` in tokens; `ranges` those of int8, as base64 of
-    2 x D little-endian float32: the lowest values, then the highest.
+    `model_sha256` is that of its weights; `max_length` in tokens; `products` what the model computed in,
+    `precision` what is stored; `ranges` those of int8, as base64 of 2 x D little-endian float32: the lowest
+    values, then the highest.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,6 +45,7 @@ class About(BaseModel):
     pooling: str
     normalise: bool
     dimensions: int
+    products: str = "float32"
     precision: Precision
     ranges: str | None = None
 
