@@ -59,6 +59,13 @@ def test_this_machine_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> N
     assert asked == [3, torch.get_num_threads()]  # and then as the caller had them
 
 
+def test_a_processor_with_bfloat16_has_shares_of_its_own() -> None:
+    plain, half = entry_for_here("cpu"), entry_for_here("cpu", precision="bfloat16")
+    assert half.is_here and half.name == plain.name == "here-cpu"
+    assert all(half.shares[width] < share for width, share in plain.shares.items())
+    assert not any(name.startswith("here") for name in accelerators())
+
+
 def test_bandwidth_is_twice_the_copied_bytes_over_the_median_time(monkeypatch: pytest.MonkeyPatch) -> None:
     durations = iter([9.0, 0.5, 0.25, 7.0, 0.25, 0.25])
     monkeypatch.setattr(this_accelerator, "_CPU_BYTES", 4000)

@@ -15,7 +15,7 @@ from typing import Any
 from bertsmith.errors import InputError, did_you_mean
 
 HERE = "here"
-_MEASURED = ("here-cpu", "here-cuda")
+_MEASURED = "here-"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Accelerator:
     @property
     def is_here(self) -> bool:
         """Whether it was measured on the spot."""
-        return self.name in _MEASURED
+        return self.name.startswith(_MEASURED)
 
     def share(self, width: int) -> float:
         """Of the peak, for a model `width` wide: interpolated between the widths that are known."""
@@ -72,19 +72,23 @@ def find_accelerator(name: str) -> Accelerator:
 
 def accelerators() -> dict[str, Accelerator]:
     """All that can be named, in the order of the file."""
-    return {name: _entry(name) for name in _table() if name not in _MEASURED}
+    return {name: _entry(name) for name in _table() if not name.startswith(_MEASURED)}
 
 
 def entry_for_here(device: str, **measured: Any) -> Accelerator:
-    """The entry of this machine's kind of device ("cpu" or "cuda"), completed by what was measured."""
-    return _entry(f"here-{device}", **measured)
+    """The entry of this machine's kind of device ("cpu" or "cuda"), completed by what was measured. A processor
+    that computes in bfloat16 has shares of its own: what isn't a product weighs more there.
+    """
+    name = f"here-{device}"
+    half = device == "cpu" and measured.get("precision") == "bfloat16"
+    return _entry(f"{name}-bfloat16" if half else name, name=name, **measured)
 
 
-def _entry(name: str, **measured: Any) -> Accelerator:
-    values = _table()[name]
+def _entry(entry: str, **measured: Any) -> Accelerator:
+    values = _table()[entry]
     shares = {int(width): float(share) for width, share in values["share"].items()}
     others = {key: value for key, value in values.items() if key != "share"}
-    return Accelerator(**{"name": name, "shares": shares} | others | measured)
+    return Accelerator(**{"name": entry, "shares": shares} | others | measured)
 
 
 @cache
