@@ -76,8 +76,9 @@ def accelerators() -> dict[str, Accelerator]:
 
 
 def entry_for_here(device: str, **measured: Any) -> Accelerator:
-    """The entry of this machine's kind of device ("cpu" or "cuda"), completed by what was measured. A processor
-    that computes in bfloat16 has shares of its own: what isn't a product weighs more there.
+    """The entry of this machine's kind of device ("cpu" or "cuda"), completed by what was measured.
+
+    A processor that computes in bfloat16 has shares of its own: what isn't a product weighs more there.
     """
     name = f"here-{device}"
     half = device == "cpu" and measured.get("precision") == "bfloat16"
