@@ -38,6 +38,18 @@ def fast_products(tokens: int = _FEWEST_TOKENS) -> Iterator[None]:
         matmul.fp32_precision = before
 
 
+@contextmanager
+def usual_products() -> Iterator[None]:
+    """Within it, float32 products are what torch makes them, whatever stands around it."""
+    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "none"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
 @cache
 def onednn_is_faster() -> bool:
     """Whether this is a processor of AMD's with AVX-512, which torch uses too."""

@@ -11,6 +11,7 @@ attention weights of all runs.
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,8 +21,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertsmith.data.batch import to_device
+from bertsmith.model.products import usual_products
 
 Runs = tuple[tuple[int, int], ...]  # (L, R) each
+# So many multiplications a run are worth the code that oneDNN makes for each new shape, a quarter of a
+# millisecond. Fewer are MKL's, in float32.
+_LARGE = 2**25
 
 
 def attend_runs(qkv: Tensor, runs: Runs, make_mask: Callable[[Tensor], Tensor] | None = None) -> Tensor:
@@ -30,9 +35,12 @@ def attend_runs(qkv: Tensor, runs: Runs, make_mask: Callable[[Tensor], Tensor] |
     `make_mask` makes a mask like the (S,) tensor it is given: 0 what is dropped, the scale what is kept.
     """
     order = run_order(runs, qkv.shape[2], qkv.device)
-    mask = None if make_mask is None else make_mask(qkv.new_empty(order.weights))
-    attended: Tensor = _RunAttention.apply(qkv, order, mask)  # type: ignore[no-untyped-call]
-    return attended
+    small = qkv.device.type == "cpu" and order.weights * qkv.shape[3] < _LARGE * len(runs)
+    computed = qkv.float() if small and qkv.dtype == torch.bfloat16 else qkv
+    mask = None if make_mask is None else make_mask(computed.new_empty(order.weights))
+    products = usual_products if small else nullcontext
+    attended: Tensor = _RunAttention.apply(computed, order, mask, products)  # type: ignore[no-untyped-call]
+    return attended.to(qkv.dtype)
 
 
 @dataclass(frozen=True)
@@ -76,25 +84,33 @@ def run_order(runs: Runs, heads: int, device: torch.device) -> RunOrder:
 
 class _RunAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, order: RunOrder, mask: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, qkv: Tensor, order: RunOrder, mask: Tensor | None, products: Callable[[], Any]
+    ) -> Tensor:
         heads, size = qkv.shape[2:]
         by_runs = qkv.reshape(-1, size).index_select(0, order.gather)
         query, key, value = (order.vectors(part) for part in by_runs.chunk(3))
         weights, mixed = by_runs.new_empty(order.weights), by_runs.new_empty(len(order.given), size)
         scale = 1 / math.sqrt(size)
-        for q, k, w in zip(query, key, order.squares(weights), strict=True):
-            torch.baddbmm(w, q, k.mT, beta=0, alpha=scale, out=w)
-            torch.softmax(w, -1, out=w)
-        dropped = order.squares(_masked(weights, mask))
-        for w, v, m in zip(dropped, value, order.vectors(mixed), strict=True):
-            torch.bmm(w, v, out=m)
-        ctx.order = order
+        with products():
+            for q, k, w in zip(query, key, order.squares(weights), strict=True):
+                torch.baddbmm(w, q, k.mT, beta=0, alpha=scale, out=w)
+                torch.softmax(w, -1, out=w)
+            dropped = order.squares(_masked(weights, mask))
+            for w, v, m in zip(dropped, value, order.vectors(mixed), strict=True):
+                torch.bmm(w, v, out=m)
+        ctx.order, ctx.products = order, products
         ctx.save_for_backward(by_runs, weights, mask)
         return mixed.index_select(0, order.attended).view(-1, heads, size)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        with ctx.products():
+            return _RunAttention._gradient(ctx, gradient), None, None, None
+
+    @staticmethod
+    def _gradient(ctx: Any, gradient: Tensor) -> Tensor:
         order: RunOrder = ctx.order
         by_runs, weights, mask = ctx.saved_tensors
         heads, size = gradient.shape[1:]
@@ -117,7 +133,7 @@ class _RunAttention(torch.autograd.Function):
             ds = torch._softmax_backward_data(dw, w, -1, w.dtype)
             torch.baddbmm(dq, ds, k, beta=0, alpha=scale, out=dq)
             torch.baddbmm(dk, ds.mT, q, beta=0, alpha=scale, out=dk)
-        return found.index_select(0, order.scatter).view(-1, 3, heads, size), None, None
+        return found.index_select(0, order.scatter).view(-1, 3, heads, size)
 
 
 def _masked(weights: Tensor, mask: Tensor | None) -> Tensor:

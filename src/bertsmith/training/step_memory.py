@@ -70,13 +70,17 @@ def activation_bytes(model: PretrainingModel, recipe: Recipe, machine: Machine) 
 
 
 def _attention_bytes(config: BertConfig, recipe: Recipe, machine: Machine) -> int:
-    """Attention weights and their dropout mask, where they are kept: a row of L values a token and head."""
+    """Attention weights and their dropout mask, where they are kept: a row of L values a token and head.
+
+    On a processor at most as float32, whatever the precision, and then queries, keys and values too.
+    """
     device, drops = machine.device.type, config.attention_probs_dropout_prob > 0
     if takes_flash_attention(device, machine.precision, config.head_size) or (device != "cpu" and not drops):
         return 0
     values = (1 + drops) * config.num_attention_heads * max(recipe.data.sequence_lengths)
-    tokens = tokens_at_once(recipe, machine)
-    return machine.precision.itemsize * tokens * config.num_hidden_layers * values
+    each = _FLOAT if device == "cpu" else machine.precision.itemsize
+    again = (each - machine.precision.itemsize) * 3 * config.hidden_size
+    return tokens_at_once(recipe, machine) * config.num_hidden_layers * (each * values + again)
 
 
 def tokens_at_once(recipe: Recipe, machine: Machine) -> int:
