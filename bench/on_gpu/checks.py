@@ -24,7 +24,7 @@ from bertsmith.model.attention import attend
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_entropy import vocabulary_loss
 from bertsmith.model.dropout import Dropout
-from bertsmith.model.run_attention import attend_runs
+from bertsmith.model.grouped_attention import attend_groups
 from bertsmith.training.optimizer import make_optimizer, set_learning_rate
 from bertsmith.training.settings import OptimizerSettings
 from on_gpu.work import made_up_tokenizer, pairs
@@ -54,7 +54,7 @@ def attention(dtype: torch.dtype, path: str, device: torch.device) -> float:
     batch = PackedBatch.pack(zeros, zeros, np.array(_LENGTHS), device)
     found, expected = _leaf(qkv.to(device)), _leaf(qkv.double())
     if path == "runs":
-        attended = attend_runs(found, batch.runs, torch.ones_like)
+        attended = attend_groups(found, batch.lengths, torch.ones_like)
     else:
         attended = attend(found, batch)
     attended.backward(upstream.to(device))

@@ -100,6 +100,23 @@ def test_runs_are_neighbours_of_equal_length(lengths: list[int]) -> None:
     assert all(before != after for (before, _), (after, _) in pairwise(runs))
 
 
+@examples
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), multiple=st.integers(1, 16))
+def test_filler_comes_after_what_is_there(lengths: list[int], multiple: int) -> None:
+    batch = PackedBatch.of(sequences_of(lengths, 0))
+    filled = batch.filled_up(multiple)
+    tokens, missing = sum(lengths), -sum(lengths) % multiple
+    assert filled.lengths == batch.lengths + ((missing,) if missing else ())
+    for name in ("token_ids", "segment_ids", "position_ids"):
+        whole, part = getattr(filled, name), getattr(batch, name)
+        assert len(whole) == tokens + missing
+        assert torch.equal(whole[:tokens], part)
+        assert whole.dtype == part.dtype
+    assert filled.position_ids[tokens:].tolist() == list(range(missing))
+    assert filled.cumulative_lengths.tolist() == np.cumsum([0, *filled.lengths]).tolist()
+    assert filled.cumulative_lengths.dtype == torch.int32
+
+
 @pytest.mark.parametrize(
     ("tokens", "segments", "lengths", "message"),
     [

@@ -55,6 +55,18 @@ def test_the_setting_is_left_as_it_was() -> None:
     assert precision() == before != "bf16"
 
 
+@pytest.mark.usefixtures("faster")
+def test_of_two_threads_the_last_one_puts_it_back() -> None:
+    before = precision()
+    one, other = fast_products(), fast_products()
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert precision() == "bf16"
+    other.__exit__(None, None, None)
+    assert precision() == before != "bf16"
+
+
 @pytest.mark.parametrize(
     ("capability", "cpuinfo", "expected"),
     [

@@ -49,7 +49,7 @@ def plain_attention(qkv: Tensor, lengths: list[int]) -> Tensor:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=8),
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),
     heads=st.integers(1, 4),
     size=st.sampled_from([1, 3, 8, 16]),
     seed=st.integers(0, 2**32),
@@ -96,12 +96,12 @@ def test_the_path_with_dropout_takes_bfloat16() -> None:
 
 
 def test_dropout_falls_on_the_weights_after_the_softmax() -> None:
-    lengths = [6, 6]
+    lengths = [16, 16]  # of a whole group, so that the mask has no values for filler
     qkv = random_qkv(lengths, heads=2, size=4, seed=2)
     dropout = Dropout(0.5).train()
     torch.manual_seed(3)
     found = attend(qkv, batch_of(lengths), dropout)
-    query, key, value = qkv.view(2, 6, 3, 2, 4).permute(2, 0, 3, 1, 4)
+    query, key, value = qkv.view(2, 16, 3, 2, 4).permute(2, 0, 3, 1, 4)
     torch.manual_seed(3)
     weights = dropout(torch.softmax(query @ key.mT / 2.0, dim=-1))
     assert (weights == 0).any()

@@ -98,6 +98,21 @@ class PackedBatch:
         """The same sequences on the device."""
         return PackedBatch.pack(sequences.token_ids, sequences.segment_ids, sequences.lengths, device)
 
+    def filled_up(self, multiple: int) -> "PackedBatch":
+        """As many tokens as a multiple: with a sequence of filler at the end if need be."""
+        missing = -len(self.token_ids) % multiple
+        if not missing:
+            return self
+        filler = torch.arange(missing, device=self.token_ids.device)
+        ends = self.cumulative_lengths
+        return PackedBatch(
+            torch.cat([self.token_ids, torch.zeros_like(filler)]),
+            torch.cat([self.segment_ids, torch.zeros_like(filler)]),
+            torch.cat([self.position_ids, filler]),
+            torch.cat([ends, ends[-1:] + missing]),
+            (*self.lengths, missing),
+        )
+
     @property
     def first_rows(self) -> Tensor:
         """(B,) row of each sequence's first token, [CLS]."""

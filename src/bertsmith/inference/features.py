@@ -19,6 +19,7 @@ from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.model.attention import take
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
+from bertsmith.model.packed_linear import packed
 from bertsmith.model.products import fast_products
 from bertsmith.progress import Progress
 from bertsmith.tasks.classification import Classification
@@ -98,7 +99,8 @@ class Features:
             raise InputError(f"pooling must be {', '.join(get_args(FeaturePooling))}, found {pooling!r}.")
         folder = locate_model(model).folder
         self.device = device_of(device)
-        self.encoder = load_encoder(folder).to(self.device)
+        encoder = load_encoder(folder).to(self.device)
+        self.encoder = packed(encoder) if self.device.type == "cpu" else encoder
         self.tokenizer = Tokenizer.load(folder)
         self.pooling = pooling
         self.mix = LayerMix.parse(layers, self.encoder.config.num_hidden_layers)

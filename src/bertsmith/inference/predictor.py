@@ -10,6 +10,7 @@ import torch
 from bertsmith.errors import InputError
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.locate import locate_model
+from bertsmith.model.packed_linear import packed
 from bertsmith.progress import Progress
 from bertsmith.tasks.evaluation import Evaluation, evaluate
 from bertsmith.tasks.finetuning import encode_examples
@@ -27,7 +28,9 @@ _EXAMPLES_AT_A_TIME = 4096  # bounds memory, and is enough to sort by length
 
 @dataclass(frozen=True)
 class Predictor:
-    """Model, tokenizer, and the task with its labels and thresholds. Load one by `Predictor.load`."""
+    """Model, tokenizer, and the task with its labels and thresholds. Load one by `Predictor.load`, whose
+    model only predicts: on a processor its weights are packed.
+    """
 
     model: TaskModel
     task: Task[Any]
@@ -46,6 +49,8 @@ class Predictor:
         folder = locate_model(str(name)).folder
         model, opened = load_task_model(folder, task)
         model = model.to(device_of(device))
+        if device_of(device).type == "cpu":
+            packed(model.encoder)
         return cls(model, opened, Tokenizer.load(folder), TrainedOn.of_folder(folder))
 
     def predict(self, texts: Sequence[Any]) -> list[Prediction]:

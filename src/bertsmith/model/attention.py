@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import Dropout
-from bertsmith.model.run_attention import attend_runs
+from bertsmith.model.grouped_attention import attend_groups
 
 
 class SelfAttention(nn.Module):
@@ -45,9 +45,9 @@ def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> T
     if takes_flash_attention(qkv.device.type, qkv.dtype, qkv.shape[-1]):
         return _attend_variable_length(qkv, batch)
     if dropout is not None and dropout.training and dropout.probability > 0:
-        return attend_runs(qkv, batch.runs, dropout.mask)
+        return attend_groups(qkv, batch.lengths, dropout.mask)
     if qkv.device.type == "cpu" and len(batch.lengths) > 1:
-        return attend_runs(qkv, batch.runs)
+        return attend_groups(qkv, batch.lengths)
     return attend_by_equal_lengths(qkv, batch)
 
 

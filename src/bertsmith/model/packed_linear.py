@@ -14,7 +14,7 @@ from bertsmith.model.attention import SelfAttention
 from bertsmith.model.bert import Bert, FeedForward
 from bertsmith.model.products import keep_few_shapes
 
-_ROWS = 16  # texts of like length then share a shape, and so the code that oneDNN makes for it
+ROWS = 16  # products of a multiple of so many rows share their shapes, and so oneDNN's code for them
 # Names of activations as oneDNN has them, with the algorithm.
 _AFTER = {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_new": ("gelu", "tanh")}
 
@@ -35,7 +35,9 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(N, inputs) -> (N, outputs), in the precision."""
         rows = len(x)
-        whole = F.pad(x.to(self.precision), (0, 0, 0, -rows % _ROWS))
+        whole = x.to(self.precision)
+        if rows % ROWS:  # even nothing would be filled up by a copy
+            whole = F.pad(whole, (0, 0, 0, -rows % ROWS))
         name, algorithm = _AFTER[self.activation]
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
             whole, self.weight, self.bias, name, [], algorithm
@@ -56,7 +58,8 @@ def packed(encoder: Bert, precision: torch.dtype = torch.float32) -> Bert:
     """
     if not can_pack(precision):
         return encoder
-    keep_few_shapes()
+    with torch.inference_mode():
+        keep_few_shapes()
     for part in list(encoder.layers.modules()):
         if isinstance(part, FeedForward):
             part.up = PackedLinear(part.up, part.activation.name, precision)  # type: ignore[assignment]

@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 import torch
 
 CPUINFO = Path("/proc/cpuinfo")  # Linux's
 # oneDNN keeps code, and torch scratch memory beside it, for each of the last 1,024 shapes it has met: about a
-# megabyte a shape, where each batch has new ones. To make them anew takes a quarter of a millisecond.
-_SHAPES_KEPT = {"LRU_CACHE_CAPACITY": "16", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
+# megabyte a shape, where each batch has new ones. To make them anew takes a quarter of a millisecond. A step
+# of training has three times as many as a forward pass.
+_SCRATCH, _CODE = "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+_KEPT_IN_TRAINING = {_SCRATCH: "16", _CODE: "64"}
+_KEPT = {_SCRATCH: "2", _CODE: "24"}
 _FEWEST_TOKENS = 256  # below, making code for new shapes takes longer than it saves
 
 
@@ -27,27 +31,39 @@ def fast_products(tokens: int = _FEWEST_TOKENS) -> Iterator[None]:
     and those AMD lacks: sums are in another order, and as exact. Not for all of a process, because torch's
     own attention gets slow by it. Elsewhere nothing changes. Also a decorator.
     """
-    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = matmul.fp32_precision
     keep_few_shapes()
-    if tokens >= _FEWEST_TOKENS and onednn_is_faster():
-        matmul.fp32_precision = "bf16"
+    if tokens < _FEWEST_TOKENS or not onednn_is_faster():
+        yield
+        return
+    _SWITCH.enter()
     try:
         yield
     finally:
-        matmul.fp32_precision = before
+        _SWITCH.leave()
 
 
-@contextmanager
-def usual_products() -> Iterator[None]:
-    """Within it, float32 products are what torch makes them, whatever stands around it."""
-    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "none"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before
+class _Switch:
+    """The process's setting: on from the first thread that needs it to the last one."""
+
+    def __init__(self) -> None:
+        self.lock, self.users, self.before = Lock(), 0, "none"
+
+    def enter(self) -> None:
+        matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+        with self.lock:
+            if self.users == 0:
+                self.before = matmul.fp32_precision
+                matmul.fp32_precision = "bf16"
+            self.users += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.users -= 1
+            if self.users == 0:
+                torch.backends.mkldnn.matmul.fp32_precision = self.before  # type: ignore[attr-defined]
+
+
+_SWITCH = _Switch()
 
 
 @cache
@@ -59,8 +75,7 @@ def onednn_is_faster() -> bool:
     return "AuthenticAMD" in found and "amx_bf16" not in found
 
 
-@cache
 def keep_few_shapes() -> None:
     """Unless the environment says how many. It is read at the first product, and then never again."""
-    for name, count in _SHAPES_KEPT.items():
+    for name, count in (_KEPT_IN_TRAINING if torch.is_grad_enabled() else _KEPT).items():
         os.environ.setdefault(name, count)

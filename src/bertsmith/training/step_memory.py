@@ -9,6 +9,7 @@ from torch import nn
 
 from bertsmith.model.attention import takes_flash_attention
 from bertsmith.model.config import BertConfig
+from bertsmith.model.grouped_attention import filled_length
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
@@ -70,17 +71,17 @@ def activation_bytes(model: PretrainingModel, recipe: Recipe, machine: Machine) 
 
 
 def _attention_bytes(config: BertConfig, recipe: Recipe, machine: Machine) -> int:
-    """Attention weights and their dropout mask, where they are kept: a row of L values a token and head.
-
-    On a processor at most as float32, whatever the precision, and then queries, keys and values too.
+    """Attention weights and their dropout mask, where they are kept: a row of values a token and head, as
+    long as the longest sequence filled up.
     """
     device, drops = machine.device.type, config.attention_probs_dropout_prob > 0
     if takes_flash_attention(device, machine.precision, config.head_size) or (device != "cpu" and not drops):
         return 0
-    values = (1 + drops) * config.num_attention_heads * max(recipe.data.sequence_lengths)
-    each = _FLOAT if device == "cpu" else machine.precision.itemsize
-    again = (each - machine.precision.itemsize) * 3 * config.hidden_size
-    return tokens_at_once(recipe, machine) * config.num_hidden_layers * (each * values + again)
+    longest = max(recipe.data.sequence_lengths)
+    filled = filled_length(longest, machine.precision)
+    values = (1 + drops) * config.num_attention_heads * filled * filled / longest
+    each = machine.precision.itemsize
+    return int(tokens_at_once(recipe, machine) * config.num_hidden_layers * each * values)
 
 
 def tokens_at_once(recipe: Recipe, machine: Machine) -> int:

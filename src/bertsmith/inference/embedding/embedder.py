@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.arrays import Ints
-from bertsmith.data.batch import usual_batch_tokens
+from bertsmith.data.batch import PackedBatch, usual_batch_tokens
 from bertsmith.data.prefetch import prefetch
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.sentence_settings import SHORTEST, read_sentence_settings
@@ -22,7 +22,7 @@ from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.locate import locate_model
-from bertsmith.model.packed_linear import packed
+from bertsmith.model.packed_linear import ROWS, packed
 from bertsmith.model.products import fast_products
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded
@@ -210,9 +210,15 @@ def pooled_in_batches(
         yield from _fetched(computing)
         tokens, half = sum(batch.lengths), precision != torch.float32
         with fast_products(tokens), torch.autocast(device.type, precision, enabled=half):
-            states = encoder(batch, layout.rows)
+            states = encoder(_filled_up(batch), layout.rows)[:tokens]
         computing = [(numbers, pool_examples(states.float(), layout, pooling), tokens)]
     yield from _fetched(computing)
+
+
+def _filled_up(batch: PackedBatch) -> PackedBatch:
+    """With no need for packed weights' products to copy it; one sequence alone has attention of its own."""
+    alone = len(batch.lengths) == 1 or batch.token_ids.device.type != "cpu"
+    return batch if alone else batch.filled_up(ROWS)
 
 
 def _fetched(batches: Sequence[tuple[list[int], Tensor, int]]) -> Iterator[tuple[list[int], Vectors, int]]:

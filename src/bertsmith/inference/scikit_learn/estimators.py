@@ -27,7 +27,7 @@ from bertsmith.tasks.calibrated_task import CalibratedTask
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.task_checkpoint import save_task_model
+from bertsmith.tasks.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.task_model import outputs_of
 from bertsmith.tasks.text_task import TextExample
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -101,7 +101,8 @@ class _FinetunedEstimator(TextEstimator):
             with TemporaryDirectory() as folder:
                 for name, content in files.items():
                     (Path(folder) / name).write_bytes(content)
-                self.predictor_ = Predictor.load(folder)
+                model, task = load_task_model(folder)  # not packed, for it may be saved again
+                self.predictor_ = Predictor(model.to(device_of("auto")), task, Tokenizer.load(folder))
 
     def _train(self, texts: list[TextOrPair], labels: list[Any]) -> None:
         recipe = self._recipe()
