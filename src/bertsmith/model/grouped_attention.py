@@ -13,7 +13,7 @@ R L; S = sum of R A L L, the attention weights of all groups.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,14 +47,42 @@ class GroupOrder:
     Filler is a copy of its sequence's last token, and is left out on the way back.
     """
 
-    gather: Tensor  # (3 F A,) from rows of (N, 3, A) to queries, then keys, then values by groups
-    scatter: Tensor  # (3 N A,) back
-    given: Tensor  # (F A,) from rows of (N, A) to one of the three by groups
-    attended: Tensor  # (N A,) back
-    filler: Tensor  # rows of the F A that are filler
+    rows: Ints  # (F A,) rows of (N, A) in the order of the groups
+    is_real: Bools  # (F A,) what is no filler
+    heads: int  # A
+    device: torch.device
     shapes: tuple[tuple[int, int], ...]  # (R A, L) of each group
     biases: tuple[Tensor | None, ...]  # of each group, (R A, 1, L): -inf for keys that are filler
     weights: int  # S
+
+    @cached_property
+    def gather(self) -> Tensor:
+        """(3 F A,) from rows of (N, 3, A) to queries, then keys, then values by groups."""
+        return to_device(self._three_times(), self.device)
+
+    @cached_property
+    def scatter(self) -> Tensor:
+        """(3 N A,) back."""
+        return to_device(_way_back(self._three_times(), np.tile(self.is_real, 3)), self.device)
+
+    @cached_property
+    def given(self) -> Tensor:
+        """(F A,) from rows of (N, A) to one of the three by groups."""
+        return to_device(self.rows, self.device)
+
+    @cached_property
+    def attended(self) -> Tensor:
+        """(N A,) back."""
+        return to_device(_way_back(self.rows, self.is_real), self.device)
+
+    @cached_property
+    def filler(self) -> Tensor:
+        """Rows of the F A that are filler."""
+        return to_device(np.flatnonzero(~self.is_real), self.device)
+
+    def _three_times(self) -> Ints:
+        query = self.rows + self.rows // self.heads * (2 * self.heads)  # rows of (N, 3, A)
+        return np.concatenate([query, query + self.heads, query + 2 * self.heads])
 
     def vectors(self, rows: Tensor) -> list[Tensor]:
         """(F A, D) -> (R A, L, D) of each group."""
@@ -72,31 +100,21 @@ def group_order(lengths: tuple[int, ...], heads: int, dtype: torch.dtype, device
     """Of sequences of these lengths, whose values are of this type."""
     of_sequence = np.array(lengths)
     ends, filled = np.cumsum(of_sequence), np.array([filled_length(length, dtype) for length in lengths])
-    given, is_real, shapes, biases = [], [], [], list[Tensor | None]()
+    heads_apart, by_head = np.arange(heads)[:, None], list[Ints]()
+    is_real, shapes, biases = list[Bools](), list[tuple[int, int]](), list[Tensor | None]()
     for length in np.unique(filled).tolist():
         (sequences,) = np.nonzero(filled == length)
         places, own = np.arange(length), of_sequence[sequences, None]
         tokens = (ends[sequences, None] - own) + np.minimum(places, own - 1)  # (R, L)
-        given.append((tokens[:, None] * heads + np.arange(heads)[:, None]).ravel())
+        by_head.append((tokens[:, None] * heads + heads_apart).ravel())
         real = np.repeat(places < own, heads, axis=0)  # (R A, L)
         is_real.append(real.ravel())
-        shapes.append(real.shape)
-        bias = to_device(np.where(real, 0, -np.inf)[:, None], device).to(dtype)
-        biases.append(None if real.all() else bias)
-    rows, reals = np.concatenate(given), np.concatenate(is_real)
-    token, head = np.divmod(rows, heads)
-    # rows of (N, 3, A): keys stand A rows further than queries, values 2 A
-    gather = np.concatenate([(token * 3 + part) * heads + head for part in range(3)])
-    return GroupOrder(
-        to_device(gather, device),
-        to_device(_way_back(gather, np.tile(reals, 3)), device),
-        to_device(rows, device),
-        to_device(_way_back(rows, reals), device),
-        to_device(np.flatnonzero(~reals), device),
-        tuple(shapes),
-        tuple(biases),
-        sum(many * length * length for many, length in shapes),
-    )
+        shapes.append((len(sequences) * heads, length))
+        bias = None if real.all() else np.where(real, np.float32(0), np.float32(-np.inf))[:, None]
+        biases.append(None if bias is None else to_device(bias, device).to(dtype))
+    weights = sum(many * length * length for many, length in shapes)
+    rows, reals = np.concatenate(by_head), np.concatenate(is_real)
+    return GroupOrder(rows, reals, heads, device, tuple(shapes), tuple(biases), weights)
 
 
 def filled_length(length: int, dtype: torch.dtype) -> int:
@@ -118,7 +136,7 @@ class _GroupedAttention(torch.autograd.Function):
         heads, size = qkv.shape[2:]
         by_groups = qkv.reshape(-1, size).index_select(0, order.gather)
         query, key, value = (order.vectors(part) for part in by_groups.chunk(3))
-        weights, mixed = by_groups.new_empty(order.weights), by_groups.new_empty(len(order.given), size)
+        weights, mixed = by_groups.new_empty(order.weights), by_groups.new_empty(len(order.rows), size)
         scale = 1 / math.sqrt(size)
         for q, k, w, bias in zip(query, key, order.squares(weights), order.biases, strict=True):
             torch.baddbmm(w if bias is None else bias, q, k.mT, beta=bias is not None, alpha=scale, out=w)
