@@ -10,6 +10,7 @@ the time of `import torch` and of reading the same weights. The model has the we
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -75,8 +76,9 @@ def commands(model: Path, names: Sequence[str]) -> dict[str, list[str]]:
 
 def seconds_of(command: Sequence[str]) -> float:
     """From start to end. Ends with what it printed when it failed."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=kept)
     seconds = time.perf_counter() - started
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed with status {done.returncode}:\n{done.stderr}")

@@ -3,6 +3,7 @@
 A command is imported only when it is run, so that `bertsmith --help` answers at once and costs no torch.
 """
 
+import gc
 import re
 import sys
 from collections.abc import Sequence
@@ -75,10 +76,15 @@ COMMANDS = (
     Command("import", "bertsmith.cli.importing:import_checkpoint", "Make a legacy checkpoint safe.", _HOUSE),
 )
 
+# New objects between two searches for unused cycles, where Python's 700 have it look through all that `import
+# torch` makes again and again.
+_OBJECTS = (100_000, 50, 100)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status (see bertsmith.cli.failures)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    gc.set_threshold(*_OBJECTS)
     try:
         terminate_cleanly()
         result = build_app(_command_in(arguments))(

@@ -150,7 +150,8 @@ class Tokenizer:
     @cached_property
     def pieces(self) -> tuple[str, ...]:
         """All V pieces in the order of their ids."""
-        return tuple(self.id_to_token(number) for number in range(self.vocab_size))
+        by_piece = self.backend.get_vocab(with_added_tokens=True)
+        return tuple(sorted(by_piece, key=by_piece.__getitem__))
 
     @cached_property
     def continues_word(self) -> npt.NDArray[np.bool_]:
