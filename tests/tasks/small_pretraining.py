@@ -2,10 +2,12 @@
 
 import torch
 
+from bertsmith.data.batch import Sequences
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.model.config import BertConfig
+from bertsmith.model.grouped_attention import filled_length
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -23,6 +25,13 @@ def small_config(tokenizer: Tokenizer, family: str = "bert") -> BertConfig:
             "pad_token_id": tokenizer.pad_id,
         }
     )
+
+
+def filler_operations(config: BertConfig, sequences: Sequences) -> int:
+    """Attention's, forward and backward in float32, for what it fills sequences up with."""
+    lengths = sequences.lengths.tolist()
+    squares = sum(filled_length(length, torch.float32) ** 2 - length**2 for length in lengths)
+    return 3 * config.num_hidden_layers * 4 * config.hidden_size * squares
 
 
 def small_task(
