@@ -4,12 +4,13 @@
 
 Weights and AdamW's moments of a BERT, random numbers, saved under --folder, and in turn with it:
 
-    the same bytes      one file of as many bytes from memory, flushed to the disk
-    save                a checkpoint written, hashed and flushed, nothing beside it: at most 1.3 times
+    the same bytes      one file of as many bytes from memory, flushed to the disk, and put in place of the
+                        one before, as a checkpoint is
+    save                a checkpoint written, summed and flushed, nothing beside it: at most 1.3 times
     training stalls     how much later a loop of matrix products ends that begins such a save in its midst and
                         goes on, everything counted: at most a third of writing the bytes
     the call            the part of it for which the training itself waits, a copy in memory
-    load                the newest checkpoint read and every hash checked
+    load                the newest checkpoint read and every sum checked
 """
 
 import argparse
@@ -85,11 +86,13 @@ def _round(state: TrainingState, size: int, folder: Path) -> dict[str, float]:
 def _write_bytes(path: Path, size: int) -> float:
     """Seconds from the first byte to the flushed disk."""
     content = memoryview(torch.rand(size // 4).numpy()).cast("B")
+    partial = path.with_suffix(".partial")
     start = time.monotonic()
-    with path.open("wb", buffering=0) as file:
+    with partial.open("wb", buffering=0) as file:
         while content:
             content = content[file.write(content) :]
         os.fsync(file.fileno())
+    partial.replace(path)
     return time.monotonic() - start
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,17 @@ def sha256(path: Path) -> str:
     """The file's SHA-256 as hexadecimal digits, read in one pass with bounded memory."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def crc32(path: Path) -> str:
+    """The file's CRC-32 as hexadecimal digits, read as `sha256` is, in a third of its time or less: it tells
+    damage, and nobody's intent.
+    """
+    found, block = 0, memoryview(bytearray(1 << 20))
+    with Path(path).open("rb", buffering=0) as file:
+        while count := file.readinto(block):
+            found = zlib.crc32(block[:count], found)
+    return f"{found:08x}"
 
 
 def flush_folder(path: Path) -> None:

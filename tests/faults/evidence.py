@@ -38,7 +38,7 @@ def evidence(out: Path) -> Evidence:
         steps=_of(records, "step"),
         evaluations=evaluations,
         phases={record["step"]: record["sequence_length"] for record in _of(records, "phase")},
-        progress={key: value for key, value in state.items() if key not in {"elapsed", "sha256"}},
+        progress={key: value for key, value in state.items() if key not in {"elapsed", "crc32"}},
         weights=[sha256(path) for path in sorted(last.glob("weights*"))],
         optimizer=[sha256(path) for path in sorted(last.glob("optimizer*"))],
         model=sha256(out / "model" / "model.safetensors"),

@@ -85,9 +85,9 @@ def test_a_cut_file_is_passed_over(name: str, share: float, tmp_path: Path) -> N
 
 def test_state_of_another_format_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as later:
-        later.setattr("bertsmith.training.checkpoint._FORMAT", 2)
+        later.setattr("bertsmith.training.checkpoint._FORMAT", 3)
         save_training_state(tmp_path, state_at(4), keep=2)
-    with pytest.raises(ModelError, match=r"expected format 1, found 2: another version wrote it"):
+    with pytest.raises(ModelError, match=r"expected format 2, found 3: another version wrote it"):
         load_training_state(tmp_path)
 
 

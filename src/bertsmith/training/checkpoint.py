@@ -3,7 +3,7 @@
     checkpoints/step-00001000/
         weights.safetensors     the model, in our names
         optimizer.safetensors   AdamW's moments by parameter name
-        state.json              step, cursor, time spent, and the SHA-256 of these and of the other files
+        state.json              step, cursor, time spent, and the CRC-32 of these and of the other files
 
 A model that is divided between processes is written by all of them, each its rows:
 weights-00001-of-00004.safetensors and so on. Any number of processes reads either.
@@ -11,9 +11,9 @@ weights-00001-of-00004.safetensors and so on. Any number of processes reads eith
 There is no random state to keep: dropout is seeded by (seed, step, rank), masks by the sequence's key.
 """
 
-import hashlib
 import json
 import shutil
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -25,12 +25,12 @@ from torch import Tensor
 
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, ModelError, ResourceError
-from bertsmith.files import atomic_folder, flush_folder, read_json, sha256, tensors_written_to, write_json
+from bertsmith.files import atomic_folder, crc32, flush_folder, read_json, tensors_written_to, write_json
 from bertsmith.training.parts import WHOLE, Part, part_names, read_part
 
-_FORMAT = 1
+_FORMAT = 2
 _KINDS = ("weights", "optimizer")
-_STATE = "state.json"
+_STATE, _SUMS = "state.json", "crc32"
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ def _save_together(path: Path, state: TrainingState, part: Part) -> None:
     """
     folders = [path.parent / f".{path.name}.part-{number}" for number in range(part.count)]
     own = folders[part.number]
-    written: dict[str, Any] = {"hashes": {}, "error": None}
+    written: dict[str, Any] = {"sums": {}, "error": None}
     try:
         with atomic_folder(own, replace=True) as partial:
-            written["hashes"] = _write_part(partial, state, part)
+            written["sums"] = _write_part(partial, state, part)
     except (ResourceError, OSError) as error:
         written["error"] = str(error)
     of_all = [json.loads(text) for text in part.gather(json.dumps(written))]
@@ -93,28 +93,28 @@ def _save_together(path: Path, state: TrainingState, part: Part) -> None:
     if part.number == 0:
         with atomic_folder(path, replace=True) as partial:
             for folder, each in zip(folders, of_all, strict=True):
-                for name in each["hashes"]:
+                for name in each["sums"]:
                     (folder / name).rename(partial / name)
                 folder.rmdir()
-            hashes = {name: digest for each in of_all for name, digest in each["hashes"].items()}
-            _describe(partial, state.progress, part.count, hashes)
+            sums = {name: digest for each in of_all for name, digest in each["sums"].items()}
+            _describe(partial, state.progress, part.count, sums)
 
 
 def _write_part(folder: Path, state: TrainingState, part: Part) -> dict[str, str]:
-    """The files of one process; returns their hashes, computed while the next file or the disk is busy."""
+    """The files of one process; returns their checksums, computed while the next file or the disk is busy."""
     names = [part_names(kind, part.count)[part.number] for kind in _KINDS]
-    hashes = {}
+    sums = {}
     with ThreadPoolExecutor(1) as beside:
         for name, tensors in zip(names, (state.weights, state.optimizer), strict=True):
             _save(tensors, folder / name)
-            hashes[name] = beside.submit(sha256, folder / name)
+            sums[name] = beside.submit(crc32, folder / name)
         flush_folder(folder)
-    return {name: digest.result() for name, digest in hashes.items()}
+    return {name: digest.result() for name, digest in sums.items()}
 
 
-def _describe(folder: Path, progress: Progress, parts: int, hashes: dict[str, str]) -> None:
+def _describe(folder: Path, progress: Progress, parts: int, sums: dict[str, str]) -> None:
     values = {"format": _FORMAT, "parts": parts, **asdict(progress)}
-    write_json(folder / _STATE, values | {"sha256": hashes | {_STATE: _digest(values)}})
+    write_json(folder / _STATE, values | {_SUMS: sums | {_STATE: _sum(values)}})
 
 
 def _keep_newest(folder: Path, newest: str, keep: int) -> None:
@@ -151,14 +151,14 @@ def load_training_state(folder: Path, part: Part = WHOLE) -> tuple[TrainingState
 
 def _read(path: Path, part: Part) -> TrainingState:
     values: dict[str, Any] = read_json(path / _STATE)
-    hashes = values.pop("sha256")
-    files = [part_names(kind, values.get("parts", 1)) for kind in _KINDS]
-    for name in [_STATE, *chain(*files)]:
-        found = _digest(values) if name == _STATE else sha256(path / name)
-        if found != hashes[name]:
-            raise ModelError(f"{name} has SHA-256 {found[:12]}…, expected {hashes[name][:12]}….")
     if values["format"] != _FORMAT:
         raise ModelError(f"expected format {_FORMAT}, found {values['format']}: another version wrote it.")
+    sums = values.pop(_SUMS)
+    files = [part_names(kind, values.get("parts", 1)) for kind in _KINDS]
+    for name in [_STATE, *chain(*files)]:
+        found = _sum(values) if name == _STATE else crc32(path / name)
+        if found != sums[name]:
+            raise ModelError(f"{name} has CRC-32 {found}, expected {sums[name]}.")
     known = {key: values[key] for key in Progress.__dataclass_fields__}
     known["cursor"] = Cursor(**known["cursor"])
     known["skipped"] = tuple(Cursor(**cursor) for cursor in known["skipped"])
@@ -167,9 +167,9 @@ def _read(path: Path, part: Part) -> TrainingState:
     )
 
 
-def _digest(values: dict[str, Any]) -> str:
+def _sum(values: dict[str, Any]) -> str:
     """Of the step and the cursor too: a flipped bit there would silently train on other text."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return f"{zlib.crc32(json.dumps(values, sort_keys=True).encode()):08x}"
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
