@@ -53,7 +53,7 @@ def attention(dtype: torch.dtype, path: str, device: torch.device) -> float:
     zeros = np.zeros(sum(_LENGTHS), np.int64)
     batch = PackedBatch.pack(zeros, zeros, np.array(_LENGTHS), device)
     found, expected = _leaf(qkv.to(device)), _leaf(qkv.double())
-    if path == "runs":
+    if path == "groups":
         attended = attend_groups(found, batch.lengths, torch.ones_like)
     else:
         attended = attend(found, batch)
@@ -192,7 +192,7 @@ def parts() -> Iterator[Check]:
     """Of the bricks; `model_checks` has those of whole models."""
     single, half = torch.float32, torch.bfloat16
     yield Check("attention in runs of equal length, float32", FLOAT32, partial(attention, single, "equal"))
-    yield Check("attention on dropout's path, float32", FLOAT32, partial(attention, single, "runs"))
+    yield Check("attention on dropout's path, float32", FLOAT32, partial(attention, single, "groups"))
     yield Check("variable-length attention, bfloat16", BFLOAT16, partial(attention, half, "varlen"))
     yield Check("vocabulary loss, float32", FLOAT32, partial(vocabulary, single))
     yield Check("vocabulary loss, bfloat16", BFLOAT16, partial(vocabulary, half))

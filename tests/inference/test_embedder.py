@@ -313,6 +313,8 @@ def test_a_copy_for_another_process_computes_on_the_processor(
     with monkeypatch.context() as patched:
         patched.setattr(hardware, "_gpus", lambda: (Gpu("a GPU", 1 << 34, (9, 0)),))
         patched.setattr(Bert, "to", lambda self, device: self)
+        # which leaves a GPU's as it is
+        patched.setattr("bertsmith.inference.embedding.embedder.packed", lambda encoder, precision: encoder)
         on_a_gpu = Embedder(tiny_bert, device="cuda")
         sent = pickle.dumps(on_a_gpu)
     copy = pickle.loads(sent)

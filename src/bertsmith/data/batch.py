@@ -99,15 +99,17 @@ class PackedBatch:
         return PackedBatch.pack(sequences.token_ids, sequences.segment_ids, sequences.lengths, device)
 
     def filled_up(self, multiple: int) -> "PackedBatch":
-        """As many tokens as a multiple: with a sequence of filler at the end if need be."""
+        """As many tokens as a multiple: with a sequence of filler at the end if need be, all in position 0:
+        a model may have fewer positions than that.
+        """
         missing = -len(self.token_ids) % multiple
         if not missing:
             return self
-        filler = torch.arange(missing, device=self.token_ids.device)
+        filler = self.token_ids.new_zeros(missing)
         ends = self.cumulative_lengths
         return PackedBatch(
-            torch.cat([self.token_ids, torch.zeros_like(filler)]),
-            torch.cat([self.segment_ids, torch.zeros_like(filler)]),
+            torch.cat([self.token_ids, filler]),
+            torch.cat([self.segment_ids, filler]),
             torch.cat([self.position_ids, filler]),
             torch.cat([ends, ends[-1:] + missing]),
             (*self.lengths, missing),

@@ -99,8 +99,7 @@ class Features:
             raise InputError(f"pooling must be {', '.join(get_args(FeaturePooling))}, found {pooling!r}.")
         folder = locate_model(model).folder
         self.device = device_of(device)
-        encoder = load_encoder(folder).to(self.device)
-        self.encoder = packed(encoder) if self.device.type == "cpu" else encoder
+        self.encoder = packed(load_encoder(folder).to(self.device))
         self.tokenizer = Tokenizer.load(folder)
         self.pooling = pooling
         self.mix = LayerMix.parse(layers, self.encoder.config.num_hidden_layers)

@@ -48,9 +48,7 @@ class Predictor:
         """
         folder = locate_model(str(name)).folder
         model, opened = load_task_model(folder, task)
-        model = model.to(device_of(device))
-        if device_of(device).type == "cpu":
-            packed(model.encoder)
+        packed(model.to(device_of(device)).encoder)
         return cls(model, opened, Tokenizer.load(folder), TrainedOn.of_folder(folder))
 
     def predict(self, texts: Sequence[Any]) -> list[Prediction]:

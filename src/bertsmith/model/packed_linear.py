@@ -54,9 +54,9 @@ class PackedLinear(nn.Module):
 def packed(encoder: Bert, precision: torch.dtype = torch.float32) -> Bert:
     """The encoder itself, for inference on a processor from now on: its layers' products in `precision`.
 
-    As it is where oneDNN has no such product: off x86 and ARM, and for bfloat16 without AVX-512.
+    As it is on a GPU, and where oneDNN has no such product: off x86 and ARM, in bfloat16 without AVX-512.
     """
-    if not can_pack(precision):
+    if next(encoder.parameters()).device.type != "cpu" or not can_pack(precision):
         return encoder
     with torch.inference_mode():
         keep_few_shapes()

@@ -30,7 +30,7 @@ from bertsmith.training.parts import WHOLE, Part, part_names, read_part
 
 _FORMAT = 2
 _KINDS = ("weights", "optimizer")
-_STATE, _SUMS = "state.json", "crc32"
+_STATE, _CHECKSUMS = "state.json", "crc32"
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ def _save_together(path: Path, state: TrainingState, part: Part) -> None:
     """
     folders = [path.parent / f".{path.name}.part-{number}" for number in range(part.count)]
     own = folders[part.number]
-    written: dict[str, Any] = {"sums": {}, "error": None}
+    written: dict[str, Any] = {"checksums": {}, "error": None}
     try:
         with atomic_folder(own, replace=True) as partial:
-            written["sums"] = _write_part(partial, state, part)
+            written["checksums"] = _write_part(partial, state, part)
     except (ResourceError, OSError) as error:
         written["error"] = str(error)
     of_all = [json.loads(text) for text in part.gather(json.dumps(written))]
@@ -93,28 +93,28 @@ def _save_together(path: Path, state: TrainingState, part: Part) -> None:
     if part.number == 0:
         with atomic_folder(path, replace=True) as partial:
             for folder, each in zip(folders, of_all, strict=True):
-                for name in each["sums"]:
+                for name in each["checksums"]:
                     (folder / name).rename(partial / name)
                 folder.rmdir()
-            sums = {name: digest for each in of_all for name, digest in each["sums"].items()}
-            _describe(partial, state.progress, part.count, sums)
+            checksums = {name: checksum for each in of_all for name, checksum in each["checksums"].items()}
+            _describe(partial, state.progress, part.count, checksums)
 
 
 def _write_part(folder: Path, state: TrainingState, part: Part) -> dict[str, str]:
     """The files of one process; returns their checksums, computed while the next file or the disk is busy."""
     names = [part_names(kind, part.count)[part.number] for kind in _KINDS]
-    sums = {}
+    checksums = {}
     with ThreadPoolExecutor(1) as beside:
         for name, tensors in zip(names, (state.weights, state.optimizer), strict=True):
             _save(tensors, folder / name)
-            sums[name] = beside.submit(crc32, folder / name)
+            checksums[name] = beside.submit(crc32, folder / name)
         flush_folder(folder)
-    return {name: digest.result() for name, digest in sums.items()}
+    return {name: checksum.result() for name, checksum in checksums.items()}
 
 
-def _describe(folder: Path, progress: Progress, parts: int, sums: dict[str, str]) -> None:
+def _describe(folder: Path, progress: Progress, parts: int, checksums: dict[str, str]) -> None:
     values = {"format": _FORMAT, "parts": parts, **asdict(progress)}
-    write_json(folder / _STATE, values | {_SUMS: sums | {_STATE: _sum(values)}})
+    write_json(folder / _STATE, values | {_CHECKSUMS: checksums | {_STATE: _checksum(values)}})
 
 
 def _keep_newest(folder: Path, newest: str, keep: int) -> None:
@@ -153,12 +153,12 @@ def _read(path: Path, part: Part) -> TrainingState:
     values: dict[str, Any] = read_json(path / _STATE)
     if values["format"] != _FORMAT:
         raise ModelError(f"expected format {_FORMAT}, found {values['format']}: another version wrote it.")
-    sums = values.pop(_SUMS)
+    checksums = values.pop(_CHECKSUMS)
     files = [part_names(kind, values.get("parts", 1)) for kind in _KINDS]
     for name in [_STATE, *chain(*files)]:
-        found = _sum(values) if name == _STATE else crc32(path / name)
-        if found != sums[name]:
-            raise ModelError(f"{name} has CRC-32 {found}, expected {sums[name]}.")
+        found = _checksum(values) if name == _STATE else crc32(path / name)
+        if found != checksums[name]:
+            raise ModelError(f"{name} has CRC-32 {found}, expected {checksums[name]}.")
     known = {key: values[key] for key in Progress.__dataclass_fields__}
     known["cursor"] = Cursor(**known["cursor"])
     known["skipped"] = tuple(Cursor(**cursor) for cursor in known["skipped"])
@@ -167,7 +167,7 @@ def _read(path: Path, part: Part) -> TrainingState:
     )
 
 
-def _sum(values: dict[str, Any]) -> str:
+def _checksum(values: dict[str, Any]) -> str:
     """Of the step and the cursor too: a flipped bit there would silently train on other text."""
     return f"{zlib.crc32(json.dumps(values, sort_keys=True).encode()):08x}"
 

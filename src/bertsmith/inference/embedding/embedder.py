@@ -87,8 +87,7 @@ class Embedder:
         self.weights = found.encoder / WEIGHTS
         self.device = device_of(device)
         self.precision = precision or _precision(self.device)
-        encoder = load_encoder(found.encoder).to(self.device)
-        self.encoder = packed(encoder, self.precision) if self.device.type == "cpu" else encoder
+        self.encoder = packed(load_encoder(found.encoder).to(self.device), self.precision)
         config = self.encoder.config
         self.dimensions = _at_most(dimensions, config.hidden_size, "dimensions", "the model's width")
         self.max_length = _at_most(
