@@ -84,8 +84,8 @@ class Embedding:
     def step(self, encoded: Sequence[Encoded]) -> np.ndarray:
         """(E, H) on the host."""
         scale, vectors = self._scale, np.empty((len(encoded), self.config.hidden_size), np.float32)
-        how = scale.embed_tokens, scale.device, scale.precision
-        for numbers, found, _ in pooled_in_batches(self._encoder, encoded, "mean", *how):
+        how = scale.device, scale.precision, scale.embed_tokens
+        for numbers, found in pooled_in_batches(self._encoder, encoded, "mean", *how):
             vectors[numbers] = found
         return vectors
 

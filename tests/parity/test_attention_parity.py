@@ -68,6 +68,71 @@ def test_any_batch_gives_the_plain_definition_and_its_gradient(
     assert_same(gradient, wanted, "gradient")
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=2, max_size=8),
+    size=st.sampled_from([1, 3, 8, 16]),
+    seed=st.integers(0, 2**32),
+    scale=st.sampled_from([0.0, 1.0, 3.0, 30.0]),
+)
+def test_without_gradients_it_is_the_same(lengths: list[int], size: int, seed: int, scale: float) -> None:
+    """Also where weights that are not divided by their sum leave float32's range, as many do at 30."""
+    qkv = scale * random_qkv(lengths, 2, size, seed)
+    with torch.no_grad():
+        found = attend(qkv, batch_of(lengths))
+    expected = plain_attention(qkv, lengths)
+    assert float((found - expected).abs().max()) <= 4e-6 * max(1.0, scale) * float(expected.abs().max())
+    with torch.no_grad():
+        exact = attend(qkv.double(), batch_of(lengths))
+    assert float((exact - expected).abs().max()) <= 1e-12 * max(1.0, scale) * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("score", [-95.0, -60.0, 0.0, 80.0, 95.0])
+def test_scores_of_any_height_give_the_same_weights(score: float) -> None:
+    """One key's score against zeros; e^-95 has few digits left in float32, e^95 none."""
+    lengths = [5, 9]
+    qkv = random_qkv(lengths, 1, 4, seed=9)
+    qkv[:, 0], qkv[:, 1] = 0, 0
+    qkv[:, 0, :, 0] = 2 * score
+    qkv[0, 1, :, 0] = qkv[5, 1, :, 0] = 1.0
+    qkv[:, 1, :, 1:] = 0
+    qkv[:, 0, :, 1], qkv[:, 1, :, 1] = 2 * min(score, 0), 1.0  # all scores of a row are as low
+    with torch.no_grad():
+        found = attend(qkv, batch_of(lengths))
+    expected = plain_attention(qkv, lengths)
+    assert float((found - expected).abs().max()) < 1e-6 * float(expected.abs().max())
+
+
+def test_without_gradients_bfloat16_keeps_its_digits() -> None:
+    """A row's last token weighs most, as [SEP] often does, and has much filler behind it."""
+    lengths = [33, 1, 18, 65]
+    qkv = random_qkv(lengths, heads=2, size=8, seed=8)
+    ends = np.cumsum(lengths) - 1
+    qkv[ends, 1] = 3 * qkv[ends, 0]
+    qkv = qkv.bfloat16()
+    with torch.no_grad():
+        found = attend(qkv, batch_of(lengths))
+    expected = plain_attention(qkv, lengths)
+    assert found.dtype == torch.bfloat16
+    assert float((found.double() - expected).abs().max()) < 0.02 * float(expected.abs().max())
+
+
+def test_without_gradients_a_long_sequence_alone_is_the_same() -> None:
+    qkv = random_qkv([300], heads=2, size=8, seed=10)
+    with torch.no_grad():
+        found = attend(qkv, batch_of([300]))
+    assert_same(found, plain_attention(qkv, [300]).float(), "attention")
+
+
+def test_without_gradients_what_is_no_number_stays_so() -> None:
+    qkv = random_qkv([4, 7], heads=1, size=4, seed=11)
+    qkv[2] = math.nan
+    with torch.no_grad():
+        found = attend(qkv, batch_of([4, 7]))
+    assert found[:4].isnan().all()
+    assert_same(found[4:], plain_attention(qkv[4:], [7]).float(), "attention")
+
+
 def test_the_gradient_written_out_is_that_of_finite_differences() -> None:
     """With weights dropped, the same ones at every look."""
     lengths = [3, 3, 5, 1]

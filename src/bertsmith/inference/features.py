@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
@@ -20,14 +21,13 @@ from bertsmith.model.attention import take
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.model.packed_linear import packed
-from bertsmith.model.products import fast_products
 from bertsmith.progress import Progress
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
 from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.forward_passes import forward_passes
 from bertsmith.tasks.pooling import Pooling, pool_examples
 from bertsmith.tasks.tagging import Tagging
-from bertsmith.tasks.task_model import packed_by_length
 from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 from bertsmith.training.hardware import device_of
 
@@ -91,7 +91,7 @@ class Features:
         *,
         max_length: int | None = None,
         stride: int | None = USUAL_STRIDE,
-        batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
         device: torch.device | str = "auto",
     ) -> None:
         """Raises ModelError when there is no such model, InputError for a choice that it doesn't have."""
@@ -127,23 +127,28 @@ class Features:
         count = self.encoder.config.num_hidden_layers + 1
         return self._of_mixes(texts, [LayerMix((number,)) for number in range(count)], progress)
 
-    @torch.inference_mode()
     def _of_mixes(
         self, texts: Sequence[Text], mixes: Sequence[LayerMix], progress: Progress | None
     ) -> list[Vectors | list[Vectors]]:
+        """All mixes are of one width."""
+
+        def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+            states = self.encoder.all_hidden_states(batch)
+            return torch.stack([self._pool(take(mix.of(states), layout.rows), layout) for mix in mixes])
+
         encoded = self._encoded(texts)
         found: list[list[Vectors]] = [[np.empty(0, np.float32)] * len(encoded) for _ in mixes]
         done = 0
-        for numbers, batch, layout in packed_by_length(encoded, self.batch_tokens, self.device):
-            with fast_products(sum(batch.lengths)):
-                states = self.encoder.all_hidden_states(batch)
-            for mix, results in zip(mixes, found, strict=True):
-                for number, vectors in zip(numbers, self._pool(mix.of(states), layout), strict=True):
-                    results[number] = vectors
+        for numbers, layout, vectors in forward_passes(compute, encoded, self.device, self.batch_tokens):
+            ends = np.cumsum(layout.rows_of_example)[:-1]
+            for of_mix, results in zip(vectors, found, strict=True):
+                pieces = np.split(of_mix, ends) if self._by_row else of_mix
+                for number, piece in zip(numbers, pieces, strict=True):
+                    results[number] = piece
             done += len(numbers)
             if progress is not None:
                 progress(done, len(encoded), "texts")
-        if self.pooling in ("tokens", "words"):
+        if self._by_row:
             return list(found)
         hidden_size = self.encoder.config.hidden_size
         return [
@@ -151,12 +156,13 @@ class Features:
             for mix, results in zip(mixes, found, strict=True)
         ]
 
-    def _pool(self, states: Tensor, layout: Layout) -> list[Vectors]:
-        """(N, D) -> for each text (D,), or (R, D) of its own rows."""
-        states = take(states, layout.rows)
-        if self.pooling in ("tokens", "words"):
-            return [each.cpu().numpy() for each in states.split(layout.rows_of_example)]
-        return list(pool_examples(states, layout, cast(Pooling, self.pooling)).cpu().numpy())
+    @property
+    def _by_row(self) -> bool:
+        return self.pooling in ("tokens", "words")
+
+    def _pool(self, states: Tensor, layout: Layout) -> Tensor:
+        """(R, D) -> (E, D), or as they are."""
+        return states if self._by_row else pool_examples(states, layout, cast(Pooling, self.pooling))
 
     def _encoded(self, texts: Sequence[Text]) -> list[Encoded]:
         """Texts as windows, with the rows that the pooling reads."""

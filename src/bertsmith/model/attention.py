@@ -12,6 +12,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import Dropout
 from bertsmith.model.grouped_attention import attend_groups
+from bertsmith.model.products import FEWEST_TOKENS
 
 
 class SelfAttention(nn.Module):
@@ -46,7 +47,7 @@ def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> T
         return _attend_variable_length(qkv, batch)
     if dropout is not None and dropout.training and dropout.probability > 0:
         return attend_groups(qkv, batch.lengths, dropout.mask)
-    if qkv.device.type == "cpu" and len(batch.lengths) > 1:
+    if qkv.device.type == "cpu" and (len(batch.lengths) > 1 or len(qkv) >= FEWEST_TOKENS):
         return attend_groups(qkv, batch.lengths)
     return attend_by_equal_lengths(qkv, batch)
 

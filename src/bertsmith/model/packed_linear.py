@@ -14,7 +14,7 @@ from bertsmith.model.attention import SelfAttention
 from bertsmith.model.bert import Bert, FeedForward
 from bertsmith.model.products import keep_few_shapes
 
-ROWS = 16  # products of a multiple of so many rows share their shapes, and so oneDNN's code for them
+ROWS = 8  # products of a multiple of so many rows share their shapes, and so oneDNN's code for them
 # Names of activations as oneDNN has them, with the algorithm.
 _AFTER = {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_new": ("gelu", "tanh")}
 

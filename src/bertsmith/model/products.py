@@ -18,12 +18,12 @@ CPUINFO = Path("/proc/cpuinfo")  # Linux's
 # of training has three times as many as a forward pass.
 _SCRATCH, _CODE = "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 _KEPT_IN_TRAINING = {_SCRATCH: "16", _CODE: "64"}
-_KEPT = {_SCRATCH: "2", _CODE: "24"}
-_FEWEST_TOKENS = 256  # below, making code for new shapes takes longer than it saves
+_KEPT = {_SCRATCH: "2", _CODE: "40"}
+FEWEST_TOKENS = 256  # below, making code for new shapes takes longer than it saves
 
 
 @contextmanager
-def fast_products(tokens: int = _FEWEST_TOKENS) -> Iterator[None]:
+def fast_products(tokens: int = FEWEST_TOKENS) -> Iterator[None]:
     """Within it, float32 products of this process are oneDNN's on AMD's processors with AVX-512, unless they
     are of few tokens.
 
@@ -32,7 +32,7 @@ def fast_products(tokens: int = _FEWEST_TOKENS) -> Iterator[None]:
     own attention gets slow by it. Elsewhere nothing changes. Also a decorator.
     """
     keep_few_shapes()
-    if tokens < _FEWEST_TOKENS or not onednn_is_faster():
+    if tokens < FEWEST_TOKENS or not onednn_is_faster():
         yield
         return
     _SWITCH.enter()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.arrays import Ints
-from bertsmith.data.batch import PackedBatch, usual_batch_tokens
+from bertsmith.data.batch import PackedBatch
 from bertsmith.data.prefetch import prefetch
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.sentence_settings import SHORTEST, read_sentence_settings
@@ -22,12 +22,11 @@ from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.locate import locate_model
-from bertsmith.model.packed_linear import ROWS, packed
-from bertsmith.model.products import fast_products
+from bertsmith.model.packed_linear import packed
 from bertsmith.progress import Progress
-from bertsmith.tasks.encoding import Encoded
+from bertsmith.tasks.encoding import Encoded, Layout
+from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
 from bertsmith.tasks.pooling import Pooling, pool_examples
-from bertsmith.tasks.task_model import packed_by_length
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.hardware import Hardware, device_of
 
@@ -38,7 +37,6 @@ LongTexts = Literal["truncate", "windows"]
 CHUNK = 4096  # texts: enough to find many of one length, few enough to hold
 _STRIDE = 32  # tokens that neighbouring windows share
 _USUAL_LENGTH = 512  # where neither caller nor folder says another
-_BATCH_TOKENS = 1024  # on a processor, where forward passes alone are fastest with fewer than in training
 
 
 class Embedded(NamedTuple):
@@ -60,9 +58,10 @@ class Embedder:
     each query or document; None means what the folder says. max_length counts tokens with special ones;
     longer texts are cut, or read as windows whose hidden states are pooled together. `dimensions` keeps the
     first D of H, for models trained for that (Matryoshka). Batches are texts of like length with at most
-    `batch_tokens` tokens, nothing padded: 1,024 by default, 32,768 on a GPU. With batch_tokens=1 each text is
-    computed alone, and its vector the same to the bit whatever the other texts are. Products are in
-    `precision`: float32 by default, bfloat16 on a GPU that has it. Vectors are float32.
+    `batch_tokens` tokens, nothing padded: 512 by default, on a processor one for each core at a time; 32,768
+    on a GPU. With batch_tokens=1 each text is computed alone, and its vector the same to the bit whatever the
+    other texts are. Products are in `precision`: float32 by default, bfloat16 on a GPU that has it. Vectors
+    are float32.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Embedder:
         self.pooling: Pooling = found.pooling
         self.long_texts = long_texts
         self.normalise = normalise
-        self.batch_tokens = batch_tokens or _batch_tokens(self.device)
+        self.batch_tokens = batch_tokens or usual_forward_tokens(self.device)
         self.tokenizer = Tokenizer.load(found.encoder)
         self._windows = TextWindows(
             self.tokenizer,
@@ -116,7 +115,7 @@ class Embedder:
         if self.device.type != "cpu":
             cpu = torch.device("cpu")
             state |= {"encoder": deepcopy(self.encoder).to(cpu), "device": cpu}
-            state |= {"batch_tokens": _BATCH_TOKENS, "precision": _precision(cpu)}
+            state |= {"batch_tokens": usual_forward_tokens(cpu), "precision": _precision(cpu)}
         return state
 
     @property
@@ -185,47 +184,31 @@ class Embedder:
         """(W, H) of each sequence by itself. Windows count as parts of a text where `report` counts texts."""
         sequences = tokens = 0
         pooled = np.empty((len(chunk.sequences), self.encoder.config.hidden_size), np.float32)
-        how = self.pooling, self.batch_tokens, self.device, self.precision
-        for numbers, vectors, computed in pooled_in_batches(self.encoder, chunk.sequences, *how):
+        how = self.pooling, self.device, self.precision, self.batch_tokens
+        for numbers, vectors in pooled_in_batches(self.encoder, chunk.sequences, *how):
             pooled[numbers] = vectors
-            sequences, tokens = sequences + len(numbers), tokens + computed
+            sequences, tokens = sequences + len(numbers), tokens + int(chunk.lengths[numbers].sum())
             report(sequences * chunk.texts // len(pooled), tokens)
         return pooled
 
 
-@torch.inference_mode()
 def pooled_in_batches(
     encoder: Bert,
     sequences: Sequence[Encoded],
     pooling: Pooling,
-    batch_tokens: int,
     device: torch.device,
     precision: torch.dtype,
-) -> Iterator[tuple[list[int], Vectors, int]]:
-    """Numbers of sequences of like length, their vectors (…, H), and how many tokens they have."""
-    computing = list[tuple[list[int], Tensor, int]]()
-    for numbers, batch, layout in packed_by_length(sequences, batch_tokens, device):
-        # Fetched only now, for a GPU computes it while this one is packed.
-        yield from _fetched(computing)
-        tokens, half = sum(batch.lengths), precision != torch.float32
-        with fast_products(tokens), torch.autocast(device.type, precision, enabled=half):
-            states = encoder(_filled_up(batch), layout.rows)[:tokens]
-        computing = [(numbers, pool_examples(states.float(), layout, pooling), tokens)]
-    yield from _fetched(computing)
+    batch_tokens: int | None = None,
+) -> Iterator[tuple[list[int], Vectors]]:
+    """Numbers of sequences of like length, and their vectors (…, H)."""
 
+    def pooled(batch: PackedBatch, layout: Layout) -> Tensor:
+        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+            states = encoder(batch, layout.rows)
+        return pool_examples(states.float(), layout, pooling)
 
-def _filled_up(batch: PackedBatch) -> PackedBatch:
-    """With no need for packed weights' products to copy it; one sequence alone has attention of its own."""
-    alone = len(batch.lengths) == 1 or batch.token_ids.device.type != "cpu"
-    return batch if alone else batch.filled_up(ROWS)
-
-
-def _fetched(batches: Sequence[tuple[list[int], Tensor, int]]) -> Iterator[tuple[list[int], Vectors, int]]:
-    return ((numbers, pooled.cpu().numpy(), tokens) for numbers, pooled, tokens in batches)
-
-
-def _batch_tokens(device: torch.device) -> int:
-    return _BATCH_TOKENS if device.type == "cpu" else usual_batch_tokens(device.type)
+    for numbers, _, vectors in forward_passes(pooled, sequences, device, batch_tokens):
+        yield numbers, vectors
 
 
 def _precision(device: torch.device) -> torch.dtype:

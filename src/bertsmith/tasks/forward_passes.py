@@ -1,0 +1,137 @@
+"""Many examples through a model that learns nothing by it: packed, those of like length together, and on a
+processor a batch for each core at a time.
+
+Cores that share a batch wait for each other at every operation, hundreds of times; with one of its own none
+waits.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from threading import Barrier
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bertsmith.data.batch import PackedBatch, usual_batch_tokens
+from bertsmith.model.products import FEWEST_TOKENS, fast_products
+from bertsmith.tasks.encoding import Encoded, Layout, lay_out, pack_examples
+
+_BATCH_TOKENS = 512  # of a core, whose cache should hold them
+_ROWS = (
+    16  # a batch's are filled up to such a multiple: else each product of packed weights does it, by a copy
+)
+
+Compute = Callable[[PackedBatch, Layout], Tensor]
+
+
+class Computed(NamedTuple):
+    """What was computed of a batch, on the host, with its examples' numbers and how they lay in it."""
+
+    numbers: list[int]
+    layout: Layout
+    found: npt.NDArray[Any]
+
+
+def forward_passes(
+    compute: Compute, encoded: Sequence[Encoded], device: torch.device, batch_tokens: int | None = None
+) -> Iterator[Computed]:
+    """What `compute` makes of each batch, without gradients. Longest examples come first.
+
+    A batch has examples of at most `batch_tokens` together, at least one: 512 by default, 32,768 on a GPU.
+    Which ones it has changes the last bits only. On a processor several threads call `compute` at a time.
+    """
+    tokens = batch_tokens or usual_forward_tokens(device)
+    batches = list(batches_by_length(encoded, tokens))
+    run = partial(_run, compute, encoded, device)
+    on_cpu = device.type == "cpu"
+    cores = min(torch.get_num_threads(), len(batches)) if on_cpu and tokens >= FEWEST_TOKENS else 1
+    if cores > 1:
+        with _threads_of_one_core(cores) as threads:
+            yield from _fetched((threads.submit(run, numbers).result for numbers in batches), 2 * cores)
+    else:  # a GPU computes a batch while the next one is packed
+        yield from _fetched((partial(_Computing, *run(numbers)) for numbers in batches), int(not on_cpu))
+
+
+def usual_forward_tokens(device: torch.device) -> int:
+    """Tokens of a batch where nobody says how many."""
+    return _BATCH_TOKENS if device.type == "cpu" else usual_batch_tokens(device.type)
+
+
+def batches_by_length(encoded: Sequence[Encoded], batch_tokens: int) -> Iterator[list[int]]:
+    """Numbers of examples, longest first, as many at a time as have at most `batch_tokens`, at least one."""
+    lengths = [sum(len(window.token_ids) for window in each.windows) for each in encoded]
+    held: list[int] = []
+    tokens = 0
+    for number in sorted(range(len(encoded)), key=lambda number: -lengths[number]):
+        if held and tokens + lengths[number] > batch_tokens:
+            yield held
+            held, tokens = [], 0
+        held.append(number)
+        tokens += lengths[number]
+    if held:
+        yield held
+
+
+class _Computing(NamedTuple):
+    """As `Computed`, while a GPU may still be at it."""
+
+    numbers: list[int]
+    layout: Layout
+    found: Tensor
+
+
+def _run(
+    compute: Compute, encoded: Sequence[Encoded], device: torch.device, numbers: list[int]
+) -> _Computing:
+    part = [encoded[number] for number in numbers]
+    batch, layout = PackedBatch.of(pack_examples(part, numbers), device), lay_out(part, device)
+    tokens = len(batch.token_ids)
+    with torch.inference_mode(), fast_products(tokens):
+        if device.type == "cpu" and (len(batch.lengths) > 1 or tokens >= FEWEST_TOKENS):
+            batch = batch.filled_up(_ROWS)
+            if layout.rows is None:
+                layout = replace(layout, rows=torch.arange(tokens))
+        return _Computing(numbers, layout, compute(batch, layout))
+
+
+def _fetched(computing: Iterable[Callable[[], _Computing]], ahead: int) -> Iterator[Computed]:
+    """In order, so many later than they are begun."""
+    begun = deque[Callable[[], _Computing]]()
+    for each in computing:
+        begun.append(each)
+        if len(begun) > ahead:
+            yield _on_host(begun.popleft()())
+    for each in begun:
+        yield _on_host(each())
+
+
+def _on_host(computed: _Computing) -> Computed:
+    return Computed(computed.numbers, computed.layout, computed.found.cpu().numpy())
+
+
+@contextmanager
+def _threads_of_one_core(count: int) -> Iterator[ThreadPoolExecutor]:
+    """torch has a number of threads for each thread, and one that new threads begin with."""
+    usual = torch.get_num_threads()
+    everyone = Barrier(count + 1)
+    threads = ThreadPoolExecutor(count, "forward-pass", _on_one_core)
+    try:
+        for _ in range(count):
+            threads.submit(everyone.wait)
+        everyone.wait()
+        torch.set_num_threads(usual)  # sets both, as _on_one_core did
+        yield threads
+    finally:
+        everyone.abort()  # Ctrl-C may come while they wait
+        threads.shutdown(cancel_futures=True)
+
+
+def _on_one_core() -> None:
+    torch.get_num_threads()  # else torch would set the number later, to what it is then
+    torch.set_num_threads(1)
