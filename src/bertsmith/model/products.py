@@ -18,7 +18,7 @@ CPUINFO = Path("/proc/cpuinfo")  # Linux's
 # of training has three times as many as a forward pass.
 _SCRATCH, _CODE = "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 _KEPT_IN_TRAINING = {_SCRATCH: "16", _CODE: "64"}
-_KEPT = {_SCRATCH: "2", _CODE: "40"}
+_KEPT = {_SCRATCH: "2", _CODE: "24"}
 FEWEST_TOKENS = 256  # below, making code for new shapes takes longer than it saves
 
 

@@ -31,7 +31,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 #: The most frequent words that merging looks at: about 1 kB each while it runs. 93 MB of Wikipedia have
 #: 304,000; leaving out a third of those made words 0.04 % longer in pieces.
-MAX_WORDS = 500_000
+MAX_WORDS = 250_000
 MAX_WORD_LENGTH = 100  # WordPiece calls longer words unknown
 CHARACTERS_AT_ONCE = 1 << 16
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 #: About 130 bytes each. 93 MB of Wikipedia hold 0.8 million; more than this are thinned out.
-MAX_RUNS = 2_000_000
+MAX_RUNS = 1_000_000
 DOCUMENTS_AT_ONCE = 256
 
 
