@@ -22,7 +22,7 @@ from bertsmith.data.batch import PackedBatch, usual_batch_tokens
 from bertsmith.model.products import FEWEST_TOKENS, fast_products
 from bertsmith.tasks.encoding import Encoded, Layout, lay_out, pack_examples
 
-_BATCH_TOKENS = 384  # of a core, whose cache should hold them
+_BATCH_TOKENS = 1024  # of a core, whose cache should hold them
 _ROWS = 16  # a multiple; else each product of packed weights fills its rows up, by a copy
 
 Compute = Callable[[PackedBatch, Layout], Tensor]
@@ -41,7 +41,7 @@ def forward_passes(
 ) -> Iterator[Computed]:
     """What `compute` makes of each batch, without gradients. Longest examples come first.
 
-    A batch has examples of at most `batch_tokens` together, at least one: 384 by default, 32,768 on a GPU.
+    A batch has examples of at most `batch_tokens` together, at least one: 1,024 by default, 32,768 on a GPU.
     Which ones it has changes the last bits only. On a processor several threads call `compute` at a time.
     """
     tokens = batch_tokens or usual_forward_tokens(device)

@@ -36,6 +36,7 @@ LongTexts = Literal["truncate", "windows"]
 
 CHUNK = 4096  # texts: enough to find many of one length, few enough to hold
 _STRIDE = 32  # tokens that neighbouring windows share
+_BATCH_TOKENS = 384  # of a core: packed weights lose little by few, and memory stays low
 _USUAL_LENGTH = 512  # where neither caller nor folder says another
 
 
@@ -99,7 +100,7 @@ class Embedder:
         self.pooling: Pooling = found.pooling
         self.long_texts = long_texts
         self.normalise = normalise
-        self.batch_tokens = batch_tokens or usual_forward_tokens(self.device)
+        self.batch_tokens = batch_tokens or _batch_tokens(self.device)
         self.tokenizer = Tokenizer.load(found.encoder)
         self._windows = TextWindows(
             self.tokenizer,
@@ -115,7 +116,7 @@ class Embedder:
         if self.device.type != "cpu":
             cpu = torch.device("cpu")
             state |= {"encoder": deepcopy(self.encoder).to(cpu), "device": cpu}
-            state |= {"batch_tokens": usual_forward_tokens(cpu), "precision": _precision(cpu)}
+            state |= {"batch_tokens": _batch_tokens(cpu), "precision": _precision(cpu)}
         return state
 
     @property
@@ -209,6 +210,10 @@ def pooled_in_batches(
 
     for numbers, _, vectors in forward_passes(pooled, sequences, device, batch_tokens):
         yield numbers, vectors
+
+
+def _batch_tokens(device: torch.device) -> int:
+    return _BATCH_TOKENS if device.type == "cpu" else usual_forward_tokens(device)
 
 
 def _precision(device: torch.device) -> torch.dtype:
