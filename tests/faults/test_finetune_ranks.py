@@ -110,8 +110,12 @@ def test_the_model_and_its_figures_are_those_of_one_process(runs: Runs, task: st
 
 def test_the_best_weights_are_read_when_they_stand(labelled: Given) -> None:
     """Whoever did not write them would be there first. The second start finds the restart finished."""
-    for out in ("run", "run"):
-        finish_finetuning(labelled(out, "epochs=1"), SlowBest(), ranks=2)
+    given = labelled("run", "epochs=1")
+    best = Path(given["out"]) / "restarts" / "1" / "best" / "history.json"
+    finish_finetuning(given, SlowBest(), ranks=2)
+    written = best.read_bytes()
+    finish_finetuning(labelled("run", "epochs=1"), SlowBest(), ranks=2)
+    assert best.read_bytes() == written
 
 
 def test_all_ranks_stop_by_the_score_of_the_first(labelled: Given) -> None:

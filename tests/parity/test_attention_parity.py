@@ -103,6 +103,18 @@ def test_scores_of_any_height_give_the_same_weights(score: float) -> None:
     assert float((found - expected).abs().max()) < 1e-6 * float(expected.abs().max())
 
 
+def test_large_values_times_large_weights_stay_finite() -> None:
+    """The sum of e^84 is a number in float32, ten thousand times it isn't."""
+    lengths = [5, 9]
+    qkv = random_qkv(lengths, 1, 4, seed=12)
+    qkv[:, 0], qkv[:, 1] = 0, 0
+    qkv[:, 0, :, 0], qkv[:, 1, :, 0] = 2 * 84.0, 1.0
+    qkv[:, 2] *= 1e4
+    with torch.no_grad():
+        found = attend(qkv, batch_of(lengths))
+    assert_same(found, plain_attention(qkv, lengths).float(), "attention")
+
+
 def test_without_gradients_bfloat16_keeps_its_digits() -> None:
     """A row's last token weighs most, as [SEP] often does, and has much filler behind it."""
     lengths = [33, 1, 18, 65]

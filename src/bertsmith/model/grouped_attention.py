@@ -25,7 +25,7 @@ from bertsmith.arrays import Bools, Ints
 from bertsmith.data.batch import to_device
 
 _REGISTER = 64  # bytes, of AVX-512
-_LOWEST = 1e-30  # of a sum of weights, still far from where float32 loses digits
+_LOWEST, _HIGHEST = 1e-30, 1e30  # of a sum of weights, far from where float32 ends, values times weights too
 
 
 def attend_groups(
@@ -158,14 +158,14 @@ def _without_gradients(qkv: Tensor, order: GroupOrder) -> Tensor | None:
     vectors = map(order.vectors, (query, key, value, mixed, sums))
     anything, scale = mixed.new_empty(1), math.log2(math.e) / math.sqrt(size)
     for q, k, v, m, s, filler in zip(*vectors, order.fillers, strict=True):
-        weights = torch.baddbmm(anything, q, k.mT, beta=0, alpha=scale)
+        weights = torch.baddbmm(anything, q, k.mT, beta=0, alpha=scale)  # (R A, L, L)
         torch.exp2(weights, out=weights)
         torch.sum(weights, -1, keepdim=True, dtype=exact, out=s)
         if filler is not None:  # each weighs as much as the last token
             s -= filler * weights[..., -1:]
         torch.bmm(weights, v, out=m)
     lowest, highest = sums.aminmax()
-    if not (lowest > _LOWEST and highest < math.inf):
+    if not (lowest > _LOWEST and highest < _HIGHEST):
         return None
     mixed /= sums
     return mixed.index_select(0, order.attended).view(-1, heads, size)
