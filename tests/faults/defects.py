@@ -1,5 +1,6 @@
 """Changes to a run that are not deaths: slips of a resume, which the comparison must see, and a full disk."""
 
+import errno
 import math
 import time
 from collections.abc import Callable
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from bertsmith.training import checkpoint, checkpoint_writer, loop
 from bertsmith.training.gradients import StepResult
@@ -68,15 +68,15 @@ def _bad_batch() -> None:
 
 
 def _disk_full() -> None:
-    """What safetensors raises on a full disk, from the fourth checkpoint's optimiser state on."""
-    original, calls = checkpoint.save_file, iter(range(1, 1000))
+    """From the fourth checkpoint's optimiser state on."""
+    original, calls = checkpoint.write_tensors, iter(range(1, 1000))
 
-    def save_file(tensors: Any, path: Path) -> None:
-        original(tensors, path)
+    def write_tensors(path: Path, tensors: Any) -> str:
         if next(calls) >= 8:
-            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return original(path, tensors)
 
-    checkpoint.save_file = save_file
+    checkpoint.write_tensors = write_tensors
 
 
 DEFECTS: dict[str, Callable[[], None]] = {

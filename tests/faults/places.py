@@ -65,15 +65,15 @@ def _wrap(owner: Any, name: str, before: Strike, after: Strike) -> None:
 
 def _half_a_tensor_file(strike: Strike) -> None:
     """A file of tensors is cut where the process dies."""
-    original = checkpoint.save_file
+    original = checkpoint.write_tensors
 
-    def save_file(tensors: dict[str, Tensor], path: Path) -> None:
-        original(tensors, path)
+    def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
+        original(path, tensors)
         os.truncate(path, path.stat().st_size // 2)
         strike()
-        original(tensors, path)
+        return original(path, tensors)
 
-    checkpoint.save_file = save_file
+    checkpoint.write_tensors = write_tensors
 
 
 def _half_a_removal(strike: Strike) -> None:

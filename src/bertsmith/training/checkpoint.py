@@ -14,19 +14,18 @@ There is no random state to keep: dropout is seeded by (seed, step, rank), masks
 import json
 import shutil
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, ModelError, ResourceError
-from bertsmith.files import atomic_folder, crc32, flush_folder, read_json, tensors_written_to, write_json
+from bertsmith.files import atomic_folder, crc32, read_json, write_json
 from bertsmith.training.parts import WHOLE, Part, part_names, read_part
+from bertsmith.training.tensor_file import write_tensors
 
 _FORMAT = 2
 _KINDS = ("weights", "optimizer")
@@ -101,15 +100,12 @@ def _save_together(path: Path, state: TrainingState, part: Part) -> None:
 
 
 def _write_part(folder: Path, state: TrainingState, part: Part) -> dict[str, str]:
-    """The files of one process; returns their checksums, computed while the next file or the disk is busy."""
+    """The files of one process; returns their checksums."""
     names = [part_names(kind, part.count)[part.number] for kind in _KINDS]
-    checksums = {}
-    with ThreadPoolExecutor(1) as beside:
-        for name, tensors in zip(names, (state.weights, state.optimizer), strict=True):
-            _save(tensors, folder / name)
-            checksums[name] = beside.submit(crc32, folder / name)
-        flush_folder(folder)
-    return {name: checksum.result() for name, checksum in checksums.items()}
+    return {
+        name: write_tensors(folder / name, tensors)
+        for name, tensors in zip(names, (state.weights, state.optimizer), strict=True)
+    }
 
 
 def _describe(folder: Path, progress: Progress, parts: int, checksums: dict[str, str]) -> None:
@@ -170,8 +166,3 @@ def _read(path: Path, part: Part) -> TrainingState:
 def _checksum(values: dict[str, Any]) -> str:
     """Of the step and the cursor too: a flipped bit there would silently train on other text."""
     return f"{zlib.crc32(json.dumps(values, sort_keys=True).encode()):08x}"
-
-
-def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    with tensors_written_to(path):
-        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)

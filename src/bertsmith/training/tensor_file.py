@@ -1,0 +1,133 @@
+"""A safetensors file written past the system's cache, so that what computes beside it loses little.
+
+Through the cache every byte is copied into memory that the system has to find first, at up to 2.5 s of a core
+a gigabyte, and what training reads is pushed out. The format (huggingface.co/docs/safetensors): the header's
+length in 8 bytes, the header as JSON, the tensors' bytes.
+"""
+
+import errno
+import fcntl
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Bytes = npt.NDArray[np.uint8]
+
+_BLOCK = 4 << 20  # bytes at a time
+_SECTOR = 4096  # bytes: where a transfer without the cache begins and ends, in memory and in the file
+_UNCACHED = getattr(os, "O_DIRECT", 0)  # Linux's
+_NAMES = {
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.bool: "BOOL",
+}
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Writes the file, which is on the disk then; returns its CRC-32 as hexadecimal digits.
+
+    Raises OSError as the system does, KeyError for a type that no training state has.
+    """
+    names = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))  # so that all are aligned
+    with _UncachedFile(path) as file:
+        file.write(_header([(name, tensors[name]) for name in names]))
+        for name in names:
+            file.write(_bytes(tensors[name]))
+    return f"{file.crc32:08x}"
+
+
+def _header(tensors: list[tuple[str, Tensor]]) -> Bytes:
+    entries, end = {}, 0
+    for name, tensor in tensors:
+        start, end = end, end + tensor.nbytes
+        entries[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)
+
+
+def _bytes(tensor: Tensor) -> Bytes:
+    found: Bytes = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return found
+
+
+class _UncachedFile:
+    """Bytes that go to the disk in whole sectors from a block in memory that begins with a page; the last
+    sector is cut off where the bytes end. Through the cache after all where a file system wants it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.crc32 = path, 0
+        self._size = self._filled = 0
+        self._memory = memoryview(mmap.mmap(-1, _BLOCK))
+        self._block: Bytes = np.frombuffer(self._memory, np.uint8)
+
+    def __enter__(self) -> Self:
+        self._file = self.path.open("wb", buffering=0)
+        self._set(_UNCACHED)
+        return self
+
+    def write(self, content: Bytes) -> None:
+        for part in _parts(content, _BLOCK - self._filled):
+            self._block[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            if self._filled == _BLOCK:
+                self._write_block()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._file:
+            if kind is None:
+                self._write_block()
+                self._file.truncate(self._size)
+                os.fsync(self._file.fileno())
+
+    def _write_block(self) -> None:
+        self.crc32 = zlib.crc32(self._memory[: self._filled], self.crc32)
+        self._size += self._filled
+        left = self._memory[: self._filled + -self._filled % _SECTOR]
+        while left:
+            try:
+                left = left[self._file.write(left) :]
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._set(0):
+                    raise
+        self._filled = 0
+
+    def _set(self, uncached: int) -> bool:
+        """Whether that changed anything."""
+        descriptor = self._file.fileno()
+        before = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        after = before & ~_UNCACHED | uncached
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, after)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return False
+        return after != before
+
+
+def _parts(content: Bytes, first: int) -> Iterator[Bytes]:
+    """As many bytes, then a block at a time."""
+    yield content[:first]
+    for start in range(first, len(content), _BLOCK):
+        yield content[start : start + _BLOCK]
