@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from model_parity import assert_same
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
+from bertsmith.model import grouped_attention
 from bertsmith.model.attention import attend, attend_by_equal_lengths
 from bertsmith.model.dropout import Dropout
 
@@ -74,11 +76,16 @@ def test_any_batch_gives_the_plain_definition_and_its_gradient(
     size=st.sampled_from([1, 3, 8, 16]),
     seed=st.integers(0, 2**32),
     scale=st.sampled_from([0.0, 1.0, 3.0, 30.0]),
+    at_once=st.sampled_from([1, 3000, 1 << 19]),
 )
-def test_without_gradients_it_is_the_same(lengths: list[int], size: int, seed: int, scale: float) -> None:
-    """Also where weights that are not divided by their sum leave float32's range, as many do at 30."""
+def test_without_gradients_it_is_the_same(
+    lengths: list[int], size: int, seed: int, scale: float, at_once: int
+) -> None:
+    """Also where weights that are not divided by their sum leave float32's range, as many do at 30; however
+    many weights are held at a time.
+    """
     qkv = scale * random_qkv(lengths, 2, size, seed)
-    with torch.no_grad():
+    with torch.no_grad(), patch.object(grouped_attention, "_WEIGHTS", at_once):
         found = attend(qkv, batch_of(lengths))
     expected = plain_attention(qkv, lengths)
     assert float((found - expected).abs().max()) <= 4e-6 * max(1.0, scale) * float(expected.abs().max())

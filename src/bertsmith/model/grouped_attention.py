@@ -11,7 +11,7 @@ R L; S = sum of R A L L, the attention weights of all groups.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -25,6 +25,7 @@ from bertsmith.arrays import Bools, Ints
 from bertsmith.data.batch import to_device
 
 _REGISTER = 64  # bytes, of AVX-512
+_WEIGHTS = 1 << 19  # held at a time where no gradient needs them all: 2 MB
 _LOWEST, _HIGHEST = 1e-30, 1e30  # of a sum of weights, far from where float32 ends, values times weights too
 
 
@@ -157,18 +158,35 @@ def _without_gradients(qkv: Tensor, order: GroupOrder) -> Tensor | None:
     sums = mixed.new_empty(len(order.rows), 1, dtype=exact)
     vectors = map(order.vectors, (query, key, value, mixed, sums))
     anything, scale = mixed.new_empty(1), math.log2(math.e) / math.sqrt(size)
-    for q, k, v, m, s, filler in zip(*vectors, order.fillers, strict=True):
-        weights = torch.baddbmm(anything, q, k.mT, beta=0, alpha=scale)  # (R A, L, L)
-        torch.exp2(weights, out=weights)
-        torch.sum(weights, -1, keepdim=True, dtype=exact, out=s)
-        if filler is not None:  # each weighs as much as the last token
-            s -= filler * weights[..., -1:]
-        torch.bmm(weights, v, out=m)
+    for group in zip(*vectors, order.fillers, strict=True):
+        for q, k, v, m, s, filler in _blocks(group):
+            weights = torch.baddbmm(anything, q, k.mT, beta=0, alpha=scale)  # (…, L, L)
+            torch.exp2(weights, out=weights)
+            torch.sum(weights, -1, keepdim=True, dtype=exact, out=s)
+            if filler is not None:  # each weighs as much as the last token
+                s -= filler * weights[..., -1:]
+            torch.bmm(weights, v, out=m)
     lowest, highest = sums.aminmax()
     if not (lowest > _LOWEST and highest < _HIGHEST):
         return None
     mixed /= sums
     return mixed.index_select(0, order.attended).view(-1, heads, size)
+
+
+def _blocks(group: Sequence[Tensor | None]) -> Iterator[tuple[Any, ...]]:
+    """The same tensors (R A, …) in equal parts, of which none makes more than `_WEIGHTS` weights if more than
+    one matrix.
+    """
+    many, length = group[0].shape[:2]  # type: ignore[union-attr]
+    step = _part(many, _WEIGHTS // length**2)
+    parts = [[None] * (many // step) if tensor is None else tensor.split(step) for tensor in group]
+    return zip(*parts, strict=True)
+
+
+@lru_cache(maxsize=256)
+def _part(whole: int, most: int) -> int:
+    """The largest divisor up to `most`, at least 1."""
+    return next((size for size in range(min(whole, most), 0, -1) if whole % size == 0), 1)
 
 
 class _GroupedAttention(torch.autograd.Function):

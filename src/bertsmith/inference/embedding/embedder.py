@@ -138,7 +138,7 @@ class Embedder:
         """Vectors of `size` texts at a time, in order; the last chunk has fewer.
 
         A chunk's vectors don't depend on what comes before or after it. A thread reads and tokenises beside
-        the model; held are at most three chunks as token ids (8 bytes each) and, as text, a million
+        the model; held are at most three chunks as token ids (8 bytes each) and, as text, 130,000
         characters or one longer text. `watch` is told after each batch how many texts and tokens are done.
         """
         if kind not in self.prefixes:

@@ -17,7 +17,7 @@ from bertsmith.errors import InputError
 from bertsmith.tasks.encoding import Encoded, Window, join_segments, special_tokens
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-_CHARACTERS = 1 << 20  # tokenised at a time; of a chunk's texts only the ids are kept
+_CHARACTERS = 1 << 17  # tokenised at a time; of a chunk's texts only the ids are kept
 # English has about 5 characters a token. A text that is to be cut is tokenised this far first.
 _CHARACTERS_OF_A_TOKEN = 16
 _BLANK = re.compile(r"(?s).*[ \t\n\r]")
