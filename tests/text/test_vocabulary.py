@@ -20,7 +20,7 @@ from bertsmith.text.tokens import vocabulary, word_counts
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.vocabulary import VocabularySettings, learn_pieces, train_tokenizer
 from bertsmith.text.tokens.vocabulary_report import vocabulary_report
-from bertsmith.text.tokens.word_counts import count_words
+from bertsmith.text.tokens.word_counts import WordCounts, count_words
 
 SYLLABLES = [consonant + vowel for consonant in "bdgklmnprstvz" for vowel in ("a", "e", "o", "é")]
 
@@ -49,7 +49,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def test_merges_are_those_of_the_textbook() -> None:
     # The example of the chapter on byte pairs in the Hugging Face course: ug, un, hug, in this order.
     words = Counter({"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5})
-    pieces = learn_pieces(words, VocabularySettings(vocab_size=5 + 11 + 3))
+    pieces = learn_pieces(WordCounts.of(words), VocabularySettings(vocab_size=5 + 11 + 3))
     plain, continuing = ["b", "g", "h", "n", "p", "s", "u"], ["##g", "##n", "##s", "##u"]
     assert pieces == [*SPECIAL, *plain, *continuing, "##ug", "##un", "hug"]
 
@@ -58,8 +58,8 @@ def test_the_pieces_are_those_of_the_library_s_own_training(corpus: Corpus) -> N
     theirs = BertWordPieceTokenizer(lowercase=True)
     text = [sentence for document in corpus.documents("train") for sentence in document.sentences]
     theirs.train_from_iterator(text, vocab_size=800, show_progress=False)
-    words = count_words(corpus, lowercase=True, sample_bytes=2**40)
-    ours = learn_pieces(words, VocabularySettings(vocab_size=800))
+    counts = count_words(corpus, lowercase=True, sample_bytes=2**40)
+    ours = learn_pieces(counts, VocabularySettings(vocab_size=800))
     assert len(ours) == theirs.get_vocab_size() == 800
     # Ties fall as they like there, so that the last few pieces may differ.
     assert len(theirs.get_vocab().keys() & set(ours)) >= 790
@@ -69,8 +69,9 @@ LEARN = """
 import sys
 from collections import Counter
 from bertsmith.text.tokens.vocabulary import VocabularySettings, learn_pieces
+from bertsmith.text.tokens.word_counts import WordCounts
 words = Counter({f"{a}{b}{c}{d}": 3 for a in "abcd" for b in "efgh" for c in "ijkl" for d in "mnop"})
-print(" ".join(learn_pieces(words, VocabularySettings(vocab_size=150))))
+print(" ".join(learn_pieces(WordCounts.of(words), VocabularySettings(vocab_size=150))))
 """
 
 
@@ -124,7 +125,7 @@ def test_no_words_and_a_folder_that_exists(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(TokenizerError, match="holds no words"):
-        learn_pieces(Counter(), VocabularySettings())
+        learn_pieces(WordCounts.of(Counter()), VocabularySettings())
     (tmp_path / "t").mkdir()
     monkeypatch.setattr(vocabulary, "count_words", None)  # refused before any work
     with pytest.raises(InputError, match="already exists"):
@@ -134,7 +135,7 @@ def test_no_words_and_a_folder_that_exists(
 
 def test_characters_beyond_the_limit_take_their_words_with_them() -> None:
     words = Counter({"aaab": 50, "ab": 20, "a☃ab": 500, "☃": 1})
-    pieces = learn_pieces(words, VocabularySettings(vocab_size=40, limit_alphabet=2))
+    pieces = learn_pieces(WordCounts.of(words), VocabularySettings(vocab_size=40, limit_alphabet=2))
     assert not any("☃" in piece for piece in pieces)
     # From 70 words, not 570: "a☃ab" is [UNK] as a whole and teaches nothing about "ab".
     assert "aaab" in pieces
@@ -146,15 +147,16 @@ def test_counts_are_those_of_the_slow_rules(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path / "c", iter(texts), heldout=0)
     basic = BasicTokenizer(do_lower_case=True)
     expected = Counter(word for text in texts for word in basic.tokenize(text))
-    assert count_words(corpus, lowercase=True, sample_bytes=2**40) == expected
-    assert count_words(corpus, lowercase=False, sample_bytes=2**40)["Don"] == 1
+    assert count_words(corpus, lowercase=True, sample_bytes=2**40) == WordCounts.of(expected)
+    assert count_words(corpus, lowercase=False, sample_bytes=2**40).words["Don"] == 1
 
 
 def test_the_sample_is_as_large_as_asked_and_chosen_by_the_seed(corpus: Corpus) -> None:
     size = corpus.manifest.splits["train"].counts
-    whole = count_words(corpus, lowercase=True, sample_bytes=size.bytes).total()
+    whole = count_words(corpus, lowercase=True, sample_bytes=size.bytes).words.total()
     third, same, other = (
-        count_words(corpus, lowercase=True, sample_bytes=size.bytes // 3, seed=seed) for seed in (0, 0, 1)
+        count_words(corpus, lowercase=True, sample_bytes=size.bytes // 3, seed=seed).words
+        for seed in (0, 0, 1)
     )
     assert third == same != other
     for counts in (third, other):  # five standard deviations of a third of the sentences
@@ -164,9 +166,11 @@ def test_the_sample_is_as_large_as_asked_and_chosen_by_the_seed(corpus: Corpus) 
 def test_rare_words_are_forgotten_and_frequent_ones_counted(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exact = count_words(corpus, lowercase=True, sample_bytes=2**40)
+    everything = count_words(corpus, lowercase=True, sample_bytes=2**40)
     monkeypatch.setattr(word_counts, "MAX_RUNS", 1_000)
-    bounded = count_words(corpus, lowercase=True, sample_bytes=2**40)
+    found = count_words(corpus, lowercase=True, sample_bytes=2**40)
+    assert found.characters == everything.characters
+    exact, bounded = everything.words, found.words
     assert len(bounded) < 1_200 < len(exact)
     assert bounded <= exact
     for word, count in exact.most_common(30):  # what is missing stood before a full stop
