@@ -47,9 +47,8 @@ class Worker:
 
     def close(self) -> None:
         """Ends the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        with self._process:  # closes its pipes and waits
+            pass
 
 
 def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

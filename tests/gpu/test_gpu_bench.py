@@ -21,6 +21,10 @@ from on_gpu.timing import Contestant, Work, compare
 SCRIPT = Path(__file__).parents[2] / "bench" / "gpu.py"
 # What a machine with little more than torch and transformers lacks.
 RARE = ("ftfy", "sentencex", "tensorboardX", "tomli_w", "cyclopts", "docstring_parser", "lancedb", "bm25s")
+IMPORTED = (
+    f"import sys; sys.modules.update(dict.fromkeys({RARE!r})); "
+    f"sys.path.insert(0, {str(SCRIPT.parent)!r}); import gpu"
+)
 
 
 def test_a_part_that_overruns_is_stopped_even_where_exceptions_are_caught() -> None:
@@ -135,10 +139,13 @@ def test_pairs_fill_the_budget_and_look_like_the_loaders() -> None:
         assert len(set(batch.keys.tolist())) == len(batch)
 
 
+def test_it_is_imported_without_rare_packages() -> None:
+    subprocess.run([sys.executable, "-c", IMPORTED], check=True, timeout=120)
+
+
 @pytest.mark.slow
 def test_all_of_it_runs_in_miniature_without_rare_packages(tmp_path: Path) -> None:
-    block = f"import sys; sys.modules.update(dict.fromkeys({RARE!r})); sys.argv = sys.argv[1:]"
-    start = f"{block}; sys.path.insert(0, {str(SCRIPT.parent)!r}); import gpu; sys.exit(gpu.main())"
+    start = f"{IMPORTED}; sys.argv = sys.argv[1:]; sys.exit(gpu.main())"
     options = ("--device", "cpu", "--small", "--minutes", "20", "--out", str(tmp_path))
     done = subprocess.run(
         [sys.executable, "-c", start, str(SCRIPT), *options], capture_output=True, text=True, timeout=1500

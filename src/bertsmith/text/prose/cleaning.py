@@ -8,8 +8,6 @@ import html
 import re
 import unicodedata
 
-import ftfy
-
 # Tags that stray into extracted text. Others stay: "a < b and c > d" and List<int> are text.
 _TAG = re.compile(
     r"</?(?:br|p|div|span|ref|references|nowiki|sup|sub|small|big|center|blockquote|font|tt|code|pre|gallery|"
@@ -53,6 +51,8 @@ def _without_mojibake(line: str) -> str:
     # By line, because ftfy weighs its evidence over all it is given: one bad line must not condemn the rest.
     if not _MOJIBAKE.search(line):
         return line
+    import ftfy  # here, for labelled rows are read where it isn't installed
+
     return ftfy.fix_encoding(line)
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
-from sentencex import segment
-
 from bertsmith.text.prose.cleaning import clean
 from bertsmith.text.prose.paragraphs import each_line, paragraphs
 
@@ -41,6 +39,8 @@ def sentences(document: RawDocument, language: str) -> list[str]:
 
 def split(paragraph: str, language: str) -> list[str]:
     """The sentences of one paragraph, by sentencex's rules for the language, which know its abbreviations."""
+    from sentencex import segment  # here, for labelled rows are read where it isn't installed
+
     # White space goes first: to sentencex two line ends in a row are a break, and every space costs time.
     pieces = segment(language, _single_spaced(paragraph))
     found: list[str] = []
