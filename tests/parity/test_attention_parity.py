@@ -91,7 +91,7 @@ def test_without_gradients_it_is_the_same(
     lengths: list[int], size: int, seed: int, scale: float, at_once: int
 ) -> None:
     """Also where weights that are not divided by their sum leave float32's range, as many do at 30; however
-    many weights are held at a time. A weight is as far off as its score is rounded, by what was summed for it.
+    many weights are held at a time. A weight is as far off as its score, which is rounded by what was summed.
     """
     qkv = scale * random_qkv(lengths, 2, size, seed)
     with torch.no_grad(), patch.object(grouped_attention, "_WEIGHTS", at_once):
