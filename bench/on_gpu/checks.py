@@ -54,7 +54,7 @@ def attention(dtype: torch.dtype, path: str, device: torch.device) -> float:
     batch = PackedBatch.pack(zeros, zeros, np.array(_LENGTHS), device)
     found, expected = _leaf(qkv.to(device)), _leaf(qkv.double())
     if path == "groups":
-        attended = attend_groups(found, batch.lengths, torch.ones_like)
+        attended = attend_groups(found, batch.lengths, make_mask=torch.ones_like)
     else:
         attended = attend(found, batch)
     attended.backward(upstream.to(device))

@@ -6,6 +6,7 @@ import pytest
 from bench_runs import RunScript
 
 import latency
+from harness import precisions
 
 
 @pytest.fixture
@@ -33,17 +34,20 @@ def test_vectors_and_classes_are_timed_and_what_is_missing_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(latency, "_minilm", lambda: str(tiny_model))
-    sides = ("--sides", "embedder", "onnxruntime", "predictor")
+    sides = ("--sides", "embedder", "embedder_bfloat16", "onnxruntime", "predictor")
     run_script(latency, "--quick", "--file", str(texts), "--onnx-python", without_onnx, *sides)
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| a ")]
     rows = {(row[0].removeprefix("| "), row[1]): row[2:] for row in (line.split(" | ") for line in table)}
-    assert set(rows) == {
+    half = ("a vector", "Bertsmith, Embedder, products in bfloat16")
+    assert set(rows) - {half} == {
         ("a vector", "Bertsmith, Embedder"),
         ("a vector", "ONNX Runtime"),
         ("a class", "Bertsmith, Predictor"),
     }
     assert rows["a vector", "ONNX Runtime"][0] == "not installed"
-    p50, p95, times, cosine = rows["a vector", "Bertsmith, Embedder"]
+    assert (half in rows) == ("bfloat16" in precisions())
+    p50, p95, times, in_half, cosine = rows["a vector", "Bertsmith, Embedder"]
     assert 0 < float(p50) <= float(p95)
     assert times.startswith("1.00 ")
+    assert (in_half != "") == (half in rows)
     assert cosine == "1.000000 |"

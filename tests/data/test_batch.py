@@ -102,19 +102,17 @@ def test_runs_are_neighbours_of_equal_length(lengths: list[int]) -> None:
 
 @examples
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), multiple=st.integers(1, 16))
-def test_filler_comes_after_what_is_there(lengths: list[int], multiple: int) -> None:
-    batch = PackedBatch.of(sequences_of(lengths, 0))
-    filled = batch.filled_up(multiple)
-    tokens, missing = sum(lengths), -sum(lengths) % multiple
-    assert filled.lengths == batch.lengths + ((missing,) if missing else ())
+def test_spare_tokens_come_after_what_is_there(lengths: list[int], multiple: int) -> None:
+    batch, filled = (PackedBatch.of(sequences_of(lengths, 0), multiple=each) for each in (1, multiple))
+    tokens, spare = sum(lengths), -sum(lengths) % multiple
+    assert (batch.spare, filled.spare) == (0, spare)
+    assert filled.lengths == batch.lengths
+    assert torch.equal(filled.cumulative_lengths, batch.cumulative_lengths)
     for name in ("token_ids", "segment_ids", "position_ids"):
         whole, part = getattr(filled, name), getattr(batch, name)
-        assert len(whole) == tokens + missing
         assert torch.equal(whole[:tokens], part)
+        assert whole[tokens:].tolist() == [0] * spare
         assert whole.dtype == part.dtype
-    assert filled.position_ids[tokens:].tolist() == [0] * missing
-    assert filled.cumulative_lengths.tolist() == np.cumsum([0, *filled.lengths]).tolist()
-    assert filled.cumulative_lengths.dtype == torch.int32
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from head_parity import (
 from model_parity import assert_same
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.tasks.encoding import lay_out, pack_examples
+from bertsmith.tasks.encoding import Layout, pack_examples
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.pooling import pool_texts
 
@@ -36,7 +36,7 @@ def test_the_same_vectors_and_cosines(family: str, pooling: str, tmp_path: Path)
     encoded = encode_examples(task, [task.example(pair) for pair in pairs], tokenizer).encoded
     packed = PackedBatch.of(pack_examples(encoded, range(len(encoded))))
     with torch.inference_mode():
-        ours = pool_texts(model.encoder(packed), lay_out(encoded), pooling)  # type: ignore[arg-type]
+        ours = pool_texts(model.encoder(packed), Layout(encoded), pooling)  # type: ignore[arg-type]
     theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     assert theirs.max_seq_length == 12
     wanted = theirs.encode([text for pair in pairs for text in pair], convert_to_tensor=True)

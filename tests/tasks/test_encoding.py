@@ -10,7 +10,7 @@ from small_tasks import WORDS
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
-from bertsmith.tasks.encoding import Encoded, Window, join_segments, lay_out, pack_examples, special_tokens
+from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, pack_examples, special_tokens
 from bertsmith.tasks.text_task import pair_windows, single_windows
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -51,7 +51,7 @@ def test_a_pair_is_read_by_a_roberta_with_a_wordpiece_vocabulary() -> None:
 @settings(deadline=None)
 @given(encodings())
 def test_rows_of_the_packed_batch_are_the_windows_own(encoded: list[Encoded]) -> None:
-    packed, layout = pack_examples(encoded, range(len(encoded))), lay_out(encoded)
+    packed, layout = pack_examples(encoded, range(len(encoded))), Layout(encoded)
     texts = [(e, text) for e, one in enumerate(encoded) for text in sorted({w.text for w in one.windows})]
     wanted = [
         (int(each.token_ids[row]), number, texts.index((example, each.text)), example)

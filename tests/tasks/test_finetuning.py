@@ -27,7 +27,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.split import split
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, InputError, ModelError
-from bertsmith.tasks.encoding import lay_out, pack_examples
+from bertsmith.tasks.encoding import Layout, pack_examples
 from bertsmith.tasks.finetuning import Finetuning, steps_of_epoch
 from bertsmith.tasks.forward_passes import batches_by_length
 from bertsmith.tasks.gradient_cache import joined
@@ -113,7 +113,7 @@ def test_outputs_in_training_are_those_of_prediction(
     encoded = objective.train.encoded
     assert any(len(each.windows) > 1 for each in encoded)
     model.train()
-    together = model(PackedBatch.of(pack_examples(encoded, range(len(encoded)))), lay_out(encoded))
+    together = model(PackedBatch.of(pack_examples(encoded, range(len(encoded)))), Layout(encoded))
     alone = outputs_of(model, encoded, batch_tokens=1)
     assert model.training, "outputs_of left the model in another mode"
     each_alone = [torch.from_numpy(each if model.head.per_row else each[None, :]) for each in alone]

@@ -10,7 +10,7 @@ from small_tasks import WORDS, make_task, random_model, split_of
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
-from bertsmith.tasks.encoding import Encoded, lay_out, pack_examples
+from bertsmith.tasks.encoding import Encoded, Layout, pack_examples
 from bertsmith.tasks.pooling import pool_texts
 from bertsmith.tasks.similarity import Similarity
 from bertsmith.tasks.task_checkpoint import load_task_model, save_task_model
@@ -53,7 +53,7 @@ def test_pooling_is_over_all_windows_of_a_text(pooling: Any, plain: Any, tokeniz
     encoded = split_of(task, [task.example(pair) for pair in PAIRS], tokenizer).encoded
     with torch.inference_mode():
         states = model.encoder(PackedBatch.of(pack_examples(encoded, range(len(PAIRS)))))
-        found = pool_texts(states, lay_out(encoded), pooling)
+        found = pool_texts(states, Layout(encoded), pooling)
     wanted = torch.stack([plain(windows) for windows in states_of_texts(encoded, states)])
     assert found.shape == (2 * len(PAIRS), 16)
     torch.testing.assert_close(found, wanted)

@@ -57,7 +57,8 @@ class PackedBatch:
     """Sequences on the device where the model runs.
 
     token_ids (N,), segment_ids (N,), position_ids (N,) int64; cumulative_lengths (B + 1,) int32;
-    `lengths` stays on the host so that shapes are known without asking the device.
+    `lengths` stays on the host so that shapes are known without asking the device. Tokens after the last
+    sequence are spare ones, whose states say nothing.
     """
 
     token_ids: Tensor
@@ -72,8 +73,11 @@ class PackedBatch:
         segment_ids: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
         device: torch.device | str = "cpu",
+        multiple: int = 1,
     ) -> "PackedBatch":
-        """Raises ValueError when the lengths don't add up to the tokens, or a sequence is empty."""
+        """Spare tokens make N a multiple. Raises ValueError when the lengths don't add up to the tokens, or a
+        sequence is empty.
+        """
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if len(ends) else 0
         if not (total == len(token_ids) == len(segment_ids)):
@@ -83,37 +87,28 @@ class PackedBatch:
             )
         if (lengths < 1).any():
             raise ValueError("every sequence of a packed batch needs at least one token")
-        positions = np.arange(total) - np.repeat(ends - lengths, lengths)
-        cumulative = np.concatenate([[0], ends]).astype(np.int32)
+        ids = np.zeros((3, total + -total % multiple), np.int64)
+        ids[0, :total] = token_ids
+        ids[1, :total] = segment_ids
+        ids[2, :total] = np.arange(total) - np.repeat(ends - lengths, lengths)
+        cumulative = np.zeros(len(ends) + 1, np.int32)
+        cumulative[1:] = ends
+        token_ids_there, segments_there, positions_there = to_device(ids, device)
+        ends_there = to_device(cumulative, device)
         return PackedBatch(
-            to_device(token_ids, device),
-            to_device(segment_ids, device),
-            to_device(positions, device),
-            to_device(cumulative, device),
-            tuple(lengths.tolist()),
+            token_ids_there, segments_there, positions_there, ends_there, tuple(lengths.tolist())
         )
 
     @staticmethod
-    def of(sequences: Sequences, device: torch.device | str = "cpu") -> "PackedBatch":
+    def of(sequences: Sequences, device: torch.device | str = "cpu", multiple: int = 1) -> "PackedBatch":
         """The same sequences on the device."""
-        return PackedBatch.pack(sequences.token_ids, sequences.segment_ids, sequences.lengths, device)
+        of_tokens = sequences.token_ids, sequences.segment_ids
+        return PackedBatch.pack(*of_tokens, sequences.lengths, device, multiple)
 
-    def filled_up(self, multiple: int) -> "PackedBatch":
-        """As many tokens as a multiple: with a sequence of filler at the end if need be, all in position 0:
-        a model may have fewer positions than that.
-        """
-        missing = -len(self.token_ids) % multiple
-        if not missing:
-            return self
-        filler = self.token_ids.new_zeros(missing)
-        ends = self.cumulative_lengths
-        return PackedBatch(
-            torch.cat([self.token_ids, filler]),
-            torch.cat([self.segment_ids, filler]),
-            torch.cat([self.position_ids, filler]),
-            torch.cat([ends, ends[-1:] + missing]),
-            (*self.lengths, missing),
-        )
+    @cached_property
+    def spare(self) -> int:
+        """Tokens that are no sequence's."""
+        return len(self.token_ids) - sum(self.lengths)
 
     @property
     def first_rows(self) -> Tensor:

@@ -42,13 +42,16 @@ def take(states: Tensor, rows: Tensor | None) -> Tensor:
 
 
 def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v within each sequence. qkv (N, 3, A, D) -> (N, A, D)."""
+    """softmax(q k^T / sqrt(D)) v within each sequence, anything for spare tokens.
+
+    qkv (N, 3, A, D) -> (N, A, D).
+    """
     if takes_flash_attention(qkv.device.type, qkv.dtype, qkv.shape[-1]):
         return _attend_variable_length(qkv, batch)
     if dropout is not None and dropout.training and dropout.probability > 0:
-        return attend_groups(qkv, batch.lengths, dropout.mask)
+        return attend_groups(qkv, batch.lengths, make_mask=dropout.mask)
     if qkv.device.type == "cpu" and (len(batch.lengths) > 1 or len(qkv) >= FEWEST_TOKENS):
-        return attend_groups(qkv, batch.lengths)
+        return attend_groups(qkv, batch.lengths, batch.spare)
     return attend_by_equal_lengths(qkv, batch)
 
 
@@ -73,7 +76,7 @@ def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
     """One call for each run of sequences of equal length: no padding, no mask, products of useful size."""
     heads, size = qkv.shape[2:]
     # split, not slices: its gradient is one concatenation, a slice's is a zero tensor of the whole batch
-    parts = qkv.split([length * count for length, count in batch.runs])
+    *parts, spare = qkv.split([*(length * count for length, count in batch.runs), batch.spare])
     attended = []
     for part, (length, count) in zip(parts, batch.runs, strict=True):
         query, key, value = part.view(count, length, 3, heads, size).permute(
@@ -81,4 +84,4 @@ def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
         )  # each (R, A, L, D)
         mixed = F.scaled_dot_product_attention(query, key, value)
         attended.append(mixed.transpose(1, 2).reshape(count * length, heads, size))
-    return torch.cat(attended)
+    return torch.cat([*attended, spare[:, 0]])

@@ -91,21 +91,23 @@ class Bert(nn.Module):
         """The last layer's hidden states (N, H), or (R, H) where a head reads only the given rows.
 
         The last layer then computes no others: with 15 % of the tokens masked, that saves more than half of
-        it.
+        it. Spare tokens of the batch are left out.
         """
         hidden_states: Tensor = self.embeddings(batch)
         *lower, last = self.layers
         for layer in lower:
             hidden_states = layer(hidden_states, batch)
         states: Tensor = last(hidden_states, batch, rows)
-        return states
+        return _without_spare(states, batch) if rows is None else states
 
     def all_hidden_states(self, batch: PackedBatch) -> list[Tensor]:
-        """The embeddings' output and every layer's: num_hidden_layers + 1 tensors of (N, H)."""
+        """The embeddings' output and every layer's: num_hidden_layers + 1 tensors of (N, H), spare tokens
+        left out.
+        """
         states: list[Tensor] = [self.embeddings(batch)]
         for layer in self.layers:
             states.append(layer(states[-1], batch))
-        return states
+        return [_without_spare(each, batch) for each in states]
 
     def pool(self, first_tokens: Tensor) -> Tensor:
         """tanh(W h + b) of the hidden states of `batch.first_rows`: (B, H) -> (B, H).
@@ -138,6 +140,10 @@ class Activation(nn.Module):
 
     def extra_repr(self) -> str:
         return self.name
+
+
+def _without_spare(states: Tensor, batch: PackedBatch) -> Tensor:
+    return states[: -batch.spare] if batch.spare else states
 
 
 def _gelu_by_blocks(x: Tensor) -> Tensor:

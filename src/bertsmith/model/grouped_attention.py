@@ -25,18 +25,19 @@ from bertsmith.arrays import Bools, Ints
 from bertsmith.data.batch import to_device
 
 _REGISTER = 64  # bytes, of AVX-512
-_WEIGHTS = 1 << 19  # held at a time where no gradient needs them all: 2 MB
+_WEIGHTS = 1 << 18  # held at a time where no gradient needs them all: 1 MB
 _LOWEST, _HIGHEST = 1e-30, 1e30  # of a sum of weights, far from where float32 ends, values times weights too
 
 
 def attend_groups(
-    qkv: Tensor, lengths: tuple[int, ...], make_mask: Callable[[Tensor], Tensor] | None = None
+    qkv: Tensor, lengths: tuple[int, ...], spare: int = 0, make_mask: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) * mask, times v, within each sequence: qkv (N, 3, A, D) -> (N, A, D).
 
     `make_mask` makes a mask like the (S,) tensor it is given: 0 what is dropped, the scale what is kept.
+    Without gradients the last `spare` rows may be of no sequence, and get what some other row has.
     """
-    order = group_order(lengths, qkv.shape[2], qkv.dtype, qkv.device)
+    order = group_order(lengths, spare, qkv.shape[2], qkv.dtype, qkv.device)
     if make_mask is None and not torch.is_grad_enabled():
         found = _without_gradients(qkv, order)
         if found is not None:
@@ -56,6 +57,7 @@ class GroupOrder:
 
     rows: Ints  # (F A,) rows of (N, A) in the order of the groups
     is_real: Bools  # (F A,) what is no filler
+    spare: int  # tokens at the end of the batch, of no sequence
     heads: int  # A
     device: torch.device
     shapes: tuple[tuple[int, int], ...]  # (R A, L) of each group
@@ -81,7 +83,8 @@ class GroupOrder:
     @cached_property
     def attended(self) -> Tensor:
         """(N A,) back."""
-        return to_device(_way_back(self.rows, self.is_real), self.device)
+        way_back = _way_back(self.rows, self.is_real)
+        return to_device(np.concatenate([way_back, np.zeros(self.spare * self.heads, np.int64)]), self.device)
 
     @cached_property
     def filler(self) -> Tensor:
@@ -104,7 +107,9 @@ class GroupOrder:
 
 
 @lru_cache(maxsize=4)  # the layers of a model ask for the same one
-def group_order(lengths: tuple[int, ...], heads: int, dtype: torch.dtype, device: torch.device) -> GroupOrder:
+def group_order(
+    lengths: tuple[int, ...], spare: int, heads: int, dtype: torch.dtype, device: torch.device
+) -> GroupOrder:
     """Of sequences of these lengths, whose values are of this type."""
     of_sequence = np.array(lengths)
     ends, filled = np.cumsum(of_sequence), np.array([filled_length(length, dtype) for length in lengths])
@@ -128,7 +133,8 @@ def group_order(lengths: tuple[int, ...], heads: int, dtype: torch.dtype, device
         fillers.append(to_device((~real).sum(1, dtype=np.float32)[:, None, None], device))
     weights = sum(many * length * length for many, length in shapes)
     rows, reals = np.concatenate(by_head), np.concatenate(is_real)
-    return GroupOrder(rows, reals, heads, device, tuple(shapes), tuple(biases), tuple(fillers), weights)
+    groups = tuple(shapes), tuple(biases), tuple(fillers)
+    return GroupOrder(rows, reals, spare, heads, device, *groups, weights)
 
 
 def filled_length(length: int, dtype: torch.dtype) -> int:

@@ -18,7 +18,7 @@ CPUINFO = Path("/proc/cpuinfo")  # Linux's
 # of training has three times as many as a forward pass.
 _SCRATCH, _CODE = "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 _KEPT_IN_TRAINING = {_SCRATCH: "16", _CODE: "64"}
-_KEPT = {_SCRATCH: "2", _CODE: "24"}
+_KEPT = {_SCRATCH: "4", _CODE: "20"}  # a layer has four products; texts of up to 80 tokens have five lengths
 FEWEST_TOKENS = 256  # below, making code for new shapes takes longer than it saves
 
 
@@ -77,5 +77,10 @@ def onednn_is_faster() -> bool:
 
 def keep_few_shapes() -> None:
     """Unless the environment says how many. It is read at the first product, and then never again."""
-    for name, count in (_KEPT_IN_TRAINING if torch.is_grad_enabled() else _KEPT).items():
+    _keep(in_training=torch.is_grad_enabled())
+
+
+@cache
+def _keep(*, in_training: bool) -> None:
+    for name, count in (_KEPT_IN_TRAINING if in_training else _KEPT).items():
         os.environ.setdefault(name, count)

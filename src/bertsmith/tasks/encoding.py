@@ -5,13 +5,14 @@ N   tokens in the packed batch     W   windows     E   examples     R   rows tha
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bertsmith.arrays import Ints
+from bertsmith.arrays import Bools, Ints
 from bertsmith.data.batch import Sequences, to_device
 from bertsmith.data.windows import windows
 from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
@@ -46,27 +47,78 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the rows that a head reads come from.
+    """Where the rows that a head reads come from, in the batch that `pack_examples` makes of the same ones.
 
-    rows (R,) in the packed batch, None for all of them; window_of_row (R,); example_of_window (W,);
-    text_of_window (W,) counts through the texts of all examples; on the host rows_of_example (E,) and
-    texts_of_example (E,), how many texts each has that are encoded apart.
+    Each is computed when somebody asks for it: a short text is embedded in less than the time of all.
     """
 
-    rows: Tensor | None
-    window_of_row: Tensor
-    example_of_window: Tensor
-    text_of_window: Tensor
-    rows_of_example: tuple[int, ...]
-    texts_of_example: tuple[int, ...]
+    encoded: Sequence[Encoded]
+    device: torch.device | str = "cpu"
 
     @property
     def examples(self) -> int:
-        return len(self.rows_of_example)
+        """E."""
+        return len(self.encoded)
 
     @property
     def windows(self) -> int:
-        return len(self.example_of_window)
+        """W."""
+        return len(self._windows)
+
+    @cached_property
+    def rows(self) -> Tensor | None:
+        """(R,) in the packed batch, None for all of them."""
+        lengths = [len(window.token_ids) for window in self._windows]
+        if sum(self._counts) == sum(lengths):
+            return None
+        starts = np.cumsum(lengths) - lengths
+        rows = np.concatenate([window.rows for window in self._windows]) + np.repeat(starts, self._counts)
+        return to_device(rows, self.device)
+
+    @cached_property
+    def window_of_row(self) -> Tensor:
+        """(R,)."""
+        return to_device(np.repeat(np.arange(self.windows), self._counts), self.device)
+
+    @cached_property
+    def example_of_window(self) -> Tensor:
+        """(W,)."""
+        return to_device(self._numbers, self.device)
+
+    @cached_property
+    def text_of_window(self) -> Tensor:
+        """(W,), counted through the texts of all examples."""
+        return to_device(np.cumsum(self._begins) - 1, self.device)
+
+    @cached_property
+    def rows_of_example(self) -> tuple[int, ...]:
+        """(E,), on the host."""
+        return tuple(sum(len(window.rows) for window in each.windows) for each in self.encoded)
+
+    @cached_property
+    def texts_of_example(self) -> tuple[int, ...]:
+        """(E,), on the host: how many texts each has that are encoded apart."""
+        return tuple(np.bincount(self._numbers[self._begins], minlength=self.examples).tolist())
+
+    @cached_property
+    def _windows(self) -> list[Window]:
+        return [window for each in self.encoded for window in each.windows]
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        return [len(window.rows) for window in self._windows]
+
+    @cached_property
+    def _numbers(self) -> Ints:
+        """(W,) of the windows' examples."""
+        return np.repeat(np.arange(self.examples), [len(each.windows) for each in self.encoded])
+
+    @cached_property
+    def _begins(self) -> Bools:
+        """(W,): whether it is a text's first window."""
+        texts = np.array([window.text for window in self._windows])
+        other_example, other_text = np.diff(self._numbers, prepend=-1), np.diff(texts, prepend=-1)
+        return np.logical_or(other_example, other_text)
 
 
 def pack_examples(encoded: Sequence[Encoded], numbers: Sequence[int]) -> Sequences:
@@ -79,26 +131,6 @@ def pack_examples(encoded: Sequence[Encoded], numbers: Sequence[int]) -> Sequenc
         np.array([len(window.token_ids) for window in sequences], np.int64),
         keys,
         np.array([window.text for window in sequences], np.int64),
-    )
-
-
-def lay_out(encoded: Sequence[Encoded], device: torch.device | str = "cpu") -> Layout:
-    """The layout of the batch that `pack_examples` makes of the same examples."""
-    sequences = [window for each in encoded for window in each.windows]
-    lengths = np.array([len(window.token_ids) for window in sequences])
-    counts = np.array([len(window.rows) for window in sequences])
-    starts = np.cumsum(lengths) - lengths
-    rows = np.concatenate([window.rows for window in sequences]) + np.repeat(starts, counts)
-    numbers = np.repeat(np.arange(len(encoded)), [len(each.windows) for each in encoded])
-    texts = np.array([window.text for window in sequences])
-    begins = (np.diff(numbers, prepend=-1) != 0) | (np.diff(texts, prepend=-1) != 0)
-    return Layout(
-        None if len(rows) == lengths.sum() else to_device(rows, device),
-        to_device(np.repeat(np.arange(len(sequences)), counts), device),
-        to_device(numbers, device),
-        to_device(np.cumsum(begins) - 1, device),
-        tuple(np.bincount(numbers, counts, len(encoded)).astype(int).tolist()),
-        tuple(np.bincount(numbers[begins], minlength=len(encoded)).tolist()),
     )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.model.operations import encoder_operations
-from bertsmith.tasks.encoding import Encoded, lay_out, pack_examples
+from bertsmith.tasks.encoding import Encoded, Layout, pack_examples
 from bertsmith.tasks.gradient_cache import GradientCache
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.tasks.task import Task
@@ -132,7 +132,7 @@ class Finetuning:
         return self.task.metrics(predictions, self.dev.examples)
 
     def _outputs(self, sequences: Sequences) -> Tensor:
-        layout = lay_out(self._examples(sequences), self.device)
+        layout = Layout(self._examples(sequences), self.device)
         outputs: Tensor = self.model(PackedBatch.of(sequences, self.device), layout)
         return outputs
 

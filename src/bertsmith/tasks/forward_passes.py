@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from threading import Barrier
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch, usual_batch_tokens
 from bertsmith.model.products import FEWEST_TOKENS, fast_products
-from bertsmith.tasks.encoding import Encoded, Layout, lay_out, pack_examples
+from bertsmith.tasks.encoding import Encoded, Layout, pack_examples
 
 _BATCH_TOKENS = 1024  # of a core, whose cache should hold them
 _ROWS = 16  # a multiple; else each product of packed weights fills its rows up, by a copy
@@ -88,13 +87,9 @@ def _run(
     compute: Compute, encoded: Sequence[Encoded], device: torch.device, numbers: list[int]
 ) -> _Computing:
     part = [encoded[number] for number in numbers]
-    batch, layout = PackedBatch.of(pack_examples(part, numbers), device), lay_out(part, device)
-    tokens = len(batch.token_ids)
-    with torch.inference_mode(), fast_products(tokens):
-        if device.type == "cpu" and (len(batch.lengths) > 1 or tokens >= FEWEST_TOKENS):
-            batch = batch.filled_up(_ROWS)
-            if layout.rows is None:
-                layout = replace(layout, rows=torch.arange(tokens))
+    multiple = _ROWS if device.type == "cpu" else 1
+    batch, layout = PackedBatch.of(pack_examples(part, numbers), device, multiple), Layout(part, device)
+    with torch.inference_mode(), fast_products(len(batch.token_ids)):
         return _Computing(numbers, layout, compute(batch, layout))
 
 

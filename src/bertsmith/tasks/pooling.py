@@ -15,6 +15,8 @@ Pooling = Literal["mean", "cls", "max"]
 
 def pool_examples(states: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
     """(R, H) -> (E, H), all windows of an example together."""
+    if layout.examples == 1 and pooling == "mean":
+        return states.mean(0, keepdim=True)
     return _pool(states, layout, layout.example_of_window, layout.examples, pooling)
 
 

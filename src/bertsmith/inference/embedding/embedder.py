@@ -4,6 +4,7 @@ E texts, W windows of them, N tokens in the packed batch, H hidden size, D width
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -22,7 +23,7 @@ from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.locate import locate_model
-from bertsmith.model.packed_linear import packed
+from bertsmith.model.packed_layer import PackedLayer, packed
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded, Layout
 from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
@@ -202,9 +203,11 @@ def pooled_in_batches(
     batch_tokens: int | None = None,
 ) -> Iterator[tuple[list[int], Vectors]]:
     """Numbers of sequences of like length, and their vectors (…, H)."""
+    first = encoder.layers[0]
+    own = first.precision if isinstance(first, PackedLayer) else None
 
     def pooled(batch: PackedBatch, layout: Layout) -> Tensor:
-        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+        with nullcontext() if precision in (torch.float32, own) else torch.autocast(device.type, precision):
             states = encoder(batch, layout.rows)
         return pool_examples(states.float(), layout, pooling)
 

@@ -6,7 +6,7 @@ E texts of a chunk, W windows: one a text, or several of a long one.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 
 import numpy as np
@@ -33,7 +33,7 @@ class Chunk:
     text_of_sequence: Ints
     texts: int
 
-    @property
+    @cached_property
     def lengths(self) -> Ints:
         """(W,) tokens of each sequence, special ones included."""
         return np.array([len(each.windows[0].token_ids) for each in self.sequences], np.int64)

@@ -1,6 +1,7 @@
 """Packed weights multiply as plain ones do, activation included, in a pickled copy too."""
 
 import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch.testing import assert_close
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Activation, Bert
 from bertsmith.model.config import make_config
-from bertsmith.model.packed_linear import PackedLinear, can_pack, packed
+from bertsmith.model.packed_layer import PackedLayer, PackedLinear, can_pack, packed
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
 
@@ -42,6 +43,28 @@ def test_an_encoder_gives_the_same(activation: str) -> None:
     batch = PackedBatch.pack(ids, np.zeros_like(ids), np.array([100, 100, 60, 40]))
     expected = encoder(batch)
     assert packed(encoder) is encoder
-    assert sum(isinstance(module, PackedLinear) for module in encoder.modules()) == 8
+    assert sum(isinstance(layer, PackedLayer) for layer in encoder.layers) == 2
     assert_close(encoder(batch), expected, rtol=0, atol=1e-5)
+    some = torch.tensor([299, 5, 100])
+    assert_close(encoder(batch, some), expected[some], rtol=0, atol=1e-5)
     assert_close(pickle.loads(pickle.dumps(encoder))(batch), expected, rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("lengths", [[5], [5, 5, 2], [300], [7, 300, 1]])
+@pytest.mark.parametrize("pack", [packed, lambda encoder: encoder])
+def test_spare_tokens_change_nothing(lengths: list[int], pack: Callable[[Bert], Bert]) -> None:
+    shape = SHAPE | {"max_position_embeddings": 300}
+    encoder = pack(Bert(make_config({"vocab_size": 50, "model_type": "bert", **shape}, "test")).eval())
+    ids = np.random.default_rng(0).integers(1, 50, sum(lengths))
+    batch, filled = (
+        PackedBatch.pack(ids, np.zeros_like(ids), np.array(lengths), multiple=multiple)
+        for multiple in (1, 16)
+    )
+    assert filled.spare > 0
+    rows = torch.tensor([0, len(ids) - 1])
+    assert_close(encoder(filled), encoder(batch), rtol=0, atol=1e-5)
+    assert_close(encoder(filled, rows), encoder(batch, rows), rtol=0, atol=1e-5)
+    states = zip(encoder.all_hidden_states(filled), encoder.all_hidden_states(batch), strict=True)
+    for found, expected in states:
+        assert_close(found, expected, rtol=0, atol=1e-5)

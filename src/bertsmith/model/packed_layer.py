@@ -1,0 +1,115 @@
+"""Layers as inference on a processor wants them: their weights lie as oneDNN's products read them.
+
+Else every product brings them into that order first, which for a short text takes as long as multiplying. An
+activation that follows is computed while its values are still in the cache. And a layer is one module: the
+calls of a dozen take a sixth of a short text's time.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.model.attention import attend, take
+from bertsmith.model.bert import Bert, Layer
+from bertsmith.model.products import keep_few_shapes
+
+ROWS = 8  # products of a multiple of so many rows share their shapes, and so oneDNN's code for them
+# Names of activations as oneDNN has them, with the algorithm.
+_AFTER = {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_new": ("gelu", "tanh")}
+
+
+class PackedLayer(nn.Module):
+    """A layer that gives the same, and is neither trained nor moved.
+
+    Products are in `precision`, with sums in float32.
+    """
+
+    def __init__(self, layer: Layer, precision: torch.dtype) -> None:
+        super().__init__()
+        attention, feed_forward, self.precision = layer.attention, layer.feed_forward, precision
+        self.heads = 3, attention.heads, attention.head_size
+        self.qkv = PackedLinear(attention.qkv, None, precision)
+        self.output = PackedLinear(attention.output, None, precision)
+        self.attention_norm = _norm(layer.attention_norm)
+        self.up = PackedLinear(feed_forward.up, feed_forward.activation.name, precision)
+        self.down = PackedLinear(feed_forward.down, None, precision)
+        self.feed_forward_norm = _norm(layer.feed_forward_norm)
+
+    def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
+        """As `Layer`: (N, H) -> (N, H), or (R, H) for the given rows alone."""
+        qkv = self.qkv(hidden_states).view(-1, *self.heads)
+        mixed = self.output(take(attend(qkv, batch).flatten(1), rows))
+        del qkv  # the largest but one
+        hidden_states = self.attention_norm(take(hidden_states, rows) + mixed)
+        return self.feed_forward_norm(hidden_states + self.down(self.up(hidden_states)))
+
+
+class PackedLinear:
+    """A linear module whose weights can only be multiplied with.
+
+    `activation`, of `Activation`'s names, follows the product. A pickled copy packs its weights anew.
+    """
+
+    def __init__(self, linear: nn.Linear, activation: str | None, precision: torch.dtype) -> None:
+        self.precision = precision
+        self.weight = _pack(linear.weight.detach().to(precision))
+        self.bias = linear.bias.detach().to(precision)
+        name, algorithm = _AFTER[activation]
+        self.after: tuple[str, list[float], str] = name, [], algorithm
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(N, inputs) -> (N, outputs), in the precision."""
+        x = x.to(self.precision)
+        rows = len(x)
+        if missing := -rows % ROWS:
+            x = F.pad(x, (0, 0, 0, missing))
+        multiply = torch.ops.mkldnn._linear_pointwise.default
+        product: Tensor = multiply(x, self.weight, self.bias, *self.after)
+        return product[:rows] if missing else product
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "weight": self.weight.to_dense()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state | {"weight": _pack(state["weight"])})
+
+
+def packed(encoder: Bert, precision: torch.dtype = torch.float32) -> Bert:
+    """The encoder itself, for inference on a processor from now on: its layers' products in `precision`.
+
+    As it is on a GPU, and where oneDNN has no such product: off x86 and ARM, in bfloat16 without AVX-512.
+    """
+    if next(encoder.parameters()).device.type != "cpu" or not can_pack(precision):
+        return encoder
+    with torch.inference_mode():
+        keep_few_shapes()
+    for number, layer in enumerate(encoder.layers):
+        assert isinstance(layer, Layer)
+        encoder.layers[number] = PackedLayer(layer, precision)
+    return encoder
+
+
+def can_pack(precision: torch.dtype) -> bool:
+    """Whether oneDNN multiplies in this precision here."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return precision == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _norm(norm: nn.LayerNorm) -> partial[Tensor]:
+    return partial(
+        F.layer_norm,
+        normalized_shape=list(norm.normalized_shape),
+        weight=norm.weight.detach(),
+        bias=norm.bias.detach(),
+        eps=norm.eps,
+    )
+
+
+def _pack(weight: Tensor) -> Tensor:
+    found: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    return found
