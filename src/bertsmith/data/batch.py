@@ -93,10 +93,9 @@ class PackedBatch:
         ids[2, :total] = np.arange(total) - np.repeat(ends - lengths, lengths)
         cumulative = np.zeros(len(ends) + 1, np.int32)
         cumulative[1:] = ends
-        token_ids_there, segments_there, positions_there = to_device(ids, device)
-        ends_there = to_device(cumulative, device)
+        of_tokens = to_device(ids, device).unbind()
         return PackedBatch(
-            token_ids_there, segments_there, positions_there, ends_there, tuple(lengths.tolist())
+            of_tokens[0], of_tokens[1], of_tokens[2], to_device(cumulative, device), tuple(lengths.tolist())
         )
 
     @staticmethod

@@ -43,7 +43,6 @@ class PackedLayer(nn.Module):
         """As `Layer`: (N, H) -> (N, H), or (R, H) for the given rows alone."""
         qkv = self.qkv(hidden_states).view(-1, *self.heads)
         mixed = self.output(take(attend(qkv, batch).flatten(1), rows))
-        del qkv  # the largest but one
         hidden_states = self.attention_norm(take(hidden_states, rows) + mixed)
         return self.feed_forward_norm(hidden_states + self.down(self.up(hidden_states)))
 
