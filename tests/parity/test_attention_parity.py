@@ -120,15 +120,18 @@ def test_scores_of_any_height_give_the_same_weights(score: float) -> None:
     assert float((found - expected).abs().max()) < 1e-6 * float(expected.abs().max())
 
 
-def test_large_values_times_large_weights_stay_finite() -> None:
-    """The sum of e^84 is a number in float32, ten thousand times it isn't."""
+@pytest.mark.parametrize(("value", "passes"), [(1.0, 1), (1e4, 2)])
+def test_large_values_times_large_weights_stay_finite(value: float, passes: int) -> None:
+    """The sum of e^84 is a number in float32, as first layers have them; ten thousand times it isn't."""
     lengths = [5, 9]
     qkv = random_qkv(lengths, 1, 4, seed=12)
     qkv[:, 0], qkv[:, 1] = 0, 0
     qkv[:, 0, :, 0], qkv[:, 1, :, 0] = 2 * 84.0, 1.0
-    qkv[:, 2] *= 1e4
-    with torch.no_grad():
+    qkv[:, 2] *= value
+    again = grouped_attention._GroupedAttention
+    with torch.no_grad(), patch.object(again, "apply", side_effect=again.apply) as second:
         found = attend(qkv, batch_of(lengths))
+    assert second.call_count == passes - 1
     assert_same(found, plain_attention(qkv, lengths).float(), "attention")
 
 

@@ -26,7 +26,7 @@ from bertsmith.data.batch import to_device
 
 _REGISTER = 64  # bytes, of AVX-512
 _WEIGHTS = 1 << 18  # held at a time where no gradient needs them all: 1 MB
-_LOWEST, _HIGHEST = 1e-30, 1e30  # of a sum of weights, far from where float32 ends, values times weights too
+_LOWEST, _HIGHEST = 1e-30, 1e30  # of a sum of weights: between, float32 holds values times weights too
 
 
 def attend_groups(
@@ -173,10 +173,14 @@ def _without_gradients(qkv: Tensor, order: GroupOrder) -> Tensor | None:
                 s -= filler * weights[..., -1:]
             torch.bmm(weights, v, out=m)
     lowest, highest = sums.aminmax()
-    if not (lowest > _LOWEST and highest < _HIGHEST):
+    if not (lowest > _LOWEST and (highest < _HIGHEST or _finite(sums, mixed))):
         return None
     mixed /= sums
     return mixed.index_select(0, order.attended).view(-1, heads, size)
+
+
+def _finite(*tensors: Tensor) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 def _blocks(group: Sequence[Tensor | None]) -> Iterator[tuple[Any, ...]]:
