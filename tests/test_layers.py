@@ -27,6 +27,7 @@ LAYERS = [
     "cli",
 ]
 LONE_MODULES = {
+    "allocator": "base",
     "arrays": "base",
     "errors": "base",
     "files": "base",

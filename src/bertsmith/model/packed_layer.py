@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bertsmith.allocator import give_back_memory
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.attention import attend, take
 from bertsmith.model.bert import Bert, Layer
@@ -44,7 +45,8 @@ class PackedLayer(nn.Module):
         qkv = self.qkv(hidden_states).view(-1, *self.heads)
         mixed = self.output(take(attend(qkv, batch).flatten(1), rows))
         hidden_states = self.attention_norm(take(hidden_states, rows) + mixed)
-        return self.feed_forward_norm(hidden_states + self.down(self.up(hidden_states)))
+        hidden_states += self.down(self.up(hidden_states))
+        return self.feed_forward_norm(hidden_states)
 
 
 class PackedLinear:
@@ -89,6 +91,8 @@ def packed(encoder: Bert, precision: torch.dtype = torch.float32) -> Bert:
     for number, layer in enumerate(encoder.layers):
         assert isinstance(layer, Layer)
         encoder.layers[number] = PackedLayer(layer, precision)
+    del layer
+    give_back_memory()
     return encoder
 
 

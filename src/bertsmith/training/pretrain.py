@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from torch import Tensor
 
+from bertsmith.allocator import keep_memory
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
@@ -21,7 +22,6 @@ from bertsmith.model.blueprint import blueprint
 from bertsmith.tasks.fill_mask import Candidate, fill_mask, masked_examples
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
 from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
-from bertsmith.training.allocator import keep_memory
 from bertsmith.training.distributed import leave, wait
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.inputs import Inputs, open_inputs
