@@ -52,6 +52,8 @@ def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> T
         return attend_groups(qkv, batch.lengths, make_mask=dropout.mask)
     if qkv.device.type == "cpu" and (len(batch.lengths) > 1 or len(qkv) >= FEWEST_TOKENS):
         return attend_groups(qkv, batch.lengths, batch.spare)
+    if len(batch.lengths) == 1:
+        return attend_alone(qkv, *batch.lengths)
     return attend_by_equal_lengths(qkv, batch)
 
 
@@ -70,6 +72,13 @@ def _attend_variable_length(qkv: Tensor, batch: PackedBatch) -> Tensor:
     attended = varlen_attn(query, key, value, ends, ends, longest, longest)
     assert isinstance(attended, Tensor)  # a tuple only when asked for more
     return attended
+
+
+def attend_alone(qkv: Tensor, length: int) -> Tensor:
+    """One sequence. Spare tokens attend to it too, which costs less than leaving them out."""
+    query, key, value = qkv.permute(1, 2, 0, 3).unsqueeze(1).unbind()  # each (1, A, N, D)
+    mixed = F.scaled_dot_product_attention(query, key[:, :, :length], value[:, :, :length])
+    return mixed[0].transpose(0, 1)
 
 
 def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
