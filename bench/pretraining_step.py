@@ -96,7 +96,7 @@ class _Ours:
     def __init__(self, options: argparse.Namespace) -> None:
         import torch
 
-        from bertsmith.training.allocator import keep_memory
+        from bertsmith.allocator import keep_memory
 
         keep_memory()
         torch.set_num_threads(2)
