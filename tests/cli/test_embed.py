@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from bertsmith.cli.main import main
 from bertsmith.inference.embedding.vector_file import read_vectors
+from bertsmith.training.hardware import Hardware
 
 
 def test_vectors_are_written_and_their_speed_is_printed(
@@ -22,6 +24,32 @@ def test_vectors_are_written_and_their_speed_is_printed(
     assert "4 texts, 18 tokens in" in printed
     assert "tokens/s" in printed
     assert "v.parquet: 4 vectors, 16 dimensions, float32" in printed
+
+
+@pytest.mark.parametrize(
+    ("precision", "words", "is_hinted"),
+    [
+        (torch.bfloat16, [], True),
+        (torch.bfloat16, ["--products", "float32"], False),
+        (torch.float32, [], False),
+    ],
+)
+def test_a_long_job_hears_of_what_is_faster_here(
+    desk: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    precision: torch.dtype,
+    words: list[str],
+    is_hinted: bool,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(Hardware, "precision", precision)
+    command = ["embed", "model", "texts.jsonl", *words]
+    assert main([*command, "--out", "short.parquet"]) == 0
+    assert "--products" not in capsys.readouterr().err
+    monkeypatch.setattr("bertsmith.cli.embed._LONG", 0)
+    assert main([*command, "--out", "long.parquet"]) == 0
+    assert ("--products bfloat16" in capsys.readouterr().err) == is_hinted
 
 
 def test_smaller_vectors_say_what_they_cost(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,15 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 pytest.importorskip("lancedb")
 
 from bertsmith.cli.main import main
 from bertsmith.cli.search import _heading, _passage, _window
+from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.search import Hit
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
@@ -138,6 +141,32 @@ def test_what_is_not_said_of_passages_is_as_usual_or_as_it_was(
     small = ("--passage-tokens", "10", "--passage-overlap", "2")
     assert said in printed(capsys, *to, "--model", str(model), *small)
     assert said in printed(capsys, *to, "--language", "en")
+
+
+def test_products_are_what_is_asked_for(
+    docs: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors = []
+    for products in ("float32", "bfloat16"):
+        to = ("index", "build", str(docs), "--out", str(tmp_path / products), "--products", products)
+        assert "A new index needs a model" in complaint(capsys, *to)
+        assert "2 passages embedded" in printed(capsys, *to, "--model", str(model))
+        assert "0 passages embedded" in printed(capsys, *to)
+        (docs / "new.txt").write_text("Tea is at nine.\n")
+        added = ("index", "add", str(tmp_path / products), str(docs / "new.txt"), "--products", products)
+        assert "1 passage embedded" in printed(capsys, *added)
+        (docs / "new.txt").unlink()
+        vectors.append(vectors_of(tmp_path / products))
+    apart = np.abs(vectors[0] - vectors[1]).max(1)
+    assert len(apart) == 3
+    assert ((apart > 1e-6) & (apart < 0.03)).all()  # float32 alone is off by 1e-7
+
+
+def vectors_of(index: Path) -> npt.NDArray[np.float32]:
+    """In the order of the documents' ids."""
+    batches = Index.open(index)._committed.table.scan(["document_id", "vector"])
+    rows = sorted((row["document_id"], row["vector"]) for batch in batches for row in batch.to_pylist())
+    return np.array([vector for _, vector in rows], np.float32)
 
 
 def test_mistakes_are_one_sentence(

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
 Flag = Annotated[bool, Parameter(negative="")]  # cyclopts would add a --no-json to --json
+Products = Literal["float32", "bfloat16"]
 FileOrDash = Annotated[Path, Parameter(allow_leading_hyphen=True)]  # a lone dash looks like an option
 
 _READING = "How the rows are read"
