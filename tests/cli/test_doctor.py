@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def test_json_holds_what_was_found_and_what_is_decided(
     assert said["used"]["precision"] == str(found.precision).removeprefix("torch.")
     assert said["used"]["network_needed"] is False
     assert [speed["size"] for speed in said["speeds"]] == ["tiny", "mini", "small", "medium", "base", "large"]
-    assert torch.__version__.startswith(said["packages"]["torch"])  # a CUDA build adds "+cu130"
+    assert said["packages"]["torch"] == version("torch")  # torch.__version__ may name the build besides
     assert said["matmul_flops"] > 0
 
 

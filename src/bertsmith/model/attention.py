@@ -77,9 +77,10 @@ def _attend_variable_length(qkv: Tensor, batch: PackedBatch) -> Tensor:
 
 
 def attend_alone(qkv: Tensor, length: int) -> Tensor:
-    """One sequence, in float32 at least: torch's own attention takes twice as long for a short one.
+    """One sequence: qkv (N, 3, A, D) -> (N, A, D), computed in float32 at least.
 
-    Spare tokens attend to it too, which costs less than leaving them out.
+    Torch's own attention takes half as long again for a short one. Spare tokens attend to it too, which costs
+    less than leaving them out.
     """
     exact = torch.promote_types(qkv.dtype, torch.float32)
     query, key, value = qkv.to(exact).permute(1, 2, 0, 3).unbind()  # each (A, N, D)

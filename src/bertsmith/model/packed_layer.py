@@ -91,7 +91,7 @@ def packed(encoder: Bert, precision: torch.dtype = torch.float32) -> Bert:
     for number, layer in enumerate(encoder.layers):
         assert isinstance(layer, Layer)
         encoder.layers[number] = PackedLayer(layer, precision)
-    del layer
+    del layer  # the last one holds its weights
     give_back_memory()
     return encoder
 
