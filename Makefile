@@ -64,17 +64,19 @@ $(BIN)/pip:
 	found. Install one (Debian: apt install python3-venv) or name it: make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
+# What an installation is made of besides the Python files, which it reads where they are.
+INSTALLED := pyproject.toml constraints.txt hatch_build.py src/bertsmith/model/attention_kernel.c
 INSTALL = $(BIN)/pip install --disable-pip-version-check $(PIP_FLAGS) --constraint constraints.txt --editable
 
-$(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/pip
+$(VENV)/.base: $(INSTALLED) | $(BIN)/pip
 	$(INSTALL) .
 	@touch $@
 
 # The larger sets contain the base, so they mark it as installed too.
-$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/pip
+$(VENV)/.dev: $(INSTALLED) | $(BIN)/pip
 	$(INSTALL) ".[dev]"
 	@touch $(VENV)/.base $@
 
-$(VENV)/.bench: pyproject.toml constraints.txt | $(BIN)/pip
+$(VENV)/.bench: $(INSTALLED) | $(BIN)/pip
 	$(INSTALL) ".[bench]"
 	@touch $(VENV)/.base $@

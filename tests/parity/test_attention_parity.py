@@ -1,20 +1,23 @@
 """Every attention backend against the plain definition, a sequence and a head at a time in float64."""
 
 import math
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model_parity import assert_same
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.model import grouped_attention
+from bertsmith.model import attention_kernel
 from bertsmith.model.attention import attend, attend_by_equal_lengths
+from bertsmith.model.attention_kernel import takes_kernel
 from bertsmith.model.dropout import Dropout
 
 # Below half of 1/256 no value is dropped, but the path with dropout is taken.
@@ -79,90 +82,137 @@ def largest_sum(qkv: Tensor, lengths: list[int]) -> float:
     return max(sums) / math.sqrt(qkv.shape[-1])
 
 
-@settings(max_examples=60, deadline=None)
+WAYS = ["torch", "avx2", "avx512"]
+
+
+@pytest.fixture(params=WAYS)
+def without_gradients(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Torch's operations, as where nothing was compiled, and each library that this processor can run."""
+    here = torch.backends.cpu.get_cpu_capability().lower()
+    if request.param == "torch":
+        library = None
+    elif WAYS.index(request.param) > WAYS.index(here if here in WAYS else "torch"):
+        pytest.skip(f"this processor has no {request.param}")
+    elif (library := attention_kernel._library(request.param)) is None:
+        assert not shutil.which("gcc"), "GCC is here, and nothing was compiled: pip install again"
+        pytest.skip("there is no compiler")
+    only = patch.object(attention_kernel, "_library", lambda _: library)
+    with torch.no_grad(), only, patch("torch.get_num_threads", return_value=1):
+        yield
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    lengths=st.lists(st.integers(1, 40), min_size=2, max_size=8),
-    size=st.sampled_from([1, 3, 8, 16]),
+    lengths=st.lists(st.integers(1, 150), min_size=1, max_size=8),
+    heads=st.integers(1, 3),
+    size=st.sampled_from([3, 16, 32, 48, 64]),
     seed=st.integers(0, 2**32),
     scale=st.sampled_from([0.0, 1.0, 3.0, 30.0]),
-    at_once=st.sampled_from([1, 3000, 1 << 19]),
 )
+@pytest.mark.usefixtures("without_gradients")
 def test_without_gradients_it_is_the_same(
-    lengths: list[int], size: int, seed: int, scale: float, at_once: int
+    lengths: list[int], heads: int, size: int, seed: int, scale: float
 ) -> None:
-    """Also where weights that are not divided by their sum leave float32's range, as many do at 30; however
-    many weights are held at a time. A weight is as far off as its score, which is rounded by what was summed.
-    """
-    qkv = scale * random_qkv(lengths, 2, size, seed)
-    with torch.no_grad(), patch.object(grouped_attention, "_WEIGHTS", at_once):
-        found = attend(qkv, batch_of(lengths))
+    """A weight is as far off as its score, which is rounded by what was summed."""
+    qkv = scale * random_qkv(lengths, heads, size, seed)
+    found = attend(qkv, batch_of(lengths))
     expected = plain_attention(qkv, lengths)
-    allowed = 4e-6 + 2**-24 * largest_sum(qkv, lengths)
+    allowed = 4e-6 + 2**-23 * largest_sum(qkv, lengths)
     assert float((found - expected).abs().max()) <= allowed * float(expected.abs().max())
-    with torch.no_grad():
-        exact = attend(qkv.double(), batch_of(lengths))
+    exact = attend(qkv.double(), batch_of(lengths))
     assert float((exact - expected).abs().max()) <= 1e-12 * max(1.0, scale) * float(expected.abs().max())
 
 
-@pytest.mark.parametrize("score", [-95.0, -60.0, 0.0, 80.0, 95.0])
+@pytest.mark.parametrize("score", [-1000.0, -95.0, -60.0, 0.0, 80.0, 95.0, 1000.0])
+@pytest.mark.usefixtures("without_gradients")
 def test_scores_of_any_height_give_the_same_weights(score: float) -> None:
     """One key's score against zeros; e^-95 has few digits left in float32, e^95 none."""
-    lengths = [5, 9]
-    qkv = random_qkv(lengths, 1, 4, seed=9)
+    lengths, size = [5, 9], 16
+    qkv = random_qkv(lengths, 1, size, seed=9)
     qkv[:, 0], qkv[:, 1] = 0, 0
-    qkv[:, 0, :, 0] = 2 * score
+    qkv[:, 0, :, 0] = size**0.5 * score
     qkv[0, 1, :, 0] = qkv[5, 1, :, 0] = 1.0
     qkv[:, 1, :, 1:] = 0
-    qkv[:, 0, :, 1], qkv[:, 1, :, 1] = 2 * min(score, 0), 1.0  # all scores of a row are as low
-    with torch.no_grad():
-        found = attend(qkv, batch_of(lengths))
+    qkv[:, 0, :, 1], qkv[:, 1, :, 1] = size**0.5 * min(score, 0), 1.0  # all scores of a row are as low
+    found = attend(qkv, batch_of(lengths))
     expected = plain_attention(qkv, lengths)
     assert float((found - expected).abs().max()) < 1e-6 * float(expected.abs().max())
 
 
-@pytest.mark.parametrize(("value", "passes"), [(1.0, 1), (1e4, 2)])
-def test_large_values_times_large_weights_stay_finite(value: float, passes: int) -> None:
+@pytest.mark.parametrize("value", [1.0, 1e4, 1e30])
+@pytest.mark.usefixtures("without_gradients")
+def test_large_values_times_large_weights_stay_finite(value: float) -> None:
     """The sum of e^84 is a number in float32, as first layers have them; ten thousand times it isn't."""
     lengths = [5, 9]
-    qkv = random_qkv(lengths, 1, 4, seed=12)
+    qkv = random_qkv(lengths, 1, 16, seed=12).clamp(-3, 3)
     qkv[:, 0], qkv[:, 1] = 0, 0
-    qkv[:, 0, :, 0], qkv[:, 1, :, 0] = 2 * 84.0, 1.0
+    qkv[:, 0, :, 0], qkv[:, 1, :, 0] = 4 * 84.0, 1.0
     qkv[:, 2] *= value
-    again = grouped_attention._GroupedAttention
-    with torch.no_grad(), patch.object(again, "apply", side_effect=again.apply) as second:
-        found = attend(qkv, batch_of(lengths))
-    assert second.call_count == passes - 1
-    assert_same(found, plain_attention(qkv, lengths).float(), "attention")
+    found = attend(qkv, batch_of(lengths)) / value
+    assert_same(found, (plain_attention(qkv, lengths) / value).float(), "attention")
 
 
+@pytest.mark.usefixtures("without_gradients")
 def test_without_gradients_bfloat16_keeps_its_digits() -> None:
     """A row's last token weighs most, as [SEP] often does, and has much filler behind it."""
     lengths = [33, 1, 18, 65]
-    qkv = random_qkv(lengths, heads=2, size=8, seed=8)
+    qkv = random_qkv(lengths, heads=2, size=16, seed=8)
     ends = np.cumsum(lengths) - 1
     qkv[ends, 1] = 3 * qkv[ends, 0]
     qkv = qkv.bfloat16()
-    with torch.no_grad():
-        found = attend(qkv, batch_of(lengths))
+    found = attend(qkv, batch_of(lengths))
     expected = plain_attention(qkv, lengths)
     assert found.dtype == torch.bfloat16
     assert float((found.double() - expected).abs().max()) < 0.02 * float(expected.abs().max())
 
 
+@pytest.mark.usefixtures("without_gradients")
 def test_without_gradients_a_long_sequence_alone_is_the_same() -> None:
-    qkv = random_qkv([300], heads=2, size=8, seed=10)
-    with torch.no_grad():
-        found = attend(qkv, batch_of([300]))
-    assert_same(found, plain_attention(qkv, [300]).float(), "attention")
+    qkv = random_qkv([1300], heads=2, size=16, seed=10)
+    found = attend(qkv, batch_of([1300]))
+    assert_same(found, plain_attention(qkv, [1300]).float(), "attention")
 
 
-def test_without_gradients_what_is_no_number_stays_so() -> None:
-    qkv = random_qkv([4, 7], heads=1, size=4, seed=11)
-    qkv[2] = math.nan
-    with torch.no_grad():
-        found = attend(qkv, batch_of([4, 7]))
-    assert found[:4].isnan().all()
+@pytest.mark.parametrize("part", [0, 1, 2])
+@pytest.mark.usefixtures("without_gradients")
+def test_without_gradients_what_is_no_number_stays_so(part: int) -> None:
+    """In a query it spoils one token, in a key or a value all of its sequence."""
+    qkv = random_qkv([4, 7], heads=1, size=16, seed=11)
+    qkv[2, part] = math.nan
+    found = attend(qkv, batch_of([4, 7]))
+    assert found[2 if part == 0 else slice(4)].isnan().all()
     assert_same(found[4:], plain_attention(qkv[4:], [7]).float(), "attention")
+
+
+@pytest.mark.usefixtures("without_gradients")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_without_gradients_spare_tokens_are_written_and_change_nothing(dtype: torch.dtype) -> None:
+    lengths = [7, 20, 4]
+    qkv = random_qkv([*lengths, 17], heads=2, size=16, seed=13).to(dtype)
+    qkv[sum(lengths) :] = math.inf
+    tokens = np.zeros(sum(lengths), np.int64)
+    batch = PackedBatch.pack(tokens, tokens, np.array(lengths), multiple=48)
+    found = attend(qkv, batch)
+    assert torch.equal(found[:31], attend(qkv[:31].clone(), batch_of(lengths)))
+    assert found.shape == (48, 2, 16)
+
+
+def test_the_kernel_is_taken_without_gradients_on_one_core_or_for_little() -> None:
+    def takes(tokens: int, threads: int = 1, **how: Any) -> bool:
+        qkv = torch.zeros(tokens, 3, 1, 16, **how)
+        with patch("torch.get_num_threads", return_value=threads):
+            return takes_kernel(qkv, (tokens,))
+
+    with patch.object(attention_kernel, "_library", return_value=len):
+        assert takes(2000)
+        assert takes(100, threads=2)
+        assert takes(9, dtype=torch.bfloat16)
+        assert not takes(2000, threads=2)
+        assert not takes(9, requires_grad=True)
+        assert not takes(9, dtype=torch.float64)
+        assert not takes(9, device="meta")
+    with patch.object(attention_kernel, "_library", return_value=None):
+        assert not takes(9)
 
 
 def test_the_gradient_written_out_is_that_of_finite_differences() -> None:

@@ -4,13 +4,12 @@ N tokens in the packed batch, A heads, D head size, L length of a sequence, R se
 length.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch
+from bertsmith.model.attention_kernel import attend_on_one_core, takes_kernel
 from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import Dropout
 from bertsmith.model.grouped_attention import attend_groups
@@ -52,10 +51,10 @@ def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> T
         return _attend_variable_length(qkv, batch)
     if dropout is not None and dropout.training and dropout.probability > 0:
         return attend_groups(qkv, batch.lengths, make_mask=dropout.mask)
+    if takes_kernel(qkv, batch.lengths):
+        return attend_on_one_core(qkv, batch.lengths)
     if qkv.device.type == "cpu" and (len(batch.lengths) > 1 or len(qkv) >= FEWEST_TOKENS):
         return attend_groups(qkv, batch.lengths, batch.spare)
-    if len(batch.lengths) == 1:
-        return attend_alone(qkv, *batch.lengths)
     return attend_by_equal_lengths(qkv, batch)
 
 
@@ -74,20 +73,6 @@ def _attend_variable_length(qkv: Tensor, batch: PackedBatch) -> Tensor:
     attended = varlen_attn(query, key, value, ends, ends, longest, longest)
     assert isinstance(attended, Tensor)  # a tuple only when asked for more
     return attended
-
-
-def attend_alone(qkv: Tensor, length: int) -> Tensor:
-    """One sequence: qkv (N, 3, A, D) -> (N, A, D), computed in float32 at least.
-
-    Torch's own attention takes half as long again for a short one. Spare tokens attend to it too, which costs
-    less than leaving them out.
-    """
-    exact = torch.promote_types(qkv.dtype, torch.float32)
-    query, key, value = qkv.to(exact).permute(1, 2, 0, 3).unbind()  # each (A, N, D)
-    anything, scale = query.new_empty(1), 1 / math.sqrt(qkv.shape[-1])
-    scores = torch.baddbmm(anything, query, key[:, :length].mT, beta=0, alpha=scale)  # (A, N, length)
-    mixed = torch.bmm(torch.softmax(scores, -1), value[:, :length])
-    return mixed.transpose(0, 1).to(qkv.dtype)
 
 
 def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:

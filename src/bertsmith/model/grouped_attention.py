@@ -11,7 +11,7 @@ R L; S = sum of R A L L, the attention weights of all groups.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -25,8 +25,6 @@ from bertsmith.arrays import Bools, Ints
 from bertsmith.data.batch import to_device
 
 _REGISTER = 64  # bytes, of AVX-512
-_WEIGHTS = 1 << 18  # held at a time where no gradient needs them all: 1 MB
-_LOWEST, _HIGHEST = 1e-30, 1e30  # of a sum of weights: between, float32 holds values times weights too
 
 
 def attend_groups(
@@ -38,10 +36,6 @@ def attend_groups(
     Without gradients the last `spare` rows may be of no sequence, and get what some other row has.
     """
     order = group_order(lengths, spare, qkv.shape[2], qkv.dtype, qkv.device)
-    if make_mask is None and not torch.is_grad_enabled():
-        found = _without_gradients(qkv, order)
-        if found is not None:
-            return found
     mask = None if make_mask is None else make_mask(qkv.new_empty(order.weights))
     attended: Tensor = _GroupedAttention.apply(qkv, order, mask)  # type: ignore[no-untyped-call]
     return attended
@@ -62,7 +56,6 @@ class GroupOrder:
     device: torch.device
     shapes: tuple[tuple[int, int], ...]  # (R A, L) of each group
     biases: tuple[Tensor | None, ...]  # of each group, (R A, 1, L): -inf for keys that are filler
-    fillers: tuple[Tensor | None, ...]  # (R A, 1, 1): how many
     weights: int  # S
 
     @cached_property
@@ -115,7 +108,7 @@ def group_order(
     ends, filled = np.cumsum(of_sequence), np.array([filled_length(length, dtype) for length in lengths])
     heads_apart, by_head = np.arange(heads)[:, None], list[Ints]()
     is_real, shapes = list[Bools](), list[tuple[int, int]]()
-    biases, fillers = list[Tensor | None](), list[Tensor | None]()
+    biases = list[Tensor | None]()
     for length in np.unique(filled).tolist():
         (sequences,) = np.nonzero(filled == length)
         places, own = np.arange(length), of_sequence[sequences, None]
@@ -126,15 +119,12 @@ def group_order(
         shapes.append((len(sequences) * heads, length))
         if real.all():
             biases.append(None)
-            fillers.append(None)
             continue
         bias = np.where(real, np.float32(0), np.float32(-np.inf))[:, None]
         biases.append(to_device(bias, device).to(dtype))
-        fillers.append(to_device((~real).sum(1, dtype=np.float32)[:, None, None], device))
     weights = sum(many * length * length for many, length in shapes)
     rows, reals = np.concatenate(by_head), np.concatenate(is_real)
-    groups = tuple(shapes), tuple(biases), tuple(fillers)
-    return GroupOrder(rows, reals, spare, heads, device, *groups, weights)
+    return GroupOrder(rows, reals, spare, heads, device, tuple(shapes), tuple(biases), weights)
 
 
 def filled_length(length: int, dtype: torch.dtype) -> int:
@@ -148,55 +138,6 @@ def _way_back(rows: Ints, is_real: Bools) -> Ints:
     back = np.empty_like(places)
     back[rows[places]] = places
     return back
-
-
-def _without_gradients(qkv: Tensor, order: GroupOrder) -> Tensor | None:
-    """As the forward pass below, in two thirds of its time: the sums of a softmax divide what was mixed
-    instead of the weights, of which there are more; and a row's largest score, which cancels out, isn't
-    searched and subtracted. None if a row is out of float32's range without that.
-    """
-    heads, size = qkv.shape[2:]
-    by_groups = qkv.reshape(-1, size).index_select(0, order.gather)
-    query, key, value = by_groups.chunk(3)
-    value.index_fill_(0, order.filler, 0)
-    mixed = by_groups.new_empty(len(order.rows), size)
-    exact = torch.promote_types(mixed.dtype, torch.float32)
-    sums = mixed.new_empty(len(order.rows), 1, dtype=exact)
-    vectors = map(order.vectors, (query, key, value, mixed, sums))
-    anything, scale = mixed.new_empty(1), math.log2(math.e) / math.sqrt(size)
-    for group in zip(*vectors, order.fillers, strict=True):
-        for q, k, v, m, s, filler in _blocks(group):
-            weights = torch.baddbmm(anything, q, k.mT, beta=0, alpha=scale)  # (…, L, L)
-            torch.exp2(weights, out=weights)
-            torch.sum(weights, -1, keepdim=True, dtype=exact, out=s)
-            if filler is not None:  # each weighs as much as the last token
-                s -= filler * weights[..., -1:]
-            torch.bmm(weights, v, out=m)
-    lowest, highest = sums.aminmax()
-    if not (lowest > _LOWEST and (highest < _HIGHEST or _finite(sums, mixed))):
-        return None
-    mixed /= sums
-    return mixed.index_select(0, order.attended).view(-1, heads, size)
-
-
-def _finite(*tensors: Tensor) -> bool:
-    return all(bool(tensor.isfinite().all()) for tensor in tensors)
-
-
-def _blocks(group: Sequence[Tensor | None]) -> Iterator[tuple[Any, ...]]:
-    """The same tensors (R A, …) in equal parts, of which none makes more than `_WEIGHTS` weights if more than
-    one matrix.
-    """
-    many, length = group[0].shape[:2]  # type: ignore[union-attr]
-    step = _part(many, _WEIGHTS // length**2)
-    parts = [[None] * (many // step) if tensor is None else tensor.split(step) for tensor in group]
-    return zip(*parts, strict=True)
-
-
-@lru_cache(maxsize=256)
-def _part(whole: int, most: int) -> int:
-    """The largest divisor up to `most`, at least 1."""
-    return next((size for size in range(min(whole, most), 0, -1) if whole % size == 0), 1)
 
 
 class _GroupedAttention(torch.autograd.Function):

@@ -1,0 +1,67 @@
+"""Attention without gradients on one core of a processor, in C: attention_kernel.c says how and why.
+
+Compiled at installation where there is GCC, for x86-64 under Linux; elsewhere torch's operations do it.
+N tokens in the packed batch, B sequences, L length of one, A heads, D head size.
+"""
+
+import ctypes
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_SIZES = 16  # D is a multiple
+# Up to so many multiplications, 0.1 ms, the other cores would be told later than it is done.
+_FEW = 1 << 24
+
+
+def has_kernel() -> bool:
+    """Whether it is compiled, and for this processor."""
+    return _library(torch.backends.cpu.get_cpu_capability()) is not None
+
+
+def takes_kernel(qkv: Tensor, lengths: tuple[int, ...]) -> bool:
+    """Without gradients; on one core, or where several would wait for each other."""
+    heads, size = qkv.shape[2:]
+    return (
+        qkv.device.type == "cpu"
+        and qkv.dtype in (torch.float32, torch.bfloat16)
+        and not qkv.requires_grad
+        and size % _SIZES == 0
+        and has_kernel()
+        and (torch.get_num_threads() == 1 or 2 * heads * size * sum(n * n for n in lengths) <= _FEW)
+    )
+
+
+def attend_on_one_core(qkv: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """softmax(q k^T / sqrt(D)) v within each sequence, zeros for spare tokens: qkv (N, 3, A, D) -> (N, A, D).
+
+    Computed in float32. A sequence's values don't depend on the other sequences, to the bit.
+    """
+    tokens, _, heads, size = qkv.shape
+    attend = _library(torch.backends.cpu.get_cpu_capability())
+    qkv, attended = qkv.contiguous(), qkv.new_empty(tokens, heads, size)
+    attended[sum(lengths) :] = 0
+    given = qkv.data_ptr(), _as_c(lengths), len(lengths), heads, size, qkv.dtype == torch.bfloat16
+    if attend(*given, attended.data_ptr()):
+        raise MemoryError(f"no memory for attention within {max(lengths)} tokens")
+    return attended
+
+
+@cache
+def _library(capability: str) -> Any:
+    """The function for what torch uses of the processor; None where there is none."""
+    path = Path(__file__).with_suffix(f".{capability.lower()}.so")
+    if not path.exists():
+        return None
+    attend = ctypes.CDLL(str(path)).attend
+    pointer, whole = ctypes.c_void_p, ctypes.c_int64
+    attend.argtypes = [pointer, ctypes.POINTER(whole), whole, whole, whole, ctypes.c_int, pointer]
+    return attend
+
+
+@lru_cache(maxsize=4)  # the layers of a model ask for the same ones
+def _as_c(lengths: tuple[int, ...]) -> Any:
+    return (ctypes.c_int64 * len(lengths))(*lengths)
