@@ -3,6 +3,7 @@
 import json
 import pickle
 import shutil
+import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -201,14 +202,13 @@ def test_memory_does_not_grow_with_the_number_of_texts(tiny_bert: Path) -> None:
     def peak(texts: int) -> int:
         tracemalloc.start()
         for _ in embedder.embed_batches((LONG for _ in range(texts)), size=100):
-            pass
+            time.sleep(0.03)  # the tokenising thread gets as far ahead as it may
         _, highest = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return highest
 
     peak(100)  # what is made once
-    few = max(peak(400) for _ in range(4))  # how far the tokenising thread is ahead differs
-    assert (many := peak(1600)) < 1.2 * few
+    assert (many := peak(1600)) < 1.2 * peak(400)
     # Three chunks of 100 texts: 64 ids of 8 bytes and half a kilobyte around them; the texts of one, 600
     # bytes each; and what tokenising makes on its way.
     assert many < 2e6
@@ -286,8 +286,8 @@ def test_windows_are_pooled_together(tiny_bert: Path, tmp_path: Path, pooling: s
     [
         ((9, 0), "cuda", 32_768, torch.bfloat16),
         ((7, 5), "cuda:1", 32_768, torch.float32),
-        ((9, 0), "cpu", 480, torch.float32),
-        (None, "cpu", 480, torch.float32),
+        ((9, 0), "cpu", 640, torch.float32),
+        (None, "cpu", 640, torch.float32),
     ],
 )
 def test_a_gpu_is_given_large_batches_and_the_products_it_is_made_for(

@@ -18,7 +18,7 @@ CPUINFO = Path("/proc/cpuinfo")  # Linux's
 # of training has three times as many as a forward pass.
 _SCRATCH, _CODE = "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 _KEPT_IN_TRAINING = {_SCRATCH: "16", _CODE: "64"}
-_KEPT = {_SCRATCH: "4", _CODE: "20"}  # a layer has four products; texts of up to 80 tokens have five lengths
+_KEPT = {_SCRATCH: "4", _CODE: "32"}  # a layer has four products; texts of up to 64 tokens have eight lengths
 FEWEST_TOKENS = 256  # below, making code for new shapes takes longer than it saves
 
 

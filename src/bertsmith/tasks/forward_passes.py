@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch, usual_batch_tokens
+from bertsmith.model.packed_layer import ROWS
 from bertsmith.model.products import FEWEST_TOKENS, fast_products
 from bertsmith.tasks.encoding import Encoded, Layout, pack_examples
 
 _BATCH_TOKENS = 1024  # of a core, whose cache should hold them
-_ROWS = 16  # a multiple; else each product of packed weights fills its rows up, by a copy
 
 Compute = Callable[[PackedBatch, Layout], Tensor]
 
@@ -87,7 +87,7 @@ def _run(
     compute: Compute, encoded: Sequence[Encoded], device: torch.device, numbers: list[int]
 ) -> _Computing:
     part = [encoded[number] for number in numbers]
-    multiple = _ROWS if device.type == "cpu" else 1
+    multiple = ROWS if device.type == "cpu" else 1  # else each packed product fills its rows up, by a copy
     batch, layout = PackedBatch.of(pack_examples(part, numbers), device, multiple), Layout(part, device)
     with torch.inference_mode(), fast_products(len(batch.token_ids)):
         return _Computing(numbers, layout, compute(batch, layout))

@@ -37,7 +37,7 @@ LongTexts = Literal["truncate", "windows"]
 
 CHUNK = 4096  # texts: enough to find many of one length, few enough to hold
 _STRIDE = 32  # tokens that neighbouring windows share
-_BATCH_TOKENS = 480  # of a core: packed weights lose little by few, and memory stays low
+_BATCH_TOKENS = 640  # of a core: 1,024 are one per cent faster and hold 30 MB more
 _USUAL_LENGTH = 512  # where neither caller nor folder says another
 
 
@@ -60,7 +60,7 @@ class Embedder:
     each query or document; None means what the folder says. max_length counts tokens with special ones;
     longer texts are cut, or read as windows whose hidden states are pooled together. `dimensions` keeps the
     first D of H, for models trained for that (Matryoshka). Batches are texts of like length with at most
-    `batch_tokens` tokens, nothing padded: 480 by default, on a processor one for each core at a time; 32,768
+    `batch_tokens` tokens, nothing padded: 640 by default, on a processor one for each core at a time; 32,768
     on a GPU. With batch_tokens=1 each text is computed alone, and its vector the same to the bit whatever the
     other texts are. Products are in `precision`: float32 by default, bfloat16 on a GPU that has it. Vectors
     are float32.
