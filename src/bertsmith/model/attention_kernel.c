@@ -1,8 +1,9 @@
 /* softmax(q k^T / sqrt(D)) v within each sequence of a packed batch, on one core, in float32.
  *
- * Torch's operations bring rows of D values into the order of heads and back, fill sequences up to registers, and
- * write every score to memory three times. Here six queries at a time meet all keys of their sequence, and their
- * scores never leave the nearest cache. GCC's vectors of one register make it the same code for AVX2 and AVX-512.
+ * Torch's operations bring rows of D values into the order of heads and back, fill sequences up to registers,
+ * and carry every score through memory three times. Here six queries at a time meet all keys of their
+ * sequence, and their scores stay in the nearest cache. GCC's vectors of one register make it the same code
+ * for AVX2 and AVX-512.
  *
  * N tokens, B sequences, L tokens of one, A heads, D head size.
  */
@@ -10,11 +11,12 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+/* WIDE: values of a register. BLOCKS: registers of keys at a time; 24 of AVX-512's 32 then hold scores. */
 #ifdef __AVX512F__
-enum { WIDE = 16, PANEL = 4 }; /* values of a register; registers of keys at a time, of 32 */
+enum { WIDE = 16, BLOCKS = 4 };
 #define LANES {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 #else
-enum { WIDE = 8, PANEL = 2 }; /* of 16 */
+enum { WIDE = 8, BLOCKS = 2 };
 #define LANES {0, 1, 2, 3, 4, 5, 6, 7}
 #endif
 enum { ROWS = 6, COLUMNS = 2 }; /* queries at a time; registers of values at a time */
@@ -26,28 +28,40 @@ typedef uint16_t Halves __attribute__((vector_size(2 * WIDE), aligned(2)));
 
 static const Ints LANE = LANES;
 
+/* One head of one sequence, in order and in float32. Filler follows the last key, up to a whole register. */
+typedef struct {
+    int64_t length, filled, size; /* L, L with filler, D */
+    float *queries;               /* (L, D), times what scores are to be times */
+    float *keys;                  /* (filled / WIDE, D, WIDE) */
+    float *values;                /* (L, D) */
+    float *scores;                /* (ROWS, filled) */
+} Head;
+
 INLINE Floats load(const float *from) { return *(const Floats *)from; }
 INLINE void store(float *to, Floats x) { *(Floats *)to = x; }
 INLINE Floats all(float x) { return x - (Floats){0}; }
-INLINE Floats choose(Ints which, Floats a, Floats b) { return (Floats)((which & (Ints)a) | (~which & (Ints)b)); }
+INLINE Floats choose(Ints which, Floats a, Floats b) {
+    return (Floats)((which & (Ints)a) | (~which & (Ints)b));
+}
 INLINE Floats larger(Floats a, Floats b) { return choose(a > b, a, b); }
 
-/* From and to a tensor of float32 or bfloat16. */
+/* From and to a tensor of float32, or of bfloat16 if `half`. */
 INLINE Floats read(const void *from, int64_t at, int half) {
     if (!half) return load((const float *)from + at);
     return (Floats)(__builtin_convertvector(*(const Halves *)((const uint16_t *)from + at), Ints) << 16);
 }
 INLINE void write(void *to, int64_t at, Floats x, int half) {
-    if (!half) { store((float *)to + at, x); return; }
+    if (!half) {
+        store((float *)to + at, x);
+        return;
+    }
     Ints bits = (Ints)x;
     bits += 0x7fff + ((bits >> 16) & 1); /* to the nearest, ties to even */
     *(Halves *)((uint16_t *)to + at) = __builtin_convertvector(bits >> 16, Halves);
 }
 
 /* What lies `distance` lanes away joins each lane, until all lanes have the same. */
-INLINE Floats neighbours(Floats x, int distance) {
-    return __builtin_shuffle(x, LANE ^ distance);
-}
+INLINE Floats neighbours(Floats x, int distance) { return __builtin_shuffle(x, LANE ^ distance); }
 INLINE Floats sum(Floats x) {
     for (int distance = 1; distance < WIDE; distance *= 2) x += neighbours(x, distance);
     return x;
@@ -57,7 +71,7 @@ INLINE Floats highest(Floats x) {
     return x;
 }
 
-/* Of values up to 0; 2^-126 for all below. The polynomial's error is 1e-7 of 2^x between -1/2 and 1/2. */
+/* Of values up to 0; 2^-126 for all below -126. The polynomial is off by 1e-7 of 2^x between -1/2 and 1/2. */
 INLINE Floats power_of_two(Floats x) {
     const Floats rounding = all(12582912.f); /* 1.5 * 2^23: a sum with it has no digits after the point */
     x = choose(x < -126, all(-126), x);
@@ -72,10 +86,10 @@ INLINE Floats power_of_two(Floats x) {
     return y * (Floats)(((Ints)rounded + 127) << 23);
 }
 
-/* Rows become columns: in each step, blocks beside the diagonal change places. */
+/* Rows become columns: at each step, blocks beside the diagonal change places. */
 INLINE void transpose(Floats rows[WIDE]) {
     for (int size = 1; size < WIDE; size *= 2) {
-        Ints odd = (LANE & size) != 0, upper = LANE + (odd & (WIDE - size)), lower = LANE + size + (odd & (WIDE - size));
+        Ints odd = (LANE & size) != 0, upper = LANE + (odd & (WIDE - size)), lower = upper + size;
         for (int i = 0; i < WIDE; i++) {
             if (i & size) continue;
             Floats above = rows[i], below = rows[i + size];
@@ -85,116 +99,127 @@ INLINE void transpose(Floats rows[WIDE]) {
     }
 }
 
-/* Scores of `rows` queries (rows, D) with `panel` blocks of keys, each (D, WIDE). Keys from `real` on are filler. */
-INLINE void score(const float *queries, const float *keys, int64_t size, float *scores, int64_t filled, Floats *top,
-                  int64_t real, const int rows, const int panel) {
-    Floats found[ROWS][PANEL] = {0};
-    for (int64_t d = 0; d < size; d++) {
-        Floats key[PANEL];
-        for (int p = 0; p < panel; p++) key[p] = load(keys + (p * size + d) * WIDE);
+/* Scores of `rows` queries with the keys of `blocks` registers from key `at` on; `top` keeps the highest. */
+INLINE void score(const Head *head, const float *queries, int64_t at, Floats *top, const int rows,
+                  const int blocks) {
+    const float *keys = head->keys + at * head->size;
+    Floats found[ROWS][BLOCKS] = {0};
+    for (int64_t d = 0; d < head->size; d++) {
+        Floats key[BLOCKS];
+        for (int b = 0; b < blocks; b++) key[b] = load(keys + (b * head->size + d) * WIDE);
         for (int r = 0; r < rows; r++) {
-            Floats query = all(queries[r * size + d]);
-            for (int p = 0; p < panel; p++) found[r][p] += query * key[p];
+            Floats query = all(queries[r * head->size + d]);
+            for (int b = 0; b < blocks; b++) found[r][b] += query * key[b];
         }
     }
+    const int real = head->length - at - (blocks - 1) * WIDE; /* keys of the last block */
     for (int r = 0; r < rows; r++)
-        for (int p = 0; p < panel; p++) {
-            Floats x = found[r][p];
-            if (p == panel - 1) x = choose(LANE + (panel - 1) * WIDE < (int32_t)real, x, all(-INFINITY));
-            store(scores + r * filled + p * WIDE, x);
+        for (int b = 0; b < blocks; b++) {
+            Floats x = found[r][b];
+            if (b == blocks - 1) x = choose(LANE < real, x, all(-INFINITY));
+            store(head->scores + r * head->filled + at + b * WIDE, x);
             top[r] = larger(top[r], x);
         }
 }
 
-/* Scores become weights, whose sums are still to divide by. */
+/* A row's scores become weights. Returns what they are to be multiplied with for a sum of 1. */
 INLINE Floats weigh(float *scores, int64_t filled, Floats top) {
-    Floats sums = {0}, highest_score = highest(top);
+    const Floats most = highest(top);
+    Floats sums = {0};
     for (int64_t j = 0; j < filled; j += WIDE) {
-        Floats weights = power_of_two(load(scores + j) - highest_score);
+        Floats weights = power_of_two(load(scores + j) - most);
         store(scores + j, weights);
         sums += weights;
     }
     return 1 / sum(sums);
 }
 
-/* Values (L, D) mixed by the weights of `rows` queries. */
-INLINE void mix(const float *weights, int64_t filled, const float *values, int64_t length, int64_t size,
-                const Floats *shares, void *to, int64_t to_width, int half, const int rows, const int columns) {
+/* Values mixed by the weights of `rows` queries: `columns` registers of each from dimension `at` on. */
+INLINE void mix(const Head *head, int64_t at, const Floats *shares, void *to, int64_t width, int half,
+                const int rows, const int columns) {
     Floats mixed[ROWS][COLUMNS] = {0};
-    for (int64_t j = 0; j < length; j++) {
+    for (int64_t j = 0; j < head->length; j++) {
         Floats value[COLUMNS];
-        for (int c = 0; c < columns; c++) value[c] = load(values + j * size + c * WIDE);
+        for (int c = 0; c < columns; c++) value[c] = load(head->values + j * head->size + at + c * WIDE);
         for (int r = 0; r < rows; r++) {
-            Floats weight = all(weights[r * filled + j]);
+            Floats weight = all(head->scores[r * head->filled + j]);
             for (int c = 0; c < columns; c++) mixed[r][c] += weight * value[c];
         }
     }
     for (int r = 0; r < rows; r++)
-        for (int c = 0; c < columns; c++) write(to, r * to_width + c * WIDE, mixed[r][c] * shares[r], half);
+        for (int c = 0; c < columns; c++)
+            write(to, r * width + at + c * WIDE, mixed[r][c] * shares[r], half);
 }
 
-INLINE void attend_rows(const float *queries, const float *keys, const float *values, float *scores, int64_t length,
-                        int64_t filled, int64_t size, void *to, int64_t to_width, int half, const int rows) {
+/* `rows` queries from `first` on; `to` has the first one's place, the next one's is `width` values later. */
+INLINE void attend_rows(const Head *head, int64_t first, void *to, int64_t width, int half, const int rows) {
+    const float *queries = head->queries + first * head->size;
     Floats top[ROWS];
-    int64_t j = 0, d = 0;
+    int64_t at = 0;
     for (int r = 0; r < rows; r++) top[r] = all(-INFINITY);
-    for (; j + PANEL * WIDE <= filled; j += PANEL * WIDE)
-        score(queries, keys + j * size, size, scores + j, filled, top, length - j, rows, PANEL);
-    for (; j < filled; j += WIDE) score(queries, keys + j * size, size, scores + j, filled, top, length - j, rows, 1);
-    for (int r = 0; r < rows; r++) top[r] = weigh(scores + r * filled, filled, top[r]);
-    for (; d + COLUMNS * WIDE <= size; d += COLUMNS * WIDE)
-        mix(scores, filled, values + d, length, size, top, (char *)to + d * (half ? 2 : 4), to_width, half, rows, COLUMNS);
-    for (; d < size; d += WIDE)
-        mix(scores, filled, values + d, length, size, top, (char *)to + d * (half ? 2 : 4), to_width, half, rows, 1);
+    for (; at + BLOCKS * WIDE <= head->filled; at += BLOCKS * WIDE)
+        score(head, queries, at, top, rows, BLOCKS);
+    for (; at < head->filled; at += WIDE) score(head, queries, at, top, rows, 1);
+    for (int r = 0; r < rows; r++) top[r] = weigh(head->scores + r * head->filled, head->filled, top[r]);
+    for (at = 0; at + COLUMNS * WIDE <= head->size; at += COLUMNS * WIDE)
+        mix(head, at, top, to, width, half, rows, COLUMNS);
+    for (; at < head->size; at += WIDE) mix(head, at, top, to, width, half, rows, 1);
 }
 
-/* One head of one sequence: `from` is its first query, keys and values follow `width` later, the next token 3 width. */
-INLINE void attend_head(const void *from, void *to, int64_t width, int64_t length, int64_t size, float *scratch, int half) {
-    const int64_t filled = (length + WIDE - 1) / WIDE * WIDE, wide = 3 * width;
-    float *queries = scratch, *keys = queries + filled * size, *values = keys + filled * size,
-          *scores = values + filled * size;
-    const Floats scale = all(1.44269504088896f / sqrtf(size)); /* powers are of two: log2(e) */
-    for (int64_t j = 0; j < filled; j += WIDE)
+/* Queries, keys and values of a head out of a packed batch, whose tokens have 3 `width` values each. */
+INLINE void gather(const Head *head, const void *from, int64_t width, int half) {
+    const int64_t size = head->size, token = 3 * width;
+    const Floats scale = all(1.44269504088896f / sqrtf(size)); /* log2(e) too: weights are powers of two */
+    for (int64_t i = 0; i < head->length; i++)
+        for (int64_t d = 0; d < size; d += WIDE) {
+            store(head->queries + i * size + d, read(from, i * token + d, half) * scale);
+            store(head->values + i * size + d, read(from, i * token + 2 * width + d, half));
+        }
+    for (int64_t i = 0; i < head->filled; i += WIDE)
         for (int64_t d = 0; d < size; d += WIDE) {
             Floats tile[WIDE];
-            for (int i = 0; i < WIDE; i++)
-                tile[i] = j + i < length ? read(from, (j + i) * wide + width + d, half) : (Floats){0};
+            for (int r = 0; r < WIDE; r++)
+                tile[r] = i + r < head->length ? read(from, (i + r) * token + width + d, half) : (Floats){0};
             transpose(tile);
-            for (int i = 0; i < WIDE; i++) store(keys + j * size + (d + i) * WIDE, tile[i]);
+            for (int r = 0; r < WIDE; r++) store(head->keys + i * size + (d + r) * WIDE, tile[r]);
         }
-    for (int64_t i = 0; i < length; i++)
-        for (int64_t d = 0; d < size; d += WIDE) {
-            store(queries + i * size + d, read(from, i * wide + d, half) * scale);
-            store(values + i * size + d, read(from, i * wide + 2 * width + d, half));
+}
+
+INLINE int64_t whole_registers(int64_t length) { return (length + WIDE - 1) / WIDE * WIDE; }
+
+INLINE void attend_head(const char *from, char *to, int64_t length, int64_t size, int64_t width,
+                        float *scratch, const int half) {
+    const int64_t filled = whole_registers(length), token = width * (half ? 2 : 4); /* bytes of a result */
+    const Head head = {length, filled, size, scratch, scratch + filled * size, scratch + 2 * filled * size,
+                       scratch + 3 * filled * size};
+    gather(&head, from, width, half);
+    if (length < ROWS)
+        for (int64_t i = 0; i < length; i++) attend_rows(&head, i, to + i * token, width, half, 1);
+    else
+        for (int64_t i = 0; i < length; i += ROWS) {
+            if (i > length - ROWS) i = length - ROWS; /* the last ones, some of them once more */
+            attend_rows(&head, i, to + i * token, width, half, ROWS);
         }
-    const int64_t bytes = half ? 2 : 4;
-    if (length < ROWS) {
-        for (int64_t i = 0; i < length; i++)
-            attend_rows(queries + i * size, keys, values, scores, length, filled, size, (char *)to + i * width * bytes, width,
-                        half, 1);
-        return;
-    }
-    for (int64_t i = 0; i < length; i += ROWS) {
-        if (i > length - ROWS) i = length - ROWS; /* the last ones, some of them again */
-        attend_rows(queries + i * size, keys, values, scores, length, filled, size, (char *)to + i * width * bytes, width, half,
-                    ROWS);
-    }
 }
 
 /* qkv (N, 3, A, D) -> to (N, A, D), of float32 or, if `half`, bfloat16; lengths (B,); D a multiple of 16.
  * Returns 1 where there is no memory, else 0. */
-int attend(const void *qkv, const int64_t *lengths, int64_t sequences, int64_t heads, int64_t size, int half, void *to) {
-    int64_t longest = 0, width = heads * size, first = 0, bytes = half ? 2 : 4;
+int attend(const void *qkv, const int64_t *lengths, int64_t sequences, int64_t heads, int64_t size, int half,
+           void *to) {
+    const int64_t width = heads * size, bytes = half ? 2 : 4;
+    int64_t longest = 1, first = 0;
     for (int64_t b = 0; b < sequences; b++) longest = lengths[b] > longest ? lengths[b] : longest;
-    longest = (longest + WIDE - 1) / WIDE * WIDE;
-    float *scratch = aligned_alloc(64, (longest * (3 * size + ROWS) * 4 + 63) / 64 * 64);
+    const int64_t values = whole_registers(longest) * (3 * size + ROWS); /* a multiple of WIDE */
+    float *scratch = aligned_alloc(4 * WIDE, 4 * values);
     if (!scratch) return 1;
     for (int64_t b = 0; b < sequences; first += lengths[b++])
         for (int64_t a = 0; a < heads; a++) {
             const char *from = (const char *)qkv + (first * 3 * width + a * size) * bytes;
             char *place = (char *)to + (first * width + a * size) * bytes;
-            if (half) attend_head(from, place, width, lengths[b], size, scratch, 1);
-            else attend_head(from, place, width, lengths[b], size, scratch, 0);
+            if (half)
+                attend_head(from, place, lengths[b], size, width, scratch, 1);
+            else
+                attend_head(from, place, lengths[b], size, width, scratch, 0);
         }
     free(scratch);
     return 0;
