@@ -49,14 +49,24 @@ def test_the_page_says_what_will_be_used_and_why(
     assert "Warning: This container shows 2 cores but grants the time of 1." in page
 
 
-@pytest.mark.parametrize(("compiled", "says"), [(True, "compiled"), (False, "torch's; with GCC")])
+@pytest.mark.parametrize(
+    ("compiled", "instructions", "says"),
+    [(True, ("avx2",), "compiled"), (False, ("avx2",), "torch's; installed again"), (False, (), "torch's")],
+)
 def test_it_says_whether_attention_is_compiled(
-    compiled: bool, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    compiled: bool,
+    instructions: tuple[str, ...],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    machine = replace(hardware.Hardware.detect(), instructions=instructions, gpus=())
+    monkeypatch.setattr(hardware.Hardware, "detect", lambda: machine)
     monkeypatch.setattr(diagnosis, "has_kernel", lambda: compiled)
     assert main(["doctor"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("attention")]
     assert line.split(maxsplit=1)[1].startswith(says)
+    assert ("again" in line) == ("again" in says)
 
 
 def test_a_missing_extra_shows_how_to_get_it(

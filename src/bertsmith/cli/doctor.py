@@ -9,8 +9,6 @@ from bertsmith.training import units
 if TYPE_CHECKING:
     from bertsmith.training.diagnosis import Diagnosis
 
-_NOT_COMPILED = "torch's; with GCC on x86-64 Linux, installing again makes vectors and predictions faster"
-
 
 def doctor(*, json: Flag = False) -> None:
     """Show what this machine has, what training will use of it and why, and how fast that will be.
@@ -97,9 +95,17 @@ def _used(diagnosis: "Diagnosis") -> dict[str, str]:
         "device": "the GPU" if hardware.gpus else processor,
         "precision": f"{precision}: {hardware.precision_reason}",
         "matrix product": units.flops(diagnosis.matmul_flops),
-        "attention": "compiled" if diagnosis.compiled_attention else _NOT_COMPILED,
+        **({} if hardware.gpus else {"attention": _attention(diagnosis)}),
         "network": "not needed; only a model given by its hub name is fetched",
     }
+
+
+def _attention(diagnosis: "Diagnosis") -> str:
+    if diagnosis.compiled_attention:
+        return "compiled"
+    if "avx2" not in diagnosis.hardware.instructions:
+        return "torch's"
+    return "torch's; installed again on Linux with GCC 9 or newer, vectors and predictions come faster"
 
 
 def _packages(diagnosis: "Diagnosis") -> dict[str, str]:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SIZES = 16  # D is a multiple
-# Up to so many multiplications, 0.1 ms, the other cores would be told later than it is done.
+_WIDEST = 16  # values of a register: D is a multiple
+# Multiplications that take one core a quarter of a millisecond; several cores aren't faster before that.
 _FEW = 1 << 24
 
 
@@ -23,13 +23,15 @@ def has_kernel() -> bool:
 
 
 def takes_kernel(qkv: Tensor, lengths: tuple[int, ...]) -> bool:
-    """Without gradients; on one core, or where several would wait for each other."""
+    """Values that nobody else follows; on one core, or where several would wait for each other."""
     heads, size = qkv.shape[2:]
     return (
-        qkv.device.type == "cpu"
+        type(qkv) is Tensor
+        and qkv.device.type == "cpu"
         and qkv.dtype in (torch.float32, torch.bfloat16)
         and not qkv.requires_grad
-        and size % _SIZES == 0
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+        and size % _WIDEST == 0
         and has_kernel()
         and (torch.get_num_threads() == 1 or 2 * heads * size * sum(n * n for n in lengths) <= _FEW)
     )
@@ -38,12 +40,15 @@ def takes_kernel(qkv: Tensor, lengths: tuple[int, ...]) -> bool:
 def attend_on_one_core(qkv: Tensor, lengths: tuple[int, ...]) -> Tensor:
     """softmax(q k^T / sqrt(D)) v within each sequence, zeros for spare tokens: qkv (N, 3, A, D) -> (N, A, D).
 
-    Computed in float32. A sequence's values don't depend on the other sequences, to the bit.
+    Computed in float32. A sequence's values don't depend on the other sequences, to the bit. Raises
+    ValueError for lengths that qkv doesn't have.
     """
-    tokens, _, heads, size = qkv.shape
+    (tokens, three, heads, size), real = qkv.shape, sum(lengths)
+    if three != 3 or real > tokens:
+        raise ValueError(f"expected ({real} or more, 3, A, D), found {tuple(qkv.shape)}")
     attend = _library(torch.backends.cpu.get_cpu_capability())
     qkv, attended = qkv.contiguous(), qkv.new_empty(tokens, heads, size)
-    attended[sum(lengths) :] = 0
+    attended[real:] = 0
     given = qkv.data_ptr(), _as_c(lengths), len(lengths), heads, size, qkv.dtype == torch.bfloat16
     if attend(*given, attended.data_ptr()):
         raise MemoryError(f"no memory for attention within {max(lengths)} tokens")
@@ -53,10 +58,10 @@ def attend_on_one_core(qkv: Tensor, lengths: tuple[int, ...]) -> Tensor:
 @cache
 def _library(capability: str) -> Any:
     """The function for what torch uses of the processor; None where there is none."""
-    path = Path(__file__).with_suffix(f".{capability.lower()}.so")
-    if not path.exists():
+    try:
+        attend = ctypes.CDLL(str(Path(__file__).with_suffix(f".{capability.lower()}.so"))).attend
+    except OSError:  # not compiled, or for another C library
         return None
-    attend = ctypes.CDLL(str(path)).attend
     pointer, whole = ctypes.c_void_p, ctypes.c_int64
     attend.argtypes = [pointer, ctypes.POINTER(whole), whole, whole, whole, ctypes.c_int, pointer]
     return attend
