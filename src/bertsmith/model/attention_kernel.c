@@ -7,6 +7,7 @@
  *
  * N tokens, B sequences, L tokens of one, A heads, D head size.
  */
+#include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,9 +15,11 @@
 /* WIDE: values of a register. BLOCKS: registers of keys at a time; 24 of AVX-512's 32 then hold scores. */
 #ifdef __AVX512F__
 enum { WIDE = 16, BLOCKS = 4 };
+#define MAX _mm512_max_ps
 #define LANES {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 #else
 enum { WIDE = 8, BLOCKS = 2 };
+#define MAX _mm256_max_ps
 #define LANES {0, 1, 2, 3, 4, 5, 6, 7}
 #endif
 enum { ROWS = 6, COLUMNS = 2 }; /* queries at a time; registers of values at a time */
@@ -43,7 +46,7 @@ INLINE Floats all(float x) { return x - (Floats){0}; }
 INLINE Floats choose(Ints which, Floats a, Floats b) {
     return (Floats)((which & (Ints)a) | (~which & (Ints)b));
 }
-INLINE Floats larger(Floats a, Floats b) { return choose(a > b, a, b); }
+INLINE Floats larger(Floats a, Floats b) { return MAX(a, b); } /* b where either is no number */
 
 /* From and to a tensor of float32, or of bfloat16 if `half`. */
 INLINE Floats read(const void *from, int64_t at, int half) {
@@ -74,7 +77,7 @@ INLINE Floats highest(Floats x) {
 /* Of values up to 0; 2^-126 for all below -126. The polynomial is off by 1e-7 of 2^x between -1/2 and 1/2. */
 INLINE Floats power_of_two(Floats x) {
     const Floats rounding = all(12582912.f); /* 1.5 * 2^23: a sum with it has no digits after the point */
-    x = choose(x < -126, all(-126), x);
+    x = larger(all(-126), x);
     Floats rounded = x + rounding, rest = x - (rounded - rounding);
     Floats y = all(1.535336188319500e-4f);
     y = y * rest + 1.339887440266574e-3f;
