@@ -65,7 +65,7 @@ $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
 # What an installation is made of besides the Python files, which it reads where they are.
-INSTALLED := pyproject.toml constraints.txt hatch_build.py src/bertsmith/model/attention_kernel.c
+INSTALLED := pyproject.toml constraints.txt hatch_build.py $(wildcard src/bertsmith/model/kernels/*.[ch])
 INSTALL = $(BIN)/pip install --disable-pip-version-check $(PIP_FLAGS) --constraint constraints.txt --editable
 
 $(VENV)/.base: $(INSTALLED) | $(BIN)/pip

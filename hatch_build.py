@@ -1,7 +1,7 @@
 """Compiles what is in C when the package is installed or built, and leaves it out where that can't be done.
 
 For x86-64 under Linux, by GCC 9 or newer, in a few seconds: one library for AVX2 and one for AVX-512, of
-which `bertsmith.model.attention_kernel` opens the one for what the processor has. $CC names another GCC.
+which `bertsmith.model.kernels` opens the one for what the processor has. $CC names another GCC.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("src/bertsmith/model/attention_kernel.c")
+FOLDER = Path("src/bertsmith/model/kernels")
 # What torch asks a processor for before it calls it so, and nothing else: machines may hide the rest.
 FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mtune=haswell"],
@@ -29,21 +29,21 @@ class CustomBuildHook(BuildHookInterface[Any]):
     """Of the wheel, editable or not."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        source = Path(self.root) / SOURCE
-        for library in source.parent.glob(f"{source.stem}.*.so"):
+        folder = Path(self.root) / FOLDER
+        for library in folder.glob("*.so"):
             library.unlink()  # of another version, maybe
         if platform.system() != "Linux" or platform.machine() != "x86_64":
             return
         compiler = shlex.split(os.environ.get("CC") or "gcc")
+        sources = sorted(map(str, folder.glob("*.c")))
         for name, flags in FLAGS.items():
-            library = source.with_suffix(f".{name}.so")
-            command = [*compiler, "-O3", *flags, "-fPIC", "-shared", "-o", str(library), str(source), "-lm"]
+            made = ["-O3", *flags, "-fPIC", "-shared", "-o", str(folder / f"{name}.so"), *sources, "-lm"]
             try:
-                subprocess.run(command, check=True, capture_output=True, text=True)
+                subprocess.run([*compiler, *made], check=True, capture_output=True, text=True)
             except (OSError, subprocess.CalledProcessError) as error:
                 why = getattr(error, "stderr", None) or error
-                self.app.display_warning(f"{SOURCE} is not compiled, attention will be slower: {why}")
+                self.app.display_warning(f"{FOLDER} is not compiled, inference will be slower: {why}")
                 return
-        build_data["artifacts"].append(str(SOURCE.with_suffix(".*.so")))
+        build_data["artifacts"].append(str(FOLDER / "*.so"))
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"

@@ -1,14 +1,21 @@
 """Fixtures that every part of the suite may use."""
 
+import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import hypothesis
 import pytest
 import torch
 
+from bertsmith.model import kernels
+
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+WAYS = ("torch", "avx2", "avx512")
 
 # A machine with other work on it is slow, not wrong.
 hypothesis.settings.register_profile("no deadline", deadline=None)
@@ -35,3 +42,20 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip("needs the real data in ../shared/data, which this machine doesn't have")
     return SHARED_DATA
+
+
+@pytest.fixture(params=WAYS)
+def inference_way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Torch's operations, as where no kernel was compiled, and each library that this processor can run."""
+    way, here = request.param, torch.backends.cpu.get_cpu_capability().lower()
+    library = None
+    if way != "torch":
+        if here not in WAYS or WAYS.index(way) > WAYS.index(here):
+            pytest.skip(f"this processor has no {way}")
+        if (found := kernels.library(way)) is None:
+            assert "CC" in os.environ or not shutil.which("gcc"), "GCC is here: pip install once more"
+            pytest.skip("nothing was compiled")
+        library = Mock(wraps=found)
+    with patch.object(kernels, "library", lambda _: library):
+        yield way
+    assert library is None or library.mock_calls

@@ -51,9 +51,13 @@ def test_the_page_says_what_will_be_used_and_why(
 
 @pytest.mark.parametrize(
     ("compiled", "instructions", "says"),
-    [(True, ("avx2",), "compiled"), (False, ("avx2",), "torch's; installed again"), (False, (), "torch's")],
+    [
+        (True, ("avx2",), "by compiled kernels"),
+        (False, ("avx2",), "by torch; installed again"),
+        (False, (), "by torch"),
+    ],
 )
-def test_it_says_whether_attention_is_compiled(
+def test_it_says_whether_kernels_are_compiled(
     compiled: bool,
     instructions: tuple[str, ...],
     says: str,
@@ -62,9 +66,9 @@ def test_it_says_whether_attention_is_compiled(
 ) -> None:
     machine = replace(hardware.Hardware.detect(), instructions=instructions, gpus=())
     monkeypatch.setattr(hardware.Hardware, "detect", lambda: machine)
-    monkeypatch.setattr(diagnosis, "has_kernel", lambda: compiled)
+    monkeypatch.setattr(diagnosis, "has_kernels", lambda: compiled)
     assert main(["doctor"]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("attention")]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("inference")]
     assert line.split(maxsplit=1)[1].startswith(says)
     assert ("again" in line) == ("again" in says)
 

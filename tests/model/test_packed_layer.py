@@ -1,17 +1,23 @@
-"""Packed weights multiply as plain ones do, activation included, in a pickled copy too."""
+"""Layers for inference compute what plain ones do, by oneDNN and by the kernels, in a copy too."""
 
 import pickle
 from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.model.bert import Activation, Bert
+from bertsmith.model.bert import Activation, Bert, Layer
 from bertsmith.model.config import make_config
+from bertsmith.model.kernel_layer import KernelLayer
 from bertsmith.model.packed_layer import PackedLayer, PackedLinear, can_pack, packed
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
@@ -36,35 +42,139 @@ def test_it_is_the_product_and_the_activation(activation: str | None, rows: int)
 
 @torch.inference_mode()
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
-def test_an_encoder_gives_the_same(activation: str) -> None:
-    config = make_config({"vocab_size": 50, "model_type": "bert", "hidden_act": activation, **SHAPE}, "test")
-    encoder = Bert(config).eval()
-    ids = np.random.default_rng(0).integers(0, 50, 300)
-    batch = PackedBatch.pack(ids, np.zeros_like(ids), np.array([100, 100, 60, 40]))
-    expected = encoder(batch)
+def test_an_encoder_gives_the_same(activation: str, inference_way: str) -> None:
+    encoder = an_encoder(hidden_act=activation)
+    batch = batch_of([100, 100, 60, 40])
+    expected = deepcopy(encoder).double()(batch).float()
     assert packed(encoder) is encoder
-    assert sum(isinstance(layer, PackedLayer) for layer in encoder.layers) == 2
-    assert_close(encoder(batch), expected, rtol=0, atol=1e-5)
+    kind = PackedLayer if inference_way == "torch" else KernelLayer
+    assert [type(layer) for layer in encoder.layers] == [kind, kind]
+    found = encoder(batch)
+    assert_close(found, expected, rtol=0, atol=5e-6)
     some = torch.tensor([299, 5, 100])
-    assert_close(encoder(batch, some), expected[some], rtol=0, atol=1e-5)
-    assert_close(pickle.loads(pickle.dumps(encoder))(batch), expected, rtol=0, atol=1e-5)
+    assert_close(encoder(batch, some), expected[some], rtol=0, atol=5e-6)
+    assert torch.equal(pickle.loads(pickle.dumps(encoder))(batch), found)
+    assert torch.equal(deepcopy(encoder)(batch), found)
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("lengths", [[5], [5, 5, 2], [300], [7, 300, 1]])
 @pytest.mark.parametrize("pack", [packed, lambda encoder: encoder])
-def test_spare_tokens_change_nothing(lengths: list[int], pack: Callable[[Bert], Bert]) -> None:
-    shape = SHAPE | {"max_position_embeddings": 300}
-    encoder = pack(Bert(make_config({"vocab_size": 50, "model_type": "bert", **shape}, "test")).eval())
-    ids = np.random.default_rng(0).integers(1, 50, sum(lengths))
-    batch, filled = (
-        PackedBatch.pack(ids, np.zeros_like(ids), np.array(lengths), multiple=multiple)
-        for multiple in (1, 16)
-    )
+@pytest.mark.parametrize("lengths", [[5], [5, 5, 2], [300], [7, 300, 1]])
+def test_spare_tokens_change_nothing(
+    lengths: list[int], pack: Callable[[Bert], Bert], inference_way: str
+) -> None:
+    encoder = pack(an_encoder())
+    batch, filled = batch_of(lengths), batch_of(lengths, multiple=16)
     assert filled.spare > 0
-    rows = torch.tensor([0, len(ids) - 1])
+    rows = torch.tensor([0, sum(lengths) - 1])
     assert_close(encoder(filled), encoder(batch), rtol=0, atol=1e-5)
     assert_close(encoder(filled, rows), encoder(batch, rows), rtol=0, atol=1e-5)
     states = zip(encoder.all_hidden_states(filled), encoder.all_hidden_states(batch), strict=True)
     for found, expected in states:
         assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@torch.inference_mode()
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    heads=st.integers(1, 5),
+    wide=st.integers(1, 30),
+    lengths=st.lists(st.integers(1, 120), min_size=1, max_size=6),
+    threads=st.integers(2, 5),
+    seed=st.integers(0, 2**16),
+)
+def test_kernels_give_a_sequence_the_same_beside_any_others_on_any_threads(
+    kernels_alone: str, heads: int, wide: int, lengths: list[int], threads: int, seed: int
+) -> None:
+    """Of any widths and rows, whatever the tiles, with more threads than panels too: to the bit."""
+    sizes = {"hidden_size": 16 * heads, "num_attention_heads": heads, "intermediate_size": 16 * wide}
+    encoder = an_encoder(seed=seed, **sizes)
+    expected = deepcopy(encoder).double()(batch_of(lengths)).float()
+    found = packed(encoder)(batch_of(lengths))
+    assert_close(found, expected, rtol=0, atol=5e-6)
+    with patch("torch.get_num_threads", return_value=threads):
+        assert torch.equal(encoder(batch_of(lengths)), found)
+    alone = batch_of(lengths, only=len(lengths) - 1)
+    assert torch.equal(encoder(alone), found[-lengths[-1] :])
+
+
+@torch.inference_mode()
+def test_kernels_sum_as_exactly_as_torch(kernels_alone: str) -> None:
+    """Sums of 1,536 products, whose rounding grows with their number where it isn't bounded."""
+    encoder = an_encoder(hidden_size=384, num_attention_heads=12, intermediate_size=1536)
+    batch = batch_of([90])
+    expected = deepcopy(encoder).double()(batch)
+    of_torch = rms(encoder(batch) - expected)
+    assert rms(packed(encoder)(batch) - expected) < 2 * of_torch
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+def test_kernels_activate_as_torch_does_anywhere(activation: str, kernels_alone: str) -> None:
+    """From far below zero to far above, and where a value is none."""
+    encoder = an_encoder(hidden_act=activation, num_hidden_layers=1)
+    layer = encoder.layers[0]
+    assert isinstance(layer, Layer)
+    up, down = layer.feed_forward.up, layer.feed_forward.down
+    up.weight.zero_()
+    up.bias.copy_(torch.cat([torch.linspace(-12, 12, 90), torch.tensor([-1e4, -1e9, -1e30, 0, 1e-30, 50])]))
+    down.weight.zero_()
+    down.bias.zero_()
+    down.weight[:, :90] = torch.randn(32, 90) * 0.1
+    down.weight[:, 93:95] = 1
+    batch = batch_of([4])
+    expected = deepcopy(encoder).double()(batch).float()
+    assert_close(packed(encoder)(batch), expected, rtol=0, atol=5e-6)
+    states = torch.zeros(4, 32)
+    states[1] = torch.nan
+    assert encoder.layers[0](states, batch_of([1, 1, 2])).isnan().any(1).tolist() == [
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+@torch.inference_mode()
+def test_kernels_refuse_rows_that_the_batch_does_not_have(kernels_alone: str) -> None:
+    encoder = packed(an_encoder())
+    with pytest.raises(ValueError, match=r"expected \(N, 32\) as in the batch, found \(4, 32\)"):
+        encoder.layers[0](torch.zeros(4, 32), batch_of([5]))
+    encoder(batch_of([5]))
+
+
+@pytest.mark.parametrize("sizes", [{"hidden_size": 24}, {"intermediate_size": 40}])
+def test_other_sizes_are_left_to_onednn(sizes: dict[str, int]) -> None:
+    assert not any(isinstance(layer, KernelLayer) for layer in packed(an_encoder(**sizes)).layers)
+
+
+@pytest.fixture
+def kernels_alone(inference_way: str) -> str:
+    """One of the libraries."""
+    if inference_way == "torch":
+        pytest.skip("needs a library")
+    return inference_way
+
+
+def an_encoder(seed: int = 0, **changes: Any) -> Bert:
+    """Two layers, whose biases and norms aren't those that training begins with."""
+    torch.manual_seed(seed)
+    values = {"vocab_size": 50, "model_type": "bert", "max_position_embeddings": 300, **SHAPE, **changes}
+    encoder = Bert(make_config(values, "test")).eval()
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter += torch.randn_like(parameter) * 0.05
+    return encoder
+
+
+def batch_of(lengths: list[int], multiple: int = 1, only: int | None = None) -> PackedBatch:
+    """The same tokens whatever the multiple; `only` one of the sequences."""
+    ids = np.random.default_rng(0).integers(0, 50, sum(lengths))
+    if only is not None:
+        first = sum(lengths[:only])
+        ids, lengths = ids[first : first + lengths[only]], [lengths[only]]
+    return PackedBatch.pack(ids, np.zeros_like(ids), np.array(lengths), multiple=multiple)
+
+
+def rms(error: torch.Tensor) -> float:
+    return float(error.square().mean().sqrt())

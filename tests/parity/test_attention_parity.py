@@ -1,11 +1,9 @@
 """Every attention backend against the plain definition, a sequence and a head at a time in float64."""
 
 import math
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,10 +15,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.model import attention_kernel
+from bertsmith.model import kernels
 from bertsmith.model.attention import attend, attend_by_equal_lengths
-from bertsmith.model.attention_kernel import takes_kernel
 from bertsmith.model.dropout import Dropout
+from bertsmith.model.kernels.attention import attend_on_one_core, takes_kernel
 
 # Below half of 1/256 no value is dropped, but the path with dropout is taken.
 NOTHING_DROPPED = Dropout(0.001).train()
@@ -84,25 +82,11 @@ def largest_sum(qkv: Tensor, lengths: list[int]) -> float:
     return max(sums) / math.sqrt(qkv.shape[-1])
 
 
-WAYS = ["torch", "avx2", "avx512"]
-
-
-@pytest.fixture(params=WAYS)
-def without_gradients(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Torch's operations, as where nothing was compiled, and each library that this processor can run."""
-    way, here = request.param, torch.backends.cpu.get_cpu_capability().lower()
-    library = None
-    if way != "torch":
-        if here not in WAYS or WAYS.index(way) > WAYS.index(here):
-            pytest.skip(f"this processor has no {way}")
-        if (found := attention_kernel._library(way)) is None:
-            assert "CC" in os.environ or not shutil.which("gcc"), "GCC is here: pip install once more"
-            pytest.skip("nothing was compiled")
-        library = Mock(wraps=found)
-    only = patch.object(attention_kernel, "_library", lambda _: library)
-    with torch.no_grad(), only, patch("torch.get_num_threads", return_value=1):
-        yield way
-    assert library is None or library.called
+@pytest.fixture
+def without_gradients(inference_way: str) -> Iterator[str]:
+    """On one core, in each of the ways."""
+    with torch.no_grad(), patch("torch.get_num_threads", return_value=1):
+        yield inference_way
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -227,7 +211,7 @@ def test_the_kernel_is_taken_without_gradients_on_one_core_or_for_little() -> No
         with patch("torch.get_num_threads", return_value=threads):
             return takes_kernel(qkv, (tokens,))
 
-    with patch.object(attention_kernel, "_library", return_value=len):
+    with patch.object(kernels, "library", return_value=len):
         assert takes(2000)
         assert takes(100, threads=2)
         assert takes(9, dtype=torch.bfloat16)
@@ -237,14 +221,14 @@ def test_the_kernel_is_taken_without_gradients_on_one_core_or_for_little() -> No
         assert not takes(9, device="meta")
         with FakeTensorMode():
             assert not takes(9)
-    with patch.object(attention_kernel, "_library", return_value=None):
+    with patch.object(kernels, "library", return_value=None):
         assert not takes(9)
 
 
 @pytest.mark.parametrize(("shape", "length"), [((9, 3, 1, 16), 10), ((9, 2, 1, 16), 9)])
 def test_the_kernel_refuses_what_it_would_read_beyond(shape: tuple[int, ...], length: int) -> None:
     with pytest.raises(ValueError, match="found"):
-        attention_kernel.attend_on_one_core(torch.zeros(shape), (length,))
+        attend_on_one_core(torch.zeros(shape), (length,))
 
 
 def test_the_gradient_written_out_is_that_of_finite_differences() -> None:

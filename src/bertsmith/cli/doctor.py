@@ -95,17 +95,17 @@ def _used(diagnosis: "Diagnosis") -> dict[str, str]:
         "device": "the GPU" if hardware.gpus else processor,
         "precision": f"{precision}: {hardware.precision_reason}",
         "matrix product": units.flops(diagnosis.matmul_flops),
-        **({} if hardware.gpus else {"attention": _attention(diagnosis)}),
+        **({} if hardware.gpus else {"inference": _inference(diagnosis)}),
         "network": "not needed; only a model given by its hub name is fetched",
     }
 
 
-def _attention(diagnosis: "Diagnosis") -> str:
-    if diagnosis.compiled_attention:
-        return "compiled"
+def _inference(diagnosis: "Diagnosis") -> str:
+    if diagnosis.kernels:
+        return "by compiled kernels"
     if "avx2" not in diagnosis.hardware.instructions:
-        return "torch's"
-    return "torch's; installed again on Linux with GCC 9 or newer, vectors and predictions come faster"
+        return "by torch"
+    return "by torch; installed again on Linux with GCC 9 or newer, vectors and predictions come faster"
 
 
 def _packages(diagnosis: "Diagnosis") -> dict[str, str]:

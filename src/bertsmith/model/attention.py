@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.model.attention_kernel import attend_on_one_core, takes_kernel
 from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import Dropout
 from bertsmith.model.grouped_attention import attend_groups
+from bertsmith.model.kernels.attention import attend_on_one_core, takes_kernel
 from bertsmith.model.products import FEWEST_TOKENS
 
 

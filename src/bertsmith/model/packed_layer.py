@@ -1,4 +1,5 @@
-"""Layers as inference on a processor wants them: their weights lie as oneDNN's products read them.
+"""Layers as inference on a processor wants them, where there is no kernel: their weights lie as oneDNN's
+products read them.
 
 Else every product brings them into that order first, which for a short text takes as long as multiplying. An
 activation that follows is computed while its values are still in the cache. And a layer is one module: the
@@ -16,6 +17,7 @@ from bertsmith.allocator import give_back_memory
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.attention import attend, take
 from bertsmith.model.bert import Bert, Layer
+from bertsmith.model.kernel_layer import KernelLayer, takes_layer_kernel
 from bertsmith.model.products import keep_few_shapes
 
 ROWS = 8  # products of a multiple of so many rows share their shapes, and so oneDNN's code for them
@@ -82,15 +84,17 @@ class PackedLinear:
 def packed(encoder: Bert, precision: torch.dtype = torch.float32) -> Bert:
     """The encoder itself, for inference on a processor from now on: its layers' products in `precision`.
 
-    As it is on a GPU, and where oneDNN has no such product: off x86 and ARM, in bfloat16 without AVX-512.
+    By the kernels where they have such a layer, else by oneDNN. As it is on a GPU, when it is packed already,
+    and where oneDNN has no such product: off x86 and ARM, in bfloat16 without AVX-512.
     """
     if next(encoder.parameters()).device.type != "cpu" or not can_pack(precision):
         return encoder
     with torch.inference_mode():
         keep_few_shapes()
     for number, layer in enumerate(encoder.layers):
-        assert isinstance(layer, Layer)
-        encoder.layers[number] = PackedLayer(layer, precision)
+        if isinstance(layer, Layer):
+            by_kernel = takes_layer_kernel(layer, precision)
+            encoder.layers[number] = KernelLayer(layer) if by_kernel else PackedLayer(layer, precision)
     del layer  # the last one holds its weights
     give_back_memory()
     return encoder

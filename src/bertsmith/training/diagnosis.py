@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from bertsmith.model.attention_kernel import has_kernel
 from bertsmith.model.config import PRESETS, BertConfig, preset
+from bertsmith.model.kernels import has_kernels
 from bertsmith.training.hardware import Hardware, matmul_flops
 from bertsmith.training.machine import usual_threads
 from bertsmith.training.units import counted
@@ -55,7 +55,7 @@ class Diagnosis:
     packages: dict[str, str | None]
     extras: dict[str, dict[str, str | None]]
     matmul_flops: float
-    compiled_attention: bool
+    kernels: bool
     speeds: tuple[Speed, ...]
     warnings: tuple[str, ...]
 
@@ -81,7 +81,7 @@ def diagnose(folder: Path = Path(), seconds: float = 0.5) -> Diagnosis:
         packages=installed_packages(None),
         extras={extra: installed_packages(extra) for extra in EXTRAS},
         matmul_flops=flops,
-        compiled_attention=has_kernel(),
+        kernels=has_kernels(),
         speeds=expected_speeds(flops * _EXPECTED_SHARE[hardware.device.type]),
         warnings=tuple(warnings_for(hardware, disk_free, busy, dict(os.environ))),
     )

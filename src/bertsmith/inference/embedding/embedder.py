@@ -22,6 +22,7 @@ from bertsmith.inference.embedding.text_windows import Chunk, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
+from bertsmith.model.kernel_layer import KernelLayer
 from bertsmith.model.locate import locate_model
 from bertsmith.model.packed_layer import PackedLayer, packed
 from bertsmith.progress import Progress
@@ -120,6 +121,10 @@ class Embedder:
             state |= {"batch_tokens": _batch_tokens(cpu), "precision": _precision(cpu)}
         return state
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.encoder = packed(self.encoder, self.precision)  # one that was on a GPU isn't yet
+
     @property
     def width(self) -> int:
         """D."""
@@ -204,7 +209,7 @@ def pooled_in_batches(
 ) -> Iterator[tuple[list[int], Vectors]]:
     """Numbers of sequences of like length, and their vectors (…, H)."""
     first = encoder.layers[0]
-    own = first.precision if isinstance(first, PackedLayer) else None
+    own = first.precision if isinstance(first, PackedLayer | KernelLayer) else None
 
     def pooled(batch: PackedBatch, layout: Layout) -> Tensor:
         with nullcontext() if precision in (torch.float32, own) else torch.autocast(device.type, precision):

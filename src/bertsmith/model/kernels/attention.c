@@ -2,34 +2,14 @@
  *
  * Torch's operations bring rows of D values into the order of heads and back, fill sequences up to registers,
  * and carry every score through memory three times. Here six queries at a time meet all keys of their
- * sequence, and their scores stay in the nearest cache. GCC's vectors of one register make it the same code
- * for AVX2 and AVX-512.
+ * sequence, and their scores stay in the nearest cache.
  *
  * N tokens, B sequences, L tokens of one, A heads, D head size.
  */
-#include <immintrin.h>
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
+#include "kernels.h"
+#include "registers.h"
 
-/* WIDE: values of a register. BLOCKS: registers of keys at a time; 24 of AVX-512's 32 then hold scores. */
-#ifdef __AVX512F__
-enum { WIDE = 16, BLOCKS = 4 };
-#define MAX _mm512_max_ps
-#define LANES {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
-#else
-enum { WIDE = 8, BLOCKS = 2 };
-#define MAX _mm256_max_ps
-#define LANES {0, 1, 2, 3, 4, 5, 6, 7}
-#endif
-enum { ROWS = 6, COLUMNS = 2 }; /* queries at a time; registers of values at a time */
-
-#define INLINE static inline __attribute__((always_inline))
-typedef float Floats __attribute__((vector_size(4 * WIDE), aligned(4)));
-typedef int32_t Ints __attribute__((vector_size(4 * WIDE), aligned(4)));
-typedef uint16_t Halves __attribute__((vector_size(2 * WIDE), aligned(2)));
-
-static const Ints LANE = LANES;
+enum { COLUMNS = 2 }; /* registers of values at a time */
 
 /* One head of one sequence, in order and in float32. Filler follows the last key, up to a whole register. */
 typedef struct {
@@ -39,14 +19,6 @@ typedef struct {
     float *values;                /* (L, D) */
     float *scores;                /* (ROWS, filled) */
 } Head;
-
-INLINE Floats load(const float *from) { return *(const Floats *)from; }
-INLINE void store(float *to, Floats x) { *(Floats *)to = x; }
-INLINE Floats all(float x) { return x - (Floats){0}; }
-INLINE Floats choose(Ints which, Floats a, Floats b) {
-    return (Floats)((which & (Ints)a) | (~which & (Ints)b));
-}
-INLINE Floats larger(Floats a, Floats b) { return MAX(a, b); } /* b where either is no number */
 
 /* From and to a tensor of float32, or of bfloat16 if `half`. */
 INLINE Floats read(const void *from, int64_t at, int half) {
@@ -61,45 +33,6 @@ INLINE void write(void *to, int64_t at, Floats x, int half) {
     Ints bits = (Ints)x;
     bits += 0x7fff + ((bits >> 16) & 1); /* to the nearest, ties to even */
     *(Halves *)((uint16_t *)to + at) = __builtin_convertvector(bits >> 16, Halves);
-}
-
-/* What lies `distance` lanes away joins each lane, until all lanes have the same. */
-INLINE Floats neighbours(Floats x, int distance) { return __builtin_shuffle(x, LANE ^ distance); }
-INLINE Floats sum(Floats x) {
-    for (int distance = 1; distance < WIDE; distance *= 2) x += neighbours(x, distance);
-    return x;
-}
-INLINE Floats highest(Floats x) {
-    for (int distance = 1; distance < WIDE; distance *= 2) x = larger(neighbours(x, distance), x);
-    return x;
-}
-
-/* Of values up to 0; 2^-126 for all below -126. The polynomial is off by 1e-7 of 2^x between -1/2 and 1/2. */
-INLINE Floats power_of_two(Floats x) {
-    const Floats rounding = all(12582912.f); /* 1.5 * 2^23: a sum with it has no digits after the point */
-    x = larger(all(-126), x);
-    Floats rounded = x + rounding, rest = x - (rounded - rounding);
-    Floats y = all(1.535336188319500e-4f);
-    y = y * rest + 1.339887440266574e-3f;
-    y = y * rest + 9.618437357674640e-3f;
-    y = y * rest + 5.550332471162809e-2f;
-    y = y * rest + 2.402264791363012e-1f;
-    y = y * rest + 6.931472028550421e-1f;
-    y = y * rest + 1;
-    return y * (Floats)(((Ints)rounded + 127) << 23);
-}
-
-/* Rows become columns: at each step, blocks beside the diagonal change places. */
-INLINE void transpose(Floats rows[WIDE]) {
-    for (int size = 1; size < WIDE; size *= 2) {
-        Ints odd = (LANE & size) != 0, upper = LANE + (odd & (WIDE - size)), lower = upper + size;
-        for (int i = 0; i < WIDE; i++) {
-            if (i & size) continue;
-            Floats above = rows[i], below = rows[i + size];
-            rows[i] = __builtin_shuffle(above, below, upper);
-            rows[i + size] = __builtin_shuffle(above, below, lower);
-        }
-    }
 }
 
 /* Scores of `rows` queries with the keys of `blocks` registers from key `at` on; `top` keeps the highest. */
@@ -205,18 +138,19 @@ INLINE void attend_head(const char *from, char *to, int64_t length, int64_t size
         }
 }
 
-/* qkv (N, 3, A, D) -> to (N, A, D), of float32 or, if `half`, bfloat16; lengths (B,); D a multiple of 16.
- * Returns 1 where there is no memory, else 0. */
-int attend(const void *qkv, const int64_t *lengths, int64_t sequences, int64_t heads, int64_t size, int half,
-           void *to) {
-    const int64_t width = heads * size, bytes = half ? 2 : 4;
-    int64_t longest = 1, first = 0;
+int64_t attention_scratch(const int64_t *lengths, int64_t sequences, int64_t size) {
+    int64_t longest = 1;
     for (int64_t b = 0; b < sequences; b++) longest = lengths[b] > longest ? lengths[b] : longest;
-    const int64_t values = whole_registers(longest) * (3 * size + ROWS); /* a multiple of WIDE */
-    float *scratch = aligned_alloc(4 * WIDE, 4 * values);
-    if (!scratch) return 1;
+    return whole_registers(longest) * (3 * size + ROWS); /* a multiple of WIDE */
+}
+
+void attend_part(const void *qkv, const int64_t *lengths, int64_t sequences, int64_t heads, int64_t size,
+                 int half, void *to, float *scratch, int part, int parts) {
+    const int64_t width = heads * size, bytes = half ? 2 : 4;
+    int64_t first = 0;
     for (int64_t b = 0; b < sequences; first += lengths[b++])
         for (int64_t a = 0; a < heads; a++) {
+            if ((b * heads + a) % parts != part) continue;
             const char *from = (const char *)qkv + (first * 3 * width + a * size) * bytes;
             char *place = (char *)to + (first * width + a * size) * bytes;
             if (half)
@@ -224,6 +158,13 @@ int attend(const void *qkv, const int64_t *lengths, int64_t sequences, int64_t h
             else
                 attend_head(from, place, lengths[b], size, width, scratch, 0);
         }
+}
+
+int attend(const void *qkv, const int64_t *lengths, int64_t sequences, int64_t heads, int64_t size, int half,
+           void *to) {
+    float *scratch = aligned_alloc(64, 4 * attention_scratch(lengths, sequences, size));
+    if (!scratch) return 1;
+    attend_part(qkv, lengths, sequences, heads, size, half, to, scratch, 0, 1);
     free(scratch);
     return 0;
 }

@@ -1,25 +1,20 @@
-"""Attention without gradients on one core of a processor, in C: attention_kernel.c says how and why.
+"""Attention without gradients on one core of a processor, in C: attention.c says how and why.
 
-Compiled at installation where there is GCC, for x86-64 under Linux; elsewhere torch's operations do it.
 N tokens in the packed batch, B sequences, L length of one, A heads, D head size.
 """
 
 import ctypes
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bertsmith.model import kernels
+
 _WIDEST = 16  # values of a register: D is a multiple
 # Multiplications that take one core a quarter of a millisecond; several cores aren't faster before that.
 _FEW = 1 << 24
-
-
-def has_kernel() -> bool:
-    """Whether it is compiled, and for this processor."""
-    return _library(torch.backends.cpu.get_cpu_capability()) is not None
 
 
 def takes_kernel(qkv: Tensor, lengths: tuple[int, ...]) -> bool:
@@ -32,7 +27,7 @@ def takes_kernel(qkv: Tensor, lengths: tuple[int, ...]) -> bool:
         and not qkv.requires_grad
         and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         and size % _WIDEST == 0
-        and has_kernel()
+        and kernels.has_kernels()
         and (torch.get_num_threads() == 1 or 2 * heads * size * sum(n * n for n in lengths) <= _FEW)
     )
 
@@ -46,27 +41,16 @@ def attend_on_one_core(qkv: Tensor, lengths: tuple[int, ...]) -> Tensor:
     (tokens, three, heads, size), real = qkv.shape, sum(lengths)
     if three != 3 or real > tokens:
         raise ValueError(f"expected ({real} or more, 3, A, D), found {tuple(qkv.shape)}")
-    attend = _library(torch.backends.cpu.get_cpu_capability())
+    library = kernels.library(torch.backends.cpu.get_cpu_capability())
     qkv, attended = qkv.contiguous(), qkv.new_empty(tokens, heads, size)
     attended[real:] = 0
-    given = qkv.data_ptr(), _as_c(lengths), len(lengths), heads, size, qkv.dtype == torch.bfloat16
-    if attend(*given, attended.data_ptr()):
+    given = qkv.data_ptr(), as_c(lengths), len(lengths), heads, size, qkv.dtype == torch.bfloat16
+    if library.attend(*given, attended.data_ptr()):
         raise MemoryError(f"no memory for attention within {max(lengths)} tokens")
     return attended
 
 
-@cache
-def _library(capability: str) -> Any:
-    """The function for what torch uses of the processor; None where there is none."""
-    try:
-        attend = ctypes.CDLL(str(Path(__file__).with_suffix(f".{capability.lower()}.so"))).attend
-    except OSError:  # not compiled, or for another C library
-        return None
-    pointer, whole = ctypes.c_void_p, ctypes.c_int64
-    attend.argtypes = [pointer, ctypes.POINTER(whole), whole, whole, whole, ctypes.c_int, pointer]
-    return attend
-
-
 @lru_cache(maxsize=4)  # the layers of a model ask for the same ones
-def _as_c(lengths: tuple[int, ...]) -> Any:
+def as_c(lengths: tuple[int, ...]) -> Any:
+    """As an array of int64_t."""
     return (ctypes.c_int64 * len(lengths))(*lengths)

@@ -1,0 +1,40 @@
+/* What the two kernels give each other and Python. Functions return 1 where there is no memory, else 0.
+ *
+ * N tokens, B sequences, H hidden size, A heads, D head size, a multiple of 16, I feed-forward width, too.
+ */
+#include <stdint.h>
+
+/* qkv (N, 3, A, D) -> to (N, A, D), of float32 or, if `half`, bfloat16; lengths (B,). */
+int attend(const void *qkv, const int64_t *lengths, int64_t sequences, int64_t heads, int64_t size, int half,
+           void *to);
+
+/* The same, of the heads that are one core's part; scratch, a core's own, is of so many values. */
+void attend_part(const void *qkv, const int64_t *lengths, int64_t sequences, int64_t heads, int64_t size,
+                 int half, void *to, float *scratch, int part, int parts);
+int64_t attention_scratch(const int64_t *lengths, int64_t sequences, int64_t size);
+
+typedef struct {
+    int64_t inputs, outputs;
+    const float *weight; /* (outputs / 16, inputs, 16) */
+    const float *bias;   /* (outputs,) */
+} Linear;
+
+typedef struct {
+    const float *gain, *shift; /* (H,) */
+    double epsilon;
+} Norm;
+
+enum { GELU, GELU_NEW, RELU };
+typedef struct {
+    Linear qkv, output, up, down;
+    Norm attention_norm, feed_forward_norm;
+    int64_t heads, activation;
+} Layer;
+
+/* states (N, H) -> to (N, H): queries, keys, values, and attention. */
+int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences, int threads,
+        float *to);
+
+/* mixed (N, H), states (N, H) -> to (N, H): the output, added and normalised, and the feed-forward part. */
+int feed_forward(const Layer *layer, const float *mixed, const float *states, int64_t rows, int threads,
+              float *to);

@@ -1,0 +1,76 @@
+/* GCC's vectors of one register, which make the kernels' code the same for AVX2 and AVX-512. */
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+/* WIDE: values of a register. ROWS, BLOCKS: rows and registers of columns of a product's tile, whose sums stay
+ * in 24 of AVX-512's 32 registers, 12 of AVX2's 16. */
+#ifdef __AVX512F__
+enum { WIDE = 16, BLOCKS = 4 };
+#define MAX _mm512_max_ps
+#define MIN _mm512_min_ps
+#define LANES {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+#else
+enum { WIDE = 8, BLOCKS = 2 };
+#define MAX _mm256_max_ps
+#define MIN _mm256_min_ps
+#define LANES {0, 1, 2, 3, 4, 5, 6, 7}
+#endif
+enum { ROWS = 6 };
+
+#define INLINE static inline __attribute__((always_inline))
+typedef float Floats __attribute__((vector_size(4 * WIDE), aligned(4)));
+typedef int32_t Ints __attribute__((vector_size(4 * WIDE), aligned(4)));
+typedef uint16_t Halves __attribute__((vector_size(2 * WIDE), aligned(2)));
+
+static const Ints LANE = LANES;
+
+INLINE Floats load(const float *from) { return *(const Floats *)from; }
+INLINE void store(float *to, Floats x) { *(Floats *)to = x; }
+INLINE Floats all(float x) { return x - (Floats){0}; }
+INLINE Floats choose(Ints which, Floats a, Floats b) {
+    return (Floats)((which & (Ints)a) | (~which & (Ints)b));
+}
+INLINE Floats larger(Floats a, Floats b) { return MAX(a, b); } /* b where either is no number */
+INLINE Floats smaller(Floats a, Floats b) { return MIN(a, b); }
+
+
+/* What lies `distance` lanes away joins each lane, until all lanes have the same. */
+INLINE Floats neighbours(Floats x, int distance) { return __builtin_shuffle(x, LANE ^ distance); }
+INLINE Floats sum(Floats x) {
+    for (int distance = 1; distance < WIDE; distance *= 2) x += neighbours(x, distance);
+    return x;
+}
+INLINE Floats highest(Floats x) {
+    for (int distance = 1; distance < WIDE; distance *= 2) x = larger(neighbours(x, distance), x);
+    return x;
+}
+
+/* Of values up to 0; 2^-126 for all below -126. The polynomial is off by 1e-7 of 2^x between -1/2 and 1/2. */
+INLINE Floats power_of_two(Floats x) {
+    const Floats rounding = all(12582912.f); /* 1.5 * 2^23: a sum with it has no digits after the point */
+    x = larger(all(-126), x);
+    Floats rounded = x + rounding, rest = x - (rounded - rounding);
+    Floats y = all(1.535336188319500e-4f);
+    y = y * rest + 1.339887440266574e-3f;
+    y = y * rest + 9.618437357674640e-3f;
+    y = y * rest + 5.550332471162809e-2f;
+    y = y * rest + 2.402264791363012e-1f;
+    y = y * rest + 6.931472028550421e-1f;
+    y = y * rest + 1;
+    return y * (Floats)(((Ints)rounded + 127) << 23);
+}
+
+/* Rows become columns: at each step, blocks beside the diagonal change places. */
+INLINE void transpose(Floats rows[WIDE]) {
+    for (int size = 1; size < WIDE; size *= 2) {
+        Ints odd = (LANE & size) != 0, upper = LANE + (odd & (WIDE - size)), lower = upper + size;
+        for (int i = 0; i < WIDE; i++) {
+            if (i & size) continue;
+            Floats above = rows[i], below = rows[i + size];
+            rows[i] = __builtin_shuffle(above, below, upper);
+            rows[i + size] = __builtin_shuffle(above, below, lower);
+        }
+    }
+}
