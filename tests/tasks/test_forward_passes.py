@@ -61,6 +61,22 @@ def test_every_example_has_the_vector_that_it_has_alone(encoder: Bert, cores: in
             np.testing.assert_allclose(vector, alone[number], atol=1e-6)
 
 
+def test_what_is_little_for_all_cores_is_shared_out_evenly(cores: int) -> None:
+    """What is one batch stays one, and the more there is, the less smaller batches would help."""
+
+    def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+        return torch.tensor([len(batch.token_ids)] * layout.examples)
+
+    def largest(examples: int) -> int:
+        tokens = np.zeros(50, np.int64)
+        encoded = [Encoded((Window(tokens, tokens, tokens),))] * examples
+        return max(int(each.found.max()) for each in forward_passes(compute, encoded, CPU, 2000))
+
+    assert largest(40) == 2000
+    assert 240 <= largest(48) <= max(256, 2400 / 4 / cores)
+    assert 1960 <= largest(4000) <= 2000
+
+
 def test_batches_are_computed_at_the_same_time_each_by_one_core(cores: int) -> None:
     """A meeting that too few threads would wait for in vain."""
     together, found = threading.Barrier(cores, timeout=20), list[int]()

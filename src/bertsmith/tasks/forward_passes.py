@@ -23,6 +23,7 @@ from bertsmith.model.products import FEWEST_TOKENS, fast_products
 from bertsmith.tasks.encoding import Encoded, Layout, pack_examples
 
 _BATCH_TOKENS = 1024  # of a core, whose cache should hold them
+_BATCHES = 4  # of a core at least, where there is enough for them: else one has more than the others
 
 Compute = Callable[[PackedBatch, Layout], Tensor]
 
@@ -41,12 +42,16 @@ def forward_passes(
     """What `compute` makes of each batch, without gradients. Longest examples come first.
 
     A batch has examples of at most `batch_tokens` together, at least one: 1,024 by default, 32,768 on a GPU.
-    Which ones it has changes the last bits only. On a processor several threads call `compute` at a time.
+    On a processor each core gets four or more, unless they would be small, and several threads call `compute`
+    at a time. Which examples a batch has changes the last bits only, by the kernels not even them.
     """
     tokens = batch_tokens or usual_forward_tokens(device)
+    on_cpu = device.type == "cpu"
+    if on_cpu and (total := sum(_lengths(encoded))) > tokens:
+        each = total // (_BATCHES * torch.get_num_threads())
+        tokens = min(tokens, max(FEWEST_TOKENS, each))
     batches = list(batches_by_length(encoded, tokens))
     run = partial(_run, compute, encoded, device)
-    on_cpu = device.type == "cpu"
     cores = min(torch.get_num_threads(), len(batches)) if on_cpu and tokens >= FEWEST_TOKENS else 1
     if cores > 1:
         with _threads_of_one_core(cores) as threads:
@@ -62,7 +67,7 @@ def usual_forward_tokens(device: torch.device) -> int:
 
 def batches_by_length(encoded: Sequence[Encoded], batch_tokens: int) -> Iterator[list[int]]:
     """Numbers of examples, longest first, as many at a time as have at most `batch_tokens`, at least one."""
-    lengths = [sum(len(window.token_ids) for window in each.windows) for each in encoded]
+    lengths = _lengths(encoded)
     held: list[int] = []
     tokens = 0
     for number in sorted(range(len(encoded)), key=lambda number: -lengths[number]):
@@ -73,6 +78,10 @@ def batches_by_length(encoded: Sequence[Encoded], batch_tokens: int) -> Iterator
         tokens += lengths[number]
     if held:
         yield held
+
+
+def _lengths(encoded: Sequence[Encoded]) -> list[int]:
+    return [sum(len(window.token_ids) for window in each.windows) for each in encoded]
 
 
 class _Computing(NamedTuple):

@@ -38,7 +38,6 @@ LongTexts = Literal["truncate", "windows"]
 
 CHUNK = 4096  # texts: enough to find many of one length, few enough to hold
 _STRIDE = 32  # tokens that neighbouring windows share
-_BATCH_TOKENS = 640  # of a core: 1,024 are one per cent faster and hold 30 MB more
 _USUAL_LENGTH = 512  # where neither caller nor folder says another
 
 
@@ -61,10 +60,10 @@ class Embedder:
     each query or document; None means what the folder says. max_length counts tokens with special ones;
     longer texts are cut, or read as windows whose hidden states are pooled together. `dimensions` keeps the
     first D of H, for models trained for that (Matryoshka). Batches are texts of like length with at most
-    `batch_tokens` tokens, nothing padded: 640 by default, on a processor one for each core at a time; 32,768
-    on a GPU. With batch_tokens=1 each text is computed alone, and its vector the same to the bit whatever the
-    other texts are. Products are in `precision`: float32 by default, bfloat16 on a GPU that has it. Vectors
-    are float32.
+    `batch_tokens` tokens, nothing padded: 1,024 by default, on a processor one for each core at a time;
+    32,768 on a GPU. In float32 and by the compiled kernels, or with batch_tokens=1, a text's vector is the
+    same to the bit whatever the other texts are. Products are in `precision`: float32 by default, bfloat16
+    on a GPU that has it. Vectors are float32.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class Embedder:
         self.pooling: Pooling = found.pooling
         self.long_texts = long_texts
         self.normalise = normalise
-        self.batch_tokens = batch_tokens or _batch_tokens(self.device)
+        self.batch_tokens = batch_tokens or usual_forward_tokens(self.device)
         self.tokenizer = Tokenizer.load(found.encoder)
         self._windows = TextWindows(
             self.tokenizer,
@@ -118,7 +117,7 @@ class Embedder:
         if self.device.type != "cpu":
             cpu = torch.device("cpu")
             state |= {"encoder": deepcopy(self.encoder).to(cpu), "device": cpu}
-            state |= {"batch_tokens": _batch_tokens(cpu), "precision": _precision(cpu)}
+            state |= {"batch_tokens": usual_forward_tokens(cpu), "precision": _precision(cpu)}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -218,10 +217,6 @@ def pooled_in_batches(
 
     for numbers, _, vectors in forward_passes(pooled, sequences, device, batch_tokens):
         yield numbers, vectors
-
-
-def _batch_tokens(device: torch.device) -> int:
-    return _BATCH_TOKENS if device.type == "cpu" else usual_forward_tokens(device)
 
 
 def _precision(device: torch.device) -> torch.dtype:
