@@ -73,7 +73,7 @@ def test_what_is_little_for_all_cores_is_shared_out_evenly(cores: int) -> None:
         return max(int(each.found.max()) for each in forward_passes(compute, encoded, CPU, 2000))
 
     assert largest(40) == 2000
-    assert 240 <= largest(48) <= max(256, 2400 / 4 / cores)
+    assert 240 <= largest(48) <= max(256, 2400 / 4 / cores) + 8  # filled up
     assert 1960 <= largest(4000) <= 2000
 
 
