@@ -294,8 +294,8 @@ def test_windows_are_pooled_together(tiny_bert: Path, tmp_path: Path, pooling: s
     [
         ((9, 0), "cuda", 32_768, torch.bfloat16),
         ((7, 5), "cuda:1", 32_768, torch.float32),
-        ((9, 0), "cpu", 1024, torch.float32),
-        (None, "cpu", 1024, torch.float32),
+        ((9, 0), "cpu", 640, torch.float32),
+        (None, "cpu", 640, torch.float32),
     ],
 )
 def test_a_gpu_is_given_large_batches_and_the_products_it_is_made_for(

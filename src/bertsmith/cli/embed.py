@@ -174,7 +174,7 @@ def _hint(embedder: "Embedder") -> None:
 
     if embedder.device.type == "cpu" and Hardware.detect().precision == torch.bfloat16:
         error_console.print(
-            "This processor has bfloat16: with --products bfloat16 it takes about three fifths of the time, "
+            "This processor has bfloat16: with --products bfloat16 it takes about two thirds of the time, "
             "and cosines with these vectors stay above 0.9999.",
             soft_wrap=True,
         )

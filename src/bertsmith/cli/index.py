@@ -60,7 +60,7 @@ def build(
         it, and it may be changed by another build.
     products
         What the model multiplies in, as of `bertsmith embed`: with bfloat16, where a processor has it,
-        embedding takes three fifths of the time.
+        embedding takes two thirds of the time.
     engine
         ray embeds on the cluster that RAY_ADDRESS names or this machine belongs to, else on this machine.
 

@@ -60,7 +60,7 @@ class Embedder:
     each query or document; None means what the folder says. max_length counts tokens with special ones;
     longer texts are cut, or read as windows whose hidden states are pooled together. `dimensions` keeps the
     first D of H, for models trained for that (Matryoshka). Batches are texts of like length with at most
-    `batch_tokens` tokens, nothing padded: 1,024 by default, on a processor one for each core at a time;
+    `batch_tokens` tokens, nothing padded: 640 by default, on a processor one for each core at a time;
     32,768 on a GPU. In float32 and by the compiled kernels, or with batch_tokens=1, a text's vector is the
     same to the bit whatever the other texts are. Products are in `precision`: float32 by default, bfloat16
     on a GPU that has it. Vectors are float32.
