@@ -118,13 +118,13 @@ def test_kernels_activate_as_torch_does_anywhere(activation: str, kernels_alone:
     up, down = layer.feed_forward.up, layer.feed_forward.down
     up.weight.zero_()
     up.bias.copy_(torch.cat([torch.linspace(-12, 12, 90), torch.tensor([-1e4, -1e9, -1e30, 0, 1e-30, 50])]))
-    down.weight.zero_()
-    down.bias.zero_()
-    down.weight[:, :90] = torch.randn(32, 90) * 0.1
-    down.weight[:, 93:95] = 1
+    down.weight.normal_(0, 0.1)
     batch = batch_of([4])
+    spoilt = deepcopy(encoder)
     expected = deepcopy(encoder).double()(batch).float()
     assert_close(packed(encoder)(batch), expected, rtol=0, atol=5e-6)
+    spoilt.layers[0].feed_forward.up.bias[7] = torch.nan
+    assert packed(spoilt)(batch).isnan().all()
     states = torch.zeros(4, 32)
     states[1] = torch.nan
     assert encoder.layers[0](states, batch_of([1, 1, 2])).isnan().any(1).tolist() == [
