@@ -4,6 +4,7 @@ The names below are the public surface, in the order of the flow; docs/python.md
 imported when it is first used, so that `import bertsmith` costs no torch.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,11 @@ if TYPE_CHECKING:
     from bertsmith.training.tuning.tune import TuneResult, tune
 
 __version__ = "0.1.0"
+
+# Threads that wait for each other turn round for milliseconds before they sleep, by GNU OpenMP's default, and
+# take the core from the one that they wait for where another program has the other core. Read once, with torch.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # some 50 microseconds
 
 # text → corpus → vocabulary → tokens
 _TEXT = {

@@ -1,0 +1,39 @@
+"""Threads of a product leave the core to whom they wait for."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Both threads have been on cores of their own, and then share one, as beside another program.
+PRODUCTS = """
+import os, time
+import bertsmith, torch
+torch.set_num_threads(2)
+x = torch.randn(300, 300)
+x @ x
+for task in os.listdir("/proc/self/task"):
+    os.sched_setaffinity(int(task), {min(os.sched_getaffinity(0))})
+started = time.perf_counter()
+for _ in range(30):
+    torch.add(x, x).mul_(2).mm(x)
+print(os.environ.get("GOMP_SPINCOUNT"), time.perf_counter() - started)
+"""
+
+
+def products(**environment: str) -> tuple[str, float]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GOMP_", "OMP_"))}
+    command = [sys.executable, "-c", PRODUCTS]
+    done = subprocess.run(command, env=kept | environment, check=True, capture_output=True, text=True)
+    count, seconds = done.stdout.split()
+    return count, float(seconds)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="places threads as Linux lets one")
+def test_two_threads_on_one_core_do_not_wait_out_their_turns() -> None:
+    count, seconds = products()
+    asked, usual = products(GOMP_SPINCOUNT="300000")
+    assert (count, asked) == ("3000", "300000"), "what the user says is kept"
+    assert seconds < usual / 2
+    assert products(OMP_WAIT_POLICY="passive")[0] == "None"
