@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Threads that wait for each other turn round for milliseconds before they sleep, by GNU OpenMP's default, and
-# take the core from the one that they wait for where another program has the other core. Read once, with torch.
+# take the core from the one that they wait for where another program has the other. Read once, with torch.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # some 50 microseconds
 
