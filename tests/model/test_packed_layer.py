@@ -15,6 +15,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from bertsmith.data.batch import PackedBatch
+from bertsmith.errors import ModelError
+from bertsmith.model import kernels
 from bertsmith.model.bert import Activation, Bert, Layer
 from bertsmith.model.config import make_config
 from bertsmith.model.kernel_layer import KernelLayer
@@ -140,6 +142,14 @@ def test_kernels_refuse_rows_that_the_batch_does_not_have(kernels_alone: str) ->
     encoder = packed(an_encoder())
     with pytest.raises(ValueError, match=r"expected \(N, 32\) as in the batch, found \(4, 32\)"):
         encoder.layers[0](torch.zeros(4, 32), batch_of([5]))
+    encoder(batch_of([5]))
+
+
+def test_a_copy_for_kernels_says_so_where_there_are_none(kernels_alone: str) -> None:
+    encoder = packed(an_encoder())
+    copy = pickle.dumps(encoder)
+    with patch.object(kernels, "library", return_value=None), pytest.raises(ModelError, match="missing here"):
+        pickle.loads(copy)
     encoder(batch_of([5]))
 
 

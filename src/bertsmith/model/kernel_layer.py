@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
+from bertsmith.errors import ModelError
 from bertsmith.model import bert, kernels
 from bertsmith.model.attention import take
 from bertsmith.model.kernels.attention import as_c
@@ -69,9 +70,9 @@ class KernelLayer(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if not kernels.has_kernels():
-            raise RuntimeError(
-                "This copy of a model is for bertsmith's compiled kernels, which are missing here: install "
-                "bertsmith where GCC is, or without GCC where the copy was made."
+            raise ModelError(
+                "This copy of a model is for Bertsmith's compiled kernels, which are missing here: install "
+                "Bertsmith where GCC is, as where the copy was made."
             )
         vars(self).update(state)
         self.as_c = self._as_c()

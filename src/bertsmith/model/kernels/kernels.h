@@ -32,9 +32,9 @@ typedef struct {
 } Layer;
 
 /* states (N, H) -> to (N, H): queries, keys, values, and attention. */
-int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences, int threads,
-        float *to);
+int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences,
+                int threads, float *to);
 
 /* mixed (N, H), states (N, H) -> to (N, H): the output, added and normalised, and the feed-forward part. */
 int feed_forward(const Layer *layer, const float *mixed, const float *states, int64_t rows, int threads,
-              float *to);
+                 float *to);

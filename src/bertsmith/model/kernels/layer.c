@@ -185,8 +185,8 @@ static void self_attend_share(void *given) {
     }
 }
 
-int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences, int threads,
-        float *to) {
+int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences,
+                int threads, float *to) {
     const int64_t of_one = attention_scratch(lengths, sequences, layer->qkv.inputs / layer->heads);
     int64_t rows = TOGETHER;
     for (int64_t b = 0; b < sequences; b++) rows = lengths[b] > rows ? lengths[b] : rows;
@@ -225,7 +225,7 @@ static void feed_forward_share(void *given) {
 }
 
 int feed_forward(const Layer *layer, const float *mixed, const float *states, int64_t rows, int threads,
-              float *to) {
+                 float *to) {
     float *scratch = aligned_alloc(64, 4 * TOGETHER * layer->up.outputs);
     if (!scratch) return 1;
     Job job = {layer, mixed, states, NULL, rows, 0, threads, to, scratch, NULL};
