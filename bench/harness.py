@@ -23,13 +23,18 @@ RESULTS = Path(__file__).parent / "results"
 _LONGEST = 100  # characters of a file's name that say what was asked for
 
 
+# Before Bertsmith is imported, which sets how long threads wait: peers have their own defaults.
+STARTED_WITH = dict(os.environ)
+
+
 class Worker:
     """A side of a comparison in its own process, which answers each line of JSON with one."""
 
     def __init__(self, script: str, *arguments: str, python: str = sys.executable) -> None:
         """`python` is the interpreter, for a peer that needs an environment of its own."""
         command = [python, script, "--worker", *arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process = subprocess.Popen(command, env=STARTED_WITH, **pipes)
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Sends a request and waits for the answer."""
