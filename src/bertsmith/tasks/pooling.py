@@ -15,8 +15,10 @@ Pooling = Literal["mean", "cls", "max"]
 
 def pool_examples(states: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
     """(R, H) -> (E, H), all windows of an example together."""
-    if layout.examples == 1 and pooling == "mean":  # the sum in the same order as beside others, sooner
-        first = states.new_zeros(len(states), dtype=torch.int64)
+    if layout.examples == 1 and pooling == "mean":  # as below, sooner
+        if states.device.type != "cpu":
+            return states.mean(0, keepdim=True)
+        first = states.new_zeros(len(states), dtype=torch.int64)  # a sum in the same order, to the bit
         return states.new_zeros(1, states.shape[1]).index_add(0, first, states) / len(states)
     return _pool(states, layout, layout.example_of_window, layout.examples, pooling)
 
