@@ -1,6 +1,7 @@
 """Cross-encoders: columns, lists of candidates, what a batch and a split keep together, figures a query."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,25 @@ def test_rows_without_a_header_are_read_by_number(tmp_path: Path) -> None:
     path.write_text("".join(f"{q}\t{d}\t{label}\n" for q, d, label in ROWS))
     task = make_task("reranking", text="1", text_pair="2", label="3", header=False)
     assert [(e.text, e.text_pair, e.label) for e in task.read(path)] == ROWS
+
+
+def test_mined_rows_become_candidates_and_an_answer_is_never_a_negative(tmp_path: Path) -> None:
+    """What stands twice is one candidate; a labelled file may follow a mined one."""
+    path = tmp_path / "mined.jsonl"
+    rows = [
+        {"query": "who?", "positive": "ann", "negatives": ["bob", "eve"]},
+        {"query": "who?", "positive": "Bob", "negatives": ["eve", "ann", "zoe"]},
+        {"query": "where?", "positive": "oslo", "negatives": ["ann"]},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = make_task("reranking")
+    found = [(e.text, e.text_pair, e.label) for e in task.read(path)]
+    who = [("who?", "ann", 1), ("who?", "Bob", 1), ("who?", "eve", 0), ("who?", "zoe", 0)]
+    assert found == [*who, ("where?", "oslo", 1), ("where?", "ann", 0)]
+    assert task.reads_pairs
+    labelled = tmp_path / "dev.tsv"
+    labelled.write_text("query\tdocument\tlabel\tnegative\nwho?\tann\t1\tx\nwho?\tbob\t0\tx\n")
+    assert [(e.text_pair, e.label) for e in task.read(labelled)] == [("ann", 1), ("bob", 0)]
 
 
 def test_figures_are_means_over_queries_with_a_relevant_candidate() -> None:
@@ -85,9 +105,10 @@ def test_the_loss_is_its_definition_over_each_querys_candidates(loss: str) -> No
 
 def test_a_listwise_batch_holds_whole_queries() -> None:
     task = make_task("reranking", loss="listwise")
-    targets = [Candidate(number // 4, 0.0) for number in range(40)]
-    order = np.random.default_rng(0).permutation(40)
+    targets = [Candidate(number // 4, float(number % 4 == 0 and number < 40)) for number in range(48)]
+    order = np.random.default_rng(0).permutation(48)
     batches = task.divide(targets, order, 8)
+    assert max(np.concatenate(batches)) == 39  # the last two queries have nothing relevant
     assert [len(batch) for batch in batches] == [8] * 5
     for batch in batches:
         assert len({targets[number].query for number in batch.tolist()}) == 2
@@ -108,7 +129,9 @@ def test_what_cant_be_learnt_is_refused() -> None:
     with pytest.raises(InputError, match="has the relevance 1, from"):
         task.learn_labels(same)
     with pytest.raises(InputError, match="needs a query and a document"):
-        task.check([task.example("who?")])
+        task.check([dataclasses.replace(same[0], text_pair=None)])
+    with pytest.raises(InputError, match="reads a pair of texts"):
+        task.example("who?")
     with pytest.raises(ModelError, match="here: highest"):
         Reranking.from_state({"settings": {}, "labels": []}, "here")
 

@@ -83,6 +83,23 @@ def test_a_cross_encoder_learns_which_candidate_answers(loss: str, encoder: Path
     assert evaluation.model["map"] > 0.9
 
 
+def test_a_cross_encoder_learns_from_mined_rows(encoder: Path, tmp_path: Path) -> None:
+    """The same candidates as a query, its document and its negatives; measured on labelled rows."""
+    found: dict[str, list[list[str]]] = {}
+    for line in candidates(tmp_path).read_text().splitlines():
+        query, document, label = line.split("\t")
+        found.setdefault(query, [[], []])[label == "0"].append(document)
+    mined, dev = tmp_path / "mined.jsonl", tmp_path / "dev.jsonl"
+    rows = [{"query": query, "positive": good, "negatives": bad} for query, ((good,), bad) in found.items()]
+    mined.write_text("".join(json.dumps(row) + "\n" for row in rows[:30]))
+    labelled = [(row["query"], each) for row in rows[30:] for each in (row["positive"], *row["negatives"])]
+    lines = [{"query": q, "document": d, "label": int("happy" in d)} for q, d in labelled]
+    dev.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = ("loss=listwise", "epochs=6", "batch_size=12", "micro_batch_tokens=48")
+    done = run("reranking", encoder, tmp_path, mined, *settings, dev=str(dev))
+    assert done.results.evaluations["dev"].model["map"] > 0.9
+
+
 def test_an_interrupted_run_of_retrieval_goes_on_to_the_same_model(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,8 @@ def mine(
 ) -> None:
     """Find hard negatives: documents near a query that don't answer it.
 
-    Writes each pair with its negatives, the nearest first, as rows that `bertsmith finetune retrieval` reads.
+    Writes each pair with its negatives, the nearest first, as rows that `bertsmith finetune retrieval` and
+    `bertsmith finetune reranking` read.
     A column `scores` isn't taken over: what is found has no score of the teacher's yet.
 
     Parameters

@@ -58,6 +58,11 @@ def text_number(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "big") >> 1
 
 
+def is_negative(name: str) -> bool:
+    """Whether a column of this name holds documents that don't answer the query."""
+    return _NEGATIVE.fullmatch(name.strip()) is not None
+
+
 def read_query_documents(
     path: Path | str,
     columns: QueryColumns,
@@ -110,7 +115,7 @@ def find_query_columns(
         query, positive = _pair(names, query, positive, str(path))
     if not labelled:
         return QueryColumns(query, positive)
-    negatives = negatives or tuple(name for name in names if _NEGATIVE.fullmatch(name.strip()))
+    negatives = negatives or tuple(name for name in names if is_negative(name))
     return QueryColumns(query, positive, negatives, "scores" if "scores" in names else None)
 
 

@@ -1,12 +1,13 @@
 """Cross-encoders: a query and a document read together, and how relevant the one is to the other (Nogueira
-and Cho 2019). Rows of one query are its candidates, from which the relevant ones are to come first.
+and Cho 2019). Rows of one query are its candidates, from which the relevant ones are to come first. They are
+labelled one by one, or stand together as `bertsmith mine` writes them: a query, its document, its negatives.
 
 E examples, a candidate each.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -26,10 +27,17 @@ from bertsmith.tasks import contrastive
 from bertsmith.tasks.batch_division import together
 from bertsmith.tasks.details import Details, number_details
 from bertsmith.tasks.encoding import Encoded
-from bertsmith.tasks.query_documents import text_number
+from bertsmith.tasks.query_documents import (
+    find_query_columns,
+    is_negative,
+    read_query_documents,
+    text_number,
+)
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask
+from bertsmith.text.files.columns import guess_columns
 from bertsmith.text.files.values import as_number
+from bertsmith.text.labelled.rows import read_column_names
 from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 
@@ -58,6 +66,35 @@ class Reranking(TextTask):
     Settings: ClassVar[type[TaskSettings]] = RerankingSettings
     settings: RerankingSettings
     highest = 1.0
+
+    # -- data ----------------------------------------------------------------------------------------------
+
+    def read(self, path: Path | str, *, labelled: bool = True) -> list[TextExample]:
+        """One example a row with a label; of a row with negatives one for each of its documents."""
+        if not labelled or not self._has_negatives(path):
+            return super().read(path, labelled=labelled)
+        layout = self.settings.model_dump(include={"format", "header", "encoding"})
+        columns = find_query_columns(path, self.settings.text, self.settings.text_pair, None, **layout)
+        found: dict[tuple[int, int], TextExample] = {}
+        for row in read_query_documents(path, replace(columns, scores=None), **layout):
+            for place, document in enumerate(row.documents):
+                relevance = 0.0 if place else 1.0
+                known = found.get(pair := (text_number(row.query), text_number(document)))
+                if known is None or known.label < relevance:
+                    found[pair] = TextExample(row.query, document, relevance, row.where)
+        return list(found.values())
+
+    def _has_negatives(self, path: Path | str) -> bool:
+        """Whether the file's names tell of negatives, and of no label."""
+        settings = self.settings
+        if settings.label is not None or not settings.header or str(path) == "-":
+            return False
+        names = read_column_names(path, format=settings.format, encoding=settings.encoding)
+        return any(map(is_negative, names)) and guess_columns(names, str(path), text=1).label is None
+
+    @property
+    def reads_pairs(self) -> bool:
+        return True
 
     def as_target(self, value: Any, where: str) -> float:
         grade = as_number(value, where)
@@ -101,11 +138,14 @@ class Reranking(TextTask):
         return Encoded(encoded.windows, target)
 
     def divide(self, targets: Sequence[Candidate], order: Ints, batch_size: int) -> list[Ints]:
-        """For a listwise loss all candidates of a query stand in one batch."""
+        """For a listwise loss all candidates of a query stand in one batch. Queries without a relevant one
+        are left out, for nothing is to be learnt of them.
+        """
         if not self.whole_batch:
             return super().divide(targets, order, batch_size)
         _, queries = np.unique([target.query for target in targets], return_inverse=True)
-        return together(queries, order, batch_size)
+        relevant = np.bincount(queries, [target.relevance for target in targets]) > 0
+        return together(queries, order[relevant[queries[order]]], batch_size)
 
     # -- model ---------------------------------------------------------------------------------------------
 

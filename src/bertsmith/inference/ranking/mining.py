@@ -34,8 +34,8 @@ class Guard:
 
 @dataclass(frozen=True)
 class Mined:
-    """Rows as `finetune retrieval` reads them; how many hits were passed over, by reason. A teacher's scores
-    aren't in the rows: negatives that were found have none.
+    """Rows as `finetune retrieval` and `finetune reranking` read them; how many hits were passed over, by
+    reason. A teacher's scores aren't in the rows: negatives that were found have none.
     """
 
     rows: list[dict[str, Any]]
