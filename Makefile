@@ -9,7 +9,7 @@
 VENV ?= .venv
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
-NO_SCRIPTS := harness material labelled onnx_export growing_step growth_plot varied_text trainer trainer_answers trainer_tasks
+NO_SCRIPTS := harness material labelled peers growing_step growth_plot varied_text trainer trainer_answers trainer_tasks
 BENCH ?= $(filter-out $(NO_SCRIPTS:%=bench/%.py),$(sort $(wildcard bench/*.py)))
 NO_DATA := 3# the status of a script of bench/ that lacks data (bench/harness.py)
 BIN := $(VENV)/bin
@@ -22,7 +22,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,\
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow check format bench
+.PHONY: help demo test test-slow check format bench peers
 
 help:
 	@echo "make demo       install, then raw text -> vocabulary -> a small BERT -> report, in about ten minutes"
@@ -31,6 +31,7 @@ help:
 	@echo "make check      format, lint, types, import directions"
 	@echo "make format     let ruff rewrite the files"
 	@echo "make bench      the side-by-side measurements in bench/ (BENCH=bench/<name>.py for one)"
+	@echo "make peers      environments for the peers that contradict the others, which make bench then measures too"
 
 demo: $(VENV)/.base
 	$(BIN)/bertsmith quickstart
@@ -58,6 +59,17 @@ bench: $(VENV)/.bench
 	done; \
 	test -z "$$skipped" || echo "Skipped, for want of ../shared/data:$$skipped"; \
 	test -z "$$failed" || { echo "Failed:$$failed" >&2; exit 1; }
+
+# An environment each, with the torch that constraints.txt names: its latest may be gigabytes of CUDA.
+NEEDS_onnx := sentence-transformers[onnx]
+NEEDS_openvino := sentence-transformers[openvino]
+NEEDS_infinity := infinity-emb[torch]
+peers: runs/peers/onnx/.installed runs/peers/openvino/.installed runs/peers/infinity/.installed
+
+runs/peers/%/.installed:
+	$(PYTHON) -m venv runs/peers/$*
+	runs/peers/$*/bin/pip install --disable-pip-version-check $(PIP_FLAGS) "$(NEEDS_$*)" $(shell grep ^torch== constraints.txt)
+	@touch $@
 
 $(BIN)/pip:
 	@test -n "$(PYTHON)" || { echo "Bertsmith needs Python 3.11 to 3.14 with its venv module, and none was \

@@ -1,18 +1,18 @@
-"""Embedding: texts and tokens per second beside sentence-transformers, with the same vectors.
+"""Embedding: texts and tokens per second beside sentence-transformers and infinity, with the same vectors.
 
-    python bench/embedding.py [--texts 2000] [--rounds 5] [--onnx-python onnx/bin/python]
+    python bench/embedding.py [--texts 2000] [--rounds 5] [--sides ours torch onnx]
 
 The texts are real and of mixed length: paragraphs of SQuAD's dev-v1.1, sentences of SST-2's dev.tsv and of
 ReQA-SQuAD's test, a third each, drawn and shuffled with seed 0. All sides use MiniLM (mean pooling, vectors
 of length 1, 256 tokens at most) on two threads, each in a process of its own, asked in turn. Ours is
-`Embedder` with its defaults, and in bfloat16 where the processor has it; sentence-transformers has its
-defaults too (batches of 32, sorted by length), on torch, on ONNX Runtime, and on ONNX Runtime with its int8
-model for this processor (AVX2 or AVX512-VNNI). The last two need optimum-onnx, which asks for transformers
-below 4.58 and so for an environment of its own (python -m venv onnx; onnx/bin/pip install 'sentence-
-transformers[onnx]'); --onnx-python names its interpreter, and without it their rows say so. Tokens are real
+`Embedder` with its defaults, and in bfloat16 where the processor has it. sentence-transformers has its
+defaults too (batches of 32, sorted by length): on torch; on ONNX Runtime; on ONNX Runtime with its int8 model
+for this processor (AVX2 or AVX512-VNNI); on OpenVINO in float32, and as OpenVINO itself decides, which is
+bfloat16 where the processor has it. infinity is its engine on torch, all texts given at once. ONNX, OpenVINO
+and infinity have environments of their own (`make peers`), without which their rows say so. Tokens are real
 ones, padding is not counted. The share of the matrix product is that of the operations which no
 implementation can avoid, over the speed of a product of this machine on as many threads. Peak memory is that
-of the process, libraries and model among it; the graphs were exported by another.
+of the process, libraries and model among it; graphs were exported by another.
 """
 
 import argparse
@@ -32,17 +32,21 @@ import numpy as np
 
 from harness import Worker, interleave, precisions, ratio, report, resident, serve, spread
 from labelled import MODEL, find, quiet
-from onnx_export import FLOAT, INT8, export, has_onnx, session_settings
+from peers import FLOAT, INT8, PLACE, export, interpreter, session_settings
 
 SEED = 0
-SIDES = ("ours", "ours-bfloat16", "torch", "onnx", "onnx-int8")
 NAMES = {
     "ours": "Bertsmith",
     "ours-bfloat16": "Bertsmith, products in bfloat16",
     "torch": "sentence-transformers, torch",
     "onnx": "sentence-transformers, ONNX",
     "onnx-int8": "sentence-transformers, ONNX int8",
+    "openvino": "sentence-transformers, OpenVINO",
+    "openvino-default": "sentence-transformers, OpenVINO's own precision",
+    "infinity": "infinity, torch",
 }
+SIDES = tuple(NAMES)
+OWN = ("onnx", "openvino", "infinity")  # have an interpreter of their own
 Embed = Callable[[Sequence[str]], Any]
 
 
@@ -53,7 +57,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
-    parser.add_argument("--onnx-python", default=sys.executable)
+    parser.add_argument("--peers", type=Path, default=PLACE, help="the folder of their environments")
     parser.add_argument("--model", help="MiniLM's folder, for environments without Bertsmith")
     parser.add_argument("--worker", choices=SIDES)
     options = parser.parse_args()
@@ -65,11 +69,12 @@ def main() -> None:
     chosen = [side for side in SIDES if side == "ours" or side in options.sides]
     if "bfloat16" not in precisions() and "ours-bfloat16" in chosen:
         chosen.remove("ours-bfloat16")
-    missing = [side for side in chosen if side.startswith("onnx") and not has_onnx(options.onnx_python)]
-    there = [side for side in chosen if side not in missing]
+    pythons = {peer: interpreter(peer, options.peers) for peer in {*map(_peer, chosen)} & {*OWN}}
+    missing = [side for side in chosen if _peer(side) in OWN and not pythons[_peer(side)]]
+    there = {side: pythons.get(_peer(side)) or sys.executable for side in chosen if side not in missing}
     with tempfile.TemporaryDirectory() as folder:
-        models = _models(there, Path(folder), options.onnx_python)
-        sides = {side: _start(side, model, options) for side, model in models.items()}
+        models = _models(there, Path(folder))
+        sides = {side: _start(side, models[side], python, options) for side, python in there.items()}
         answers = interleave(sides, options.rounds, folder=folder)
         vectors = {side: np.load(Path(folder) / f"{side}.npy") for side in sides}
         for worker in sides.values():
@@ -114,16 +119,20 @@ def real_texts(count: int) -> list[str]:
     return texts
 
 
-def _models(sides: Sequence[str], folder: Path, onnx_python: str) -> dict[str, str]:
+def _peer(side: str) -> str:
+    return side.split("-")[0]
+
+
+def _models(pythons: Mapping[str, str], folder: Path) -> dict[str, str]:
     """The folder that each side opens."""
-    models = dict.fromkeys(sides, _folder())
-    if on_onnx := [side for side in sides if side.startswith("onnx")]:
-        models |= dict.fromkeys(on_onnx, export(onnx_python, _folder(), folder / "model"))
-    return models
+    exported = {
+        _peer(side): python for side, python in pythons.items() if _peer(side) in ("onnx", "openvino")
+    }
+    folders = {peer: export(python, peer, _folder(), folder) for peer, python in exported.items()}
+    return {side: folders.get(_peer(side), _folder()) for side in pythons}
 
 
-def _start(side: str, model: str, options: argparse.Namespace) -> Worker:
-    python = options.onnx_python if side.startswith("onnx") else sys.executable
+def _start(side: str, model: str, python: str, options: argparse.Namespace) -> Worker:
     passed = ("--texts", str(options.texts), "--threads", str(options.threads), "--model", model)
     return Worker(__file__, side, *passed, python=python)
 
@@ -166,6 +175,36 @@ def _onnx(folder: str, threads: int, graph: str = FLOAT) -> Embed:
     return _encode(SentenceTransformer(folder, backend="onnx", model_kwargs=settings))
 
 
+def _openvino(folder: str, threads: int, precision: str | None = "f32") -> Embed:
+    from sentence_transformers import SentenceTransformer
+
+    settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads}
+    if precision:
+        settings["INFERENCE_PRECISION_HINT"] = precision
+    model = SentenceTransformer(folder, backend="openvino", model_kwargs={"ov_config": settings})
+    return _encode(model)
+
+
+def _infinity(folder: str, threads: int) -> Embed:
+    import asyncio
+
+    import torch
+    from infinity_emb import AsyncEmbeddingEngine, EngineArgs
+
+    torch.set_num_threads(threads)
+    settings = EngineArgs(
+        model_name_or_path=folder, engine="torch", device="cpu", dtype="float32", bettertransformer=False
+    )
+    engine = AsyncEmbeddingEngine.from_args(settings)
+
+    async def embed(texts: Sequence[str]) -> Any:
+        async with engine:
+            vectors, _ = await engine.embed(sentences=list(texts))
+        return np.array(vectors)
+
+    return lambda texts: asyncio.run(embed(texts))
+
+
 def _encode(model: Any) -> Embed:
     return lambda texts: model.encode(list(texts), show_progress_bar=False)
 
@@ -182,6 +221,9 @@ _OPEN: dict[str, Callable[[str, int], Embed]] = {
     "torch": _theirs,
     "onnx": _onnx,
     "onnx-int8": partial(_onnx, graph=INT8),
+    "openvino": _openvino,
+    "openvino-default": partial(_openvino, precision=None),
+    "infinity": _infinity,
 }
 
 

@@ -1,6 +1,6 @@
 """One short text at a time: milliseconds from the text to its vector or its class, p50 and p95.
 
-    python bench/latency.py [--texts 200] [--rounds 5] [--onnx-python onnx/bin/python] [--file TEXTS]
+    python bench/latency.py [--texts 200] [--rounds 5] [--file TEXTS]
 
 The texts are sentences of SST-2's dev.tsv drawn with seed 0, or the lines of --file. Each side is a process
 of its own with so many threads, is asked in turn, and reads the texts one after the other; a round that isn't
@@ -9,8 +9,8 @@ counted comes first. The target: our p50 not above that of ONNX Runtime in float
 A vector is MiniLM's (mean pooling, length 1, 256 tokens at most): by `Embedder`, in bfloat16 too where the
 processor has it, by sentence-transformers on torch and on ONNX Runtime, and by ONNX Runtime itself on the
 same exported graph with nothing around it but the tokenizers library and a mean. The cosine is that of the
-first text's vector with ours. The two on ONNX need an environment of their own, as bench/embedding.py says;
-without it their rows say so. A class is by `Predictor`, and by transformers' pipeline on the same folder:
+first text's vector with ours. The two on ONNX need an environment of their own (`make peers`); without it
+their rows say so. A class is by `Predictor`, and by transformers' pipeline on the same folder:
 MiniLM with a new head of two classes.
 """
 
@@ -31,7 +31,7 @@ import numpy as np
 
 from harness import Worker, interleave, precisions, ratio, report, serve, spread
 from labelled import MODEL, find, quiet
-from onnx_export import FLOAT, export, has_onnx, session_settings
+from peers import FLOAT, PLACE, export, interpreter, session_settings
 
 Answer = Callable[[str], Any]
 _NAMES = {
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--sides", nargs="+", choices=tuple(_NAMES), default=list(_NAMES))
-    parser.add_argument("--onnx-python", default=sys.executable)
+    parser.add_argument("--peers", type=Path, default=PLACE, help="the folder of their environments")
     parser.add_argument("--file", type=Path, help="texts, one a line")
     parser.add_argument("--quick", action="store_true", help="five texts, one round; nothing is written")
     parser.add_argument("--model", help="the worker's model")
@@ -82,12 +82,16 @@ def _rows(work: str, texts: list[str], folder: Path, options: argparse.Namespace
     """One for each side; the first is ours."""
     here = [side for side in options.sides if side != _HALF or "bfloat16" in precisions()]
     wanted = [side for side in _WORK[work] if side in here]
-    missing = [side for side in wanted if side in _ON_ONNX and not has_onnx(options.onnx_python)]
+    python = interpreter("onnx", options.peers) if {*wanted} & {*_ON_ONNX} else None
+    missing = [side for side in wanted if side in _ON_ONNX and not python]
     names = [side for side in wanted if side not in missing]
     models = dict.fromkeys(names, _classifier(folder) if "predictor" in names else _minilm())
-    if on_onnx := [side for side in names if side in _ON_ONNX]:
-        models |= dict.fromkeys(on_onnx, export(options.onnx_python, _minilm(), folder / "model"))
-    sides = {side: _start(side, models[side], options) for side in names}
+    pythons = dict.fromkeys(names, sys.executable)
+    if python:
+        on_onnx = [side for side in names if side in _ON_ONNX]
+        models |= dict.fromkeys(on_onnx, export(python, "onnx", _minilm(), folder))
+        pythons |= dict.fromkeys(on_onnx, python)
+    sides = {side: _start(side, models[side], pythons[side], options) for side in names}
     answers = interleave(sides, options.rounds, texts=texts) if sides else {}
     for worker in sides.values():
         worker.close()
@@ -127,8 +131,7 @@ def short_texts(count: int, file: Path | None) -> list[str]:
     return random.Random(0).sample([line.split("\t")[0] for line in lines], count)
 
 
-def _start(side: str, model: str, options: argparse.Namespace) -> Worker:
-    python = options.onnx_python if side in _ON_ONNX else sys.executable
+def _start(side: str, model: str, python: str, options: argparse.Namespace) -> Worker:
     return Worker(__file__, side, "--model", model, "--threads", str(options.threads), python=python)
 
 

@@ -16,26 +16,17 @@ def texts(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.fixture
-def without_onnx(tmp_path: Path) -> str:
-    """An interpreter that finds nothing."""
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nexit 1\n")
-    python.chmod(0o755)
-    return str(python)
-
-
 def test_vectors_and_classes_are_timed_and_what_is_missing_is_said(
     run_script: RunScript,
     tiny_model: Path,
     texts: Path,
-    without_onnx: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(latency, "_minilm", lambda: str(tiny_model))
     sides = ("--sides", "embedder", "embedder_bfloat16", "onnxruntime", "predictor")
-    run_script(latency, "--quick", "--file", str(texts), "--onnx-python", without_onnx, *sides)
+    run_script(latency, "--quick", "--file", str(texts), "--peers", str(tmp_path), *sides)
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| a ")]
     rows = {(row[0].removeprefix("| "), row[1]): row[2:] for row in (line.split(" | ") for line in table)}
     half = ("a vector", "Bertsmith, Embedder, products in bfloat16")
