@@ -5,8 +5,9 @@
 Each collection becomes one table, which is written as soon as it is measured. The last row holds the same
 exact search over the vectors that sentence-transformers computes with its defaults: the script fails when one
 of our metrics of the dense row is more than 0.001 from it. --reranker takes a cross-encoder (`bertsmith
-finetune reranking`), by default the pointwise one that retrieval_training.py leaves behind; without one that
-row is left out. --queries and --documents cut the collections down for a quick look; relevant documents stay.
+finetune reranking`), by default that of SQuAD's mined sentences which retrieval_training.py leaves behind;
+without one that row is left out. --queries and --documents cut the collections down for a quick look;
+relevant documents stay.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import numpy as np
 
 from harness import end_without, report
 from labelled import DATA, MODEL
-from retrieval_training import POINTWISE
+from retrieval_training import RERANKER
 
 TOLERANCE = 1e-3
 COLLECTIONS = ("reqa_squad/squad_test.json", "ir_cranfield")
@@ -32,7 +33,7 @@ def main() -> None:
     """Parses, measures each collection, and compares both sides."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--collections", nargs="+", default=COLLECTIONS, help="below ../shared/data")
-    parser.add_argument("--reranker", default=str(POINTWISE) if POINTWISE.exists() else None)
+    parser.add_argument("--reranker", default=str(RERANKER) if RERANKER.exists() else None)
     parser.add_argument("--reranked", type=int, default=20)
     parser.add_argument("--queries", type=int)
     parser.add_argument("--documents", type=int)

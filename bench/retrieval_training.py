@@ -27,9 +27,7 @@ from harness import report
 from labelled import DATA, KEPT, MODEL, find
 
 PLACE = KEPT / "retrieval_training"
-POINTWISE = (
-    PLACE / "reranking-pointwise-None-0" / "model"
-)  # of all rows and seed 0: retrieval.py re-ranks by it
+RERANKER = PLACE / "reranking-squad-None-0" / "model"  # of all rows and seed 0: retrieval.py re-ranks by it
 ZERO_SHOT = "MiniLM as it comes"
 # Batches of 64 questions: what two cores go through in half an hour at 10,000 pairs.
 PAIRS = ("epochs=2", "batch_size=64", "max_length=128", "optimizer.learning_rate=5e-5")
