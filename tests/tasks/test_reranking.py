@@ -56,6 +56,13 @@ def test_mined_rows_become_candidates_and_an_answer_is_never_a_negative(tmp_path
     assert [(e.text_pair, e.label) for e in task.read(labelled)] == [("ann", 1), ("bob", 0)]
 
 
+def test_pairs_alone_are_sent_to_be_mined(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"query": "who?", "positive": "ann"}\n')
+    with pytest.raises(InputError, match="with --label. Queries with their answers alone"):
+        make_task("reranking").read(path)
+
+
 def test_figures_are_means_over_queries_with_a_relevant_candidate() -> None:
     """'who?' has its answer second of two, 'where?' first; 'why?' has none."""
     task = make_task("reranking")

@@ -63,6 +63,9 @@ class Reranking(TextTask):
 
     name = "reranking"
     main_metric = "map"
+    without_label = (
+        " Queries with their answers alone have nothing to compare: `bertsmith mine` adds negatives."
+    )
     Settings: ClassVar[type[TaskSettings]] = RerankingSettings
     settings: RerankingSettings
     highest = 1.0

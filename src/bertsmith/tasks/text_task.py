@@ -46,6 +46,8 @@ class TextExample:
 class TextTask(Task[TextExample]):
     """Reads a table's columns; a subclass says what a label is."""
 
+    without_label: ClassVar[str] = ""  # what else could be done about rows that have none
+
     def read(self, path: Path | str, *, labelled: bool = True) -> list[TextExample]:
         """One example a row. Raises InputError naming file and line."""
         roles = self._columns(path, labelled)
@@ -88,7 +90,7 @@ class TextTask(Task[TextExample]):
         elif roles["label"] is None:
             raise InputError(
                 f"{path}: no column has a name that says it is the label. There are: "
-                f"{listed(names)}. Name it with --label."
+                f"{listed(names)}. Name it with --label.{self.without_label}"
             )
         return {role: column for role, column in roles.items() if column is not None}
 
