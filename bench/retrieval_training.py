@@ -6,8 +6,8 @@ cross-encoders beside it.
 reqa: trained on 10,000 questions and their sentences out of SQuAD's training articles, measured by the search
 for the 10,539 questions of its dev articles among 10,246 sentences. wikiqa: cross-encoders trained on its
 20,360 candidates, by row and by list, and by list after SQuAD's questions with three sentences each that
-MiniLM takes for answers; measured by the order of each test question's candidates. Of several seeds dev chose
-one. Differences are to MiniLM as it comes, paired by query, p-values by randomisation.
+MiniLM takes for answers; measured by the order of each test question's candidates. Differences are to MiniLM
+as it comes, paired by query, p-values by randomisation.
 
 --rows, --queries and --documents cut it down for a quick look. Finished models stay in runs/bench and aren't
 trained again, unless the settings differ or --again says so.
@@ -33,7 +33,6 @@ ZERO_SHOT = "MiniLM as it comes"
 PAIRS = ("epochs=2", "batch_size=64", "max_length=128", "optimizer.learning_rate=5e-5")
 MINED = ("epochs=1", "batch_size=64", "max_length=128", "optimizer.learning_rate=2e-5", "negatives=2")
 CROSS = ("batch_size=32", "max_length=160", "optimizer.learning_rate=5e-5")
-SEEDS = 3  # what dev chooses among, where a run takes minutes
 
 
 def main() -> None:
@@ -83,16 +82,15 @@ def wikiqa(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]
     first, seconds = train("reranking", f"squad-{options.rows}", MODEL, mined, squad, options)
     data = read(DATA / "wikiqa" / "test.tsv", options)
     systems, notes = {ZERO_SHOT: dense(data, MODEL)}, [f"SQuAD's sentences: trained in {seconds:.0f} s"]
-    for name, model, loss, seeds in (
-        ("pointwise", MODEL, "pointwise", 1),
-        ("listwise", MODEL, "listwise", SEEDS),
-        ("listwise-after-squad", str(first), "listwise", SEEDS),
+    for name, model, loss in (
+        ("pointwise", MODEL, "pointwise"),
+        ("listwise", MODEL, "listwise"),
+        ("listwise after SQuAD's", str(first), "listwise"),
     ):
-        settings = (*CROSS, "epochs=2", f"loss={loss}", f"restarts={seeds}")
-        trained, seconds = train("reranking", f"{name}-{rows}", model, path, settings, options, **files)
-        title = f"cross-encoder, {name.replace('-', ' ')}" + (f", best of {seeds}" if seeds > 1 else "")
-        systems[title] = reread(data, str(trained))
-        notes.append(f"{name.replace('-', ' ')}: trained in {seconds:.0f} s")
+        settings, place = (*CROSS, "epochs=2", f"loss={loss}"), name.split("'")[0].replace(" ", "-")
+        trained, seconds = train("reranking", f"{place}-{rows}", model, path, settings, options, **files)
+        systems[f"cross-encoder, {name}"] = reread(data, str(trained))
+        notes.append(f"{name}: trained in {seconds:.0f} s")
     return compared(data, systems), notes
 
 

@@ -59,7 +59,7 @@ def test_mined_rows_become_candidates_and_an_answer_is_never_a_negative(tmp_path
 def test_pairs_alone_are_sent_to_be_mined(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"query": "who?", "positive": "ann"}\n')
-    with pytest.raises(InputError, match="with --label. Queries with their answers alone"):
+    with pytest.raises(InputError, match="Queries with their answers alone have nothing to compare"):
         make_task("reranking").read(path)
 
 
