@@ -22,7 +22,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import config_from_hugging_face, config_to_hugging_face, read_labels
-from bertsmith.model.manifest import Manifest, read_manifest, write_manifest
+from bertsmith.model.manifest import Manifest, hashed_meanwhile, write_manifest
 from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
 from bertsmith.model.weights import file_names, from_hugging_face, listed, part_of, to_hugging_face
 
@@ -68,12 +68,12 @@ def read_checkpoint(folder: Path | str) -> Checkpoint:
     folder = Path(folder)
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder. A model is a folder with {CONFIG} and {WEIGHTS}.")
-    manifest = read_manifest(folder)
-    settings = read_settings(plain_file(folder, CONFIG))
-    weights = _find_weights(folder)
-    if manifest is not None and not {CONFIG, WEIGHTS} <= manifest.files.keys():
-        raise ModelError(f"{folder}/bertsmith.json has no hash of {CONFIG} or {WEIGHTS}. It was altered.")
-    return interpret(read_tensors(weights), settings, str(weights), manifest)
+    with hashed_meanwhile(folder) as manifest:
+        settings = read_settings(plain_file(folder, CONFIG))
+        weights = _find_weights(folder)
+        if manifest is not None and not {CONFIG, WEIGHTS} <= manifest.files.keys():
+            raise ModelError(f"{folder}/bertsmith.json has no hash of {CONFIG} or {WEIGHTS}. It was altered.")
+        return interpret(read_tensors(weights), settings, str(weights), manifest)
 
 
 def interpret(
