@@ -1,6 +1,6 @@
 """bertsmith.json: what a model folder is for, where it came from, and the hash of each of its files."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -77,10 +77,10 @@ def hashed_meanwhile(folder: Path) -> Iterator[Manifest | None]:
     """
     manifest = _parse(plain_file(folder, MANIFEST)) if (folder / MANIFEST).exists() else None
     entries = [] if manifest is None else [(plain_file(folder, n), e) for n, e in manifest.files.items()]
-    for entry in entries:  # a cut file is found without reading the others
-        _check_size(*entry)
+    for path, entry in entries:  # a cut file is found without reading the others
+        _check_size(path, entry)
     with ThreadPoolExecutor(1) as beside:
-        hashes = beside.submit(lambda: [_check_hash(*entry) for entry in entries])
+        hashes = beside.submit(_check_hashes, entries)
         try:
             yield manifest
         finally:
@@ -105,10 +105,11 @@ def _check_size(path: Path, entry: FileEntry) -> None:
         )
 
 
-def _check_hash(path: Path, entry: FileEntry) -> None:
-    found = sha256(path)
-    if found != entry.sha256:
-        raise ModelError(
-            f"{path} has the SHA-256 {found[:16]}…; {MANIFEST} says {entry.sha256[:16]}…. "
-            f"It was altered: {_WAY_ON}"
-        )
+def _check_hashes(entries: Sequence[tuple[Path, FileEntry]]) -> None:
+    for path, entry in entries:
+        found = sha256(path)
+        if found != entry.sha256:
+            raise ModelError(
+                f"{path} has the SHA-256 {found[:16]}…; {MANIFEST} says {entry.sha256[:16]}…. "
+                f"It was altered: {_WAY_ON}"
+            )

@@ -109,7 +109,7 @@ class Tokenizer:
         except TypeError:
             encoding = backend.encode(without_surrogates(text), add_special_tokens=False)
         ids = encoding.ids
-        return Encoding(ids, encoding.offsets, [self.backend.id_to_token(number) for number in ids])
+        return Encoding(ids, encoding.offsets, [self.id_to_token(number) for number in ids])
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, in parallel and without offsets; the same ids as `encode` gives."""
