@@ -104,7 +104,7 @@ def environment() -> dict[str, Any]:
     hardware = Hardware.detect()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "processor": f"{hardware.processor} {_generation()} with {' '.join(hardware.instructions)}",
+        "processor": f"{hardware.processor}, {'-'.join(_generation())}, {' '.join(hardware.instructions)}",
         "cores": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
@@ -114,17 +114,16 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _generation() -> str:
-    """'(family 25, model 17)': what tells AMD's Zen 4 from Zen 5 where a virtual machine hides the name."""
+def _generation() -> tuple[str, str]:
+    """Family and model: what tells AMD's Zen 4 (25, 17) from Zen 5 where a virtual machine hides the name."""
     lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
     facts = {name.strip(): value.strip() for name, _, value in lines}
-    return f"(family {facts.get('cpu family', '?')}, model {facts.get('model', '?')})"
+    return facts.get("cpu family", "unknown"), facts.get("model", "unknown")
 
 
 def hardware_name() -> str:
-    """For file names: 'cpu-2-cores', or 'cpu-2-cores-bfloat16' where the processor computes in it."""
-    name = f"cpu-{len(os.sched_getaffinity(0))}-cores"
-    return f"{name}-bfloat16" if len(precisions()) > 1 else name
+    """For file names: 'cpu-2-cores-25-17', with the processor's family and model."""
+    return "-".join(["cpu", str(len(os.sched_getaffinity(0))), "cores", *_generation()])
 
 
 def precisions() -> list[str]:
