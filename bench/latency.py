@@ -6,8 +6,8 @@ The texts are sentences of SST-2's dev.tsv drawn with seed 0, or the lines of --
 of its own with so many threads, is asked in turn, and reads the texts one after the other; a round that isn't
 counted comes first. The target: our p50 not above that of ONNX Runtime in float32.
 
-A vector is MiniLM's (mean pooling, length 1, 256 tokens at most): by `Embedder`, in bfloat16 too where the
-processor has it, by sentence-transformers on torch and on ONNX Runtime, and by ONNX Runtime itself on the
+A vector is MiniLM's (mean pooling, length 1, 256 tokens at most): by `Embedder`, with products in int16 as
+usual and in float32, by sentence-transformers on torch and on ONNX Runtime, and by ONNX Runtime itself on the
 same exported graph with nothing around it but the tokenizers library and a mean. The cosine is that of the
 first text's vector with ours. The two on ONNX need an environment of their own (`make peers`); without it
 their rows say so. A class is by `Predictor`, and by transformers' pipeline on the same folder:
@@ -29,14 +29,14 @@ from typing import Any
 
 import numpy as np
 
-from harness import Worker, interleave, precisions, ratio, report, serve, spread
+from harness import Worker, interleave, ratio, report, serve, spread
 from labelled import MODEL, find, quiet
 from peers import FLOAT, PLACE, export, interpreter, session_settings
 
 Answer = Callable[[str], Any]
 _NAMES = {
     "embedder": "Bertsmith, Embedder",
-    "embedder_bfloat16": "Bertsmith, Embedder, products in bfloat16",
+    "embedder_float32": "Bertsmith, Embedder, products in float32",
     "onnxruntime": "ONNX Runtime",
     "sentence_onnx": "sentence-transformers, ONNX",
     "sentence_torch": "sentence-transformers, torch",
@@ -44,10 +44,10 @@ _NAMES = {
     "pipeline": "transformers, pipeline",
 }
 _WORK = {
-    "a vector": ("embedder", "embedder_bfloat16", "onnxruntime", "sentence_onnx", "sentence_torch"),
+    "a vector": ("embedder", "embedder_float32", "onnxruntime", "sentence_onnx", "sentence_torch"),
     "a class": ("predictor", "pipeline"),
 }
-_HALF = "embedder_bfloat16"
+_EXACT = "embedder_float32"
 _ON_ONNX = ("onnxruntime", "sentence_onnx")
 
 
@@ -80,8 +80,7 @@ def main() -> None:
 
 def _rows(work: str, texts: list[str], folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """One for each side; the first is ours."""
-    here = [side for side in options.sides if side != _HALF or "bfloat16" in precisions()]
-    wanted = [side for side in _WORK[work] if side in here]
+    wanted = [side for side in _WORK[work] if side in options.sides]
     python = interpreter("onnx", options.peers) if {*wanted} & {*_ON_ONNX} else None
     missing = [side for side in wanted if side in _ON_ONNX and not python]
     names = [side for side in wanted if side not in missing]
@@ -106,20 +105,20 @@ def _row(work: str, side: str, answers: dict[str, Any]) -> dict[str, Any]:
         for name, given in answers.items()
     }
     vectors = [answers[name][0]["first"] for name in (ours, side)]
-    in_half = spread(ratio(middle[_HALF], middle[side])) if _HALF in middle else ""
+    exact = spread(ratio(middle[_EXACT], middle[side])) if _EXACT in middle else ""
     return {
         "wanted": work,
         "side": _NAMES[side],
         "p50, ms": f"{np.percentile(every, 50):.2f}",
         "p95, ms": f"{np.percentile(every, 95):.2f}",
         "ours / this, p50": spread(ratio(middle[ours], middle[side])),
-        "in bfloat16 / this": in_half,
+        "in float32 / this": exact,
         "cosine with ours": f"{np.dot(*vectors):.6f}" if all(vectors) else "",
     }
 
 
 def _missing_row(work: str, side: str) -> dict[str, Any]:
-    blank = dict.fromkeys(("p95, ms", "ours / this, p50", "in bfloat16 / this", "cosine with ours"), "")
+    blank = dict.fromkeys(("p95, ms", "ours / this, p50", "in float32 / this", "cosine with ours"), "")
     return {"wanted": work, "side": _NAMES[side], "p50, ms": "not installed", **blank}
 
 
@@ -173,13 +172,13 @@ class _Reader:
         return 1000 * (time.perf_counter() - started)
 
 
-def _embedder(folder: str, threads: int, precision: str = "float32") -> Answer:
+def _embedder(folder: str, threads: int, precision: str | None = None) -> Answer:
     import torch
 
     from bertsmith import Embedder
 
     torch.set_num_threads(threads)
-    embedder = Embedder(folder, precision=getattr(torch, precision))
+    embedder = Embedder(folder, precision=getattr(torch, precision) if precision else None)
     return lambda text: embedder.queries([text])[0]
 
 
@@ -247,7 +246,7 @@ def _pipeline(folder: str, threads: int) -> Answer:
 
 _OPEN: dict[str, Callable[[str, int], Answer]] = {
     "embedder": _embedder,
-    _HALF: partial(_embedder, precision="bfloat16"),
+    _EXACT: partial(_embedder, precision="float32"),
     "onnxruntime": _onnxruntime,
     "sentence_onnx": _sentence_onnx,
     "sentence_torch": _sentence_torch,

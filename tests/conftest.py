@@ -15,7 +15,7 @@ from bertsmith.model import kernels
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
-WAYS = ("torch", "avx2", "avx512")
+WAYS = ("torch", "avx2", "avx512", "avx512_vnni")
 
 # A machine with other work on it is slow, not wrong.
 hypothesis.settings.register_profile("no deadline", deadline=None)
@@ -47,7 +47,7 @@ def shared_data() -> Path:
 @pytest.fixture(params=WAYS)
 def inference_way(request: pytest.FixtureRequest) -> Iterator[str]:
     """Torch's operations, as where no kernel was compiled, and each library that this processor can run."""
-    way, here = request.param, torch.backends.cpu.get_cpu_capability().lower()
+    way, here = request.param, kernels.instructions()
     library = None
     if way != "torch":
         if here not in WAYS or WAYS.index(way) > WAYS.index(here):

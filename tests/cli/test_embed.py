@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 
 from bertsmith.cli.main import main
 from bertsmith.inference.embedding.vector_file import read_vectors
-from bertsmith.training.hardware import Hardware
 
 
 def test_vectors_are_written_and_their_speed_is_printed(
@@ -26,30 +25,24 @@ def test_vectors_are_written_and_their_speed_is_printed(
     assert "v.parquet: 4 vectors, 16 dimensions, float32" in printed
 
 
-@pytest.mark.parametrize(
-    ("precision", "words", "is_hinted"),
-    [
-        (torch.bfloat16, [], True),
-        (torch.bfloat16, ["--products", "float32"], False),
-        (torch.float32, [], False),
-    ],
-)
-def test_a_long_job_hears_of_what_is_faster_here(
-    desk: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    precision: torch.dtype,
-    words: list[str],
-    is_hinted: bool,
+@pytest.mark.parametrize("products", ["float32", "bfloat16"])
+def test_the_file_notes_what_the_products_were_in(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, products: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(Hardware, "precision", precision)
-    command = ["embed", "model", "texts.jsonl", *words]
-    assert main([*command, "--out", "short.parquet"]) == 0
-    assert "--products" not in capsys.readouterr().err
-    monkeypatch.setattr("bertsmith.cli.embed._LONG", 0)
-    assert main([*command, "--out", "long.parquet"]) == 0
-    assert ("--products bfloat16" in capsys.readouterr().err) == is_hinted
+    assert main(["embed", "model", "texts.jsonl", "--out", "a.parquet", "--products", products]) == 0
+    assert read_vectors(desk / "a.parquet").about.products == products
+
+
+def test_products_that_a_model_cannot_have_are_refused(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model's heads are 8 wide."""
+    assert main(["embed", "model", "texts.jsonl", "--out", "a.parquet", "--products", "int16"]) == 2
+    assert "whose widths are multiples of 16: there are none here. Take float32." in (
+        " ".join(capsys.readouterr().err.split())
+    )
+    assert not list(desk.glob("a.parquet*"))
 
 
 def test_smaller_vectors_say_what_they_cost(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import shutil
 import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.text_windows import TextWindows
+from bertsmith.model import kernels
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.tasks import similarity
@@ -71,6 +73,12 @@ def by_hand(folder: Path, text: str, length: int = 64) -> npt.NDArray[np.float32
         return np.asarray(load_encoder(folder)(batch).numpy())
 
 
+def cosines(found: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Of each row."""
+    rows = [unit(each.astype(np.float64)) for each in (*found, *expected)]
+    return np.einsum("ed,ed->e", rows[: len(found)], rows[len(found) :])
+
+
 def unit(vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return np.asarray(vector / np.linalg.norm(vector))
 
@@ -87,7 +95,7 @@ def test_small_models_give_the_vectors_of_sentence_transformers(
     prompts = {"query": "red bird ", "document": "old "}
     folder = sentence_folder(tiny_bert, tmp_path / "model", flags, prompts)
     theirs = library.SentenceTransformer(str(folder), device="cpu")
-    ours = Embedder(folder)
+    ours = Embedder(folder, precision=torch.float32)
     texts = [*TEXTS, LONG]
     np.testing.assert_allclose(ours.queries(texts), theirs.encode_query(texts), atol=1e-5)
     np.testing.assert_allclose(ours.documents(texts), theirs.encode_document(texts), atol=1e-5)
@@ -110,11 +118,15 @@ def test_minilm_gives_the_vectors_of_sentence_transformers_for_real_texts(shared
         "日本語のテキスト",
     ]
     theirs = library.SentenceTransformer(str(locate_model("minilm").folder), device="cpu").encode(texts)
-    np.testing.assert_allclose(Embedder("minilm").documents(texts), theirs, atol=1e-5)
+    exact = Embedder("minilm", precision=torch.float32).documents(texts)
+    np.testing.assert_allclose(exact, theirs, atol=1e-5)
+    found = Embedder("minilm").documents(texts)
+    np.testing.assert_allclose(found, theirs, atol=5e-4)
+    assert cosines(found, theirs).min() > 0.999995
 
 
 def test_a_plain_encoder_is_mean_pooled(tiny_bert: Path) -> None:
-    found = Embedder(tiny_bert).documents([*TEXTS, LONG])
+    found = Embedder(tiny_bert, precision=torch.float32).documents([*TEXTS, LONG])
     for text, vector in zip([*TEXTS, LONG], found, strict=True):
         np.testing.assert_allclose(vector, unit(by_hand(tiny_bert, text).mean(0)), atol=1e-5)
 
@@ -127,7 +139,7 @@ def test_our_similarity_models_are_pooled_as_they_were_trained(
     encoder = load_encoder(tiny_bert)
     model = TaskModel(encoder, task.head(encoder.config))
     save_task_model(tmp_path / "model", model, task, tiny_tokenizer, {})
-    embedder = Embedder(tmp_path / "model")
+    embedder = Embedder(tmp_path / "model", precision=torch.float32)
     assert embedder.max_length == 16
     states = by_hand(tiny_bert, LONG, 16)
     expected = states.mean(0) if pooling == "mean" else states.max(0)
@@ -136,7 +148,7 @@ def test_our_similarity_models_are_pooled_as_they_were_trained(
 
 def test_newer_folders_name_their_pooling(tiny_bert: Path, tmp_path: Path) -> None:
     folder = sentence_folder(tiny_bert, tmp_path / "model", {"pooling_mode": ["cls"]})
-    found = Embedder(folder).documents(["red cats"])
+    found = Embedder(folder, precision=torch.float32).documents(["red cats"])
     np.testing.assert_allclose(found[0], unit(by_hand(folder, "red cats")[0]), atol=1e-5)
 
 
@@ -284,9 +296,10 @@ def test_windows_are_pooled_together(tiny_bert: Path, tmp_path: Path, pooling: s
             states.append(load_encoder(folder)(batch).numpy())
     rows = np.concatenate([each[:1] if pooling == "cls" else each for each in states])
     expected = rows.max(0) if pooling == "max" else rows.mean(0)
-    found = Embedder(folder, long_texts="windows").documents(["red", LONG, "old"])
+    found = Embedder(folder, long_texts="windows", precision=torch.float32).documents(["red", LONG, "old"])
     np.testing.assert_allclose(found[1], unit(expected), atol=1e-5)
-    np.testing.assert_allclose(found[[0, 2]], Embedder(folder).documents(["red", "old"]), atol=1e-6)
+    short = Embedder(folder, precision=torch.float32).documents(["red", "old"])
+    np.testing.assert_allclose(found[[0, 2]], short, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -294,8 +307,8 @@ def test_windows_are_pooled_together(tiny_bert: Path, tmp_path: Path, pooling: s
     [
         ((9, 0), "cuda", 32_768, torch.bfloat16),
         ((7, 5), "cuda:1", 32_768, torch.float32),
-        ((9, 0), "cpu", 640, torch.float32),
-        (None, "cpu", 640, torch.float32),
+        ((9, 0), "cpu", 640, torch.int16),
+        (None, "cpu", 640, torch.int16),
     ],
 )
 def test_a_gpu_is_given_large_batches_and_the_products_it_is_made_for(
@@ -306,6 +319,8 @@ def test_a_gpu_is_given_large_batches_and_the_products_it_is_made_for(
     batch_tokens: int,
     precision: torch.dtype,
 ) -> None:
+    if not kernels.has_kernels() and precision == torch.int16:
+        pytest.skip("nothing was compiled")
     gpus = () if capability is None else (Gpu("a GPU", 1 << 34, capability),)
     monkeypatch.setattr(hardware, "_gpus", lambda: gpus)
     monkeypatch.setattr(Bert, "to", lambda self, device: self)
@@ -332,11 +347,35 @@ def test_a_copy_for_another_process_computes_on_the_processor(
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 def test_bfloat16_products_give_float32_vectors(tiny_bert: Path, tmp_path: Path, pooling: str) -> None:
     folder = sentence_folder(tiny_bert, tmp_path / "model", {"pooling_mode": pooling})
-    exact = Embedder(folder).documents(TEXTS)
+    exact = Embedder(folder, precision=torch.float32).documents(TEXTS)
     found = Embedder(folder, precision=torch.bfloat16).documents(TEXTS)
     assert found.dtype == np.float32
     assert not np.array_equal(found, exact)
     np.testing.assert_allclose(found, exact, atol=0.05)
+
+
+def test_products_are_in_int16_where_the_kernels_have_them(tiny_bert: Path, inference_way: str) -> None:
+    """Within 0.99999 of float32's vectors, and the same in any company."""
+    with nullcontext() if inference_way != "torch" else pytest.raises(InputError, match=r"Take float32\."):
+        Embedder(tiny_bert, precision=torch.int16)
+    exact, usual = Embedder(tiny_bert, precision=torch.float32), Embedder(tiny_bert)
+    expected, found = exact.documents(TEXTS), usual.documents(TEXTS)
+    if inference_way == "torch":
+        assert usual.precision == torch.float32
+        np.testing.assert_array_equal(found, expected)
+        return
+    assert usual.precision == torch.int16
+    assert not np.array_equal(found, expected)
+    assert cosines(found, expected).min() > 0.99999
+    np.testing.assert_array_equal(usual.documents(TEXTS[3:4]), found[3:4])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(usual)).documents(TEXTS), found)
+
+
+def test_a_gpu_has_no_products_in_int16(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_gpus", lambda: (Gpu("a GPU", 1 << 34, (9, 0)),))
+    monkeypatch.setattr(Bert, "to", lambda self, device: super(Bert, self).to("meta"))
+    with pytest.raises(InputError, match=r"Products in int16 are those of the compiled kernels"):
+        Embedder(tiny_bert, device="cuda", precision=torch.int16)
 
 
 def test_dimensions_keep_the_beginning(tiny_bert: Path) -> None:

@@ -83,17 +83,24 @@ def test_spare_tokens_change_nothing(
     wide=st.integers(1, 30),
     lengths=st.lists(st.integers(1, 120), min_size=1, max_size=6),
     threads=st.integers(2, 5),
+    precision=st.sampled_from([torch.float32, torch.int16]),
     seed=st.integers(0, 2**16),
 )
 def test_kernels_give_a_sequence_the_same_beside_any_others_on_any_threads(
-    kernels_alone: str, heads: int, wide: int, lengths: list[int], threads: int, seed: int
+    kernels_alone: str,
+    heads: int,
+    wide: int,
+    lengths: list[int],
+    threads: int,
+    precision: torch.dtype,
+    seed: int,
 ) -> None:
     """Of any widths and rows, whatever the tiles, with more threads than panels too: to the bit."""
     sizes = {"hidden_size": 16 * heads, "num_attention_heads": heads, "intermediate_size": 16 * wide}
     encoder = an_encoder(seed=seed, **sizes)
     expected = deepcopy(encoder).double()(batch_of(lengths)).float()
-    found = packed(encoder)(batch_of(lengths))
-    assert_close(found, expected, rtol=0, atol=5e-6)
+    found = packed(encoder, precision)(batch_of(lengths))
+    assert_close(found, expected, rtol=0, atol=5e-6 if precision == torch.float32 else 2e-3)
     with patch("torch.get_num_threads", return_value=threads):
         assert torch.equal(encoder(batch_of(lengths)), found)
     alone = batch_of(lengths, only=len(lengths) - 1)
@@ -108,6 +115,68 @@ def test_kernels_sum_as_exactly_as_torch(kernels_alone: str) -> None:
     expected = deepcopy(encoder).double()(batch)
     of_torch = rms(encoder(batch) - expected)
     assert rms(packed(encoder)(batch) - expected) < 2 * of_torch
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("sizes", [{}, {"hidden_size": 288, "intermediate_size": 272}])
+def test_products_in_int16_are_those_of_rounded_states_and_weights(
+    sizes: dict[str, int], kernels_alone: str
+) -> None:
+    """As the definition has it, in double precision."""
+    encoder = an_encoder(num_hidden_layers=1, **sizes)
+    layer = encoder.layers[0]
+    batch, states = batch_of([40, 7]), torch.randn(47, encoder.config.hidden_size)
+    exact = deepcopy(layer).double()(states.double(), batch)
+    rounded = deepcopy(layer).double()
+    for module in rounded.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.copy_(rounded_weight(module.weight))
+            module.register_forward_pre_hook(lambda _, given: (rounded_states(given[0]),))
+    expected = rounded(states.double(), batch)
+    found = KernelLayer(layer, torch.int16)(states, batch)
+    # In float32 some half of a step is a little more or less, and rounded to the other side.
+    assert 4 * rms(found - expected) < rms(exact - expected) < 3e-4
+
+
+@torch.inference_mode()
+def test_no_sum_in_int16_is_too_large(kernels_alone: str) -> None:
+    """All states and weights at their largest, of one sign: the codes' sums fill an int32."""
+    encoder = an_encoder(hidden_size=256, num_hidden_layers=1)
+    layer = encoder.layers[0]
+    assert isinstance(layer, Layer)
+    layer.attention_norm.weight.zero_()
+    layer.attention_norm.bias.fill_(-1)
+    layer.feed_forward.up.weight.fill_(-3)
+    layer.feed_forward.up.weight[:, 200] = 2.9  # the other groups have another scale
+    layer.feed_forward.down.weight.fill_(0.5)
+    layer.feed_forward.down.weight[1:].zero_()
+    batch = batch_of([5])
+    expected = deepcopy(encoder).double()(batch).float()
+    assert_close(packed(encoder, torch.int16)(batch), expected, rtol=0, atol=2e-3)
+
+
+@torch.inference_mode()
+def test_states_of_zero_are_codes_of_zero(kernels_alone: str) -> None:
+    encoder = an_encoder(num_hidden_layers=1)
+    layer = encoder.layers[0]
+    assert isinstance(layer, Layer)
+    layer.feed_forward.up.weight.zero_()
+    layer.feed_forward.up.bias.fill_(-20)  # whose GELU is 0
+    batch = batch_of([5])
+    expected = deepcopy(encoder).double()(batch).float()
+    assert_close(packed(encoder, torch.int16)(batch), expected, rtol=0, atol=1e-3)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("precision", [torch.float32, torch.int16])
+def test_what_is_no_number_stays_none(precision: torch.dtype, kernels_alone: str) -> None:
+    """Of infinite states, too; a sequence's own."""
+    encoder = packed(an_encoder(num_hidden_layers=1), precision)
+    for spoilt in (torch.nan, -torch.nan, torch.inf, -torch.inf):
+        states = torch.randn(4, 32)
+        states[1, 3] = spoilt
+        found = encoder.layers[0](states, batch_of([1, 1, 2]))
+        assert found.isnan().any(1).tolist() == [False, True, False, False]
 
 
 @torch.inference_mode()
@@ -184,6 +253,21 @@ def batch_of(lengths: list[int], multiple: int = 1, only: int | None = None) -> 
         first = sum(lengths[:only])
         ids, lengths = ids[first : first + lengths[only]], [lengths[only]]
     return PackedBatch.pack(ids, np.zeros_like(ids), np.array(lengths), multiple=multiple)
+
+
+def rounded_weight(weight: torch.Tensor) -> torch.Tensor:
+    """(O, I): of each 128 inputs as finely as int16 and a sum of 128 products in int32 allow."""
+    groups = weight.split(128, dim=1)
+    room = [(((2**31 - 1) // 11585 - 64) / each.abs().sum(1), 32767 / each.abs().amax(1)) for each in groups]
+    shares = [torch.minimum(*each)[:, None] for each in room]
+    return torch.cat([(g * s).round() / s for g, s in zip(groups, shares, strict=True)], dim=1)
+
+
+def rounded_states(states: torch.Tensor) -> torch.Tensor:
+    """(N, I): of each 128 values to 1/11585 of the largest."""
+    groups = states.split(128, dim=1)
+    units = [each.abs().amax(1, keepdim=True) / 11585 for each in groups]
+    return torch.cat([(g / u).round() * u for g, u in zip(groups, units, strict=True)], dim=1)
 
 
 def rms(error: torch.Tensor) -> float:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from bertsmith.inference.embedding.vectors import Int8Ranges
 
 _SECONDS_BETWEEN_LINES = 10.0
-_LONG = 10.0  # seconds, after which somebody would like to know what makes it faster
 
 
 def embed(
@@ -67,8 +66,9 @@ def embed(
     dimensions
         Keep only so many, for models trained for that.
     products
-        What the model multiplies in: by default float32, and bfloat16 on a GPU that has it. On a processor
-        with AVX512-BF16 or AMX bfloat16 is faster; cosines with float32's vectors stay above 0.9999.
+        What the model multiplies in. By default int16 on a processor: float32's vectors to a cosine of
+        0.99999, in two thirds of the time; float32 where the compiled kernels lack; bfloat16 on a GPU that
+        has it, to 0.9999.
     precision
         What is stored: int8 takes a quarter of the space, binary a thirty-second; what it costs is printed.
     ranges
@@ -88,7 +88,7 @@ def embed(
 
     bertsmith embed runs/search/model - --format lines --precision int8 --out lines.parquet --resume
 
-    bertsmith embed minilm articles.parquet --out vectors.parquet --products bfloat16
+    bertsmith embed minilm articles.parquet --out vectors.parquet --products float32
 
     bertsmith embed minilm articles.parquet --out vectors.parquet --engine ray
     """
@@ -117,8 +117,6 @@ def embed(
             **given(layout),
         )
     _show(result)
-    if products is None and engine == "local" and result.computed.seconds >= _LONG:
-        _hint(embedder)
 
 
 def _ranges(path: Path | None, embedder: "Embedder") -> "Int8Ranges | None":
@@ -164,20 +162,6 @@ def _rate(count: "Count") -> str:
         f"{count.texts:,} texts, {count.tokens:,} tokens in {count.seconds:,.1f} s: "
         f"{count.texts / seconds:,.0f} texts/s, {count.tokens / seconds:,.0f} tokens/s"
     )
-
-
-def _hint(embedder: "Embedder") -> None:
-    import torch
-
-    from bertsmith.cli.screen import error_console
-    from bertsmith.training.hardware import Hardware
-
-    if embedder.device.type == "cpu" and Hardware.detect().precision == torch.bfloat16:
-        error_console.print(
-            "This processor has bfloat16: with --products bfloat16 it takes about two thirds of the time, "
-            "and cosines with these vectors stay above 0.9999.",
-            soft_wrap=True,
-        )
 
 
 def _show(result: "EmbeddingResult") -> None:

@@ -59,8 +59,7 @@ def build(
         Passages from which on the search is approximate, with its recall measured; 100,000. An index keeps
         it, and it may be changed by another build.
     products
-        What the model multiplies in, as of `bertsmith embed`: with bfloat16, where a processor has it,
-        embedding takes two thirds of the time.
+        What the model multiplies in, as of `bertsmith embed`.
     engine
         ray embeds on the cluster that RAY_ADDRESS names or this machine belongs to, else on this machine.
 
@@ -72,7 +71,7 @@ def build(
 
     bertsmith index build handbook/ --out indexes/handbook
 
-    bertsmith index build archive/ --model minilm --out indexes/archive --products bfloat16
+    bertsmith index build archive/ --model minilm --out indexes/archive --products float32
 
     bertsmith index build archive/ --model minilm --out indexes/archive --engine ray
     """

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 Flag = Annotated[bool, Parameter(negative="")]  # cyclopts would add a --no-json to --json
-Products = Literal["float32", "bfloat16"]
+Products = Literal["float32", "int16", "bfloat16"]
 FileOrDash = Annotated[Path, Parameter(allow_leading_hyphen=True)]  # a lone dash looks like an option
 
 _READING = "How the rows are read"

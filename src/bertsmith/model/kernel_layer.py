@@ -1,4 +1,4 @@
-"""A layer for inference in float32 on a processor, in C: kernels/layer.c says how and why.
+"""A layer for inference on a processor, in C: kernels/layer.c and kernels/product.c say how and why.
 
 N tokens in the packed batch, H hidden size, I feed-forward width, R rows that a head reads.
 """
@@ -14,29 +14,34 @@ from bertsmith.model import bert, kernels
 from bertsmith.model.attention import take
 from bertsmith.model.kernels.attention import as_c
 
-_PANEL = 16  # columns of a weight that lie together; D and I are multiples
+PRECISIONS = torch.float32, torch.int16
+_GROUP = 128  # inputs of a weight's column that share a scale in int16
+_LARGEST = 2**15 - 1  # code of a weight
+_LARGEST_SUM = (2**31 - 1) // 11585  # of a group's codes: times the largest code of a state it is an int32
+PANEL = 16  # columns of a weight that lie together; D and I are multiples
 _ACTIVATIONS = ("gelu", "gelu_new", "relu")
 
 
 class KernelLayer(nn.Module):
     """A layer that gives the same, and is neither trained nor moved. Only its output is to be read.
 
-    A sequence's values depend neither on the other sequences of a batch nor on the number of threads, to the
-    bit. A pickled copy works on another processor that has the kernels.
+    Products are in `precision`, float32 or int16, all else in float32. Rounding to int16 changes states by
+    some 1e-4 of their size, and cosines of vectors by less than 1e-5. A sequence's values depend neither on
+    the other sequences of a batch nor on the number of threads, to the bit. A pickled copy works on another
+    processor that has the kernels.
     """
 
-    precision = torch.float32
-
-    def __init__(self, layer: bert.Layer) -> None:
+    def __init__(self, layer: bert.Layer, precision: torch.dtype) -> None:
         super().__init__()
+        self.precision = precision
         attention, feed_forward = layer.attention, layer.feed_forward
         self.heads, self.width = attention.heads, attention.output.in_features
         self.activation = _ACTIVATIONS.index(feed_forward.activation.name)
         self.linears = {
-            "qkv": _panels(attention.qkv),
-            "output": _panels(attention.output),
-            "up": _panels(feed_forward.up),
-            "down": _panels(feed_forward.down),
+            "qkv": _prepared(attention.qkv, precision),
+            "output": _prepared(attention.output, precision),
+            "up": _prepared(feed_forward.up, precision),
+            "down": _prepared(feed_forward.down, precision),
         }
         self.norms = {
             name: (norm.weight.detach(), norm.bias.detach(), norm.eps)
@@ -49,7 +54,7 @@ class KernelLayer(nn.Module):
 
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
         """As `bert.Layer`: (N, H) -> (N, H), with anything for spare tokens, or (R, H) for the given rows."""
-        library = kernels.library(torch.backends.cpu.get_cpu_capability())
+        library = kernels.library(kernels.instructions())
         threads, count = torch.get_num_threads(), len(batch.lengths)
         states = hidden_states.float().contiguous()
         if states.shape != (batch.spare + sum(batch.lengths), self.width):
@@ -80,8 +85,8 @@ class KernelLayer(nn.Module):
     def _as_c(self) -> Any:
         """Addresses: of this object's tensors in this process."""
         linears = {
-            name: kernels.Linear(weight.shape[1], len(bias), weight.data_ptr(), bias.data_ptr())
-            for name, (weight, bias) in self.linears.items()
+            name: kernels.Linear(inputs, len(bias), weight.data_ptr(), _address(scales), bias.data_ptr())
+            for name, (inputs, weight, scales, bias) in self.linears.items()
         }
         norms = {
             name: kernels.Norm(gain.data_ptr(), shift.data_ptr(), epsilon)
@@ -94,14 +99,40 @@ def takes_layer_kernel(layer: bert.Layer, precision: torch.dtype) -> bool:
     """Whether the kernel computes this layer in this precision here."""
     multiples = layer.attention.head_size, layer.feed_forward.up.out_features
     return (
-        precision == torch.float32
+        precision in PRECISIONS
         and layer.attention.qkv.weight.dtype == torch.float32
-        and not any(each % _PANEL for each in multiples)
+        and not any(each % PANEL for each in multiples)
         and kernels.has_kernels()
     )
 
 
-def _panels(linear: nn.Linear) -> tuple[Tensor, Tensor]:
-    """(O, I) -> (O / 16, I, 16): of 16 columns of the product, row by row; and the bias."""
-    panels = linear.weight.detach().view(-1, _PANEL, linear.in_features).transpose(1, 2)
-    return panels.contiguous(), linear.bias.detach().contiguous()
+def _prepared(linear: nn.Linear, precision: torch.dtype) -> tuple[int, Tensor, Tensor | None, Tensor]:
+    """Inputs; weight, its scales and bias as in kernels.h."""
+    weight, bias = linear.weight.detach(), linear.bias.detach().contiguous()
+    if precision == torch.float32:
+        return linear.in_features, _panels(weight, 1), None, bias
+    codes, scales = _rounded(weight)
+    return linear.in_features, _panels(codes, 2), scales, bias
+
+
+def _panels(weight: Tensor, together: int) -> Tensor:
+    """(O, I) -> (O / 16, I / together, 16, together): of 16 columns of the product, so many rows at once."""
+    outputs, inputs = weight.shape
+    panels = weight.view(outputs // PANEL, PANEL, inputs // together, together).transpose(1, 2)
+    return panels.contiguous()
+
+
+def _rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(O, I) -> int16 codes (O, I) and scales (I / 128, O), rounded up, whose product is the weight."""
+    codes, scales = [], []
+    for group in weight.double().split(_GROUP, dim=1):
+        sums, most = group.abs().sum(1), group.abs().amax(1)
+        finest = torch.minimum((_LARGEST_SUM - _GROUP / 2) / sums, _LARGEST / most)  # each is rounded by 1/2
+        finest = finest.where(most > 0, 1)
+        codes.append((group * finest[:, None]).round().short())
+        scales.append(1 / finest)
+    return torch.cat(codes, dim=1), torch.stack(scales).float()
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

@@ -17,6 +17,7 @@ class Linear(ctypes.Structure):
         ("inputs", ctypes.c_int64),
         ("outputs", ctypes.c_int64),
         ("weight", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
     )
 
@@ -40,14 +41,21 @@ class Layer(ctypes.Structure):
 
 def has_kernels() -> bool:
     """Whether they are compiled, and for this processor."""
-    return library(torch.backends.cpu.get_cpu_capability()) is not None
+    return library(instructions()) is not None
 
 
 @cache
-def library(capability: str) -> Any:
-    """The functions of kernels.h for what torch uses of the processor; None where there are none."""
+def instructions() -> str:
+    """What of this processor torch uses: avx2, avx512, or with VNNI, the products of int16, avx512_vnni."""
+    found = torch.backends.cpu.get_cpu_capability().lower()
+    return "avx512_vnni" if found == "avx512" and torch.cpu._is_vnni_supported() else found
+
+
+@cache
+def library(instructions: str) -> Any:
+    """The functions of kernels.h for a processor that has these; None where there are none."""
     try:
-        found = ctypes.CDLL(str(Path(__file__).parent / f"{capability.lower()}.so"))
+        found = ctypes.CDLL(str(Path(__file__).parent / f"{instructions}.so"))
     except OSError:  # not compiled, for another C library, or torch without GNU's OpenMP
         return None
     values, whole, lengths = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)

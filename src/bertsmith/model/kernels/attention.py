@@ -41,7 +41,7 @@ def attend_on_one_core(qkv: Tensor, lengths: tuple[int, ...]) -> Tensor:
     (tokens, three, heads, size), real = qkv.shape, sum(lengths)
     if three != 3 or real > tokens:
         raise ValueError(f"expected ({real} or more, 3, A, D), found {tuple(qkv.shape)}")
-    library = kernels.library(torch.backends.cpu.get_cpu_capability())
+    library = kernels.library(kernels.instructions())
     qkv, attended = qkv.contiguous(), qkv.new_empty(tokens, heads, size)
     attended[real:] = 0
     given = qkv.data_ptr(), as_c(lengths), len(lengths), heads, size, qkv.dtype == torch.bfloat16

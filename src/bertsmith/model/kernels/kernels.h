@@ -1,4 +1,4 @@
-/* What the two kernels give each other and Python. Functions return 1 where there is no memory, else 0.
+/* What the kernels give each other and Python. Functions return 1 where there is no memory, else 0.
  *
  * N tokens, B sequences, H hidden size, A heads, D head size, a multiple of 16, I feed-forward width, too.
  */
@@ -13,9 +13,12 @@ void attend_part(const void *qkv, const int64_t *lengths, int64_t sequences, int
                  int half, void *to, float *scratch, int part, int parts);
 int64_t attention_scratch(const int64_t *lengths, int64_t sequences, int64_t size);
 
+/* A weight is in float32, or in int16 with scales, one for so many inputs of an output. */
+enum { GROUP = 128 };
 typedef struct {
     int64_t inputs, outputs;
-    const float *weight; /* (outputs / 16, inputs, 16) */
+    const void *weight;  /* float32 (outputs / 16, inputs, 16) or int16 (outputs / 16, inputs / 2, 16, 2) */
+    const float *scales; /* (inputs / GROUP, outputs), rounded up, or NULL */
     const float *bias;   /* (outputs,) */
 } Linear;
 

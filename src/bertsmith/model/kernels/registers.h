@@ -1,4 +1,6 @@
 /* GCC's vectors of one register, which make the kernels' code the same for AVX2 and AVX-512. */
+#ifndef REGISTERS_H
+#define REGISTERS_H
 #include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
@@ -19,9 +21,24 @@ enum { WIDE = 8, BLOCKS = 2 };
 #endif
 enum { ROWS = 6 };
 
+#ifdef __AVX512F__
+typedef __m512i Whole;
+#else
+typedef __m256i Whole;
+#endif
+/* Of int16 pairs a, b: the sums of their products, added to those so far. Exact while they fit. */
+#if defined(__AVX512VNNI__)
+#define ADD_PRODUCTS(sums, a, b) _mm512_dpwssd_epi32(sums, a, b)
+#elif defined(__AVX512F__)
+#define ADD_PRODUCTS(sums, a, b) _mm512_add_epi32(sums, _mm512_madd_epi16(a, b))
+#else
+#define ADD_PRODUCTS(sums, a, b) _mm256_add_epi32(sums, _mm256_madd_epi16(a, b))
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 typedef float Floats __attribute__((vector_size(4 * WIDE), aligned(4)));
 typedef int32_t Ints __attribute__((vector_size(4 * WIDE), aligned(4)));
+typedef int16_t Shorts __attribute__((vector_size(2 * WIDE), aligned(2)));
 typedef uint16_t Halves __attribute__((vector_size(2 * WIDE), aligned(2)));
 
 static const Ints LANE = LANES;
@@ -33,6 +50,7 @@ INLINE Floats choose(Ints which, Floats a, Floats b) {
     return (Floats)((which & (Ints)a) | (~which & (Ints)b));
 }
 INLINE Floats larger(Floats a, Floats b) { return MAX(a, b); } /* b where either is no number */
+INLINE Ints larger_of(Ints a, Ints b) { return ((a > b) & a) | (~(a > b) & b); }
 INLINE Floats smaller(Floats a, Floats b) { return MIN(a, b); }
 
 
@@ -74,3 +92,5 @@ INLINE void transpose(Floats rows[WIDE]) {
         }
     }
 }
+
+#endif
