@@ -6,10 +6,11 @@ Weights and AdamW's moments of a BERT, random numbers, saved under --folder, and
 
     the same bytes      one file of as many bytes from memory, flushed to the disk, and put in place of the
                         one before, as a checkpoint is
-    save                a checkpoint written, summed and flushed, nothing beside it: at most 1.3 times
+    save                a checkpoint copied, written, summed and flushed, nothing beside it: at most 1.3 times
     training stalls     how much later a loop of matrix products ends that begins such a save and goes on,
-                        everything counted, than the mean of the same loop before and after: at most a third
-                        of writing the bytes. The run has saved before, and memory for the copy is there
+                        and the save with it, than the mean of the same loop before and after: at most a third
+                        of writing the bytes. Of this and of the save the run has saved before, and memory for
+                        the copy is there
     the call            the part of it for which the training itself waits, a copy in memory
     the first call      the same of a run's first save, for which the system has to find the memory
     load                the newest checkpoint read and every sum checked
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from bertsmith.model.config import preset
 from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
+from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state
 from bertsmith.training.checkpoint_writer import CheckpointWriter
 from bertsmith.training.parts import WHOLE
 from harness import ratio, report
@@ -80,9 +81,8 @@ def _round(state: TrainingState, size: int, folder: Path) -> dict[str, float]:
     """Seconds of each."""
     # The first time the system may have to find memory for the file, which takes as long again.
     plain = min(_write_bytes(folder / "bytes", size) for _ in range(2))
-    save = _seconds(lambda: save_training_state(folder, state, 1, WHOLE))
-    load = _seconds(lambda: load_training_state(folder))
-    return {"the same bytes": plain, "save": save, **_stall(state, folder, plain), "load": load}
+    saving = _saving(state, folder, plain)
+    return {"the same bytes": plain, **saving, "load": _seconds(lambda: load_training_state(folder))}
 
 
 def _write_bytes(path: Path, size: int) -> float:
@@ -98,21 +98,23 @@ def _write_bytes(path: Path, size: int) -> float:
     return time.monotonic() - start
 
 
-def _stall(state: TrainingState, folder: Path, writing: float) -> dict[str, float]:
-    """Seconds by which products beside a save end later than without it, and seconds of the calls."""
+def _saving(state: TrainingState, folder: Path, writing: float) -> dict[str, float]:
+    """Seconds of a save, by which products beside one end later than without it, and of the calls."""
     matrix = torch.rand(1024, 1024)
     steps = int((_LOOP_SECONDS + 2 * writing) / (_seconds(lambda: _products(matrix, 20)) / 20))
     with CheckpointWriter(1, WHOLE) as writer:
         first = _seconds(lambda: writer.write(folder, state))
         writer.finish()
+        save = _seconds(lambda: (writer.write(folder, state), writer.finish()))
         before = _seconds(lambda: _products(matrix, steps))
         start = time.monotonic()
         call = _seconds(lambda: writer.write(folder, state))
         _products(matrix, steps)
-        beside = time.monotonic() - start
         writer.finish()
+        beside = time.monotonic() - start
         after = _seconds(lambda: _products(matrix, steps))
-    return {"training stalls": beside - (before + after) / 2, "the call": call, "the first call": first}
+    stall = beside - (before + after) / 2
+    return {"save": save, "training stalls": stall, "the call": call, "the first call": first}
 
 
 def _products(matrix: Tensor, steps: int) -> None:

@@ -24,7 +24,9 @@ from bertsmith.training.finetuning.labelled_data import hold_out
 WORDS = ["bano", "delo", "firu", "guma", "kano", "lelo", "miru"]
 
 
-def saved_model(folder: Path, name: str, labels: list[Any], *, pair: bool = False, **settings: Any) -> Path:
+def saved_model(
+    folder: Path, name: str, labels: list[Any], *, pair: bool = False, heads: int = 2, **settings: Any
+) -> Path:
     """A random model of a task that learnt these labels, one a text."""
     tokenizer = Tokenizer.from_pieces(
         ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s", "."], lowercase=True
@@ -34,7 +36,12 @@ def saved_model(folder: Path, name: str, labels: list[Any], *, pair: bool = Fals
     field = "tags" if name == "tagging" else "label"
     text: Any = ["bano"] if name == "tagging" else ("bano", "delo") if pair else "bano"
     task.learn_labels([dataclasses.replace(task.example(text), **{field: label}) for label in labels])
-    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    shape = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": heads,
+        "intermediate_size": 32,
+    }
     config = make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape, "test")
     torch.manual_seed(2)
     model = TaskModel(Bert(config), task.head(config))
@@ -65,6 +72,22 @@ def test_a_text_has_the_same_prediction_alone_and_among_others(classifier: Predi
         (alone,) = classifier.predict([text])
         assert alone["label"] == prediction["label"]
         assert alone["probabilities"] == pytest.approx(prediction["probabilities"], abs=1e-5)
+
+
+def test_products_in_int16_give_nearly_the_same(tmp_path: Path, inference_way: str) -> None:
+    folder = saved_model(tmp_path / "model", "classification", ["no", "yes"], heads=1)
+    texts = random_texts(12)
+    expected = [each["probabilities"]["yes"] for each in Predictor.load(folder).predict(texts)]
+    usual = Predictor.load(folder, precision=None).predict(texts)
+    found = [each["probabilities"]["yes"] for each in usual]
+    if inference_way == "torch":
+        assert found == expected
+        with pytest.raises(InputError, match="compiled kernels"):
+            Predictor.load(folder, precision=torch.int16)
+        return
+    assert found == pytest.approx(expected, abs=2e-3)
+    assert found != expected
+    assert Predictor.load(folder, precision=torch.int16).predict(texts) == usual
 
 
 def test_probabilities_are_of_every_label_and_sum_to_one(classifier: Predictor) -> None:

@@ -56,6 +56,15 @@ def test_mined_rows_become_candidates_and_an_answer_is_never_a_negative(tmp_path
     assert [(e.text_pair, e.label) for e in task.read(labelled)] == [("ann", 1), ("bob", 0)]
 
 
+def test_a_column_beside_negatives_may_be_the_label(tmp_path: Path) -> None:
+    path = tmp_path / "graded.tsv"
+    path.write_text("query\tdocument\tnegative\tgrade\nred\tcat\tdog\t2\nred\told\tnew\t0\n")
+    with pytest.raises(InputError, match=r"'grade', which is none of .* the label, say --label 'grade'"):
+        make_task("reranking").read(path)
+    found = make_task("reranking", label="grade").read(path)
+    assert [(each.text_pair, each.label) for each in found] == [("cat", 2.0), ("old", 0.0)]
+
+
 def test_pairs_alone_are_sent_to_be_mined(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"query": "who?", "positive": "ann"}\n')

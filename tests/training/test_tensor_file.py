@@ -2,9 +2,12 @@
 
 import errno
 import fcntl
+import json
 import mmap
 import os
+import zlib
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,10 +17,10 @@ from torch import Tensor
 
 from bertsmith.files import crc32
 from bertsmith.training import tensor_file
-from bertsmith.training.tensor_file import write_tensors
+from bertsmith.training.tensor_file import room_for, write_tensors
 
 BLOCK = 8192  # bytes
-IN_FIRST_BLOCK = BLOCK - 8 - 64  # where a header is 64 bytes long, as "a" alone has it
+IN_FIRST_BLOCK = BLOCK - 4096  # after the header
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +42,12 @@ def tensors() -> dict[str, Tensor]:
     }
 
 
+def parts_of(content: bytes) -> tuple[Any, bytes]:
+    """The header, and the tensors' bytes."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(content[8:end]), content[end:]
+
+
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
@@ -51,13 +60,60 @@ def test_safetensors_reads_what_was_written(tmp_path: Path) -> None:
     assert checksum == crc32(tmp_path / "ours")
 
 
+def test_copies_in_room_for_them_are_written_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = room_for(tensors())
+    for name, tensor in tensors().items():
+        room[name].copy_(tensor)
+    assert_same(room, tensors())
+    write = tensor_file._UncachedFile.write_in_place
+    in_place = list[int]()
+
+    def look(file: Any, content: Any) -> None:
+        in_place.append(len(content))
+        write(file, content)
+
+    monkeypatch.setattr(tensor_file._UncachedFile, "write_in_place", look)
+    checksum = write_tensors(tmp_path / "ours", room)
+    assert in_place == [sum(tensor.nbytes for tensor in tensors().values())]
+    assert_same(load_file(tmp_path / "ours"), tensors())
+    assert checksum == crc32(tmp_path / "ours") == f"{zlib.crc32((tmp_path / 'ours').read_bytes()):08x}"
+
+
+@pytest.mark.parametrize("sectors", [0, 1, 2, 5])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_room_ends_in_any_place_of_a_sector(tmp_path: Path, sectors: int, more: int) -> None:
+    given = {"a": torch.arange(max(0, 4096 * sectors + more)) % 3 == 0}
+    room = room_for(given)
+    room["a"].copy_(given["a"])
+    checksum = write_tensors(tmp_path / "ours", room)
+    assert_same(load_file(tmp_path / "ours"), given)
+    assert checksum == crc32(tmp_path / "ours")
+
+
+@pytest.mark.parametrize("spoil", ["gone", "turned", "another"])
+def test_what_no_longer_lies_together_is_copied(tmp_path: Path, spoil: str) -> None:
+    given = {name: torch.randn(32, 32) for name in "abc"}
+    room = room_for(given)
+    for name, tensor in given.items():
+        room[name].copy_(tensor)
+    if spoil == "gone":
+        del room["b"]
+    else:
+        room["b"] = room["b"].T if spoil == "turned" else room["b"].clone()
+    write_tensors(tmp_path / "ours", room)
+    assert_same(load_file(tmp_path / "ours"), room)
+
+
 @pytest.mark.parametrize("more", [-1, 0, 1, BLOCK - 1, BLOCK, BLOCK + 1])
 def test_a_file_ends_where_its_bytes_do(tmp_path: Path, more: int) -> None:
     written = {"a": torch.arange(IN_FIRST_BLOCK + more) % 2 == 0}
     checksum = write_tensors(tmp_path / "ours", written)
     save_file(written, tmp_path / "theirs")
     assert (tmp_path / "ours").stat().st_size == BLOCK + more
-    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    ours, theirs = (parts_of((tmp_path / name).read_bytes()) for name in ("ours", "theirs"))
+    assert ours == theirs
     assert checksum == crc32(tmp_path / "ours")
 
 
@@ -99,6 +155,12 @@ def test_a_file_system_may_want_other_places_in_memory(
     monkeypatch.setattr(mmap, "mmap", lambda _, size: memoryview(bytearray(size + 8))[8:])
     write_tensors(tmp_path / "ours", tensors())
     assert_same(load_file(tmp_path / "ours"), tensors())
+    monkeypatch.setattr(tensor_file, "_SECTOR", 8)  # with room at any place
+    room = room_for(tensors())
+    for name, tensor in tensors().items():
+        room[name].copy_(tensor)
+    write_tensors(tmp_path / "again", room)
+    assert_same(load_file(tmp_path / "again"), tensors())
 
 
 def test_another_error_is_raised_and_the_file_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """`bertsmith predict`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from bertsmith.cli.options import AS_TRAINED, FileOrDash, Layout, TextColumns, given
 
@@ -14,6 +14,7 @@ def predict(
     columns: Annotated[TextColumns | None, AS_TRAINED] = None,
     layout: Annotated[Layout | None, AS_TRAINED] = None,
     task: str | None = None,
+    products: Literal["float32", "int16"] = "float32",
 ) -> None:
     """What a fine-tuned model says of each row of a file, as JSON lines.
 
@@ -28,18 +29,26 @@ def predict(
         The file of predictions; - is the standard output.
     task
         For a model of a task of your own: package.module:Class.
+    products
+        What the model multiplies in. int16 takes two thirds of float32's time on a processor with the
+        compiled kernels, and changes probabilities by some 1e-4.
 
     Examples
     --------
     bertsmith predict runs/intents/model new.csv --out predictions.jsonl
 
     bertsmith predict runs/names/model sentences.conll > names.jsonl
+
+    bertsmith predict runs/intents/model archive.parquet --out predictions.jsonl --products int16
     """
+    import torch
+
     from bertsmith.cli.screen import print_note, progress_bar
     from bertsmith.inference.predictor import Predictor
     from bertsmith.tasks.registry import find_task
 
-    predictor = Predictor.load(model, find_task(task) if task else None)
+    own = find_task(task) if task else None
+    predictor = Predictor.load(model, own, precision=getattr(torch, products))
     with progress_bar("Predicting") as progress:
         count = predictor.predict_file(str(input), str(out), progress, **given(columns, layout))
     if str(out) != "-":

@@ -28,6 +28,7 @@ from bertsmith.tasks.batch_division import together
 from bertsmith.tasks.details import Details, number_details
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.query_documents import (
+    QueryColumns,
     find_query_columns,
     is_negative,
     read_query_documents,
@@ -74,10 +75,10 @@ class Reranking(TextTask):
 
     def read(self, path: Path | str, *, labelled: bool = True) -> list[TextExample]:
         """One example a row with a label; of a row with negatives one for each of its documents."""
-        if not labelled or not self._has_negatives(path):
+        columns = self._with_negatives(path) if labelled else None
+        if columns is None:
             return super().read(path, labelled=labelled)
         layout = self.settings.model_dump(include={"format", "header", "encoding"})
-        columns = find_query_columns(path, self.settings.text, self.settings.text_pair, None, **layout)
         found: dict[tuple[int, int], TextExample] = {}
         for row in read_query_documents(path, replace(columns, scores=None), **layout):
             for place, document in enumerate(row.documents):
@@ -87,13 +88,24 @@ class Reranking(TextTask):
                     found[pair] = TextExample(row.query, document, relevance, row.where)
         return list(found.values())
 
-    def _has_negatives(self, path: Path | str) -> bool:
-        """Whether the file's names tell of negatives, and of no label."""
+    def _with_negatives(self, path: Path | str) -> QueryColumns | None:
+        """The columns of a file whose names tell of negatives and of no label; None for any other."""
         settings = self.settings
         if settings.label is not None or not settings.header or str(path) == "-":
-            return False
-        names = read_column_names(path, format=settings.format, encoding=settings.encoding)
-        return any(map(is_negative, names)) and guess_columns(names, str(path), text=1).label is None
+            return None
+        layout = settings.model_dump(include={"format", "header", "encoding"})
+        names = read_column_names(path, **layout)
+        if not any(map(is_negative, names)) or guess_columns(names, str(path), text=1).label is not None:
+            return None
+        columns = find_query_columns(path, settings.text, settings.text_pair, None, **layout)
+        used = [columns.query, columns.positive, columns.scores, *columns.negatives]
+        for number, name in enumerate(names, 1):
+            if name not in used and number not in used and name.lower() != "id":
+                raise InputError(
+                    f"{path} has a column of negatives, and {name!r}, which is none of query, document, "
+                    f"negatives and scores. If it is the label, say --label {name!r}; else leave it out."
+                )
+        return columns
 
     @property
     def reads_pairs(self) -> bool:

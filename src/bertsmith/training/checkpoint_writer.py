@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bertsmith.training.checkpoint import TrainingState, save_training_state
 from bertsmith.training.parts import Part
+from bertsmith.training.tensor_file import room_for
 
 
 class CheckpointWriter:
@@ -32,8 +33,8 @@ class CheckpointWriter:
         Waits for the one before, and raises what that one failed with.
         """
         self.finish()
-        _copy(state.weights, self._weights)
-        _copy(state.optimizer, self._optimizer)
+        self._weights = _copied(state.weights, self._weights)
+        self._optimizer = _copied(state.optimizer, self._optimizer)
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
         copy = TrainingState(state.progress, self._weights, self._optimizer)
@@ -62,11 +63,10 @@ class CheckpointWriter:
         self._thread.shutdown()
 
 
-def _copy(tensors: dict[str, Tensor], into: dict[str, Tensor]) -> None:
-    """From a GPU at the full speed of its link, which takes memory that stays where it is (pinned)."""
+def _copied(tensors: dict[str, Tensor], room: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Into this memory, or into new memory where it is another state's."""
+    if room.keys() != tensors.keys():
+        room = room_for(tensors)
     for name, tensor in tensors.items():
-        if name not in into:
-            into[name] = torch.empty(
-                tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda
-            )
-        into[name].copy_(tensor.detach(), non_blocking=tensor.is_cuda)
+        room[name].copy_(tensor.detach(), non_blocking=tensor.is_cuda)
+    return room

@@ -24,7 +24,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.kernel_layer import KernelLayer
 from bertsmith.model.locate import locate_model
-from bertsmith.model.packed_layer import PackedLayer, multiplies_int16, packed
+from bertsmith.model.packed_layer import PackedLayer, packed, usual_precision
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded, Layout
 from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
@@ -228,9 +228,7 @@ def pooled_in_batches(
 
 def _precision(encoder: Bert, device: torch.device) -> torch.dtype:
     """A processor's never is bfloat16: what it made must not depend by more than 1e-5 on which one it was."""
-    if device.type == "cuda":
-        return Hardware.detect().precision
-    return torch.int16 if multiplies_int16(encoder) else torch.float32
+    return Hardware.detect().precision if device.type == "cuda" else usual_precision(encoder)
 
 
 def _mean_by_length(pooled: Vectors, chunk: Chunk) -> Vectors:
