@@ -62,13 +62,14 @@ bench: $(VENV)/.bench
 
 # An environment each, with the torch that constraints.txt names: its latest may be gigabytes of CUDA.
 NEEDS_onnx := "sentence-transformers[onnx]"
-NEEDS_openvino := "sentence-transformers[openvino]" "torchvision==0.28.*"# the one of that torch
+NEEDS_openvino := "sentence-transformers[openvino]"
 NEEDS_infinity := "infinity-emb[torch]"
 peers: runs/peers/onnx/.installed runs/peers/openvino/.installed runs/peers/infinity/.installed
 
 runs/peers/%/.installed:
 	$(PYTHON) -m venv runs/peers/$*
 	runs/peers/$*/bin/pip install --disable-pip-version-check $(PIP_FLAGS) $(NEEDS_$*) $(shell grep ^torch== constraints.txt)
+	runs/peers/$*/bin/pip uninstall --quiet --yes torchvision # for pictures, and often of another torch
 	@touch $@
 
 $(BIN)/pip:
