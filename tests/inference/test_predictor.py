@@ -90,6 +90,12 @@ def test_products_in_int16_give_nearly_the_same(tmp_path: Path, inference_way: s
     assert Predictor.load(folder, precision=torch.int16).predict(texts) == usual
 
 
+def test_other_precisions_are_refused(tmp_path: Path) -> None:
+    folder = saved_model(tmp_path / "model", "classification", ["no", "yes"])
+    with pytest.raises(InputError, match=r"float32, torch\.int16 or None, found torch\.float16"):
+        Predictor.load(folder, precision=torch.float16)
+
+
 def test_probabilities_are_of_every_label_and_sum_to_one(classifier: Predictor) -> None:
     for prediction in classifier.predict(random_texts(5)):
         assert list(prediction["probabilities"]) == ["no", "yes"]

@@ -10,6 +10,7 @@ import torch
 from bertsmith.errors import InputError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.ranking.reranker import open_reranker
+from bertsmith.model import kernels
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.tasks.registry import find_task
@@ -28,7 +29,7 @@ def trained_on_pairs(folder: Path, name: str, labels: list[Any], **settings: Any
     task = kind(kind.Settings(max_length=16, **settings))
     example = task.example(("cat", "dog"))
     task.learn_labels([dataclasses.replace(example, label=label) for label in labels])
-    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 16}
     config = make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape, "test")
     torch.manual_seed(3)
     model = TaskModel(Bert(config), task.head(config))
@@ -41,14 +42,19 @@ def trained_on_pairs(folder: Path, name: str, labels: list[Any], **settings: Any
 
 def test_a_regression_ranks_by_its_number(tmp_path: Path) -> None:
     name = trained_on_pairs(tmp_path / "model", "regression", [0.0, 1.0, 5.0])
-    expected = [each["score"] for each in Predictor.load(name).predict([("cat", text) for text in PASSAGES])]
+    pairs = [("cat", text) for text in PASSAGES]
+    expected = [each["score"] for each in Predictor.load(name, precision=None).predict(pairs)]
     assert open_reranker(name)("cat", PASSAGES) == expected
     assert len(set(expected)) == len(expected)
+    exact = [each["score"] for each in Predictor.load(name).predict(pairs)]
+    assert expected == pytest.approx(exact, abs=5e-3)
+    assert (expected != exact) == kernels.has_kernels()  # int16
 
 
 def test_a_classification_ranks_by_the_probability_of_its_last_class(tmp_path: Path) -> None:
     name = trained_on_pairs(tmp_path / "model", "classification", ["0", "1"])
-    predictions = Predictor.load(name).predict([("cat", text) for text in PASSAGES])
+    pairs = [("cat", text) for text in PASSAGES]
+    predictions = Predictor.load(name, precision=None).predict(pairs)
     assert open_reranker(name)("cat", PASSAGES) == [each["probabilities"]["1"] for each in predictions]
 
 

@@ -16,12 +16,13 @@ from torch.testing import assert_close
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
-from bertsmith.model import kernels
+from bertsmith.model import kernel_layer, kernels
 from bertsmith.model.bert import Activation, Bert, Layer
 from bertsmith.model.config import make_config
 from bertsmith.model.kernel_layer import KernelLayer
 from bertsmith.model.packed_layer import PackedLayer, PackedLinear, can_pack, packed
 
+LIBRARY = kernels.library.__wrapped__  # without what it keeps
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
 
 
@@ -138,9 +139,20 @@ def test_products_in_int16_are_those_of_rounded_states_and_weights(
     assert 4 * rms(found - expected) < rms(exact - expected) < 3e-4
 
 
+def test_codes_of_weights_leave_room_for_the_largest_sum() -> None:
+    """Of each group, rounded up or down: times the largest code of a state it is an int32."""
+    torch.manual_seed(0)
+    of_one_size = torch.rand(200, 1) * torch.ones(1, 272)
+    nearly = of_one_size + torch.rand(200, 272) * 1e-4
+    for weight in (torch.randn(200, 272), torch.rand(200, 272), of_one_size, nearly):
+        codes, scales = kernel_layer._rounded(weight)
+        assert max(int(each.int().abs().sum(1).max()) for each in codes.split(128, 1)) * 11585 < 2**31
+        assert_close(codes * scales.T.repeat_interleave(128, 1)[:, :272], weight, rtol=0, atol=1e-3)
+
+
 @torch.inference_mode()
 def test_no_sum_in_int16_is_too_large(kernels_alone: str) -> None:
-    """All states and weights at their largest, of one sign: the codes' sums fill an int32."""
+    """States and weights at their largest, nearly all of one sign: the codes' sums fill an int32."""
     encoder = an_encoder(hidden_size=256, num_hidden_layers=1)
     layer = encoder.layers[0]
     assert isinstance(layer, Layer)
@@ -177,6 +189,10 @@ def test_what_is_no_number_stays_none(precision: torch.dtype, kernels_alone: str
         states[1, 3] = spoilt
         found = encoder.layers[0](states, batch_of([1, 1, 2]))
         assert found.isnan().any(1).tolist() == [False, True, False, False]
+    for spoilt in (torch.nan, torch.inf):
+        weights = an_encoder(num_hidden_layers=1)
+        weights.layers[0].feed_forward.down.weight[3, 5] = spoilt
+        assert packed(weights, precision)(batch_of([4])).isnan().all()
 
 
 @torch.inference_mode()
@@ -220,6 +236,13 @@ def test_a_copy_for_kernels_says_so_where_there_are_none(kernels_alone: str) -> 
     with patch.object(kernels, "library", return_value=None), pytest.raises(ModelError, match="missing here"):
         pickle.loads(copy)
     encoder(batch_of([5]))
+
+
+def test_a_library_of_another_version_is_none(kernels_alone: str) -> None:
+    with patch("ctypes.sizeof", return_value=400):
+        assert LIBRARY(kernels_alone) is None
+    assert LIBRARY(kernels_alone) is not None
+    packed(an_encoder())(batch_of([5]))
 
 
 @pytest.mark.parametrize("sizes", [{"hidden_size": 24}, {"intermediate_size": 40}])

@@ -59,10 +59,20 @@ def test_mined_rows_become_candidates_and_an_answer_is_never_a_negative(tmp_path
 def test_a_column_beside_negatives_may_be_the_label(tmp_path: Path) -> None:
     path = tmp_path / "graded.tsv"
     path.write_text("query\tdocument\tnegative\tgrade\nred\tcat\tdog\t2\nred\told\tnew\t0\n")
-    with pytest.raises(InputError, match=r"'grade', which is none of .* the label, say --label 'grade'"):
-        make_task("reranking").read(path)
+    for columns in ({}, {"text": "1", "text_pair": "2"}):
+        with pytest.raises(InputError, match=r"'grade', which holds numbers .* say --label 'grade'"):
+            make_task("reranking", **columns).read(path)
     found = make_task("reranking", label="grade").read(path)
     assert [(each.text_pair, each.label) for each in found] == [("cat", 2.0), ("old", 0.0)]
+
+
+@pytest.mark.parametrize("header", ["query\tdocument\tnegative\tsource\tq_id", "q\td\tnegative\ttitle\t_id"])
+def test_other_columns_beside_negatives_are_left_alone(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "mined.tsv"
+    path.write_text(f"{header}\nred\tcat\tdog\tweb\t7\n")
+    named = {} if header.startswith("query") else {"text": "1", "text_pair": "2"}
+    found = make_task("reranking", **named).read(path)
+    assert [(each.text_pair, each.label) for each in found] == [("cat", 1.0), ("dog", 0.0)]
 
 
 def test_pairs_alone_are_sent_to_be_mined(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertsmith.files import crc32
+from bertsmith.files import crc32_of
 from bertsmith.training import tensor_file
 from bertsmith.training.tensor_file import room_for, write_tensors
 
@@ -57,7 +57,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 def test_safetensors_reads_what_was_written(tmp_path: Path) -> None:
     checksum = write_tensors(tmp_path / "ours", tensors())
     assert_same(load_file(tmp_path / "ours"), tensors())
-    assert checksum == crc32(tmp_path / "ours")
+    assert checksum == crc32_of(tmp_path / "ours")
 
 
 def test_copies_in_room_for_them_are_written_from_there(
@@ -78,7 +78,7 @@ def test_copies_in_room_for_them_are_written_from_there(
     checksum = write_tensors(tmp_path / "ours", room)
     assert in_place == [sum(tensor.nbytes for tensor in tensors().values())]
     assert_same(load_file(tmp_path / "ours"), tensors())
-    assert checksum == crc32(tmp_path / "ours") == f"{zlib.crc32((tmp_path / 'ours').read_bytes()):08x}"
+    assert checksum == crc32_of(tmp_path / "ours") == f"{zlib.crc32((tmp_path / 'ours').read_bytes()):08x}"
 
 
 @pytest.mark.parametrize("sectors", [0, 1, 2, 5])
@@ -89,7 +89,7 @@ def test_room_ends_in_any_place_of_a_sector(tmp_path: Path, sectors: int, more: 
     room["a"].copy_(given["a"])
     checksum = write_tensors(tmp_path / "ours", room)
     assert_same(load_file(tmp_path / "ours"), given)
-    assert checksum == crc32(tmp_path / "ours")
+    assert checksum == crc32_of(tmp_path / "ours")
 
 
 @pytest.mark.parametrize("spoil", ["gone", "turned", "another"])
@@ -114,7 +114,7 @@ def test_a_file_ends_where_its_bytes_do(tmp_path: Path, more: int) -> None:
     assert (tmp_path / "ours").stat().st_size == BLOCK + more
     ours, theirs = (parts_of((tmp_path / name).read_bytes()) for name in ("ours", "theirs"))
     assert ours == theirs
-    assert checksum == crc32(tmp_path / "ours")
+    assert checksum == crc32_of(tmp_path / "ours")
 
 
 def test_the_cache_is_passed_by_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

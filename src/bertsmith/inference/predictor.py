@@ -50,8 +50,11 @@ class Predictor:
         or int16 by the compiled kernels, which takes two thirds of the time and changes probabilities by some
         1e-4; None for int16 where that can be had.
 
-        Raises ModelError when the checkpoint has no head of a task, InputError for int16 without kernels.
+        Raises ModelError when the checkpoint has no head of a task, InputError for int16 without kernels and
+        for other precisions.
         """
+        if precision not in (None, torch.float32, torch.int16):
+            raise InputError(f"precision must be torch.float32, torch.int16 or None, found {precision}.")
         folder = locate_model(str(name)).folder
         model, opened = load_task_model(folder, task)
         encoder = model.to(device_of(device)).encoder

@@ -128,7 +128,7 @@ def _rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
     for group in weight.double().split(_GROUP, dim=1):
         sums, most = group.abs().sum(1), group.abs().amax(1)
         finest = torch.minimum((_LARGEST_SUM - _GROUP / 2) / sums, _LARGEST / most)  # each is rounded by 1/2
-        finest = finest.where(most > 0, 1)
+        finest = finest.where(most != 0, 1)  # no number stays none
         codes.append((group * finest[:, None]).round().short())
         scales.append(1 / finest)
     return torch.cat(codes, dim=1), torch.stack(scales).float()

@@ -36,9 +36,9 @@ from bertsmith.tasks.query_documents import (
 )
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask
-from bertsmith.text.files.columns import guess_columns
+from bertsmith.text.files.columns import find_column, guess_columns
 from bertsmith.text.files.values import as_number
-from bertsmith.text.labelled.rows import read_column_names
+from bertsmith.text.labelled.rows import read_column_names, stream_rows
 from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 
@@ -98,12 +98,16 @@ class Reranking(TextTask):
         if not any(map(is_negative, names)) or guess_columns(names, str(path), text=1).label is not None:
             return None
         columns = find_query_columns(path, settings.text, settings.text_pair, None, **layout)
-        used = [columns.query, columns.positive, columns.scores, *columns.negatives]
-        for number, name in enumerate(names, 1):
-            if name not in used and number not in used and name.lower() != "id":
+        roles = (columns.query, columns.positive, columns.scores, *columns.negatives)
+        used = {find_column(column, names, str(path)) for column in roles if column is not None}
+        spare = [name for place, name in enumerate(names) if place not in used and not name.endswith("id")]
+        first = next(stream_rows(path, spare, **layout))
+        for name, value in zip(spare, first.values, strict=True):
+            if _is_number(value):
                 raise InputError(
-                    f"{path} has a column of negatives, and {name!r}, which is none of query, document, "
-                    f"negatives and scores. If it is the label, say --label {name!r}; else leave it out."
+                    f"{path} has a column of negatives, and {name!r}, which holds numbers and is none of "
+                    "query, document, negatives and scores. If it is the label, say "
+                    f"--label {name!r}; else leave it out."
                 )
         return columns
 
@@ -250,3 +254,10 @@ class Reranking(TextTask):
         """The longest input, where CrossEncoder of sentence-transformers looks for it."""
         path = folder / "tokenizer_config.json"
         write_json(path, read_json(path) | {"model_max_length": self.settings.max_length})
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and math.isfinite(float(value))
+    except (TypeError, ValueError):
+        return False

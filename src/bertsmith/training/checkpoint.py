@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, ModelError, ResourceError
-from bertsmith.files import atomic_folder, crc32, read_json, write_json
+from bertsmith.files import atomic_folder, crc32_of, read_json, write_json
 from bertsmith.training.parts import WHOLE, Part, part_names, read_part
 from bertsmith.training.tensor_file import write_tensors
 
@@ -152,7 +152,7 @@ def _read(path: Path, part: Part) -> TrainingState:
     checksums = values.pop(_CHECKSUMS)
     files = [part_names(kind, values.get("parts", 1)) for kind in _KINDS]
     for name in [_STATE, *chain(*files)]:
-        found = _checksum(values) if name == _STATE else crc32(path / name)
+        found = _checksum(values) if name == _STATE else crc32_of(path / name)
         if found != checksums[name]:
             raise ModelError(f"{name} has CRC-32 {found}, expected {checksums[name]}.")
     known = {key: values[key] for key in Progress.__dataclass_fields__}

@@ -20,8 +20,9 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from isal.isal_zlib import crc32
 from torch import Tensor
+
+from bertsmith.files import crc32
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -39,15 +40,16 @@ _NAMES = {
 
 
 def room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Memory for copies of these, one behind the other as in their file. For a GPU's at the full speed of its
-    link, which takes memory that stays where it is (pinned).
+    """Memory for copies of these, one behind the other as in their file.
+
+    For a GPU's apart, in memory that stays where it is (pinned), which its link fills at full speed: torch
+    rounds such up to a power of two, which would be far more than one model's.
     """
-    names = _in_order(tensors)
-    pinned = any(tensor.is_cuda for tensor in tensors.values())
-    size = sum(tensor.nbytes for tensor in tensors.values())
-    memory = torch.empty(size + _SECTOR, dtype=torch.uint8, pin_memory=pinned)
+    if any(tensor.is_cuda for tensor in tensors.values()):
+        return {name: torch.empty_like(each, device="cpu", pin_memory=True) for name, each in tensors.items()}
+    memory = torch.empty(sum(tensor.nbytes for tensor in tensors.values()) + _SECTOR, dtype=torch.uint8)
     room, start = {}, -memory.data_ptr() % _SECTOR
-    for name in names:
+    for name in _in_order(tensors):
         tensor = tensors[name]
         end = start + tensor.nbytes
         room[name] = memory[start:end].view(tensor.dtype).view(tensor.shape)

@@ -61,10 +61,10 @@ class Embedder:
     longer texts are cut, or read as windows whose hidden states are pooled together. `dimensions` keeps the
     first D of H, for models trained for that (Matryoshka). Batches are texts of like length with at most
     `batch_tokens` tokens, nothing padded: 640 by default, on a processor one for each core at a time;
-    32,768 on a GPU. By the compiled kernels, or with batch_tokens=1, a text's vector is the same to the bit
-    whatever the other texts are. Vectors are float32; products are in `precision`, by default in int16 by
-    the kernels, which gives float32's vectors to a cosine of 0.99999, in bfloat16 on a GPU that has it, and
-    else in float32.
+    32,768 on a GPU. Vectors are float32; products are in `precision`, by default in int16 by the compiled
+    kernels, which gives float32's vectors to a cosine of 0.99999, in bfloat16 on a GPU that has it, and else
+    in float32. By the kernels, or with batch_tokens=1, a text's vector is the same to the bit whatever the
+    other texts are.
     """
 
     def __init__(
@@ -119,17 +119,17 @@ class Embedder:
         if self.device.type != "cpu":
             cpu = torch.device("cpu")
             state |= {"encoder": deepcopy(self.encoder).to(cpu), "device": cpu}
-            state |= {
-                "batch_tokens": usual_forward_tokens(cpu),
-                "precision": None,
-            }  # that machine's usual one
+            state |= {"batch_tokens": usual_forward_tokens(cpu), "precision": self.precision_of_copies}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        if state["precision"] is None:
-            self.precision = _precision(self.encoder, self.device)
-            self.encoder = packed(self.encoder, self.precision)
+        self.encoder = packed(self.encoder, self.precision)  # one that was on a GPU isn't yet
+
+    @property
+    def precision_of_copies(self) -> torch.dtype:
+        """What a copy in another process multiplies in: a GPU's in float32, which each machine can."""
+        return self.precision if self.device.type == "cpu" else torch.float32
 
     @property
     def width(self) -> int:
@@ -227,7 +227,7 @@ def pooled_in_batches(
 
 
 def _precision(encoder: Bert, device: torch.device) -> torch.dtype:
-    """A processor's never is bfloat16: what it made must not depend by more than 1e-5 on which one it was."""
+    """A processor's never is bfloat16: cosines must not depend by more than 1e-5 on which one it was."""
     return Hardware.detect().precision if device.type == "cuda" else usual_precision(encoder)
 
 

@@ -84,7 +84,7 @@ def embed_file(
     if shard_rows < 1:
         raise InputError(f"A shard has 1 row or more, found --shard-rows {shard_rows}.")
     require_engine(engine)
-    about = _about(embedder, model, kind, precision, ranges)
+    about = _about(embedder, model, kind, precision, ranges, engine)
     parts = ShardFolder(Path(out), about, shard_rows)
     if parts.out.exists() and not resume:
         raise InputError(f"{parts.out} already exists. Choose another --out or remove it first.")
@@ -181,8 +181,14 @@ def _cost(vectors: Vectors, about: About) -> Loss | None:
 
 
 def _about(
-    embedder: Embedder, model: str, kind: Kind, precision: Precision, ranges: Int8Ranges | None
+    embedder: Embedder,
+    model: str,
+    kind: Kind,
+    precision: Precision,
+    ranges: Int8Ranges | None,
+    engine: Engine,
 ) -> About:
+    products = embedder.precision if engine == "local" else embedder.precision_of_copies
     if ranges is not None:
         _require_fitting(ranges, embedder.width, precision)
     about = About(
@@ -195,7 +201,7 @@ def _about(
         pooling=embedder.pooling,
         normalise=embedder.normalise,
         dimensions=embedder.width,
-        products=str(embedder.precision).removeprefix("torch."),
+        products=str(products).removeprefix("torch."),
         precision=precision,
     )
     return about if ranges is None else about.with_ranges(ranges)

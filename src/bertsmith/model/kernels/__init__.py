@@ -56,7 +56,10 @@ def library(instructions: str) -> Any:
     """The functions of kernels.h for a processor that has these; None where there are none."""
     try:
         found = ctypes.CDLL(str(Path(__file__).parent / f"{instructions}.so"))
-    except OSError:  # not compiled, for another C library, or torch without GNU's OpenMP
+        is_ours = found.layer_bytes() == ctypes.sizeof(Layer)
+    except (OSError, AttributeError):  # not compiled, for another C library, or torch without GNU's OpenMP
+        return None
+    if not is_ours:  # compiled by another version
         return None
     values, whole, lengths = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)
     layer = ctypes.POINTER(Layer)

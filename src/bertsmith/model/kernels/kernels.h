@@ -34,6 +34,9 @@ typedef struct {
     int64_t heads, activation;
 } Layer;
 
+/* By which Python knows a library of another version. */
+int64_t layer_bytes(void);
+
 /* states (N, H) -> to (N, H): queries, keys, values, and attention. */
 int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences,
                 int threads, float *to);
