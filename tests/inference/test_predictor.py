@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertsmith.cli.main import main
 from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.inference.predictor import Predictor
@@ -88,6 +89,24 @@ def test_products_in_int16_give_nearly_the_same(tmp_path: Path, inference_way: s
     assert found == pytest.approx(expected, abs=2e-3)
     assert found != expected
     assert Predictor.load(folder, precision=torch.int16).predict(texts) == usual
+
+
+def test_the_command_multiplies_in_what_it_is_told(
+    tmp_path: Path, inference_way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved_model(tmp_path / "model", "classification", ["no", "yes"], heads=1)
+    texts = random_texts(5, 9)
+    (tmp_path / "texts.txt").write_text("".join(f"{text}.\n" for text in texts))
+    command = ["predict", str(folder), str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out.jsonl")]
+    status = main([*command, "--products", "int16"])
+    if inference_way == "torch":
+        assert status == 2
+        assert "Take float32." in " ".join(capsys.readouterr().err.split())
+        assert not (tmp_path / "out.jsonl").exists()
+        return
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    expected = Predictor.load(folder, precision=torch.int16).predict([f"{text}." for text in texts])
+    assert [each["probabilities"] for each in found] == [each["probabilities"] for each in expected]
 
 
 def test_other_precisions_are_refused(tmp_path: Path) -> None:
