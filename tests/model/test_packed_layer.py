@@ -280,10 +280,10 @@ def batch_of(lengths: list[int], multiple: int = 1, only: int | None = None) -> 
 
 def rounded_weight(weight: torch.Tensor) -> torch.Tensor:
     """(O, I): of each 128 inputs as finely as int16 and a sum of 128 products in int32 allow."""
-    groups = weight.split(128, dim=1)
-    room = [(((2**31 - 1) // 11585 - 64) / each.abs().sum(1), 32767 / each.abs().amax(1)) for each in groups]
+    groups = weight.float().split(128, dim=1)  # else halves of a step would be other ones
+    room = [(((2**31 - 1) // 11585 - 66) / each.abs().sum(1), 32767 / each.abs().amax(1)) for each in groups]
     shares = [torch.minimum(*each)[:, None] for each in room]
-    return torch.cat([(g * s).round() / s for g, s in zip(groups, shares, strict=True)], dim=1)
+    return torch.cat([(g * s).round().double() / s for g, s in zip(groups, shares, strict=True)], dim=1)
 
 
 def rounded_states(states: torch.Tensor) -> torch.Tensor:

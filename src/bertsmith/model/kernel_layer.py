@@ -17,7 +17,9 @@ from bertsmith.model.kernels.attention import as_c
 PRECISIONS = torch.float32, torch.int16
 _GROUP = 128  # inputs of a weight's column that share a scale in int16
 _LARGEST = 2**15 - 1  # code of a weight
-_LARGEST_SUM = (2**31 - 1) // 11585  # of a group's codes: times the largest code of a state it is an int32
+# What a group's codes may sum up to: times the largest code of a state it is an int32, though each is rounded
+# by up to 1/2, and the sum by up to 2.
+_ROOM = (2**31 - 1) // 11585 - _GROUP / 2 - 2
 PANEL = 16  # columns of a weight that lie together; D and I are multiples
 _ACTIVATIONS = ("gelu", "gelu_new", "relu")
 
@@ -110,28 +112,26 @@ def _prepared(linear: nn.Linear, precision: torch.dtype) -> tuple[int, Tensor, T
     """Inputs; weight, its scales and bias as in kernels.h."""
     weight, bias = linear.weight.detach(), linear.bias.detach().contiguous()
     if precision == torch.float32:
-        return linear.in_features, _panels(weight, 1), None, bias
+        return linear.in_features, _panels(weight), None, bias
     codes, scales = _rounded(weight)
-    return linear.in_features, _panels(codes, 2), scales, bias
+    return linear.in_features, _panels(codes.view(torch.int32)), scales, bias  # two codes at a time
 
 
-def _panels(weight: Tensor, together: int) -> Tensor:
-    """(O, I) -> (O / 16, I / together, 16, together): of 16 columns of the product, so many rows at once."""
-    outputs, inputs = weight.shape
-    panels = weight.view(outputs // PANEL, PANEL, inputs // together, together).transpose(1, 2)
-    return panels.contiguous()
+def _panels(weight: Tensor) -> Tensor:
+    """(O, I) -> (O / 16, I, 16): of 16 columns of the product, row by row."""
+    return weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()
 
 
 def _rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
     """(O, I) -> int16 codes (O, I) and scales (I / 128, O), rounded up, whose product is the weight."""
-    codes, scales = [], []
-    for group in weight.double().split(_GROUP, dim=1):
-        sums, most = group.abs().sum(1), group.abs().amax(1)
-        finest = torch.minimum((_LARGEST_SUM - _GROUP / 2) / sums, _LARGEST / most)  # each is rounded by 1/2
-        finest = finest.where(most != 0, 1)  # no number stays none
-        codes.append((group * finest[:, None]).round().short())
+    codes, scales = torch.empty(weight.shape, dtype=torch.int16), []
+    for group, to in zip(weight.split(_GROUP, dim=1), codes.split(_GROUP, dim=1), strict=True):
+        size = group.abs()
+        sums, most = size.sum(1), size.amax(1)
+        finest = torch.minimum(_ROOM / sums, _LARGEST / most).where(most != 0, 1)  # no number stays none
+        to.copy_((group * finest[:, None]).round_())
         scales.append(1 / finest)
-    return torch.cat(codes, dim=1), torch.stack(scales).float()
+    return codes, torch.stack(scales)
 
 
 def _address(tensor: Tensor | None) -> int | None:
