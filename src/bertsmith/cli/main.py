@@ -3,6 +3,7 @@
 A command is imported only when it is run, so that `bertsmith --help` answers at once and costs no torch.
 """
 
+import atexit
 import gc
 import re
 import sys
@@ -85,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status (see bertsmith.cli.failures)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     gc.set_threshold(*_OBJECTS)
+    atexit.register(gc.freeze)  # or the interpreter's end looks for cycles in all that torch has made
     try:
         terminate_cleanly()
         result = build_app(_command_in(arguments))(
