@@ -7,7 +7,8 @@ The text is --store with its --tokenizer, or what material.py finds. Two kinds o
 get the same sequences and the same masks' rate, train with dropout 0.1 everywhere, clip gradients at 1 and
 step AdamW: transformers with its default attention (sdpa), padding to the longest of the batch, and torch's
 default AdamW. Products are in float32 and, where the processor computes in it, in bfloat16 by autocast, the
-same on both sides; the share is of a product in that precision.
+same on both sides, and as each side has them by default: ours as `hardware.precision = auto` says, theirs in
+float32. The share is of a product in our precision.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import material
 from harness import Worker, interleave, precisions, ratio, report, serve
 
 _PAIRS, _LENGTH, _VOCABULARY = 32, 128, 30_522
+_DEFAULT = "default"
 
 
 def main() -> None:
@@ -32,7 +34,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--sizes", nargs="+", default=["tiny", "mini", "small"])
-    parser.add_argument("--precisions", nargs="+", choices=("float32", "bfloat16"), default=precisions())
+    usual = [*precisions(), _DEFAULT] if "bfloat16" in precisions() else ["float32"]  # else it is the same
+    parser.add_argument("--precisions", nargs="+", choices=("float32", "bfloat16", _DEFAULT), default=usual)
     parser.add_argument("--worker", choices=("ours", "transformers"))
     options = parser.parse_args()
     if options.worker:
@@ -62,13 +65,20 @@ def _compare(
     faster = ratio(speed["ours"], speed["transformers"])
     return {
         "model": f"BERT-{size}",
-        "precision": precision,
+        "precision": _described(precision),
         "pairs": kind,
         "ours, tokens/s": f"{statistics.median(speed['ours']):,.0f}",
         "transformers, tokens/s": f"{statistics.median(speed['transformers']):,.0f}",
         "ratio": f"{faster['median']:.2f} ({faster['lowest']:.2f} – {faster['highest']:.2f})",
         "ours, share of matrix-product speed": f"{statistics.median(share):.0%}",
     }
+
+
+def _described(precision: str) -> str:
+    from bertsmith.training.hardware import Hardware
+
+    ours = str(Hardware.detect().precision).removeprefix("torch.")
+    return f"each its default: ours {ours}, theirs float32" if precision == _DEFAULT else precision
 
 
 def _batches(options: argparse.Namespace, kind: str) -> Any:
@@ -105,9 +115,10 @@ class _Ours:
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
         import torch
 
-        from bertsmith.training.hardware import matmul_flops
+        from bertsmith.training.hardware import Hardware, matmul_flops
 
-        size, kind, precision = request["size"], request["kind"], getattr(torch, request["precision"])
+        size, kind, asked = request["size"], request["kind"], request["precision"]
+        precision = Hardware.detect().precision if asked == _DEFAULT else getattr(torch, asked)
         loop = self.loops.get(size) or self.loops.setdefault(size, self._loop(size))
         loop.machine.precision = precision
         batches = self.batches.get(kind) or self.batches.setdefault(kind, _batches(self.options, kind))
@@ -173,7 +184,8 @@ class _Transformers:
     def __call__(self, request: dict[str, Any]) -> dict[str, Any]:
         import torch
 
-        size, kind, precision = request["size"], request["kind"], getattr(torch, request["precision"])
+        size, kind, asked = request["size"], request["kind"], request["precision"]
+        precision = torch.float32 if asked == _DEFAULT else getattr(torch, asked)
         model, optimizer = self.models.get(size) or self.models.setdefault(size, self._model(size))
         batches = self.batches.get(kind) or self.batches.setdefault(kind, _batches(self.options, kind))
         chosen = [self._padded(batch.sequences) for batch in itertools.islice(batches, request["steps"])]
