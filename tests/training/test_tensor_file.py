@@ -155,7 +155,7 @@ def test_a_file_system_may_want_other_places_in_memory(
     monkeypatch.setattr(mmap, "mmap", lambda _, size: memoryview(bytearray(size + 8))[8:])
     write_tensors(tmp_path / "ours", tensors())
     assert_same(load_file(tmp_path / "ours"), tensors())
-    monkeypatch.setattr(tensor_file, "_SECTOR", 8)  # with room at any place
+    monkeypatch.setattr(tensor_file, "SECTOR", 8)  # with room at any place
     room = room_for(tensors())
     for name, tensor in tensors().items():
         room[name].copy_(tensor)

@@ -13,12 +13,13 @@ from bertsmith.model.grouped_attention import filled_length
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
+from bertsmith.training.tensor_file import SECTOR
 
 _FLOAT = 4
 _ACTIVATIONS_A_LAYER = 24  # values of width H kept for the backward pass, a token and layer (post-norm, GELU)
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _STATE_FILE = 700  # bytes of state.json, which holds numbers and hashes alone
-_HEADER_LENGTH, _HEADER_ALIGNMENT = 8, 8
+_HEADER_LENGTH = 8  # bytes: of the number before the header
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,11 @@ def checkpoint_bytes(model: nn.Module) -> int:
 
 
 def _safetensors_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """A header of JSON, then the tensors' values: the format as its README gives it."""
+    """A header of JSON in whole sectors, then the tensors' values: as `tensor_file` writes them."""
     header: dict[str, object] = {}
     end = 0
     for name, shape in shapes.items():
         start, end = end, end + _FLOAT * int(torch.Size(shape).numel())
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
     length = len(json.dumps(header, separators=(",", ":")))
-    return _HEADER_LENGTH + length + -length % _HEADER_ALIGNMENT + end
+    return -(-(_HEADER_LENGTH + length) // SECTOR) * SECTOR + end

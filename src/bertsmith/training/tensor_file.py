@@ -27,7 +27,7 @@ from bertsmith.files import crc32
 Bytes = npt.NDArray[np.uint8]
 
 _BLOCK = 16 << 20  # bytes at a time
-_SECTOR = 4096  # bytes: where a transfer without the cache begins and ends, in memory and in the file
+SECTOR = 4096  # bytes: where a transfer without the cache begins and ends, in memory and in the file
 _UNCACHED = getattr(os, "O_DIRECT", 0)  # Linux's
 _NAMES = {
     torch.float64: "F64",
@@ -47,8 +47,8 @@ def room_for(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     if any(tensor.is_cuda for tensor in tensors.values()):
         return {name: torch.empty_like(each, device="cpu", pin_memory=True) for name, each in tensors.items()}
-    memory = torch.empty(sum(tensor.nbytes for tensor in tensors.values()) + _SECTOR, dtype=torch.uint8)
-    room, start = {}, -memory.data_ptr() % _SECTOR
+    memory = torch.empty(sum(tensor.nbytes for tensor in tensors.values()) + SECTOR, dtype=torch.uint8)
+    room, start = {}, -memory.data_ptr() % SECTOR
     for name in _in_order(tensors):
         tensor = tensors[name]
         end = start + tensor.nbytes
@@ -82,7 +82,7 @@ def _in_order(tensors: Mapping[str, Tensor]) -> list[str]:
 def _as_one(tensors: Sequence[Tensor]) -> Bytes | None:
     """All of their bytes where they lie one behind the other from a sector's beginning, as in `room_for`."""
     filled = [tensor for tensor in tensors if tensor.nbytes]
-    if not filled or filled[0].data_ptr() % _SECTOR:
+    if not filled or filled[0].data_ptr() % SECTOR:
         return None
     memory = filled[0].untyped_storage()
     start = end = filled[0].data_ptr()
@@ -107,7 +107,7 @@ def _header(tensors: list[tuple[str, Tensor]]) -> Bytes:
             "data_offsets": [start, end],
         }
     text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % _SECTOR)
+    text += b" " * (-(8 + len(text)) % SECTOR)
     return np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)
 
 
@@ -143,7 +143,7 @@ class _UncachedFile:
     def write_in_place(self, content: Bytes) -> None:
         """From where it is, after whole sectors."""
         self._write_block()
-        whole = len(content) - len(content) % _SECTOR
+        whole = len(content) - len(content) % SECTOR
         for part in _parts(content[:whole], _BLOCK):
             self._write(part.data, len(part))
         self.write(content[whole:])
@@ -158,7 +158,7 @@ class _UncachedFile:
                 os.fsync(self._file.fileno())
 
     def _write_block(self) -> None:
-        self._write(self._memory[: self._filled + -self._filled % _SECTOR], self._filled)
+        self._write(self._memory[: self._filled + -self._filled % SECTOR], self._filled)
         self._filled = 0
 
     def _write(self, sectors: memoryview, size: int) -> None:
