@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model_parity import assert_same
 from torch import Tensor
@@ -47,17 +47,37 @@ def assert_equal_to_plain(values: Inputs) -> None:
         assert_same(gradient, wanted, f"gradient of the {name}")
 
 
-@settings(max_examples=60, deadline=None)
+each_way = pytest.mark.usefixtures("inference_way")
+
+
+@each_way
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.integers(1, 40), vocabulary=st.integers(1, 70), seed=st.integers(0, 2**32))
 def test_value_and_gradients_equal_torch(rows: int, vocabulary: int, seed: int) -> None:
     assert_equal_to_plain(inputs(rows, vocabulary, seed))
 
 
-@pytest.mark.parametrize("rows", [31, 32, 33, 127, 128, 129, 400])
+@each_way
+@pytest.mark.parametrize("rows", [31, 32, 33, 63, 64, 65, 127, 128, 129, 400])
 def test_blocks_of_rows_leave_no_seam(rows: int) -> None:
     assert_equal_to_plain(inputs(rows, vocabulary=50, seed=rows))
 
 
+@each_way
+@pytest.mark.parametrize("vocabulary", [1023, 1024, 1025, 3000])
+def test_tiles_of_the_vocabulary_leave_no_seam(vocabulary: int) -> None:
+    """Whose largest product lies in the first tile for some rows, and for others in a later one."""
+    assert_equal_to_plain(inputs(150, vocabulary, seed=5, scale=3.0))
+
+
+@each_way
+def test_what_is_no_number_makes_the_loss_none() -> None:
+    hidden_states, weight, bias, labels = inputs(20, 3000, seed=6)
+    weight[2500, 0] = torch.nan
+    assert vocabulary_loss(hidden_states, weight, bias, labels).isnan()
+
+
+@each_way
 def test_large_logits_do_not_overflow() -> None:
     """Products of order 1,000: exp() of them is infinite in float32."""
     assert_equal_to_plain(inputs(20, vocabulary=30, seed=1, scale=300.0))
@@ -79,6 +99,7 @@ def test_a_batch_without_a_masked_position_costs_and_moves_nothing() -> None:
     assert all(not gradient.any() for gradient in gradients)
 
 
+@each_way
 def test_under_bfloat16_autocast_the_loss_stays_within_its_three_digits() -> None:
     values = inputs(64, vocabulary=50, seed=4, ignored=0.0)
     leaves = [value.clone().requires_grad_() for value in values[:3]]

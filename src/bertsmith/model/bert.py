@@ -11,6 +11,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.attention import SelfAttention, take
 from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import Dropout
+from bertsmith.model.gelu import can_take, gelu_of
 
 _GELU_ROWS = 128
 
@@ -52,7 +53,11 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """(N, H) -> (N, H)."""
-        widened: Tensor = self.down(self.activation(self.up(hidden_states)))
+        if self.activation.name == "gelu" and can_take(self.up, hidden_states):
+            activated = gelu_of(self.up, hidden_states)
+        else:
+            activated = self.activation(self.up(hidden_states))
+        widened: Tensor = self.down(activated)
         return widened
 
 

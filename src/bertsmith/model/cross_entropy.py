@@ -13,9 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from bertsmith.data.masking import IGNORED
+from bertsmith.model import kernels
 
+_REGISTER = 16  # float32 values, of AVX-512
 _TILE = 1024  # x 300 positions x 4 bytes = 1.2 MB stay in cache; on a GPU the vocabulary is one tile
 
 
@@ -25,6 +28,10 @@ def vocabulary_loss(hidden_states: Tensor, weight: Tensor, bias: Tensor, labels:
     hidden_states (K, H), weight (V, H), bias (V,), labels (K,) int64, where IGNORED counts nothing -> scalar.
     Differentiable once, in the first three.
     """
+    if _is_tiled(weight):
+        filler = -len(labels) % _REGISTER
+        hidden_states = F.pad(hidden_states, (0, 0, 0, filler))
+        labels = F.pad(labels, (0, filler), value=IGNORED)
     loss: Tensor = _VocabularyLoss.apply(  # type: ignore[no-untyped-call]
         hidden_states, weight, bias, labels
     )
@@ -34,31 +41,26 @@ def vocabulary_loss(hidden_states: Tensor, weight: Tensor, bias: Tensor, labels:
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-        device = hidden_states.device.type
-        if torch.is_autocast_enabled(device):
-            dtype = torch.get_autocast_dtype(device)
-            hidden_states, weight, bias = hidden_states.to(dtype), weight.to(dtype), bias.to(dtype)
+        device, wide = hidden_states.device.type, hidden_states.dtype
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        hidden_states = hidden_states.to(dtype)
         counted = labels != IGNORED
         targets = labels.where(counted, 0)
         tiles = weight.split(_TILE if _is_tiled(weight) else len(weight))
-        exponentials = weight.new_empty(len(weight), len(labels))  # (V, K)
+        exponentials = hidden_states.new_empty(len(weight), len(labels))  # (V, K)
         largest = torch.full_like(labels, -torch.inf, dtype=torch.float32)  # (K,) so far
         total = torch.zeros_like(largest)  # (K,) sum of exponentials so far
         expected = torch.zeros_like(hidden_states)  # (K, H) sum of exponentials times vocabulary rows
         maxima = []  # of `largest` when each tile was made
+        exponentiate = _by_kernel if kernels.can_read(exponentials) else _by_torch
         for tile, tile_bias, out in zip(tiles, _like(bias, tiles), _like(exponentials, tiles), strict=True):
-            torch.addmm(tile_bias.unsqueeze(1), tile, hidden_states.t(), out=out)
-            scores = out.float()  # (T, K): in float32 the same memory
-            before, largest = largest, torch.maximum(largest, scores.amax(0))
-            shrink = (before - largest).exp()
-            scores.sub_(largest).exp_()
-            if scores is not out:
-                out.copy_(scores)
-            total = total * shrink + scores.sum(0)
-            expected = torch.addmm(expected * shrink.unsqueeze(1).to(tile.dtype), out.t(), tile)
-            maxima.append(largest)
-        of_target = (hidden_states * weight[targets]).sum(1, dtype=torch.float32) + bias[targets]
+            tile = tile.to(dtype)
+            shrink = exponentiate(tile, tile_bias, hidden_states.t(), largest, total, out)
+            expected = torch.addmm(expected * shrink.unsqueeze(1).to(dtype), out.t(), tile)
+            maxima.append(largest.clone())
+        of_target = (hidden_states * weight[targets].to(dtype)).sum(1, dtype=torch.float32) + bias[targets]
         shrinks = [(maximum - largest).exp() / total for maximum in maxima]
+        ctx.wide = wide
         ctx.save_for_backward(
             hidden_states, weight, targets, counted, total, expected, exponentials, *shrinks
         )
@@ -69,9 +71,9 @@ class _VocabularyLoss(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         hidden_states, weight, targets, counted, total, expected, exponentials, *shrinks = ctx.saved_tensors
         scale = counted * upstream  # (K,), zero for ignored positions
-        dtype = weight.dtype
+        dtype = hidden_states.dtype
         mean = expected / total.unsqueeze(1).to(dtype)  # (K, H) the vocabulary row expected by the softmax
-        to_hidden_states = (mean - weight[targets]) * scale.unsqueeze(1).to(dtype)
+        to_hidden_states = (mean - weight[targets].to(dtype)) * scale.unsqueeze(1).to(dtype)
         to_weight, to_bias = torch.empty_like(weight), torch.empty_like(weight[:, 0])
         if not _is_tiled(weight):
             _take_away(exponentials, targets, total)
@@ -79,13 +81,44 @@ class _VocabularyLoss(torch.autograd.Function):
         tiles = zip(parts, _like(to_weight, parts), _like(to_bias, parts), shrinks, strict=True)
         for part, tile, tile_bias, shrink in tiles:
             factor = (shrink * scale).to(dtype)
-            torch.mm(part, hidden_states * factor.unsqueeze(1), out=tile)
-            torch.mv(part, factor, out=tile_bias)
+            tile.copy_(part @ (hidden_states * factor.unsqueeze(1)))
+            tile_bias.copy_(part @ factor)
         if _is_tiled(weight):
             of_targets = scale.to(dtype)
-            to_weight.index_add_(0, targets, hidden_states * -of_targets.unsqueeze(1))
-            to_bias.index_add_(0, targets, -of_targets)
-        return to_hidden_states, to_weight, to_bias, None
+            to_weight.index_add_(0, targets, (hidden_states * -of_targets.unsqueeze(1)).to(weight.dtype))
+            to_bias.index_add_(0, targets, -of_targets.to(weight.dtype))
+        return to_hidden_states.to(ctx.wide), to_weight, to_bias, None
+
+
+def _by_torch(
+    tile: Tensor, bias: Tensor, columns: Tensor, largest: Tensor, total: Tensor, out: Tensor
+) -> Tensor:
+    """Exponentials of tile (T, H) times columns (H, K), plus bias (T,), against `largest` (K,) -> out (T, K).
+
+    Brings largest and total (K,) up to this tile. Returns (K,) what earlier tiles' are to be multiplied with.
+    """
+    torch.addmm(bias.unsqueeze(1).to(tile.dtype), tile, columns, out=out)
+    scores = out.float()  # (T, K): in float32 the same memory
+    before = largest.clone()
+    shrink = before.sub_(torch.maximum(largest, scores.amax(0), out=largest)).exp_()
+    scores.sub_(largest).exp_()
+    if scores is not out:
+        out.copy_(scores)
+    total.mul_(shrink).add_(scores.sum(0))
+    return shrink
+
+
+def _by_kernel(
+    tile: Tensor, bias: Tensor, columns: Tensor, largest: Tensor, total: Tensor, out: Tensor
+) -> Tensor:
+    """The same, by kernels/vocabulary.c."""
+    torch.mm(tile, columns, out=out)
+    shrink, bias = torch.empty_like(largest), bias.float()
+    kernels.library(kernels.instructions()).exponentiate(
+        *(out.data_ptr(), bias.data_ptr(), *out.shape, out.dtype == torch.bfloat16),
+        *(torch.get_num_threads(), largest.data_ptr(), total.data_ptr(), shrink.data_ptr()),
+    )
+    return shrink
 
 
 def _is_tiled(weight: Tensor) -> bool:

@@ -1,5 +1,5 @@
-"""What a processor computes without gradients, in C: compiled at installation where there is GCC, for x86-64
-under Linux. Elsewhere torch's operations do it.
+"""What a processor computes faster in C than by torch's operations: compiled at installation where there is
+GCC, for x86-64 under Linux. Elsewhere torch's operations do it.
 """
 
 import ctypes
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 class Linear(ctypes.Structure):
@@ -39,6 +40,14 @@ class Layer(ctypes.Structure):
     )
 
 
+PRECISIONS = torch.float32, torch.bfloat16
+
+
+def can_read(x: Tensor) -> bool:
+    """Whether kernels may be given the address of its values: a plain tensor of a processor that has them."""
+    return type(x) is Tensor and x.device.type == "cpu" and x.dtype in PRECISIONS and has_kernels()
+
+
 def has_kernels() -> bool:
     """Whether they are compiled, and for this processor."""
     return library(instructions()) is not None
@@ -57,13 +66,22 @@ def library(instructions: str) -> Any:
     try:
         found = ctypes.CDLL(str(Path(__file__).parent / f"{instructions}.so"))
         is_ours = found.layer_bytes() == ctypes.sizeof(Layer)
-    except (OSError, AttributeError):  # not compiled, for another C library, or torch without GNU's OpenMP
+        for name in ("exponentiate", "dropout_mask", "gelu_forward", "gelu_backward"):
+            getattr(found, name).restype = None
+    except (
+        OSError,
+        AttributeError,
+    ):  # not compiled, old, for another C library, or torch without GNU's OpenMP
         return None
     if not is_ours:  # compiled by another version
         return None
-    values, whole, lengths = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)
-    layer = ctypes.POINTER(Layer)
-    found.attend.argtypes = [values, lengths, whole, whole, whole, ctypes.c_int, values]
-    found.self_attend.argtypes = [layer, values, lengths, whole, ctypes.c_int, values]
-    found.feed_forward.argtypes = [layer, values, values, whole, ctypes.c_int, values]
+    values, whole, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    layer, lengths = ctypes.POINTER(Layer), ctypes.POINTER(whole)
+    found.attend.argtypes = [values, lengths, whole, whole, whole, number, values]
+    found.self_attend.argtypes = [layer, values, lengths, whole, number, values]
+    found.feed_forward.argtypes = [layer, values, values, whole, number, values]
+    found.exponentiate.argtypes = [values, values, whole, whole, number, number, *[values] * 3]
+    found.gelu_forward.argtypes = [values, values, whole, whole, number, number, values]
+    found.gelu_backward.argtypes = [*[values] * 3, whole, whole, number, number, values, values]
+    found.dropout_mask.argtypes = [values, whole, ctypes.c_uint64, number, ctypes.c_float, number, number]
     return found

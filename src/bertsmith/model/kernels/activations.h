@@ -1,11 +1,14 @@
 /* What follows the first product of the feed-forward part. */
+#ifndef ACTIVATIONS_H
+#define ACTIVATIONS_H
 #include "registers.h"
 
-/* x (1 + erf(x / sqrt(2))) / 2: erf(x / sqrt(2)) / x is a polynomial of x^2, off by 4e-8, up to 5.5. */
-INLINE Floats gelu(Floats x) {
-    const float end = 5.5f;
-    const Floats inside = larger(all(-end), smaller(all(end), x));
-    const Floats t = inside * inside * (2 / (end * end)) - 1;
+static const float END = 5.5f;
+
+/* (1 + erf(x / sqrt(2))) / 2: erf(x / sqrt(2)) / x is a polynomial of x^2, off by 4e-8, up to END. */
+INLINE Floats normal_below(Floats x) {
+    const Floats inside = larger(all(-END), smaller(all(END), x));
+    const Floats t = inside * inside * (2 / (END * END)) - 1;
     Floats y = all(-1.90655113e-4f);
     y = y * t + 5.92047342e-4f;
     y = y * t - 6.73304295e-4f;
@@ -22,7 +25,15 @@ INLINE Floats gelu(Floats x) {
     y = y * t + 4.77374508e-2f;
     y = y * t - 6.41723453e-2f;
     y = y * t + 1.28551932e-1f;
-    return larger(all(-end), x) * (inside * y + .5f);
+    return inside * y + .5f;
+}
+
+INLINE Floats gelu(Floats x) { return larger(all(-END), x) * normal_below(x); }
+
+/* Its derivative: the normal distribution up to x, and x times its density there. */
+INLINE Floats gelu_slope(Floats x) {
+    const Floats density = power_of_two(x * x * -.721347520444482f) * .398942280401433f;
+    return normal_below(x) + x * density;
 }
 
 /* x / (1 + e^-z), z = 2 sqrt(2 / pi) (x + 0.044715 x^3): the form with tanh. */
@@ -31,3 +42,5 @@ INLINE Floats gelu_new(Floats x) {
     const Floats small = power_of_two(smaller(z, -z));
     return x * choose(z > 0, all(1), small) / (small + 1);
 }
+
+#endif

@@ -20,21 +20,6 @@ typedef struct {
     float *scores;                /* (ROWS, filled) */
 } Head;
 
-/* From and to a tensor of float32, or of bfloat16 if `half`. */
-INLINE Floats read(const void *from, int64_t at, int half) {
-    if (!half) return load((const float *)from + at);
-    return (Floats)(__builtin_convertvector(*(const Halves *)((const uint16_t *)from + at), Ints) << 16);
-}
-INLINE void write(void *to, int64_t at, Floats x, int half) {
-    if (!half) {
-        store((float *)to + at, x);
-        return;
-    }
-    Ints bits = (Ints)x;
-    bits += 0x7fff + ((bits >> 16) & 1); /* to the nearest, ties to even */
-    *(Halves *)((uint16_t *)to + at) = __builtin_convertvector(bits >> 16, Halves);
-}
-
 /* Scores of `rows` queries with the keys of `blocks` registers from key `at` on; `top` keeps the highest. */
 INLINE void score(const Head *head, const float *queries, int64_t at, Floats *top, const int rows,
                   const int blocks) {

@@ -21,13 +21,10 @@ def takes_kernel(qkv: Tensor, lengths: tuple[int, ...]) -> bool:
     """Values that nobody else follows; on one core, or where several would wait for each other."""
     heads, size = qkv.shape[2:]
     return (
-        type(qkv) is Tensor
-        and qkv.device.type == "cpu"
-        and qkv.dtype in (torch.float32, torch.bfloat16)
+        kernels.can_read(qkv)
         and not qkv.requires_grad
         and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         and size % _WIDEST == 0
-        and kernels.has_kernels()
         and (torch.get_num_threads() == 1 or 2 * heads * size * sum(n * n for n in lengths) <= _FEW)
     )
 

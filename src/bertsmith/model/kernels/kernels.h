@@ -1,4 +1,4 @@
-/* What the kernels give each other and Python. Functions return 1 where there is no memory, else 0.
+/* What the kernels give each other and Python. Functions that return int: 1 where there is no memory, else 0.
  *
  * N tokens, B sequences, H hidden size, A heads, D head size, a multiple of 16, I feed-forward width, too.
  */
@@ -44,3 +44,22 @@ int self_attend(const Layer *layer, const float *states, const int64_t *lengths,
 /* mixed (N, H), states (N, H) -> to (N, H): the output, added and normalised, and the feed-forward part. */
 int feed_forward(const Layer *layer, const float *mixed, const float *states, int64_t rows, int threads,
                  float *to);
+
+/* Products (rows, columns) of a tile of the vocabulary with masked positions, of float32 or, if `half`,
+ * bfloat16, in place: with their row's bias they become exponentials against the largest of their column so
+ * far. largest, total, shrink (columns,): that, the sum of the exponentials so far, and what earlier tiles'
+ * are to be multiplied with. Columns are a multiple of 16. */
+void exponentiate(void *scores, const float *bias, int64_t rows, int64_t columns, int half, int threads,
+                  float *largest, float *total, float *shrink);
+
+/* count values of float32 or, if `half`, bfloat16: 0 with a probability of dropped / 256, else scale. */
+void dropout_mask(void *to, int64_t count, uint64_t seed, int dropped, float scale, int half, int threads);
+
+/* x (rows, width) of products, bias (width,) -> to (rows, width) = GELU(x + bias), of float32 or, if `half`,
+ * bfloat16. Backward, the gradient of that, given (rows, width) -> to, that of x, and sums of it are added to
+ * those of each thread, to_bias (threads, 2, width), which begins as zeros and ends with them in the second
+ * half. The width is a multiple of 16. */
+void gelu_forward(const void *x, const float *bias, int64_t rows, int64_t width, int half, int threads,
+                  void *to);
+void gelu_backward(const void *given, const void *x, const float *bias, int64_t rows, int64_t width, int half,
+                   int threads, void *to, float *to_bias);

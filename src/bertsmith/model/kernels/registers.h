@@ -53,6 +53,20 @@ INLINE Floats larger(Floats a, Floats b) { return MAX(a, b); } /* b where either
 INLINE Ints larger_of(Ints a, Ints b) { return ((a > b) & a) | (~(a > b) & b); }
 INLINE Floats smaller(Floats a, Floats b) { return MIN(a, b); }
 
+/* From and to a tensor of float32, or of bfloat16 if `half`. */
+INLINE Floats read(const void *from, int64_t at, int half) {
+    if (!half) return load((const float *)from + at);
+    return (Floats)(__builtin_convertvector(*(const Halves *)((const uint16_t *)from + at), Ints) << 16);
+}
+INLINE void write(void *to, int64_t at, Floats x, int half) {
+    if (!half) {
+        store((float *)to + at, x);
+        return;
+    }
+    Ints bits = (Ints)x;
+    bits += 0x7fff + ((bits >> 16) & 1); /* to the nearest, ties to even */
+    *(Halves *)((uint16_t *)to + at) = __builtin_convertvector(bits >> 16, Halves);
+}
 
 /* What lies `distance` lanes away joins each lane, until all lanes have the same. */
 INLINE Floats neighbours(Floats x, int distance) { return __builtin_shuffle(x, LANE ^ distance); }
