@@ -44,7 +44,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
                 subprocess.run([*compiler, *made], check=True, capture_output=True, text=True)
             except (OSError, subprocess.CalledProcessError) as error:
                 why = getattr(error, "stderr", None) or error
-                self.app.display_warning(f"{FOLDER} is not compiled, inference will be slower: {why}")
+                self.app.display_warning(f"{FOLDER} is not compiled, Bertsmith will be slower: {why}")
                 return
         build_data["artifacts"].append(str(FOLDER / "*.so"))
         build_data["pure_python"] = False

@@ -21,14 +21,13 @@ def can_take(linear: nn.Module, x: Tensor) -> bool:
 
     In training and outside, with gradients and without, so that both give the same to the bit.
     """
-    readable = not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") in kernels.PRECISIONS
     return (
-        type(linear) is nn.Linear  # not what adapts one
+        kernels.can_read(x)
+        and type(linear) is nn.Linear  # not what adapts one
         and linear.bias is not None
         and linear.out_features % _MULTIPLE == 0
         and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
-        and readable
-        and kernels.can_read(x)
+        and (not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") in kernels.PRECISIONS)
     )
 
 
