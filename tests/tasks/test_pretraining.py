@@ -213,7 +213,7 @@ def test_the_heldout_sample_is_the_first_tokens_of_one_pass(store: TokenStore, t
 def test_operations_are_those_that_torch_counts(store: TokenStore, tokenizer: Tokenizer, family: str) -> None:
     """A step's matrix products, forward and backward, counted by torch as they run.
 
-    Left out on purpose: the pooler and the next-sentence head, one row a sequence, and attention's filler.
+    Left out on purpose: the pooler and the next-sentence head, one row a sequence, and filler.
     """
     task = small_task(store, tokenizer, family=family)
     sequences, hidden = first_sequences(task), task.model.config.hidden_size
@@ -221,7 +221,8 @@ def test_operations_are_those_that_torch_counts(store: TokenStore, tokenizer: To
     with FlopCounterMode(display=False) as counter:
         torch.stack(list(task.loss(sequences).values())).sum().backward()
     pooled = 3 * 2 * len(sequences) * hidden * (hidden + 2) if family == "bert" else 0
-    filler = filler_operations(task.model.config, sequences)
+    masked = int(task.host_masker.count(sequences))
+    filler = filler_operations(task.model.config, sequences, masked)
     assert task.operations(sequences) == counter.get_total_flops() - pooled - filler
 
 

@@ -105,7 +105,7 @@ def _inference(diagnosis: "Diagnosis") -> str:
         return "by compiled kernels"
     if "avx2" not in diagnosis.hardware.instructions:
         return "by torch"
-    return "by torch; installed again on Linux with GCC 9 or newer, vectors, predictions and training come faster"
+    return "by torch; installed again on Linux with GCC 9 or newer, all it computes comes faster"
 
 
 def _packages(diagnosis: "Diagnosis") -> dict[str, str]:

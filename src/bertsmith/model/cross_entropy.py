@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from bertsmith.data.masking import IGNORED
 from bertsmith.model import kernels
 
-_REGISTER = 16  # float32 values, of AVX-512
+_REGISTER = 16  # float32 values, of AVX-512: on a CPU positions are filled up to a multiple
 _TILE = 1024  # x 300 positions x 4 bytes = 1.2 MB stay in cache; on a GPU the vocabulary is one tile
 
 
@@ -52,7 +52,9 @@ class _VocabularyLoss(torch.autograd.Function):
         total = torch.zeros_like(largest)  # (K,) sum of exponentials so far
         expected = torch.zeros_like(hidden_states)  # (K, H) sum of exponentials times vocabulary rows
         maxima = []  # of `largest` when each tile was made
-        exponentiate = _by_kernel if kernels.can_read(exponentials) else _by_torch
+        by_kernel = len(labels) % _REGISTER == 0 and kernels.can_read(exponentials)
+        exponentiate = _by_kernel if by_kernel else _by_torch
+        bias = bias.float() if by_kernel else bias.to(dtype)  # what is added to the products
         for tile, tile_bias, out in zip(tiles, _like(bias, tiles), _like(exponentials, tiles), strict=True):
             tile = tile.to(dtype)
             shrink = exponentiate(tile, tile_bias, hidden_states.t(), largest, total, out)
@@ -75,13 +77,16 @@ class _VocabularyLoss(torch.autograd.Function):
         mean = expected / total.unsqueeze(1).to(dtype)  # (K, H) the vocabulary row expected by the softmax
         to_hidden_states = (mean - weight[targets].to(dtype)) * scale.unsqueeze(1).to(dtype)
         to_weight, to_bias = torch.empty_like(weight), torch.empty_like(weight[:, 0])
+        converts = weight.dtype != dtype
         if not _is_tiled(weight):
             _take_away(exponentials, targets, total)
         parts = exponentials.split(len(weight) if len(shrinks) == 1 else _TILE)
         tiles = zip(parts, _like(to_weight, parts), _like(to_bias, parts), shrinks, strict=True)
         for part, tile, tile_bias, shrink in tiles:
             factor = (shrink * scale).to(dtype)
-            tile.copy_(part @ (hidden_states * factor.unsqueeze(1)))
+            product = torch.mm(part, hidden_states * factor.unsqueeze(1), out=None if converts else tile)
+            if converts:
+                tile.copy_(product)
             tile_bias.copy_(part @ factor)
         if _is_tiled(weight):
             of_targets = scale.to(dtype)
@@ -97,7 +102,7 @@ def _by_torch(
 
     Brings largest and total (K,) up to this tile. Returns (K,) what earlier tiles' are to be multiplied with.
     """
-    torch.addmm(bias.unsqueeze(1).to(tile.dtype), tile, columns, out=out)
+    torch.addmm(bias.unsqueeze(1), tile, columns, out=out)
     scores = out.float()  # (T, K): in float32 the same memory
     before = largest.clone()
     shrink = before.sub_(torch.maximum(largest, scores.amax(0), out=largest)).exp_()
@@ -113,7 +118,7 @@ def _by_kernel(
 ) -> Tensor:
     """The same, by kernels/vocabulary.c."""
     torch.mm(tile, columns, out=out)
-    shrink, bias = torch.empty_like(largest), bias.float()
+    shrink, bias = torch.empty_like(largest), bias.contiguous()
     kernels.library(kernels.instructions()).exponentiate(
         *(out.data_ptr(), bias.data_ptr(), *out.shape, out.dtype == torch.bfloat16),
         *(torch.get_num_threads(), largest.data_ptr(), total.data_ptr(), shrink.data_ptr()),

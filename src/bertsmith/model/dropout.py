@@ -44,9 +44,9 @@ class Dropout(nn.Module):
 
 def _mask(x: Tensor, dropped: int, scale: float) -> Tensor:
     """Of x's shape and type: 0 with a probability of dropped / 256, else `scale`."""
-    mask = torch.empty(x.shape, dtype=x.dtype)
+    mask = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if kernels.can_read(mask):
-        seed = int(torch.empty((), dtype=torch.int64).random_(-(2**63), None)) % 2**64
+        seed = int(torch.empty((), dtype=torch.int64, device=x.device).random_(-(2**63), None)) % 2**64
         half, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
         library = kernels.library(kernels.instructions())
         library.dropout_mask(mask.data_ptr(), mask.numel(), seed, dropped, scale, half, threads)

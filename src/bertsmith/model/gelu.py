@@ -23,7 +23,8 @@ def can_take(linear: nn.Module, x: Tensor) -> bool:
     """
     return (
         kernels.can_read(x)
-        and type(linear) is nn.Linear  # not what adapts one
+        and type(linear) is nn.Linear  # not what adapts one, nor one at whose call something else happens
+        and not (linear._forward_pre_hooks or linear._forward_hooks or linear._backward_hooks)
         and linear.bias is not None
         and linear.out_features % _MULTIPLE == 0
         and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
@@ -47,7 +48,7 @@ class _BiasedGelu(torch.autograd.Function):
     def forward(ctx: Any, products: Tensor, bias: Tensor) -> Tensor:
         products = products.contiguous()
         ctx.save_for_backward(products, bias)
-        result, bias = torch.empty_like(products), bias.float()
+        result, bias = torch.empty_like(products), bias.float().contiguous()
         _library().gelu_forward(products.data_ptr(), bias.data_ptr(), *_shape(products), result.data_ptr())
         return result
 
@@ -55,8 +56,9 @@ class _BiasedGelu(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
         products, bias = ctx.saved_tensors
-        given, to_products, values = given.contiguous(), torch.empty_like(products), bias.float()
-        to_bias = torch.zeros(torch.get_num_threads(), 2, len(bias))
+        given, values = given.contiguous(), bias.float().contiguous()
+        to_products = torch.empty_like(products)
+        to_bias = torch.zeros(torch.get_num_threads(), 2, len(bias), dtype=torch.float32, device="cpu")
         from_all = given.data_ptr(), products.data_ptr(), values.data_ptr()
         _library().gelu_backward(*from_all, *_shape(products), to_products.data_ptr(), to_bias.data_ptr())
         return to_products, to_bias.sum((0, 1)).to(bias.dtype)

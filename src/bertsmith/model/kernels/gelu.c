@@ -3,7 +3,8 @@
 #include "kernels.h"
 #include "team.h"
 
-enum { BEFORE_ADDING = 32 }; /* rows whose sum is one summand */
+/* Rows whose sum is one summand; values worth waking a thread for. */
+enum { BEFORE_ADDING = 32, FEWEST = 1 << 14 };
 
 typedef struct {
     const void *given, *x; /* the result's gradient, or NULL on the way forward; products */
@@ -46,14 +47,16 @@ static void pass_share(void *given) {
     }
 }
 
+INLINE int threads_for(int64_t values, int threads) { return values < FEWEST ? 1 : threads; }
+
 void gelu_forward(const void *x, const float *bias, int64_t rows, int64_t width, int half, int threads,
                   void *to) {
-    Passed job = {NULL, x, bias, rows, width, half, threads, to, NULL};
-    run(pass_share, &job, threads);
+    Passed job = {NULL, x, bias, rows, width, half, threads_for(rows * width, threads), to, NULL};
+    run(pass_share, &job, job.threads);
 }
 
 void gelu_backward(const void *given, const void *x, const float *bias, int64_t rows, int64_t width, int half,
                    int threads, void *to, float *to_bias) {
-    Passed job = {given, x, bias, rows, width, half, threads, to, to_bias};
-    run(pass_share, &job, threads);
+    Passed job = {given, x, bias, rows, width, half, threads_for(rows * width, threads), to, to_bias};
+    run(pass_share, &job, job.threads);
 }
