@@ -1,14 +1,24 @@
 """The table of hardware: complete, with sources; and what happens between and beyond its entries."""
 
+import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
+from bertsmith.model.config import make_config
 from bertsmith.planning import this_accelerator
-from bertsmith.planning.accelerators import Accelerator, accelerators, entry_for_here, find_accelerator
-from bertsmith.planning.this_accelerator import measure_here, memory_bandwidth
+from bertsmith.planning.accelerators import Accelerator, accelerators, find_accelerator
+from bertsmith.planning.step_cost import operations_by_part
+from bertsmith.planning.this_accelerator import measure_here, memory_bandwidth, share_of_peak
+from bertsmith.planning.workload import StepAmounts
+from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training import hardware
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.settings import HardwareSettings
@@ -51,19 +61,42 @@ def test_this_machine_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(this_accelerator, "_CPU_BYTES", 2**20)
     monkeypatch.setattr(hardware, "_CPU_SIZE", 64)
     plain = replace(Hardware.detect(), instructions=("avx2",), gpus=(), memory_available=5 * 10**9)
-    found = measure_here(HardwareSettings(threads=3), plain)
+    shape = {"hidden_size": 32, "num_hidden_layers": 6, "num_attention_heads": 2, "intermediate_size": 64}
+    found = measure_here(make_config({"vocab_size": 99, **shape}, "test"), HardwareSettings(threads=3), plain)
     assert (found.name, found.memory, found.precision) == ("here-cpu", 5e9, "float32")
     assert found.peak > 0
     assert found.is_here and not find_accelerator("h100").is_here
-    assert found.shares == entry_for_here("cpu").shares
+    assert found.knows(32) and 0 < found.share(32) < math.inf
     assert asked == [3, torch.get_num_threads()]  # and then as the caller had them
 
 
-def test_a_processor_with_bfloat16_has_shares_of_its_own() -> None:
-    plain, half = entry_for_here("cpu"), entry_for_here("cpu", precision="bfloat16")
-    assert half.is_here and half.name == plain.name == "here-cpu"
-    assert all(half.shares[width] < share for width, share in plain.shares.items())
-    assert not any(name.startswith("here") for name in accelerators())
+def test_the_share_is_the_products_of_a_step_over_its_median_time_and_the_peak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of four layers of six, the first step left out; random numbers stay as they were."""
+    durations, layers = iter([9.0, 0.5, 0.25, 0.25, 7.0]), list[int]()
+
+    def step(model: PretrainingModel, batch: PackedBatch, rows: Tensor, machine: Any) -> float:
+        assert (len(batch.lengths), batch.lengths[0], batch.lengths[-1]) == (32, 64, 128)
+        assert len(rows) == round(0.15 * len(batch.token_ids))
+        layers.append(len(model.encoder.layers))
+        return next(durations)
+
+    monkeypatch.setattr(this_accelerator, "_seconds_of_step", step)
+    shape = {"hidden_size": 32, "num_hidden_layers": 6, "num_attention_heads": 2, "intermediate_size": 64}
+    config = make_config({"vocab_size": 99, **shape}, "test")
+    torch.manual_seed(1)
+    found = share_of_peak(config, SimpleNamespace(peak=1e9), 1.0)  # type: ignore[arg-type]
+    after = torch.rand(1)
+    torch.manual_seed(1)
+    assert torch.equal(after, torch.rand(1))
+    assert layers == [4, 4, 4, 4]
+    tokens, squares = 3072.0, float((np.linspace(64, 128, 32).round() ** 2).sum())
+    amounts = StepAmounts(32, tokens, squares, round(0.15 * tokens))
+    operations = sum(
+        operations_by_part(config.model_copy(update={"num_hidden_layers": 4}), amounts, False).values()
+    )
+    assert found == pytest.approx(operations / 0.25 / 1e9)
 
 
 def test_bandwidth_is_twice_the_copied_bytes_over_the_median_time(monkeypatch: pytest.MonkeyPatch) -> None:

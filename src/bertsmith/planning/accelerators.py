@@ -76,18 +76,13 @@ def accelerators() -> dict[str, Accelerator]:
 
 
 def entry_for_here(device: str, **measured: Any) -> Accelerator:
-    """The entry of this machine's kind of device ("cpu" or "cuda"), completed by what was measured.
-
-    A processor that computes in bfloat16 has shares of its own: what isn't a product weighs more there.
-    """
-    name = f"here-{device}"
-    half = device == "cpu" and measured.get("precision") == "bfloat16"
-    return _entry(f"{name}-bfloat16" if half else name, name=name, **measured)
+    """The entry of this machine's kind of device ("cpu" or "cuda"), completed by what was measured."""
+    return _entry(f"here-{device}", **measured)
 
 
 def _entry(entry: str, **measured: Any) -> Accelerator:
     values = _table()[entry]
-    shares = {int(width): float(share) for width, share in values["share"].items()}
+    shares = {int(width): float(share) for width, share in values.get("share", {}).items()}
     others = {key: value for key, value in values.items() if key != "share"}
     return Accelerator(**{"name": entry, "shares": shares} | others | measured)
 

@@ -11,6 +11,7 @@ import torch
 
 from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.errors import InputError, RecipeError
+from bertsmith.model.config import BertConfig
 from bertsmith.planning.accelerators import HERE, Accelerator, find_accelerator
 from bertsmith.planning.fitting import memory_warnings
 from bertsmith.planning.plan_inputs import find_inputs
@@ -86,7 +87,7 @@ def plan(
     recipe = _recipe(recipe, overrides)
     _check(recipe, gpus, tokens, price_per_hour)
     inputs = find_inputs(recipe)
-    accelerator = _accelerator(hardware, gpus, recipe)
+    accelerator = _accelerator(hardware, gpus, recipe, inputs.config)
     _require_precision(recipe.hardware.precision, accelerator)
     machine = _one_of(gpus, accelerator, recipe)
     checkpoint = checkpoint_bytes(inputs.model)
@@ -173,7 +174,7 @@ def _error(accelerator: Accelerator) -> float:
     return ERROR_HERE if accelerator.is_here else ERROR
 
 
-def _accelerator(hardware: str | Accelerator, gpus: int, recipe: Recipe) -> Accelerator:
+def _accelerator(hardware: str | Accelerator, gpus: int, recipe: Recipe, config: BertConfig) -> Accelerator:
     """By name, or measured now; given ones are taken as they are."""
     if isinstance(hardware, Accelerator):
         return hardware
@@ -185,7 +186,7 @@ def _accelerator(hardware: str | Accelerator, gpus: int, recipe: Recipe) -> Acce
         only = f"only {counted(there, 'GPU')}"
         what = only if there else "no GPU to use, and its processor counts as one"
         raise InputError(f"gpus is {gpus}, but this machine has {what}. Name the hardware to plan for.")
-    return measure_here(recipe.hardware, found)
+    return measure_here(config, recipe.hardware, found)
 
 
 def _require_precision(asked: str, hardware: Accelerator) -> None:

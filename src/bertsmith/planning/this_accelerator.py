@@ -1,21 +1,35 @@
-"""This machine as `bertsmith plan` sees one: its matrix product and its memory's speed, measured now."""
+"""This machine as `bertsmith plan` sees one: its matrix product, its memory's speed and, of a processor, what
+training makes of them, measured now.
+"""
 
 import statistics
 import time
 
+import numpy as np
 import torch
 
+from bertsmith.data.batch import PackedBatch
+from bertsmith.model.config import BertConfig
+from bertsmith.model.products import fast_products
 from bertsmith.planning.accelerators import Accelerator, entry_for_here
+from bertsmith.planning.step_cost import operations_by_part
+from bertsmith.planning.workload import StepAmounts
+from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.hardware import Hardware
-from bertsmith.training.machine import set_up_machine
+from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.settings import HardwareSettings
 
 _CPU_BYTES, _CUDA_BYTES = 2**27, 2**30  # beyond every cache; copied in a few milliseconds
 _FEWEST_COPIES = 5
+_SEQUENCES, _LONGEST, _LAYERS = 32, 128, 4  # of the steps that are tried
+_MASKED = 0.15
 
 
-def measure_here(settings: HardwareSettings | None = None, hardware: Hardware | None = None) -> Accelerator:
-    """Measures the matrix product and copies memory, half a second each.
+def measure_here(
+    config: BertConfig, settings: HardwareSettings | None = None, hardware: Hardware | None = None
+) -> Accelerator:
+    """Measures the matrix product and copies memory, half a second each; on a processor also trains such a
+    model for some steps, since what isn't a product takes another share of the time on each.
 
     On the device, in the precision and with the threads that training by `settings` would take.
     """
@@ -23,8 +37,10 @@ def measure_here(settings: HardwareSettings | None = None, hardware: Hardware | 
     machine = set_up_machine(settings or HardwareSettings(), None, hardware)
     on_gpu = machine.device.type == "cuda"
     processor = f"{hardware.processor}, threads: {torch.get_num_threads()}"
+    shares = {} if on_gpu else {"shares": {config.hidden_size: share_of_peak(config, machine)}}
     measured = entry_for_here(
         machine.device.type,
+        **shares,
         title=hardware.gpus[0].name if on_gpu else processor,
         precision=str(machine.precision).removeprefix("torch."),
         peak=machine.peak,
@@ -33,6 +49,45 @@ def measure_here(settings: HardwareSettings | None = None, hardware: Hardware | 
     )
     torch.set_num_threads(threads)  # as the caller had them
     return measured
+
+
+def share_of_peak(config: BertConfig, machine: Machine, seconds: float = 1.0) -> float:
+    """Of the machine's matrix product, what products reach in forward and backward passes of a model of this
+    shape, of up to four layers: the median of several, on made-up pairs of 64 to 128 tokens.
+
+    The first step is not counted; the others take about `seconds`, and there is at least one. Leaves torch's
+    random state alone.
+    """
+    config = config.model_copy(update={"num_hidden_layers": min(config.num_hidden_layers, _LAYERS)})
+    longest = min(_LONGEST, config.max_length)
+    lengths = np.linspace(max(longest // 2, 1), longest, _SEQUENCES).round().astype(np.int64)
+    tokens = int(lengths.sum())
+    draw = np.random.default_rng(0)
+    ids = draw.integers(0, config.vocab_size, tokens)
+    batch = PackedBatch.pack(ids, np.zeros_like(ids), lengths)
+    rows = torch.from_numpy(np.sort(draw.permutation(tokens)[: max(round(_MASKED * tokens), 1)]))
+    squares = float((lengths.astype(float) ** 2).sum())
+    amounts = StepAmounts(len(lengths), tokens, squares, len(rows))
+    operations = sum(operations_by_part(config, amounts, next_sentence=False).values())
+    with torch.random.fork_rng(devices=[]):
+        model = PretrainingModel(config, next_sentence=False).train()
+        durations = [_seconds_of_step(model, batch, rows, machine)]
+        while len(durations) < 2 or sum(durations[1:]) < seconds:
+            durations.append(_seconds_of_step(model, batch, rows, machine))
+    return operations / statistics.median(durations[1:]) / machine.peak
+
+
+@fast_products()
+def _seconds_of_step(
+    model: PretrainingModel, batch: PackedBatch, rows: torch.Tensor, machine: Machine
+) -> float:
+    start = time.perf_counter()
+    with machine.autocast():
+        loss = model.masked_language_loss(model.encoder(batch, rows), batch.token_ids[rows])
+    loss.backward()
+    seconds = time.perf_counter() - start
+    model.zero_grad()
+    return seconds
 
 
 def memory_bandwidth(device: torch.device, seconds: float = 0.5) -> float:
