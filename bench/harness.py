@@ -134,6 +134,14 @@ def precisions() -> list[str]:
     return ["float32", "bfloat16"] if has_bfloat16 else ["float32"]
 
 
+def described(precision: str) -> str:
+    """For a table: "default" is each side's own, the peers' being float32."""
+    from bertsmith.training.hardware import Hardware
+
+    ours = str(Hardware.detect().precision).removeprefix("torch.")
+    return f"each its default: ours {ours}, theirs float32" if precision == "default" else precision
+
+
 def report(
     name: str,
     title: str,

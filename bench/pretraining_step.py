@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import material
-from harness import Worker, interleave, precisions, ratio, report, serve
+from harness import Worker, described, interleave, precisions, ratio, report, serve
 
 _PAIRS, _LENGTH, _VOCABULARY = 32, 128, 30_522
 _DEFAULT = "default"
@@ -65,20 +65,13 @@ def _compare(
     faster = ratio(speed["ours"], speed["transformers"])
     return {
         "model": f"BERT-{size}",
-        "precision": _described(precision),
+        "precision": described(precision),
         "pairs": kind,
         "ours, tokens/s": f"{statistics.median(speed['ours']):,.0f}",
         "transformers, tokens/s": f"{statistics.median(speed['transformers']):,.0f}",
         "ratio": f"{faster['median']:.2f} ({faster['lowest']:.2f} – {faster['highest']:.2f})",
         "ours, share of matrix-product speed": f"{statistics.median(share):.0%}",
     }
-
-
-def _described(precision: str) -> str:
-    from bertsmith.training.hardware import Hardware
-
-    ours = str(Hardware.detect().precision).removeprefix("torch.")
-    return f"each its default: ours {ours}, theirs float32" if precision == _DEFAULT else precision
 
 
 def _batches(options: argparse.Namespace, kind: str) -> Any:

@@ -53,28 +53,36 @@ def measure_here(
 
 def share_of_peak(config: BertConfig, machine: Machine, seconds: float = 1.0) -> float:
     """Of the machine's matrix product, what products reach in forward and backward passes of a model of this
-    shape, of up to four layers: the median of several, on made-up pairs of 64 to 128 tokens.
+    shape, of up to four layers: the median of several, each on made-up pairs of its own, as new shapes cost
+    something too.
 
     The first step is not counted; the others take about `seconds`, and there is at least one. Leaves torch's
     random state alone.
     """
     config = config.model_copy(update={"num_hidden_layers": min(config.num_hidden_layers, _LAYERS)})
-    longest = min(_LONGEST, config.max_length)
-    lengths = np.linspace(max(longest // 2, 1), longest, _SEQUENCES).round().astype(np.int64)
-    tokens = int(lengths.sum())
     draw = np.random.default_rng(0)
-    ids = draw.integers(0, config.vocab_size, tokens)
-    batch = PackedBatch.pack(ids, np.zeros_like(ids), lengths)
-    rows = torch.from_numpy(np.sort(draw.permutation(tokens)[: max(round(_MASKED * tokens), 1)]))
-    squares = float((lengths.astype(float) ** 2).sum())
-    amounts = StepAmounts(len(lengths), tokens, squares, len(rows))
-    operations = sum(operations_by_part(config, amounts, next_sentence=False).values())
+    speeds, spent = list[float](), 0.0
     with torch.random.fork_rng(devices=[]):
         model = PretrainingModel(config, next_sentence=False).train()
-        durations = [_seconds_of_step(model, batch, rows, machine)]
-        while len(durations) < 2 or sum(durations[1:]) < seconds:
-            durations.append(_seconds_of_step(model, batch, rows, machine))
-    return operations / statistics.median(durations[1:]) / machine.peak
+        while len(speeds) < 2 or spent < seconds:
+            batch, rows = _made_up_pairs(config, draw)
+            lengths = np.array(batch.lengths, float)
+            amounts = StepAmounts(len(lengths), lengths.sum(), (lengths**2).sum(), len(rows))
+            operations = sum(operations_by_part(config, amounts, next_sentence=False).values())
+            duration = _seconds_of_step(model, batch, rows, machine)
+            spent += duration if speeds else 0.0
+            speeds.append(operations / duration)
+    return statistics.median(speeds[1:]) / machine.peak
+
+
+def _made_up_pairs(config: BertConfig, draw: np.random.Generator) -> tuple[PackedBatch, torch.Tensor]:
+    """32 of up to 128 tokens, none shorter than half of that, and the rows that are masked."""
+    longest = min(_LONGEST, config.max_length)
+    lengths = draw.integers(max(longest // 2, 1), longest + 1, _SEQUENCES)
+    tokens = int(lengths.sum())
+    ids = draw.integers(0, config.vocab_size, tokens)
+    rows = np.sort(draw.permutation(tokens)[: max(round(_MASKED * tokens), 1)])
+    return PackedBatch.pack(ids, np.zeros_like(ids), lengths), torch.from_numpy(rows)
 
 
 @fast_products()
