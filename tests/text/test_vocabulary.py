@@ -5,11 +5,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tokenizer_samples import SPECIAL, byte_level_files
-from tokenizers import BertWordPieceTokenizer
+from tokenizers import BertWordPieceTokenizer, normalizers, pre_tokenizers
 from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer
 
 from bertsmith.errors import InputError, TokenizerError
@@ -17,6 +19,7 @@ from bertsmith.files import read_json
 from bertsmith.text.corpus.corpus import Corpus, build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens import vocabulary, word_counts
+from bertsmith.text.tokens.bert_words import BertWords
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.vocabulary import VocabularySettings, learn_pieces, train_tokenizer
 from bertsmith.text.tokens.vocabulary_report import vocabulary_report
@@ -149,6 +152,23 @@ def test_counts_are_those_of_the_slow_rules(tmp_path: Path) -> None:
     expected = Counter(word for text in texts for word in basic.tokenize(text))
     assert count_words(corpus, lowercase=True, sample_bytes=2**40) == WordCounts.of(expected)
     assert count_words(corpus, lowercase=False, sample_bytes=2**40).words["Don"] == 1
+
+
+def test_a_column_of_runs_is_split_as_each_of_them() -> None:
+    characters = [*map(chr, range(1, 128)), *"éÅßÀ漢字…«’\u200b\u0301\x85\ufffd\u3000"]
+    random = Random(0)
+    runs = ["".join(random.choices(characters, k=random.randrange(1, 6))) for _ in range(20_000)]
+    runs = [run for run in runs if " " not in run] + ["plain", "don't", "..."] * 50
+    for lowercase in (True, False):
+        split = BertWords(normalizers.BertNormalizer(lowercase=lowercase))
+        words, of_runs = split.of_column(pa.array(runs, pa.large_string()))
+        found: list[list[str]] = [[] for _ in runs]
+        for word, run in zip(words.to_pylist(), of_runs.to_pylist(), strict=True):
+            found[run].append(word)
+        assert found == [split(run) for run in runs]
+        normalise = normalizers.BertNormalizer(lowercase=lowercase).normalize_str
+        divide = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+        assert found == [[word for word, _ in divide(normalise(run))] for run in runs]
 
 
 def test_the_sample_is_as_large_as_asked_and_chosen_by_the_seed(corpus: Corpus) -> None:

@@ -134,13 +134,13 @@ def _spelt_out(words: Counter[str], alphabet: set[str], progress: Progress | Non
 
     Words with characters outside the alphabet are left out: they will be [UNK] as a whole.
     """
-    frequent = sorted(words.items(), key=lambda item: (-item[1], item[0]))[:MAX_WORDS]
+    frequent = sorted(sorted(words), key=words.__getitem__, reverse=True)[:MAX_WORDS]
     batch: list[str] = []
     size = 0
-    for number, (word, count) in enumerate(frequent):
+    for number, word in enumerate(frequent):
         if len(word) > MAX_WORD_LENGTH or not alphabet.issuperset(word):
             continue
-        at_once = max(1, CHARACTERS_AT_ONCE // (len(word) + 1))
+        count, at_once = words[word], max(1, CHARACTERS_AT_ONCE // (len(word) + 1))
         for done in range(0, count, at_once):
             batch.append(f"{word} " * min(at_once, count - done))
             size += len(batch[-1])
