@@ -18,7 +18,8 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model import kernels
 from bertsmith.model.attention import attend, attend_by_equal_lengths
 from bertsmith.model.dropout import Dropout
-from bertsmith.model.kernels.attention import attend_on_one_core, takes_kernel
+from bertsmith.model.kernels import attention
+from bertsmith.model.kernels.attention import attend_by_kernel, takes_kernel
 
 # Below half of 1/256 no value is dropped, but the path with dropout is taken.
 NOTHING_DROPPED = Dropout(0.001).train()
@@ -56,7 +57,7 @@ def plain_attention(qkv: Tensor, lengths: list[int]) -> Tensor:
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),
     heads=st.integers(1, 4),
-    size=st.sampled_from([1, 3, 8, 16]),
+    size=st.sampled_from([1, 3, 8, 16, 32, 48]),
     seed=st.integers(0, 2**32),
     way=st.sampled_from([attend, attend_dropping_nothing, attend_by_equal_lengths]),
 )
@@ -205,18 +206,16 @@ def test_without_gradients_spare_tokens_are_written_and_change_nothing(dtype: to
     assert found.isfinite().all()
 
 
-def test_the_kernel_is_taken_without_gradients_on_one_core_or_for_little() -> None:
-    def takes(tokens: int, threads: int = 1, **how: Any) -> bool:
-        qkv = torch.zeros(tokens, 3, 1, 16, **how)
-        with patch("torch.get_num_threads", return_value=threads):
-            return takes_kernel(qkv, (tokens,))
+def test_the_kernel_is_taken_where_it_is_faster() -> None:
+    def takes(*lengths: int, size: int = 16, **how: Any) -> bool:
+        return takes_kernel(torch.zeros(sum(lengths), 3, 1, size, **how), lengths)
 
     with patch.object(kernels, "library", return_value=len):
         assert takes(2000)
-        assert takes(100, threads=2)
-        assert takes(9, dtype=torch.bfloat16)
-        assert not takes(2000, threads=2)
-        assert not takes(9, requires_grad=True)
+        assert takes(9, requires_grad=True)
+        assert takes(9, 90, dtype=torch.bfloat16)
+        assert not takes(9, 190, dtype=torch.bfloat16)
+        assert not takes(9, size=24)
         assert not takes(9, dtype=torch.float64)
         assert not takes(9, device="meta")
         with FakeTensorMode():
@@ -225,10 +224,61 @@ def test_the_kernel_is_taken_without_gradients_on_one_core_or_for_little() -> No
         assert not takes(9)
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.integers(1, 150), min_size=1, max_size=5),
+    heads=st.integers(1, 3),
+    size=st.sampled_from([16, 32, 48, 64]),
+    dropped=st.sampled_from([0.0, 0.1, 0.5]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    seed=st.integers(0, 2**32),
+)
+def test_the_kernel_s_gradient_is_that_of_the_plain_definition(
+    inference_way: str,
+    lengths: list[int],
+    heads: int,
+    size: int,
+    dropped: float,
+    dtype: torch.dtype,
+    seed: int,
+) -> None:
+    """Weights dropped by a mask with filler, a sequence's (A, L, L with filler) after the other's; the same
+    to the bit on one thread and on two; spare tokens have a gradient of zero.
+    """
+    if inference_way == "torch":
+        pytest.skip("no kernel is used")
+    draw, real = torch.Generator().manual_seed(seed), sum(lengths)
+    qkv = random_qkv([*lengths, 3], heads, size, seed).to(dtype).requires_grad_()
+    upstream = torch.randn(real + 3, heads, size, generator=draw).to(dtype)
+    masks = [torch.rand(heads, n, n + -n % 16, generator=draw) >= dropped for n in lengths]
+    scaled = [(mask / (1 - dropped)).to(dtype) for mask in masks]
+
+    def attended() -> tuple[Tensor, Tensor]:
+        found = attend_by_kernel(qkv, tuple(lengths), lambda _: torch.cat([m.ravel() for m in scaled]))
+        return found.detach(), *torch.autograd.grad(found, qkv, upstream)
+
+    with patch.object(attention, "_FEW", 0):  # two threads also for little
+        found, gradient = attended()
+    with patch("torch.get_num_threads", return_value=1):
+        assert all(torch.equal(*pair) for pair in zip(attended(), (found, gradient), strict=True))
+    exact = qkv.detach().double().requires_grad_()
+    expected = []
+    for sequence, mask in zip(exact[:real].split(lengths), scaled, strict=True):
+        query, key, value = sequence.permute(1, 2, 0, 3)
+        weights = torch.softmax(query @ key.mT / math.sqrt(size), dim=-1) * mask[..., : len(sequence)]
+        expected.append((weights @ value).transpose(0, 1))
+    wanted = torch.cat(expected)
+    (wanted_gradient,) = torch.autograd.grad(wanted, exact, upstream[:real].double())
+    digits = 3e-5 if dtype == torch.float32 else 0.02
+    for one, other in ((found[:real], wanted.detach()), (gradient, wanted_gradient)):
+        assert float((one.double() - other).abs().max()) <= digits * float(other.abs().max()) + 1e-30
+    assert not gradient[real:].any()
+
+
 @pytest.mark.parametrize(("shape", "length"), [((9, 3, 1, 16), 10), ((9, 2, 1, 16), 9)])
 def test_the_kernel_refuses_what_it_would_read_beyond(shape: tuple[int, ...], length: int) -> None:
     with pytest.raises(ValueError, match="found"):
-        attend_on_one_core(torch.zeros(shape), (length,))
+        attend_by_kernel(torch.zeros(shape), (length,))
 
 
 def test_the_gradient_written_out_is_that_of_finite_differences() -> None:

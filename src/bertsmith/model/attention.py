@@ -12,7 +12,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.dropout import Dropout
 from bertsmith.model.grouped_attention import attend_groups
-from bertsmith.model.kernels.attention import attend_on_one_core, takes_kernel
+from bertsmith.model.kernels.attention import attend_by_kernel, takes_kernel
 from bertsmith.model.products import FEWEST_TOKENS
 
 
@@ -49,10 +49,12 @@ def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> T
     """
     if takes_flash_attention(qkv.device.type, qkv.dtype, qkv.shape[-1]):
         return _attend_variable_length(qkv, batch)
-    if dropout is not None and dropout.training and dropout.probability > 0:
-        return attend_groups(qkv, batch.lengths, make_mask=dropout.mask)
+    drops = dropout is not None and dropout.training and dropout.probability > 0
+    make_mask = dropout.mask if dropout is not None and drops else None
     if takes_kernel(qkv, batch.lengths):
-        return attend_on_one_core(qkv, batch.lengths)
+        return attend_by_kernel(qkv, batch.lengths, make_mask)
+    if drops:
+        return attend_groups(qkv, batch.lengths, make_mask=make_mask)
     if qkv.device.type == "cpu" and (len(batch.lengths) > 1 or len(qkv) >= FEWEST_TOKENS):
         return attend_groups(qkv, batch.lengths, batch.spare)
     return attend_by_equal_lengths(qkv, batch)

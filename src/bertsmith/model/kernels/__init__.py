@@ -40,6 +40,16 @@ class Layer(ctypes.Structure):
     )
 
 
+class Attention(ctypes.Structure):
+    """As in kernels.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("qkv", "given", "mask", "weights", "to")),
+        ("lengths", ctypes.POINTER(ctypes.c_int64)),
+        *((name, ctypes.c_int64) for name in ("sequences", "heads", "size", "half")),
+    )
+
+
 PRECISIONS = torch.float32, torch.bfloat16
 
 
@@ -77,7 +87,7 @@ def library(instructions: str) -> Any:
         return None
     values, whole, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     layer, lengths = ctypes.POINTER(Layer), ctypes.POINTER(whole)
-    found.attend.argtypes = [values, lengths, whole, whole, whole, number, values]
+    found.attend.argtypes = [ctypes.POINTER(Attention), number]
     found.self_attend.argtypes = [layer, values, lengths, whole, number, values]
     found.feed_forward.argtypes = [layer, values, values, whole, number, values]
     found.exponentiate.argtypes = [values, values, whole, whole, number, number, *[values] * 3]

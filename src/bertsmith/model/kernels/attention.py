@@ -1,50 +1,99 @@
-"""Attention without gradients on one core of a processor, in C: attention.c says how and why.
+"""Attention on a processor in C, forward and backward: attention.c says how and why.
 
-N tokens in the packed batch, B sequences, L length of one, A heads, D head size.
+N tokens in the packed batch, B sequences, L length of one, A heads, D head size; S the sum over sequences of
+A L (L with filler), the attention weights.
 """
 
 import ctypes
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from bertsmith.model import kernels
 
-_WIDEST = 16  # values of a register: D is a multiple
-# Multiplications that take one core a quarter of a millisecond; several cores aren't faster before that.
-_FEW = 1 << 24
+_WIDEST = 16  # values of a register: D is a multiple, and L with filler
+_FEW = 1 << 19  # multiplications that wake no other core
+_LONG = 96  # tokens: in bfloat16 torch's products of longer sequences take less time, in float32 of none
 
 
 def takes_kernel(qkv: Tensor, lengths: tuple[int, ...]) -> bool:
-    """Values that nobody else follows; on one core, or where several would wait for each other."""
-    heads, size = qkv.shape[2:]
+    """Where it is faster than torch's operations."""
     return (
         kernels.can_read(qkv)
-        and not qkv.requires_grad
         and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
-        and size % _WIDEST == 0
-        and (torch.get_num_threads() == 1 or 2 * heads * size * sum(n * n for n in lengths) <= _FEW)
+        and qkv.shape[-1] % _WIDEST == 0
+        and (qkv.dtype == torch.float32 or sum(n * n for n in lengths) <= _LONG * sum(lengths))
     )
 
 
-def attend_on_one_core(qkv: Tensor, lengths: tuple[int, ...]) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v within each sequence, zeros for spare tokens: qkv (N, 3, A, D) -> (N, A, D).
+def attend_by_kernel(
+    qkv: Tensor, lengths: tuple[int, ...], make_mask: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """softmax(q k^T / sqrt(D)) * mask, times v, within each sequence: qkv (N, 3, A, D) -> (N, A, D).
 
-    Computed in float32. A sequence's values don't depend on the other sequences, to the bit. Raises
-    ValueError for lengths that qkv doesn't have.
+    `make_mask` makes a mask like the (S,) tensor it is given: 0 what is dropped, the scale what is kept.
+    Zeros for spare tokens. Computed in float32. A sequence's values don't depend on the other sequences, nor
+    on the number of threads, to the bit. Raises ValueError for lengths that qkv doesn't have.
     """
-    (tokens, three, heads, size), real = qkv.shape, sum(lengths)
+    (tokens, three, _, _), real = qkv.shape, sum(lengths)
     if three != 3 or real > tokens:
         raise ValueError(f"expected ({real} or more, 3, A, D), found {tuple(qkv.shape)}")
-    library = kernels.library(kernels.instructions())
-    qkv, attended = qkv.contiguous(), qkv.new_empty(tokens, heads, size)
-    attended[real:] = 0
-    given = qkv.data_ptr(), as_c(lengths), len(lengths), heads, size, qkv.dtype == torch.bfloat16
-    if library.attend(*given, attended.data_ptr()):
-        raise MemoryError(f"no memory for attention within {max(lengths)} tokens")
+    mask = None if make_mask is None else make_mask(qkv.new_empty(_weights(qkv, lengths)))
+    if not (qkv.requires_grad and torch.is_grad_enabled()):
+        return _forward(qkv.detach().contiguous(), lengths, mask, None)
+    attended: Tensor = _Attention.apply(qkv.contiguous(), lengths, mask)  # type: ignore[no-untyped-call]
     return attended
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, lengths: tuple[int, ...], mask: Tensor | None) -> Tensor:
+        weights = qkv.new_empty(_weights(qkv, lengths))
+        ctx.lengths = lengths
+        ctx.save_for_backward(qkv, mask, weights)
+        return _forward(qkv, lengths, mask, weights)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        qkv, mask, weights = ctx.saved_tensors
+        found = torch.empty_like(qkv)
+        found[sum(ctx.lengths) :] = 0
+        _call(ctx.lengths, qkv=qkv, given=gradient.contiguous(), mask=mask, weights=weights, to=found)
+        return found, None, None
+
+
+def _forward(qkv: Tensor, lengths: tuple[int, ...], mask: Tensor | None, weights: Tensor | None) -> Tensor:
+    attended = qkv.new_empty(len(qkv), *qkv.shape[2:])
+    attended[sum(lengths) :] = 0
+    _call(lengths, qkv=qkv, mask=mask, weights=weights, to=attended)
+    return attended
+
+
+def _call(lengths: tuple[int, ...], *, qkv: Tensor, **others: Tensor | None) -> None:
+    """As kernels.h says."""
+    job = kernels.Attention(
+        qkv=qkv.data_ptr(),
+        lengths=as_c(lengths),
+        sequences=len(lengths),
+        heads=qkv.shape[2],
+        size=qkv.shape[3],
+        half=qkv.dtype == torch.bfloat16,
+        **{name: None if tensor is None else tensor.data_ptr() for name, tensor in others.items()},
+    )
+    multiplications = 2 * qkv.shape[2] * qkv.shape[3] * sum(n * n for n in lengths)
+    threads = 1 if multiplications <= _FEW else torch.get_num_threads()
+    if kernels.library(kernels.instructions()).attend(job, threads):
+        raise MemoryError(f"no memory for attention within {max(lengths)} tokens")
+
+
+def _weights(qkv: Tensor, lengths: tuple[int, ...]) -> int:
+    """S."""
+    return int(qkv.shape[2]) * sum(n * (n + -n % _WIDEST) for n in lengths)
 
 
 @lru_cache(maxsize=4)  # the layers of a model ask for the same ones

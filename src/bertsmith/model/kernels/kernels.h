@@ -4,14 +4,23 @@
  */
 #include <stdint.h>
 
-/* qkv (N, 3, A, D) -> to (N, A, D), of float32 or, if `half`, bfloat16; lengths (B,). */
-int attend(const void *qkv, const int64_t *lengths, int64_t sequences, int64_t heads, int64_t size, int half,
-           void *to);
+/* qkv (N, 3, A, D) -> to (N, A, D), of float32 or, if `half`, bfloat16. With `given` (N, A, D), the gradient
+ * of that, -> to (N, 3, A, D), that of qkv. Mask and weights are of (A, L, L with filler) for each sequence,
+ * filler up to whole lines: what weights are times, and where they are kept for the gradient; or NULL. */
+enum { LINE = 16 };
+typedef struct {
+    const void *qkv, *given, *mask;
+    void *weights, *to;
+    const int64_t *lengths; /* (B,) */
+    int64_t sequences, heads, size;
+    int64_t half;
+} Attention;
+
+int attend(const Attention *job, int threads);
 
 /* The same, of the heads that are one core's part; scratch, a core's own, is of so many values. */
-void attend_part(const void *qkv, const int64_t *lengths, int64_t sequences, int64_t heads, int64_t size,
-                 int half, void *to, float *scratch, int part, int parts);
-int64_t attention_scratch(const int64_t *lengths, int64_t sequences, int64_t size);
+void attend_part(const Attention *job, float *scratch, int part, int parts);
+int64_t attention_scratch(const Attention *job);
 
 /* A weight is in float32, or in int16 with scales, one for so many inputs of an output. */
 enum { GROUP = 128 };

@@ -35,6 +35,16 @@ typedef struct {
     Rounded rounded;
 } Job;
 
+INLINE Attention attention_of(const Layer *layer, const float *qkv, const int64_t *lengths,
+                              int64_t sequences, float *to) {
+    return (Attention){.qkv = qkv,
+                       .to = to,
+                       .lengths = lengths,
+                       .sequences = sequences,
+                       .heads = layer->heads,
+                       .size = layer->qkv.inputs / layer->heads};
+}
+
 static void self_attend_share(void *given) {
     const Job *job = given;
     const Layer *layer = job->layer;
@@ -48,8 +58,8 @@ static void self_attend_share(void *given) {
             rows += job->lengths[end];
         multiply(&layer->qkv, states, rows, NULL, NONE, job->scratch, job->rounded, share);
         wait_for_all(share);
-        attend_part(job->scratch, job->lengths + b, end - b, layer->heads, hidden / layer->heads, 0, to,
-                    job->own + share.part * job->scratch_of_one, share.part, share.parts);
+        const Attention attention = attention_of(layer, job->scratch, job->lengths + b, end - b, to);
+        attend_part(&attention, job->own + share.part * job->scratch_of_one, share.part, share.parts);
         wait_for_all(share);
         states += rows * hidden;
         to += rows * hidden;
@@ -58,7 +68,8 @@ static void self_attend_share(void *given) {
 
 int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences,
                 int threads, float *to) {
-    const int64_t of_one = attention_scratch(lengths, sequences, layer->qkv.inputs / layer->heads);
+    const Attention attention = attention_of(layer, NULL, lengths, sequences, NULL);
+    const int64_t of_one = attention_scratch(&attention);
     int64_t rows = TOGETHER;
     for (int64_t b = 0; b < sequences; b++) rows = lengths[b] > rows ? lengths[b] : rows;
     const int64_t shared = rows * layer->qkv.outputs;
