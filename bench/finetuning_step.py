@@ -61,8 +61,7 @@ def compare(
     """Times both sides and reports."""
     for name in data:
         find(DATA_SETS[name].train)
-    usual = [*precisions(), _DEFAULT] if "bfloat16" in precisions() else ["float32"]  # else it is the same
-    rows = [_row(name, precision, rounds, steps) for name in data for precision in asked or usual]
+    rows = [_row(name, precision, rounds, steps) for name in data for precision in asked or precisions()]
     notes = [
         f"{rounds} rounds of {steps} steps on each side in turn, the same sentences on both, after a round "
         "that is not counted; medians. MiniLM weights, dropout as in the checkpoint, gradients clipped at 1."

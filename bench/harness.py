@@ -127,11 +127,13 @@ def hardware_name() -> str:
 
 
 def precisions() -> list[str]:
-    """What products on this machine's processor are measured in: bfloat16 too where it computes in it."""
+    """What products on this processor are measured in: where it computes in bfloat16, in that too, and
+    in each side's default, which elsewhere is the same.
+    """
     from bertsmith.training.hardware import Hardware
 
     has_bfloat16 = any("bf16" in name for name in Hardware.detect().instructions)
-    return ["float32", "bfloat16"] if has_bfloat16 else ["float32"]
+    return ["float32", "bfloat16", "default"] if has_bfloat16 else ["float32"]
 
 
 def described(precision: str) -> str:

@@ -34,8 +34,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--sizes", nargs="+", default=["tiny", "mini", "small"])
-    usual = [*precisions(), _DEFAULT] if "bfloat16" in precisions() else ["float32"]  # else it is the same
-    parser.add_argument("--precisions", nargs="+", choices=("float32", "bfloat16", _DEFAULT), default=usual)
+    parser.add_argument(
+        "--precisions", nargs="+", choices=("float32", "bfloat16", _DEFAULT), default=precisions()
+    )
     parser.add_argument("--worker", choices=("ours", "transformers"))
     options = parser.parse_args()
     if options.worker:

@@ -49,11 +49,12 @@ def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> T
     """
     if takes_flash_attention(qkv.device.type, qkv.dtype, qkv.shape[-1]):
         return _attend_variable_length(qkv, batch)
-    drops = dropout is not None and dropout.training and dropout.probability > 0
-    make_mask = dropout.mask if dropout is not None and drops else None
+    make_mask = None
+    if dropout is not None and dropout.training and dropout.probability > 0:
+        make_mask = dropout.mask
     if takes_kernel(qkv, batch.lengths):
         return attend_by_kernel(qkv, batch.lengths, make_mask)
-    if drops:
+    if make_mask is not None:
         return attend_groups(qkv, batch.lengths, make_mask=make_mask)
     if qkv.device.type == "cpu" and (len(batch.lengths) > 1 or len(qkv) >= FEWEST_TOKENS):
         return attend_groups(qkv, batch.lengths, batch.spare)

@@ -75,7 +75,7 @@ def library(instructions: str) -> Any:
     """The functions of kernels.h for a processor that has these; None where there are none."""
     try:
         found = ctypes.CDLL(str(Path(__file__).parent / f"{instructions}.so"))
-        is_ours = found.layer_bytes() == ctypes.sizeof(Layer)
+        is_ours = found.arguments_bytes() == ctypes.sizeof(Layer) + ctypes.sizeof(Attention)
         for name in ("exponentiate", "dropout_mask", "gelu_forward", "gelu_backward"):
             getattr(found, name).restype = None
     except (

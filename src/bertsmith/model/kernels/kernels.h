@@ -44,7 +44,7 @@ typedef struct {
 } Layer;
 
 /* By which Python knows a library of another version. */
-int64_t layer_bytes(void);
+int64_t arguments_bytes(void);
 
 /* states (N, H) -> to (N, H): queries, keys, values, and attention. */
 int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences,

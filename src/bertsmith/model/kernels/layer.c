@@ -9,7 +9,7 @@ enum { TOGETHER = 96 }; /* rows */
 
 INLINE int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-int64_t layer_bytes(void) { return sizeof(Layer); }
+int64_t arguments_bytes(void) { return sizeof(Layer) + sizeof(Attention); }
 
 /* One row. The mean and the variance are of all H values (Ba et al. 2016). */
 INLINE void normalise(float *row, int64_t size, const Norm *norm) {
