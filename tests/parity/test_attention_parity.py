@@ -275,10 +275,34 @@ def test_the_kernel_s_gradient_is_that_of_the_plain_definition(
     assert not gradient[real:].any()
 
 
-@pytest.mark.parametrize(("shape", "length"), [((9, 3, 1, 16), 10), ((9, 2, 1, 16), 9)])
-def test_the_kernel_refuses_what_it_would_read_beyond(shape: tuple[int, ...], length: int) -> None:
+@pytest.mark.parametrize(
+    ("shape", "lengths"), [((9, 3, 1, 16), (10,)), ((9, 2, 1, 16), (9,)), ((9, 3, 1, 16), (12, -3))]
+)
+def test_the_kernel_refuses_what_it_would_read_beyond(
+    shape: tuple[int, ...], lengths: tuple[int, ...]
+) -> None:
     with pytest.raises(ValueError, match="found"):
-        attend_by_kernel(torch.zeros(shape), (length,))
+        attend_by_kernel(torch.zeros(shape), lengths)
+
+
+def test_what_is_saved_for_the_gradient_may_come_back_in_another_order() -> None:
+    """From hooks that keep it elsewhere."""
+    plain, hooked = (random_qkv([5], heads=2, size=16, seed=2).requires_grad_() for _ in range(2))
+
+    def turned(saved: Tensor) -> Tensor:
+        return saved.mT.contiguous().mT if saved.dim() > 1 else saved
+
+    with torch.autograd.graph.saved_tensors_hooks(turned, lambda saved: saved):
+        attended = attend_by_kernel(hooked, (5,))
+    for found in (attended, attend_by_kernel(plain, (5,))):
+        found.square().sum().backward()
+    torch.testing.assert_close(hooked.grad, plain.grad, rtol=0, atol=0)
+
+
+def test_a_tensor_negated_only_when_it_is_read_is_negated() -> None:
+    qkv = random_qkv([5], heads=2, size=16, seed=2)
+    lazy = torch._neg_view(qkv)
+    torch.testing.assert_close(attend(lazy, batch_of([5])), attend(-qkv, batch_of([5])))
 
 
 def test_the_gradient_written_out_is_that_of_finite_differences() -> None:

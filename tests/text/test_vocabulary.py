@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,6 +153,22 @@ def test_counts_are_those_of_the_slow_rules(tmp_path: Path) -> None:
     expected = Counter(word for text in texts for word in basic.tokenize(text))
     assert count_words(corpus, lowercase=True, sample_bytes=2**40) == WordCounts.of(expected)
     assert count_words(corpus, lowercase=False, sample_bytes=2**40).words["Don"] == 1
+
+
+def test_words_without_blanks_are_split_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each Chinese character is a word: all at once they would be 24 MB of Python's strings here."""
+    draw = np.random.default_rng(0).integers(0x4E00, 0x5600, (600, 400))
+    texts = ["".join(map(chr, row)) for row in draw.tolist()]
+    corpus = corpus_of(tmp_path / "c", iter(texts), heldout=0)
+    monkeypatch.setattr(word_counts, "BYTES_AT_ONCE", 1 << 14)
+    tracemalloc.start()
+    found = count_words(corpus, lowercase=True, sample_bytes=2**40)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == WordCounts.of(Counter("".join(texts)))
+    assert most < 8e6
 
 
 def test_a_column_of_runs_is_split_as_each_of_them() -> None:

@@ -55,7 +55,8 @@ PRECISIONS = torch.float32, torch.bfloat16
 
 def can_read(x: Tensor) -> bool:
     """Whether kernels may be given the address of its values: a plain tensor of a processor that has them."""
-    return type(x) is Tensor and x.device.type == "cpu" and x.dtype in PRECISIONS and has_kernels()
+    plain = type(x) is Tensor and x.device.type == "cpu" and not x.is_neg()
+    return plain and x.dtype in PRECISIONS and has_kernels()
 
 
 def has_kernels() -> bool:

@@ -42,10 +42,12 @@ def attend_by_kernel(
     (tokens, three, _, _), real = qkv.shape, sum(lengths)
     if three != 3 or real > tokens:
         raise ValueError(f"expected ({real} or more, 3, A, D), found {tuple(qkv.shape)}")
+    if min(lengths, default=0) < 0:
+        raise ValueError(f"expected lengths of 0 or more, found {min(lengths)}")
     mask = None if make_mask is None else make_mask(qkv.new_empty(_weights(qkv, lengths)))
     if not (qkv.requires_grad and torch.is_grad_enabled()):
-        return _forward(qkv.detach().contiguous(), lengths, mask, None)
-    attended: Tensor = _Attention.apply(qkv.contiguous(), lengths, mask)  # type: ignore[no-untyped-call]
+        return _forward(qkv.detach(), lengths, mask, None)
+    attended: Tensor = _Attention.apply(qkv, lengths, mask)  # type: ignore[no-untyped-call]
     return attended
 
 
@@ -61,9 +63,9 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         qkv, mask, weights = ctx.saved_tensors
-        found = torch.empty_like(qkv)
+        found = torch.empty_like(qkv, memory_format=torch.contiguous_format)
         found[sum(ctx.lengths) :] = 0
-        _call(ctx.lengths, qkv=qkv, given=gradient.contiguous(), mask=mask, weights=weights, to=found)
+        _call(ctx.lengths, qkv=qkv, given=gradient, mask=mask, weights=weights, to=found)
         return found, None, None
 
 
@@ -75,7 +77,9 @@ def _forward(qkv: Tensor, lengths: tuple[int, ...], mask: Tensor | None, weights
 
 
 def _call(lengths: tuple[int, ...], *, qkv: Tensor, **others: Tensor | None) -> None:
-    """As kernels.h says."""
+    """As kernels.h says. Hooks may have brought what is saved for the gradient into another order."""
+    in_order = {name: tensor.contiguous() for name, tensor in others.items() if tensor is not None}
+    qkv = qkv.contiguous()
     job = kernels.Attention(
         qkv=qkv.data_ptr(),
         lengths=as_c(lengths),
@@ -83,7 +87,7 @@ def _call(lengths: tuple[int, ...], *, qkv: Tensor, **others: Tensor | None) -> 
         heads=qkv.shape[2],
         size=qkv.shape[3],
         half=qkv.dtype == torch.bfloat16,
-        **{name: None if tensor is None else tensor.data_ptr() for name, tensor in others.items()},
+        **{name: tensor.data_ptr() for name, tensor in in_order.items()},
     )
     multiplications = 2 * qkv.shape[2] * qkv.shape[3] * sum(n * n for n in lengths)
     threads = 1 if multiplications <= _FEW else torch.get_num_threads()
