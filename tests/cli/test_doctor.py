@@ -52,9 +52,9 @@ def test_the_page_says_what_will_be_used_and_why(
 @pytest.mark.parametrize(
     ("compiled", "instructions", "says"),
     [
-        (True, ("avx2",), "by compiled kernels"),
-        (False, ("avx2",), "by torch; installed again"),
-        (False, (), "by torch"),
+        (True, ("avx2",), "compiled, for training"),
+        (False, ("avx2",), "not compiled; installed again"),
+        (False, (), "none for this processor"),
     ],
 )
 def test_it_says_whether_kernels_are_compiled(
@@ -68,7 +68,7 @@ def test_it_says_whether_kernels_are_compiled(
     monkeypatch.setattr(hardware.Hardware, "detect", lambda: machine)
     monkeypatch.setattr(diagnosis, "has_kernels", lambda: compiled)
     assert main(["doctor"]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("inference")]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("kernels")]
     assert line.split(maxsplit=1)[1].startswith(says)
     assert ("again" in line) == ("again" in says)
 

@@ -90,6 +90,17 @@ def test_help_of_a_command_shows_its_own_docstring_and_examples(
     assert "The summary." not in page
 
 
+def test_a_paragraph_is_folded_by_the_terminal_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert frame.main(["plan", "--help"]) == 0
+    page = capsys.readouterr().out
+    assert "a token store that does is looked into, and so is a tokenizer." in page
+    assert "`here` measures this machine for some seconds." in page
+    assert "\n\nTrains nothing and writes nothing." in page
+
+
 def test_a_long_example_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
     assert frame.main(["fill-mask", "--help"]) == 0
     examples = capsys.readouterr().out.partition("Examples:\n")[2]

@@ -95,17 +95,17 @@ def _used(diagnosis: "Diagnosis") -> dict[str, str]:
         "device": "the GPU" if hardware.gpus else processor,
         "precision": f"{precision}: {hardware.precision_reason}",
         "matrix product": units.flops(diagnosis.matmul_flops),
-        **({} if hardware.gpus else {"inference": _inference(diagnosis)}),
+        **({} if hardware.gpus else {"kernels": _kernels(diagnosis)}),
         "network": "not needed; only a model given by its hub name is fetched",
     }
 
 
-def _inference(diagnosis: "Diagnosis") -> str:
+def _kernels(diagnosis: "Diagnosis") -> str:
     if diagnosis.kernels:
-        return "by compiled kernels"
+        return "compiled, for training and inference"
     if "avx2" not in diagnosis.hardware.instructions:
-        return "by torch"
-    return "by torch; installed again on Linux with GCC 9 or newer, all it computes comes faster"
+        return "none for this processor; torch computes everything"
+    return "not compiled; installed again on Linux with GCC 9 or newer, all it computes comes faster"
 
 
 def _packages(diagnosis: "Diagnosis") -> dict[str, str]:

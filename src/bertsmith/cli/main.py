@@ -119,7 +119,7 @@ def build_app(asked_for: str | None = None) -> App:
             command.target, name=command.name, help=summary, group=groups[command.group], sort_key=order
         )
     if asked_for:
-        _show_examples(app[asked_for])
+        _lay_out_help(app[asked_for])
     return app
 
 
@@ -133,19 +133,41 @@ def _command_in(arguments: Sequence[str]) -> str | None:
     raise InputError(f"There is no command {word!r}.{meant} The commands are: {', '.join(names)}.")
 
 
-def _show_examples(app: App) -> None:
-    """Puts the Examples section of each docstring at the foot of its help page; cyclopts leaves it out."""
+def _lay_out_help(app: App) -> None:
+    """Has cyclopts fold paragraphs where the terminal ends, not where the docstring's lines do, and show the
+    Examples section, which it leaves out, at the foot of the page.
+    """
     import docstring_parser
 
     for name in app:
         if not name.startswith("-"):
-            _show_examples(app[name])
-    docstring = app.default_command.__doc__ if app.default_command else None
-    examples = docstring_parser.parse(cleandoc(docstring or "")).examples
+            _lay_out_help(app[name])
+    if app.default_command is None:
+        return
+    docstring = app.default_command.__doc__ = _unfolded(cleandoc(app.default_command.__doc__ or ""))
+    examples = docstring_parser.parse(docstring).examples
     lines = [line for example in examples for line in (example.description or "").splitlines()]
     if lines:
         folded = (part for line in lines for part in _folded(line))
         app.help_epilogue = "Examples:\n\n" + "\n".join(f"  {line}".rstrip() for line in folded) + "\n"
+
+
+def _unfolded(docstring: str) -> str:
+    """Each paragraph as one line, examples as they are."""
+    head, examples_line, examples = docstring.partition("\nExamples\n")
+    lines: list[str] = []
+    for line in head.splitlines():
+        before = lines[-1] if lines else ""
+        prose = all(each.strip() and not each.startswith("-") for each in (before, line))
+        if prose and _indentation(line) == _indentation(before):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+    return "\n".join(lines) + examples_line + examples
+
+
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _folded(line: str) -> list[str]:
