@@ -78,7 +78,7 @@ $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
 # What an installation is made of besides the Python files, which it reads where they are.
-INSTALLED := pyproject.toml constraints.txt hatch_build.py $(wildcard src/bertsmith/model/kernels/*.[ch])
+INSTALLED := pyproject.toml constraints.txt hatch_build.py $(wildcard src/bertsmith/model/cpu/kernels/*.[ch])
 INSTALL = $(BIN)/pip install --disable-pip-version-check $(PIP_FLAGS) --constraint constraints.txt --editable
 
 $(VENV)/.base: $(INSTALLED) | $(BIN)/pip

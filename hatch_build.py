@@ -1,7 +1,7 @@
 """Compiles what is in C when the package is installed or built, and leaves it out where that can't be done.
 
 For x86-64 under Linux, by GCC 9 or newer, in a few seconds: libraries for AVX2, for AVX-512 and for its VNNI,
-of which `bertsmith.model.kernels` opens the one for what the processor has. $CC names another GCC.
+of which `bertsmith.model.cpu.kernels` opens the one for what the processor has. $CC names another GCC.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDER = Path("src/bertsmith/model/kernels")
+FOLDER = Path("src/bertsmith/model/cpu/kernels")
 # What torch asks a processor for before it calls it so, and nothing else: machines may hide the rest.
 AVX512 = [
     *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"),

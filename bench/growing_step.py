@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bertsmith.allocator import keep_memory
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.training.distributed import leave
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import set_up_machine

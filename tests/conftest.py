@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 import torch
 
-from bertsmith.model import kernels
+from bertsmith.model.cpu import kernels
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -66,7 +66,7 @@ def mapped_files(readme: str) -> Iterator[str]:
     (tree,) = re.findall(r"```\nsrc/bertsmith/\n(.+?)```", readme, re.DOTALL)
     folders: list[str] = []
     for line in tree.splitlines():
-        found = re.fullmatch(r"((?: {4}){1,3})(\S+)  +\S.*", line)
+        found = re.fullmatch(r"((?: {4}){1,4})(\S+)  +\S.*", line)
         assert found, f"not a line of the map: {line!r}"
         indent, name = found.groups()
         del folders[len(indent) // 4 - 1 :]

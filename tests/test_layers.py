@@ -27,7 +27,6 @@ LAYERS = [
     "cli",
 ]
 LONE_MODULES = {
-    "allocator": "base",
     "arrays": "base",
     "errors": "base",
     "files": "base",

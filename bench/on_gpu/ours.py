@@ -11,9 +11,9 @@ from bertsmith.data.batch import Sequences
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.inference.embedding.embedder import pooled_in_batches
-from bertsmith.model import attention
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
+from bertsmith.model.layers import attention
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning

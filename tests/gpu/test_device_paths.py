@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from bertsmith.data.batch import PackedBatch
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model import cross_entropy
-from bertsmith.model.attention import attend
+from bertsmith.model.layers.attention import attend
 from on_gpu import checks, model_checks
 from on_gpu.checks import CPU, Check
 

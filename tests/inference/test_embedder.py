@@ -19,9 +19,9 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.text_windows import TextWindows
-from bertsmith.model import kernels
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
+from bertsmith.model.cpu import kernels
 from bertsmith.tasks import similarity
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel

@@ -10,9 +10,9 @@ import torch
 from bertsmith.errors import InputError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.ranking.reranker import open_reranker
-from bertsmith.model import kernels
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
+from bertsmith.model.cpu import kernels
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.model import kernels
+from bertsmith.model.cpu import kernels
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 

@@ -26,7 +26,7 @@ from head_parity import (
 from model_parity import assert_same, with_large_weights
 
 from bertsmith.model.config import BertConfig
-from bertsmith.model.dropout import Dropout
+from bertsmith.model.layers.dropout import Dropout
 from bertsmith.tasks.task_checkpoint import load_task_model
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC"]

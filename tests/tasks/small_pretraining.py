@@ -7,7 +7,7 @@ from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.model.config import BertConfig
-from bertsmith.model.grouped_attention import filled_length
+from bertsmith.model.cpu.grouped_attention import filled_length
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

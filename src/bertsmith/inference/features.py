@@ -17,10 +17,10 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
-from bertsmith.model.attention import take
 from bertsmith.model.checkpoint import load_encoder
+from bertsmith.model.cpu.onednn_layer import packed
+from bertsmith.model.layers.attention import take
 from bertsmith.model.locate import locate_model
-from bertsmith.model.packed_layer import packed
 from bertsmith.progress import Progress
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens

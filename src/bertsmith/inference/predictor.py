@@ -9,8 +9,8 @@ import torch
 
 from bertsmith.errors import InputError
 from bertsmith.inference.trained_on import TrainedOn
+from bertsmith.model.cpu.onednn_layer import packed, usual_precision
 from bertsmith.model.locate import locate_model
-from bertsmith.model.packed_layer import packed, usual_precision
 from bertsmith.progress import Progress
 from bertsmith.tasks.evaluation import Evaluation, evaluate
 from bertsmith.tasks.finetuning import encode_examples

@@ -4,7 +4,7 @@ from torch import nn
 
 from bertsmith.errors import ModelError
 from bertsmith.model.bert import Bert, initialise
-from bertsmith.model.dropout import Dropout
+from bertsmith.model.layers.dropout import Dropout
 
 
 def freeze(model: Bert, embeddings: bool, lowest: int) -> None:

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.model.attention import SelfAttention, take
 from bertsmith.model.config import BertConfig
-from bertsmith.model.dropout import Dropout
-from bertsmith.model.gelu import can_take, gelu_of
+from bertsmith.model.cpu.gelu import can_take, gelu_of
+from bertsmith.model.layers.attention import SelfAttention, take
+from bertsmith.model.layers.dropout import Dropout
 
 _GELU_ROWS = 128
 

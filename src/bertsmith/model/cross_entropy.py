@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from bertsmith.data.masking import IGNORED
-from bertsmith.model import kernels
+from bertsmith.model.cpu import kernels
 
 _REGISTER = 16  # float32 values, of AVX-512: on a CPU positions are filled up to a multiple
 _TILE = 1024  # x 300 positions x 4 bytes = 1.2 MB stay in cache; on a GPU the vocabulary is one tile

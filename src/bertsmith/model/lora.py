@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from bertsmith.errors import ModelError, did_you_mean
 from bertsmith.model.bert import Bert
-from bertsmith.model.dropout import Dropout
+from bertsmith.model.layers.dropout import Dropout
 
 # A layer's linear modules, and what each can be adapted for: a stack for each of its blocks.
 _LAYER = {

@@ -10,7 +10,7 @@ import torch
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
-from bertsmith.model.products import fast_products
+from bertsmith.model.cpu.onednn_matmul import fast_products
 from bertsmith.planning.accelerators import Accelerator, entry_for_here
 from bertsmith.planning.step_cost import operations_by_part
 from bertsmith.planning.workload import StepAmounts

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch, usual_batch_tokens
-from bertsmith.model.packed_layer import ROWS
-from bertsmith.model.products import FEWEST_TOKENS, fast_products
+from bertsmith.model.cpu.onednn_layer import ROWS
+from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS, fast_products
 from bertsmith.tasks.encoding import Encoded, Layout, pack_examples
 
 _BATCH_TOKENS = 640  # of a core: 1,024 are one per cent faster and hold 40 MB more

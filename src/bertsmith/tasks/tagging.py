@@ -25,7 +25,7 @@ from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.entities import are_entity_tags, are_iob2_labels, entity_scores, spans_of_tags, to_iob2
 from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
-from bertsmith.model.dropout import Dropout
+from bertsmith.model.layers.dropout import Dropout
 from bertsmith.tasks.character_spans import character_spans
 from bertsmith.tasks.crf import ConditionalRandomField, legal_scores, viterbi
 from bertsmith.tasks.details import Details, tag_details

@@ -16,7 +16,7 @@ from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
-from bertsmith.model.dropout import Dropout
+from bertsmith.model.layers.dropout import Dropout
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
 from bertsmith.tasks.pooling import pool_examples
 from bertsmith.tasks.task import Head, Prediction, Task

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from bertsmith.model.config import PRESETS, BertConfig, preset
-from bertsmith.model.kernels import has_kernels
+from bertsmith.model.cpu.kernels import has_kernels
 from bertsmith.training.hardware import Hardware, matmul_flops
 from bertsmith.training.machine import usual_threads
 from bertsmith.training.units import counted

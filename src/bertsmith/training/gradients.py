@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith.data.batch import Sequences
 from bertsmith.data.split import Division, divide
-from bertsmith.model.products import fast_products
+from bertsmith.model.cpu.onednn_matmul import fast_products
 from bertsmith.tasks.objective import Objective
 from bertsmith.training.distributed import gather_over_ranks, sum_over_ranks
 from bertsmith.training.machine import Machine

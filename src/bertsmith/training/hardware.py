@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from bertsmith.model.products import fast_products
+from bertsmith.model.cpu.onednn_matmul import fast_products
 from bertsmith.training.container import cpu_limit, memory_limit
 
 # The Linux kernel's names of what matters to matrix products -> the names people use.

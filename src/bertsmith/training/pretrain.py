@@ -12,13 +12,13 @@ from pathlib import Path
 from rich.console import Console
 from torch import Tensor
 
-from bertsmith.allocator import keep_memory
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.errors import RecipeError
 from bertsmith.files import write_json
 from bertsmith.model.blueprint import blueprint
+from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.tasks.fill_mask import Candidate, fill_mask, masked_examples
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
 from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model

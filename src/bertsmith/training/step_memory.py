@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from bertsmith.model.attention import takes_flash_attention
 from bertsmith.model.config import BertConfig
-from bertsmith.model.grouped_attention import filled_length
+from bertsmith.model.cpu.grouped_attention import filled_length
+from bertsmith.model.layers.attention import takes_flash_attention
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe

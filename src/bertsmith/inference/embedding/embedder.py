@@ -22,9 +22,9 @@ from bertsmith.inference.embedding.text_windows import Chunk, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
-from bertsmith.model.kernel_layer import KernelLayer
+from bertsmith.model.cpu.kernel_layer import KernelLayer
+from bertsmith.model.cpu.onednn_layer import PackedLayer, packed, usual_precision
 from bertsmith.model.locate import locate_model
-from bertsmith.model.packed_layer import PackedLayer, packed, usual_precision
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded, Layout
 from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens

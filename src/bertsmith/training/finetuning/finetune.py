@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from bertsmith.allocator import keep_memory
 from bertsmith.model.adaptation import trained_share
+from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.training.distributed import leave, wait
 from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun, make_finetune_recipe
 from bertsmith.training.finetuning.report import write_finetune_report

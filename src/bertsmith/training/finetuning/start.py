@@ -7,7 +7,7 @@ import torch
 
 from bertsmith.errors import RecipeError
 from bertsmith.model.adaptation import freeze, reinitialise
-from bertsmith.model.dropout import Dropout
+from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.lora import add_lora
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_checkpoint import Start, begin_task_model

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertsmith.allocator import give_back_memory
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
-from bertsmith.model.attention import attend, take
 from bertsmith.model.bert import Bert, Layer
-from bertsmith.model.kernel_layer import PANEL, KernelLayer, takes_layer_kernel
-from bertsmith.model.products import keep_few_shapes
+from bertsmith.model.cpu.allocator import give_back_memory
+from bertsmith.model.cpu.kernel_layer import PANEL, KernelLayer, takes_layer_kernel
+from bertsmith.model.cpu.onednn_matmul import keep_few_shapes
+from bertsmith.model.layers.attention import attend, take
 
 ROWS = 8  # products of a multiple of so many rows share their shapes, and so oneDNN's code for them
 # Names of activations as oneDNN has them, with the algorithm.

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertsmith.model import products
-from bertsmith.model.products import fast_products, onednn_is_faster
+from bertsmith.model.cpu import onednn_matmul
+from bertsmith.model.cpu.onednn_matmul import fast_products, onednn_is_faster
 
 ZEN_5 = "vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f avx512_bf16\n"
 SAPPHIRE_RAPIDS = "vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16\n"
@@ -15,7 +15,7 @@ SAPPHIRE_RAPIDS = "vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f avx512
 @pytest.fixture
 def faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor where oneDNN is."""
-    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(onednn_matmul, "onednn_is_faster", lambda: True)
 
 
 def precision() -> str:
@@ -80,6 +80,6 @@ def test_they_are_for_processors_of_amd_with_avx512(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capability: str, cpuinfo: str, expected: bool
 ) -> None:
     (tmp_path / "cpuinfo").write_text(cpuinfo)
-    monkeypatch.setattr(products, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(onednn_matmul, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     assert onednn_is_faster.__wrapped__() is expected

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertsmith.model import kernels
+from bertsmith.model.cpu import kernels
 
 
 class Dropout(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from bertsmith.model import kernels
+from bertsmith.model.cpu import kernels
 
 _MULTIPLE = 16  # of the width
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.model import kernels
+from bertsmith.model.cpu import kernels
 
 _WIDEST = 16  # values of a register: D is a multiple, and L with filler
 _FEW = 1 << 19  # multiplications that wake no other core

@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
-from bertsmith.model.dropout import Dropout
-from bertsmith.model.grouped_attention import attend_groups
-from bertsmith.model.kernels.attention import attend_by_kernel, takes_kernel
-from bertsmith.model.products import FEWEST_TOKENS
+from bertsmith.model.cpu.attention import attend_by_kernel, takes_kernel
+from bertsmith.model.cpu.grouped_attention import attend_groups
+from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS
+from bertsmith.model.layers.dropout import Dropout
 
 
 class SelfAttention(nn.Module):

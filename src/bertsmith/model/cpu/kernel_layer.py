@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
-from bertsmith.model import bert, kernels
-from bertsmith.model.attention import take
-from bertsmith.model.kernels.attention import as_c
+from bertsmith.model import bert
+from bertsmith.model.cpu import kernels
+from bertsmith.model.cpu.attention import as_c
+from bertsmith.model.layers.attention import take
 
 PRECISIONS = torch.float32, torch.int16
 _GROUP = 128  # inputs of a weight's column that share a scale in int16
