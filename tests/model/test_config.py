@@ -93,7 +93,7 @@ def test_other_names_of_an_activation_are_understood() -> None:
         ({"auto_map": {"AutoModel": "evil.py"}}, "asks to run code of its own"),
         ({"model_type": "gpt2"}, "model_type is 'gpt2'; expected one of bert, roberta, distilbert"),
         ({"model_type": ["bert"]}, "model_type is"),
-        ({"hidden_act": "silu"}, "hidden_act.*found 'silu'"),
+        ({"hidden_act": "swiglu"}, "hidden_act.*found 'swiglu'"),
         ({"hidden_act": ["gelu"]}, "hidden_act"),
         ({"is_decoder": True}, "is_decoder is True"),
         ({"position_embedding_type": "relative_key"}, "'relative_key'; only 'absolute' is supported"),

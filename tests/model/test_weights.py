@@ -8,7 +8,8 @@ from torch import Tensor
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig, make_config
-from bertsmith.model.weights import FAMILIES, from_hugging_face, part_of, to_hugging_face
+from bertsmith.model.families import FAMILIES
+from bertsmith.model.weights import from_hugging_face, part_of, to_hugging_face
 from bertsmith.tasks.pretraining import PretrainingModel
 
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from model_parity import with_large_weights
+from model_parity import file_gradients, with_large_weights
 from tokenizers import pre_tokenizers
 from torch import Tensor
 
@@ -27,7 +27,9 @@ from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-FAMILIES = ("bert", "roberta", "distilbert")
+FAMILIES = ("bert", "roberta", "distilbert", "modernbert", "nomic_bert")
+ANSWERING = ("bert", "roberta", "distilbert", "modernbert")  # NomicBert has no such class
+WITHOUT_SEGMENTS = ("distilbert", "modernbert")
 WORDS = [first + last for first in "bdfgklmn" for last in ("ano", "elo", "iru")]
 LABELS = {"classification": ["no", "yes", "perhaps"], "multi-label": [("a",), ("b", "c"), ()]}
 LENGTH = 48  # positions of the model, special tokens included
@@ -49,6 +51,7 @@ def small_tokenizer(family: str, folder: Path) -> Tokenizer:
 def small_config(family: str, tokenizer: Tokenizer) -> BertConfig:
     """Without dropout; RoBERTa has two positions more than tokens."""
     shape = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
+    shape |= {"local_attention": 8} if family == "modernbert" else {}
     positions = LENGTH + (2 if family == "roberta" else 0)
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     names = {"model_type": family, "vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
@@ -106,7 +109,7 @@ def their_inputs(folder: Path, model: Any, *texts: Any, **options: Any) -> dict[
     """Their tokenizer's padded batch; DistilBERT knows no segments."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     inputs = dict(tokenizer(*texts, padding=True, return_tensors="pt", **options))
-    if model.config.model_type == "distilbert":
+    if model.config.model_type in WITHOUT_SEGMENTS:
         inputs.pop("token_type_ids", None)
     return inputs
 
@@ -143,9 +146,10 @@ def our_gradients(model: TaskModel) -> dict[str, Tensor]:
 
 
 def their_gradients(model: Any, loss: Tensor) -> dict[str, Tensor]:
+    """Under the names of the file."""
     model.zero_grad()
     loss.backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+    return file_gradients(model)
 
 
 def sequence_task(name: str, texts: list[Any]) -> tuple[Task[Any], list[Any]]:
@@ -182,6 +186,6 @@ def their_words(folder: Path, model: Any, sentences: list[Any]) -> tuple[dict[st
         [batch.word_ids(row).index(word) for word in range(len(words))] for row, words in enumerate(sentences)
     ]
     inputs = dict(batch)
-    if model.config.model_type == "distilbert":
+    if model.config.model_type in WITHOUT_SEGMENTS:
         inputs.pop("token_type_ids", None)
     return inputs, firsts

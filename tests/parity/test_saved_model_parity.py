@@ -12,18 +12,27 @@ from safetensors import safe_open
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder, save_checkpoint
 from bertsmith.model.config import BertConfig, make_config
+from bertsmith.model.families import FAMILIES
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "river", "##s", "run", "##ning", "."]
-families = pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+families = pytest.mark.parametrize("family", list(FAMILIES))
 
 
 def small_config(family: str) -> BertConfig:
     shape = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
+    shape |= {"local_attention": 8} if family == "modernbert" else {}
     return make_config(
-        {"model_type": family, "vocab_size": 83, "max_position_embeddings": 40} | shape, "test"
+        {
+            "model_type": family,
+            "vocab_size": 83,
+            "pad_token_id": FAMILIES[family].published.get("pad_token_id", 0) % 83,
+            "max_position_embeddings": 40,
+        }
+        | shape,
+        "test",
     )
 
 
@@ -31,6 +40,12 @@ def small_model(family: str) -> PretrainingModel:
     model = with_large_weights(PretrainingModel(small_config(family)), seed=3)
     assert isinstance(model, PretrainingModel)
     return model
+
+
+def pretraining_class(family: str) -> Any:
+    record = FAMILIES[family]
+    suffix = "ForPreTraining" if "ForPreTraining" in record.classes else "ForMaskedLM"
+    return getattr(transformers, record.class_prefix + suffix)
 
 
 def open_in_transformers(auto_class: Any, folder: Path) -> tuple[Any, set[str], set[str]]:
@@ -46,9 +61,7 @@ def test_a_pretrained_model_opens_with_no_missing_or_unexpected_key_and_equal_nu
 ) -> None:
     ours = small_model(family)
     save_pretraining_model(tmp_path / "model", ours, None, {})
-    theirs, missing, unexpected = open_in_transformers(
-        transformers.AutoModelForPreTraining, tmp_path / "model"
-    )
+    theirs, missing, unexpected = open_in_transformers(pretraining_class(family), tmp_path / "model")
     assert (missing, unexpected) == (set(), set())
     for seed in range(2):
         assert_parity(theirs, ours, random_sample(ours.config, seed))
@@ -57,7 +70,7 @@ def test_a_pretrained_model_opens_with_no_missing_or_unexpected_key_and_equal_nu
 @families
 def test_the_file_holds_the_names_transformers_itself_would_write(family: str, tmp_path: Path) -> None:
     save_pretraining_model(tmp_path / "ours", small_model(family), None, {})
-    theirs, _, _ = open_in_transformers(transformers.AutoModelForPreTraining, tmp_path / "ours")
+    theirs, _, _ = open_in_transformers(pretraining_class(family), tmp_path / "ours")
     theirs.save_pretrained(tmp_path / "theirs")
     with (
         safe_open(tmp_path / "ours/model.safetensors", "pt") as ours_file,
@@ -85,11 +98,13 @@ def test_it_opens_as_a_masked_language_model_and_as_an_encoder_too(family: str, 
     assert_same(states, encoder(**inputs).last_hidden_state[sample.rows], "hidden states")
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@families
 def test_a_bare_encoder_opens_as_one(family: str, tmp_path: Path) -> None:
     config = small_config(family)
     ours = with_large_weights(Bert(config), seed=4)
-    architecture = {"bert": "BertModel", "roberta": "RobertaModel", "distilbert": "DistilBertModel"}[family]
+    if family == "nomic_bert":  # its class has no pooler
+        ours.pooler = None
+    architecture = FAMILIES[family].class_prefix + "Model"
     tensors = {f"encoder.{name}": tensor for name, tensor in ours.state_dict().items()}
     save_checkpoint(tmp_path / "model", tensors, config, architecture, task="encoder")
     theirs, missing, unexpected = open_in_transformers(transformers.AutoModel, tmp_path / "model")

@@ -3,8 +3,9 @@
 from torch import nn
 
 from bertsmith.errors import ModelError
-from bertsmith.model.bert import Bert, initialise
+from bertsmith.model.bert import Bert
 from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.initialisation import initialise
 
 
 def freeze(model: Bert, embeddings: bool, lowest: int) -> None:

@@ -28,7 +28,7 @@ from bertsmith.model.lora import (
     lora_tensors,
 )
 from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
-from bertsmith.model.weights import FAMILIES, file_names, listed
+from bertsmith.model.weights import file_names, listed
 from bertsmith.validation import first_problem
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -104,7 +104,7 @@ def save_adapter(
     settings = lora_settings(model)
     if settings is None:
         raise ModelError("This model has no LoRA to save: add it first (add_lora), or save the whole model.")
-    prefix = "" if heads else FAMILIES[model.config.model_type].prefix + "."
+    prefix = "" if heads else model.config.family.prefix + "."
     ours, places = lora_tensors(model), _places(model)
     adapted = {name: place for name, place in places.items() if place.target in settings.targets}
     tensors = {
@@ -136,7 +136,7 @@ def save_adapter(
 def pooler_tensors(model: Bert) -> dict[str, Tensor]:
     """The pooler under Hugging Face's names, for `heads` of `save_adapter` where it is new."""
     assert model.pooler is not None
-    prefix = FAMILIES[model.config.model_type].prefix
+    prefix = model.config.family.prefix
     return {f"{prefix}.pooler.dense.{leaf}": tensor for leaf, tensor in model.pooler.state_dict().items()}
 
 
@@ -234,7 +234,7 @@ def _sort_out(
     where: str,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """A and B under `MODULE.lora_A`, MODULE with its family's prefix; heads under their own names."""
-    prefix = FAMILIES[shape.model_type].prefix + "."
+    prefix = shape.family.prefix + "."
     found: dict[str, Tensor] = {}
     heads: dict[str, Tensor] = {}
     unexpected = []

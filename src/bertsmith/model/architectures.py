@@ -1,17 +1,19 @@
-"""Which classes of transformers there are for a set of parts: what config.json names under `architectures`.
+"""Which class of transformers there is for a set of heads: what config.json names under `architectures`.
 
-Names come from this table only, never from a file: a file's claim is taken when it fits the tensors.
+Names come from the families' records only, never from a file: a file's claim is taken when it fits the
+tensors.
 """
 
 from collections.abc import Set
 from typing import NamedTuple
 
+from bertsmith.model.families import FAMILIES, find_family
+
 
 class Architecture(NamedTuple):
-    """A class of transformers, its family, and the heads it needs beside the encoder."""
+    """A class of transformers, and the heads it needs beside the encoder."""
 
     name: str
-    family: str
     heads: frozenset[str]
 
     @property
@@ -20,46 +22,26 @@ class Architecture(NamedTuple):
         return not self.heads
 
 
-def _architecture(name: str, family: str, *heads: str) -> Architecture:
-    return Architecture(name, family, frozenset(heads))
-
-
-ARCHITECTURES = (
-    _architecture("BertModel", "bert"),
-    _architecture("BertForPreTraining", "bert", "masked_language", "next_sentence"),
-    _architecture("BertForMaskedLM", "bert", "masked_language"),
-    _architecture("BertForNextSentencePrediction", "bert", "next_sentence"),
-    _architecture("BertForSequenceClassification", "bert", "classifier"),
-    _architecture("BertForTokenClassification", "bert", "classifier"),
-    _architecture("BertForMultipleChoice", "bert", "classifier"),
-    _architecture("BertForQuestionAnswering", "bert", "qa_outputs"),
-    _architecture("RobertaModel", "roberta"),
-    _architecture("RobertaForMaskedLM", "roberta", "masked_language"),
-    _architecture("RobertaForSequenceClassification", "roberta", "classifier"),
-    _architecture("RobertaForTokenClassification", "roberta", "classifier"),
-    _architecture("RobertaForMultipleChoice", "roberta", "classifier"),
-    _architecture("RobertaForQuestionAnswering", "roberta", "qa_outputs"),
-    _architecture("DistilBertModel", "distilbert"),
-    _architecture("DistilBertForMaskedLM", "distilbert", "masked_language"),
-    _architecture("DistilBertForSequenceClassification", "distilbert", "pre_classifier", "classifier"),
-    _architecture("DistilBertForMultipleChoice", "distilbert", "pre_classifier", "classifier"),
-    _architecture("DistilBertForTokenClassification", "distilbert", "classifier"),
-    _architecture("DistilBertForQuestionAnswering", "distilbert", "qa_outputs"),
-)
+def architectures(family: str) -> list[Architecture]:
+    """Of one family, in the order of its record."""
+    known = find_family(family)
+    return [
+        Architecture(known.class_prefix + name, frozenset(heads)) for name, heads in known.classes.items()
+    ]
 
 
 def find_architecture(name: str) -> Architecture:
-    """Raises ValueError for a class that is not in the table."""
-    for architecture in ARCHITECTURES:
-        if architecture.name == name:
-            return architecture
-    raise ValueError(f"{name!r} is not in the table of architectures")
+    """Raises ValueError for a class that no family has."""
+    found = [each for family in FAMILIES for each in architectures(family) if each.name == name]
+    if not found:
+        raise ValueError(f"{name!r} is a class of no family")
+    return found[0]
 
 
 def choose_architecture(family: str, parts: Set[str], declared: str = "") -> Architecture:
-    """The class that uses most of `parts`; of equals the declared one, else the first of the table.
+    """The class that uses most of `parts`; of equals the declared one, else the first of the record.
 
     The tensors come before the claim: bert-base-uncased calls itself BertForMaskedLM and holds both heads.
     """
-    fitting = [known for known in ARCHITECTURES if known.family == family and known.heads <= parts]
+    fitting = [known for known in architectures(family) if known.heads <= parts]
     return max(fitting, key=lambda known: (len(known.heads), known.name == declared))

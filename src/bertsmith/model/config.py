@@ -1,7 +1,7 @@
-"""The shape of a BERT, in the names of Hugging Face's config.json, and the published sizes.
+"""The shape of an encoder, in the names of Hugging Face's config.json, and the published sizes.
 
-A variant is a set of values on independent axes, never a class: BERT, RoBERTa and DistilBERT differ in
-where positions start, whether there are segments and a pooler, and how their config.json spells things.
+A variant is a set of values on independent axes, never a class: which of them make up a family, and what its
+config.json calls them, is its record in bertsmith.model.families.
 """
 
 from typing import Any, Literal
@@ -9,85 +9,124 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bertsmith.errors import ModelError
+from bertsmith.model.families import BERT_SIZES, FAMILIES, Family, find_family
+from bertsmith.model.rotary_json import layer_types
 from bertsmith.validation import first_problem
 
-Family = Literal["bert", "roberta", "distilbert"]
-Activation = Literal["gelu", "gelu_new", "relu"]
+Activation = Literal["gelu", "gelu_new", "relu", "silu"]
+LayerType = Literal["full_attention", "sliding_attention"]
 
-# Turc et al. 2019 (arXiv 1908.08962, table 1) and Devlin et al. 2019 (section 3): layers, width.
-# Heads are width / 64 and the feed-forward width is 4 x width throughout.
-PRESETS: dict[str, tuple[int, int]] = {
-    "tiny": (2, 128),
-    "mini": (4, 256),
-    "small": (4, 512),
-    "medium": (8, 512),
-    "base": (12, 768),
-    "large": (24, 1024),
-}
-
-
-# What each family was published with, where it differs from BERT: Liu et al. 2019 (RoBERTa: byte-level
-# vocabulary, one segment, <pad> is 1, positions start after it), Sanh et al. 2019 (DistilBERT: half of
-# BERT's layers, no segments).
-_PUBLISHED: dict[str, dict[str, Any]] = {
-    "roberta": {
-        "vocab_size": 50265,
-        "max_position_embeddings": 514,
-        "type_vocab_size": 1,
-        "layer_norm_eps": 1e-5,
-        "pad_token_id": 1,
-    },
-    "distilbert": {"num_hidden_layers": 6, "type_vocab_size": 0},
-}
+PRESETS = {name: (size.layers, size.width) for name, size in BERT_SIZES.items()}  # layers, width of BERT's
 
 
 class BertConfig(BaseModel):
     """Shape and constants of one model. Sizes are counts, probabilities are in [0, 1).
 
-    What isn't given is as the family was published. `type_vocab_size` 0 means no segment embeddings
-    (DistilBERT). `max_position_embeddings` counts rows of the position table; RoBERTa leaves the first
-    `pad_token_id + 1` of them unused, see `max_length`.
+    What isn't given is as the family was published. `type_vocab_size` 0 means no segment embeddings.
+    `max_position_embeddings` is the longest sequence, or the rows of the position table; RoBERTa leaves the
+    first `pad_token_id + 1` of them unused, see `max_length`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    model_type: Family = "bert"
+    model_type: str = "bert"
     vocab_size: int = Field(30522, ge=1, le=2_000_000)
     hidden_size: int = Field(768, ge=1, le=65_536)
     num_hidden_layers: int = Field(12, ge=1, le=1_000)
     num_attention_heads: int = Field(12, ge=1, le=1_024)
     intermediate_size: int = Field(3072, ge=1, le=1_000_000)
     hidden_act: Activation = "gelu"
-    hidden_dropout_prob: float = Field(0.1, ge=0, lt=1)
-    attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1)
     max_position_embeddings: int = Field(512, ge=1, le=1_000_000)
     type_vocab_size: int = Field(2, ge=0, le=1_000)
     initializer_range: float = Field(0.02, gt=0)
     layer_norm_eps: float = Field(1e-12, gt=0)
     pad_token_id: int = Field(0, ge=0)
 
+    # Dropout: of attention's weights and elsewhere; None is `hidden_dropout_prob`. Places are the outputs of
+    # attention and feed-forward part (BERT), or within both (ModernBERT).
+    hidden_dropout_prob: float = Field(0.1, ge=0, lt=1)
+    attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1)
+    embedding_dropout: float | None = Field(None, ge=0, lt=1)
+    dropout_places: Literal["outputs", "inside"] = "outputs"
+
+    # Positions: a learned table, or rotations of queries and keys (Su et al. 2021), of whose values the i-th
+    # of either half make a pair, or neighbours do.
+    position_embedding: Literal["learned", "rotary"] = "learned"
+    rotary_pairs: Literal["halves", "neighbours"] = "halves"
+    rope_theta: float = Field(10_000.0, gt=0)
+    local_rope_theta: float = Field(10_000.0, gt=0)  # of layers with local attention
+
+    # Local attention: tokens see `local_attention // 2` to either side, None everything. Every n-th layer
+    # from the first sees everything; `layer_types` is for other patterns.
+    local_attention: int | None = Field(None, ge=0, le=1_000_000)
+    global_attn_every_n_layers: int = Field(1, ge=1)
+    layer_types: tuple[LayerType, ...] | None = None
+
+    # Layers: norms before the parts or behind; one before the first attention; one behind the last layer.
+    pre_norm: bool = False
+    first_norm: bool = True
+    final_norm: bool = False
+    norm: Literal["layer", "rms"] = "layer"
+    norm_bias: bool = True
+    attention_bias: bool = True
+    feed_forward: Literal["plain", "gated"] = "plain"  # gated: Shazeer 2020
+    feed_forward_bias: bool = True
+
+    # The layer between encoder and vocabulary, and where the family has it before its classifiers too.
+    head_act: Activation | None = None  # None: `hidden_act`
+    head_bias: bool = True
+    classifier_pooling: Literal["cls", "mean"] = "cls"
+
     @model_validator(mode="before")
     @classmethod
     def _as_published(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        return _PUBLISHED.get(str(values.get("model_type")), {}) | values
+        family = FAMILIES.get(str(values.get("model_type", "bert")))
+        return values if family is None else {**family.published, **values}
 
     @model_validator(mode="after")
     def _possible(self) -> "BertConfig":
+        if self.model_type not in FAMILIES:
+            raise ValueError(f"there is no family {self.model_type!r}, only {', '.join(FAMILIES)}")
+        self._require_heads()
+        self._require_pattern()
+        if self.max_length < 1:
+            raise ValueError("max_position_embeddings leaves no position for a token")
+        self._require_spelled()
+        return self
+
+    def _require_heads(self) -> None:
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"num_attention_heads = {self.num_attention_heads} must divide "
                 f"hidden_size = {self.hidden_size}"
             )
-        if self.max_length < 1:
-            raise ValueError("max_position_embeddings leaves no position for a token")
-        if (self.type_vocab_size == 0) != (self.model_type == "distilbert"):
+        if self.position_embedding == "rotary" and self.head_size % 2:
+            raise ValueError(
+                f"rotary positions turn pairs of values, but a head has {self.head_size}: give "
+                "hidden_size / num_attention_heads an even value"
+            )
+
+    def _require_pattern(self) -> None:
+        if self.layer_types is not None and len(self.layer_types) != self.num_hidden_layers:
+            raise ValueError(
+                f"layer_types has {len(self.layer_types)} entries for {self.num_hidden_layers} layers"
+            )
+
+    def _require_spelled(self) -> None:
+        """A value that the family's config.json has no key for would be another one in the saved model."""
+        family = self.family
+        for name, info in type(self).model_fields.items():
+            usual, value = family.published.get(name, info.default), getattr(self, name)
+            if value != usual and name != "model_type" and not family.is_free(name):
+                raise ValueError(f"{name} = {value} is impossible for {self.model_type}, where it is {usual}")
+        if (self.type_vocab_size == 0) != (family.published.get("type_vocab_size", 2) == 0):
             raise ValueError(f"type_vocab_size = {self.type_vocab_size} is impossible for {self.model_type}")
-        if self.model_type == "distilbert" and self.layer_norm_eps != 1e-12:
-            # its config.json has no key for it: the saved model would compute something else
-            raise ValueError("layer_norm_eps must be 1e-12 for distilbert")
-        return self
+
+    @property
+    def family(self) -> Family:
+        return find_family(self.model_type)
 
     @property
     def head_size(self) -> int:
@@ -96,38 +135,52 @@ class BertConfig(BaseModel):
     @property
     def position_offset(self) -> int:
         """Row of the position table used by a sequence's first token."""
-        return self.pad_token_id + 1 if self.model_type == "roberta" else 0
+        return self.pad_token_id + 1 if self.family.positions_after_padding else 0
 
     @property
     def max_length(self) -> int:
         """The longest sequence in tokens, special tokens included."""
         return self.max_position_embeddings - self.position_offset
 
+    def is_local(self, layer: int) -> bool:
+        """Whether this layer, counted from 0, has local attention."""
+        kinds = layer_types(self.__dict__)
+        return self.local_attention is not None and kinds[layer] == "sliding_attention"
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens to either side this layer's tokens see; None: all."""
+        return (
+            self.local_attention // 2 if self.local_attention is not None and self.is_local(layer) else None
+        )
+
     @property
     def masked_language_act(self) -> Activation:
-        """Activation of the masked-language head: RoBERTa's is gelu whatever its layers use."""
-        return "gelu" if self.model_type == "roberta" else self.hidden_act
+        """Activation of the masked-language head."""
+        return self.head_act or self.hidden_act
 
     @property
     def has_pooler(self) -> bool:
-        return self.model_type != "distilbert"
+        return self.family.has_pooler
 
     @property
     def has_next_sentence(self) -> bool:
-        """RoBERTa (section 4.2) and DistilBERT (section 3) were trained without next-sentence prediction."""
-        return self.model_type == "bert"
+        return self.family.has_next_sentence
 
 
 def preset(name: str, **changes: Any) -> BertConfig:
-    """A published size by name. Raises ModelError for an unknown name or an impossible change."""
-    if name not in PRESETS:
-        raise ModelError(f"Unknown size {name!r}. The published sizes are: {', '.join(PRESETS)}.")
-    layers, width = PRESETS[name]
+    """A published size of a family (`model_type`, else BERT) by name.
+
+    Raises ModelError for an unknown name or an impossible change.
+    """
+    sizes = find_family(changes.get("model_type", "bert")).sizes
+    if name not in sizes:
+        raise ModelError(f"Unknown size {name!r}. The published sizes are: {', '.join(sizes)}.")
+    layers, width, heads, intermediate = sizes[name]
     values: dict[str, Any] = {
         "num_hidden_layers": layers,
         "hidden_size": width,
-        "num_attention_heads": width // 64,
-        "intermediate_size": 4 * width,
+        "num_attention_heads": heads,
+        "intermediate_size": intermediate,
     }
     return make_config(values | changes, where=f"the size {name}")
 

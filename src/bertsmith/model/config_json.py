@@ -12,25 +12,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig, make_config
+from bertsmith.model.families import FAMILIES
 from bertsmith.validation import first_problem
-
-# DistilBERT's own spelling of the same axes.
-_DISTILBERT_NAMES = {
-    "dim": "hidden_size",
-    "n_layers": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "hidden_dim": "intermediate_size",
-    "activation": "hidden_act",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-}
-
-# What transformers assumes of a config.json that leaves a key out; not always what was published.
-_UNWRITTEN: dict[str, dict[str, Any]] = {
-    "bert": {},
-    "roberta": {"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
-    "distilbert": {},
-}
 
 # Other names of activations we have.
 _ACTIVATIONS = {"gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_new"}
@@ -56,12 +39,9 @@ _HARMLESS = frozenset(
         *("num_beams", "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p"),
     )
 )
-# The attention is here because a value may be the address of code on the hub (CVE-2026-4372).
-_SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
-    "position_embedding_type": ("absolute",),
-    "is_decoder": (False,),
-    "add_cross_attention": (False,),
-    "sinusoidal_pos_embds": (False,),
+# What every family must have, if it is said at all. The attention is here because a value may be the address
+# of code on the hub (CVE-2026-4372).
+_REQUIRED: dict[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (False,),
     "pruned_heads": ({},),
     "attn_implementation": ("eager", "sdpa", "flash_attention_2"),
@@ -72,42 +52,54 @@ def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
     """Reads the content of a config.json.
 
     A file without `model_type` (transformers before 2.3, Google's bert_config.json) is taken for BERT.
-    Raises ModelError for code references, unknown keys, and settings we do not compute.
+    Raises ModelError for code references, unknown keys, keys that contradict each other, and settings we do
+    not compute.
     """
     if "auto_map" in values:
         raise ModelError(
             f"{where} asks to run code of its own (auto_map). Bertsmith never does; use another checkpoint."
         )
-    family = values.get("model_type", "bert")
-    if not isinstance(family, str) or family not in _UNWRITTEN:
+    model_type = values.get("model_type", "bert")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ModelError(
-            f"{where}: model_type is {reprlib.repr(family)}; expected one of {', '.join(_UNWRITTEN)}."
+            f"{where}: model_type is {reprlib.repr(model_type)}; expected one of {', '.join(FAMILIES)}."
         )
-    for key, supported in _SUPPORTED_VALUES.items():
+    family = FAMILIES[model_type]
+    required = _REQUIRED | dict(family.required)
+    for key, supported in required.items():
         if values.get(key) is not None and values[key] not in supported:
+            only = f"only {supported[0]!r} is supported" if supported else "it is not supported"
+            raise ModelError(f"{where}: {key} is {reprlib.repr(values[key])}; {only}.")
+    more = family.rotary
+    ignored = _HARMLESS | family.harmless | required.keys() | (more.keys if more else set())
+    names = family.config_keys()
+    kept = {"model_type": model_type} | dict(family.assumed)
+    given: dict[str, str] = {}
+    for key, value in values.items():
+        if value is None or key in ignored or key == "model_type":
+            continue
+        if key not in names and key in BertConfig.model_fields:
+            raise ModelError(f"{where}: a config.json of {model_type} has no key {key}.")
+        ours = names.get(key, key)
+        value = _ACTIVATIONS.get(value, value) if ours.endswith("_act") and isinstance(value, str) else value
+        if ours in given and kept[ours] != value:
             raise ModelError(
-                f"{where}: {key} is {reprlib.repr(values[key])}; only {supported[0]!r} is supported."
+                f"{where}: {given[ours]} = {kept[ours]!r} and {key} = {value!r} say different things. "
+                "Remove the one that is wrong."
             )
-    names = _DISTILBERT_NAMES if family == "distilbert" else {}
-    ignored = _HARMLESS | _SUPPORTED_VALUES.keys()
-    kept = {
-        names.get(key, key): value
-        for key, value in values.items()
-        if value is not None and key not in ignored
-    }
-    activation = kept.get("hidden_act", "gelu")
-    kept["hidden_act"] = _ACTIVATIONS.get(str(activation), activation)
-    return make_config(_UNWRITTEN[family] | {"model_type": family} | kept, where)
+        kept[ours], given[ours] = value, key
+    return make_config(kept | (more.read(values, where) if more else {}), where)
 
 
 def config_to_hugging_face(config: BertConfig, architecture: str) -> dict[str, Any]:
     """The content of a config.json that transformers opens as `architecture`."""
-    values = config.model_dump()
-    if config.model_type == "distilbert":
-        spelling = {ours: theirs for theirs, ours in _DISTILBERT_NAMES.items()}
-        values = {spelling.get(key, key): value for key, value in values.items()}
-        del values["type_vocab_size"], values["layer_norm_eps"]
-    return {"architectures": [architecture], **values, "tie_word_embeddings": True}
+    family, values = config.family, config.model_dump()
+    spelled = {theirs: values[ours] for ours, theirs in family.spelling.items()}
+    if family.rotary is not None:
+        spelled |= family.rotary.write(values)
+    kept = {key: value for key, value in spelled.items() if value is not None}
+    head = {"architectures": [architecture], "model_type": config.model_type}
+    return {**head, **kept, **family.written, "tie_word_embeddings": True}
 
 
 class Labels(BaseModel):

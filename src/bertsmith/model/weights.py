@@ -1,118 +1,26 @@
-"""One reversible table of tensor names for each family: ours on the left, Hugging Face's on the right.
+"""Tensor names by one reversible table a family: ours on the left, the file's on the right.
 
-Reading and writing a checkpoint both come from it, so that they cannot disagree. A row names modules; the
-leaf (`weight`, `bias`) is the same on both sides. Where a row names several of their modules, our tensor is
-theirs stacked by rows in that order: one product makes queries, keys and values.
-
-A new head is a row in `heads` and, in `ARCHITECTURES`, the classes of transformers that have it.
+Reading and writing a checkpoint both come from the family's record (bertsmith.model.families), so that they
+cannot disagree. A row names modules; the leaf (`weight`, `bias`) is the same on both sides. Where a row names
+several of their modules, our tensor is theirs stacked by rows in that order: one product makes queries, keys
+and values.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
-
-
-class Row(NamedTuple):
-    """One of our modules, and the modules of Hugging Face it is made of."""
-
-    ours: str
-    theirs: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Names:
-    """The table of one family. `{}` stands for a layer's number, counted from 0.
-
-    `prefix` stands before the encoder's names wherever the file has a head. `tied` are parameters that
-    Hugging Face may write a second time under another name, with what they must be equal to.
-    """
-
-    prefix: str
-    encoder: tuple[Row, ...]
-    layer: tuple[Row, ...]
-    heads: tuple[Row, ...]
-    tied: Mapping[str, str]
-
-
-_TOKENS = "encoder.embeddings.token.weight"
-
-_EMBEDDINGS = (
-    Row("encoder.embeddings.token", ("embeddings.word_embeddings",)),
-    Row("encoder.embeddings.position", ("embeddings.position_embeddings",)),
-    Row("encoder.embeddings.norm", ("embeddings.LayerNorm",)),
-)
-_SEGMENT = Row("encoder.embeddings.segment", ("embeddings.token_type_embeddings",))
-_POOLER = Row("encoder.pooler", ("pooler.dense",))
-
-_SELF = "encoder.layer.{}.attention.self"
-_BERT_LAYER = (
-    Row("encoder.layers.{}.attention.qkv", (f"{_SELF}.query", f"{_SELF}.key", f"{_SELF}.value")),
-    Row("encoder.layers.{}.attention.output", ("encoder.layer.{}.attention.output.dense",)),
-    Row("encoder.layers.{}.attention_norm", ("encoder.layer.{}.attention.output.LayerNorm",)),
-    Row("encoder.layers.{}.feed_forward.up", ("encoder.layer.{}.intermediate.dense",)),
-    Row("encoder.layers.{}.feed_forward.down", ("encoder.layer.{}.output.dense",)),
-    Row("encoder.layers.{}.feed_forward_norm", ("encoder.layer.{}.output.LayerNorm",)),
-)
-_OWN = "transformer.layer.{}.attention"
-_DISTILBERT_LAYER = (
-    Row("encoder.layers.{}.attention.qkv", (f"{_OWN}.q_lin", f"{_OWN}.k_lin", f"{_OWN}.v_lin")),
-    Row("encoder.layers.{}.attention.output", ("transformer.layer.{}.attention.out_lin",)),
-    Row("encoder.layers.{}.attention_norm", ("transformer.layer.{}.sa_layer_norm",)),
-    Row("encoder.layers.{}.feed_forward.up", ("transformer.layer.{}.ffn.lin1",)),
-    Row("encoder.layers.{}.feed_forward.down", ("transformer.layer.{}.ffn.lin2",)),
-    Row("encoder.layers.{}.feed_forward_norm", ("transformer.layer.{}.output_layer_norm",)),
-)
-
-FAMILIES: dict[str, Names] = {
-    "bert": Names(
-        prefix="bert",
-        encoder=(*_EMBEDDINGS, _SEGMENT, _POOLER),
-        layer=_BERT_LAYER,
-        heads=(
-            Row("masked_language.dense", ("cls.predictions.transform.dense",)),
-            Row("masked_language.norm", ("cls.predictions.transform.LayerNorm",)),
-            Row("masked_language", ("cls.predictions",)),
-            Row("next_sentence", ("cls.seq_relationship",)),
-        ),
-        tied={
-            "cls.predictions.decoder.weight": _TOKENS,
-            "cls.predictions.decoder.bias": "masked_language.bias",
-        },
-    ),
-    "roberta": Names(
-        prefix="roberta",
-        encoder=(*_EMBEDDINGS, _SEGMENT, _POOLER),
-        layer=_BERT_LAYER,
-        heads=(
-            Row("masked_language.dense", ("lm_head.dense",)),
-            Row("masked_language.norm", ("lm_head.layer_norm",)),
-            Row("masked_language", ("lm_head",)),
-        ),
-        tied={"lm_head.decoder.weight": _TOKENS, "lm_head.decoder.bias": "masked_language.bias"},
-    ),
-    "distilbert": Names(
-        prefix="distilbert",
-        encoder=_EMBEDDINGS,
-        layer=_DISTILBERT_LAYER,
-        heads=(
-            Row("masked_language.dense", ("vocab_transform",)),
-            Row("masked_language.norm", ("vocab_layer_norm",)),
-            Row("masked_language", ("vocab_projector",)),
-        ),
-        tied={"vocab_projector.weight": _TOKENS},
-    ),
-}
+from bertsmith.model.families import Family, Row, find_family
 
 # Heads of transformers that have no part of ours: carried under their own names, so that nothing is lost.
 # A head that gets a row of its own leaves this set.
 CARRIED_HEADS = frozenset({"classifier", "pre_classifier", "qa_outputs"})
+_CLASSIFIER = "classifier."
 
 # Tables of indices that old versions saved with the weights; LayerNorm's leaves as TensorFlow spells them.
 _INDEX_TABLES = ("embeddings.position_ids", "embeddings.token_type_ids")
@@ -130,7 +38,7 @@ class Translated:
 @lru_cache(maxsize=8)
 def _written_out(family: str, count: int) -> dict[str, Row]:
     """Our module -> its row, for `count` layers; the encoder's names with their prefix."""
-    names = FAMILIES[family]
+    names = find_family(family)
     layers = (
         Row(row.ours.format(number), tuple(theirs.format(number) for theirs in row.theirs))
         for number in range(count)
@@ -150,12 +58,13 @@ def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: 
     ModelError for a name that is not in the table, for one given twice, for a stack with a missing or
     mis-shaped piece, and for a tied tensor that differs from its twin.
     """
-    names = FAMILIES[config.model_type]
+    names = config.family
     table = _written_out(config.model_type, config.num_hidden_layers)
     places = {theirs: (row, index) for row in table.values() for index, theirs in enumerate(row.theirs)}
     stacks: dict[str, dict[int, Tensor]] = {}
     twins: dict[str, Tensor] = {}
     result = Translated()
+    carried = CARRIED_HEADS | _carried_too(tensors, names)
     unexpected = []
     for name, tensor in tensors.items():
         module, leaf = _canonical(name, names.prefix, places)
@@ -163,13 +72,13 @@ def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: 
             continue
         if f"{module}.{leaf}" in names.tied:
             twins[f"{module}.{leaf}"] = tensor
-        elif module in places:
+        elif module in places and name.partition(".")[0] not in carried:
             row, index = places[module]
             pieces = stacks.setdefault(f"{row.ours}.{leaf}", {})
             if index in pieces:
                 raise ModelError(f"{where} holds {module}.{leaf} twice, under two spellings. Remove one.")
             pieces[index] = tensor
-        elif name.partition(".")[0] in CARRIED_HEADS:
+        elif name.partition(".")[0] in carried:
             result.carried[name] = tensor
         else:
             unexpected.append(name)
@@ -189,7 +98,7 @@ def to_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, *, bare: 
 
     The reverse of `from_hugging_face`. Raises ValueError for a name that is not in the table.
     """
-    prefix = FAMILIES[config.model_type].prefix + "."
+    prefix = config.family.prefix + "."
     result: dict[str, Tensor] = {}
     for ours, tensor in tensors.items():
         theirs = file_names(ours, config)
@@ -219,6 +128,13 @@ def listed(names: Iterable[str], shown: int = 4) -> str:
     ordered = sorted(names)
     rest = len(ordered) - shown
     return ", ".join(ordered[:shown]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _carried_too(tensors: Iterable[str], family: Family) -> frozenset[str]:
+    """Modules that are the masked-language head's unless the file has a classifier behind them."""
+    if not any(name.startswith(_CLASSIFIER) for name in tensors):
+        return frozenset()
+    return frozenset(name.partition(".")[0] for name in family.shared_modules)
 
 
 def _canonical(name: str, prefix: str, places: Mapping[str, object]) -> tuple[str, str]:

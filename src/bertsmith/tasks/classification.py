@@ -23,10 +23,11 @@ from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.thresholds import chow_threshold, threshold_for_coverage
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.calibrated_task import CalibratedTask
+from bertsmith.tasks.classifier_head import PooledHead
 from bertsmith.tasks.details import Details, class_details, without_temperature
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings, some_of
-from bertsmith.tasks.text_task import PooledHead, TextExample, as_text_or_pair
+from bertsmith.tasks.text_task import TextExample, as_text_or_pair
 from bertsmith.text.files.values import as_label
 
 _Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -81,6 +81,12 @@ class Layout:
         return to_device(np.repeat(np.arange(self.windows), self._counts), self.device)
 
     @cached_property
+    def window_of_token(self) -> Tensor:
+        """(N,) of all tokens, read or not."""
+        lengths = [len(window.token_ids) for window in self._windows]
+        return to_device(np.repeat(np.arange(self.windows), lengths), self.device)
+
+    @cached_property
     def example_of_window(self) -> Tensor:
         """(W,)."""
         return to_device(self._numbers, self.device)

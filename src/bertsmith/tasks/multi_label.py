@@ -22,10 +22,11 @@ from bertsmith.metrics.baselines import majority_labels, tfidf_labels
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.calibrated_task import CalibratedTask
+from bertsmith.tasks.classifier_head import PooledHead
 from bertsmith.tasks.details import Details, label_set_details
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
-from bertsmith.tasks.text_task import PooledHead, TextExample, as_text_or_pair
+from bertsmith.tasks.text_task import TextExample, as_text_or_pair
 from bertsmith.text.files.values import as_labels
 
 

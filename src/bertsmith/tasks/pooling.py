@@ -23,6 +23,15 @@ def pool_examples(states: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
     return _pool(states, layout, layout.example_of_window, layout.examples, pooling)
 
 
+def mean_of_windows(states: Tensor, layout: Layout) -> Tensor:
+    """(N, H) of all tokens -> (W, H)."""
+    window = layout.window_of_token  # (N,)
+    tokens = torch.zeros(layout.windows, dtype=torch.int64, device=window.device)
+    tokens = tokens.index_add(0, window, torch.ones_like(window))
+    sums = torch.zeros(layout.windows, states.shape[1], dtype=states.dtype, device=states.device)
+    return sums.index_add(0, window, states) / tokens[:, None]
+
+
 def pool_texts(states: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
     """(R, H) -> (T, H), each of an example's texts by itself; T are all texts of the batch."""
     return _pool(states, layout, layout.text_of_window, sum(layout.texts_of_example), pooling)

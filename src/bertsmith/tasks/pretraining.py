@@ -21,9 +21,12 @@ from bertsmith.data.masking import IGNORED, MaskedTokens, Masker, MaskingRates
 from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
-from bertsmith.model.bert import Activation, Bert, initialise
+from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_entropy import vocabulary_loss
+from bertsmith.model.layers.activation import Activation
+from bertsmith.model.layers.initialisation import initialise
+from bertsmith.model.layers.norm import make_norm
 from bertsmith.model.operations import encoder_operations
 from bertsmith.tasks.evaluation_mode import evaluating
 from bertsmith.tasks.objective import Add, Gather
@@ -34,13 +37,13 @@ _COUNTED_TOKENS = 1_000_000  # enough to know the most frequent piece, the basel
 
 
 class MaskedLanguageHead(nn.Module):
-    """dense → activation → LayerNorm, then the token embeddings transposed plus a bias of its own."""
+    """dense → activation → norm, then the token embeddings transposed plus a bias of its own."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.head_bias)
         self.activation = Activation(config.masked_language_act)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.norm = make_norm(config)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         initialise(self, config.initializer_range)
 

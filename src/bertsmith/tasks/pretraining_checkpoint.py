@@ -18,11 +18,6 @@ _NAMES = {
     "masked_language": "masked-language head",
     "next_sentence": "next-sentence head",
 }
-_ARCHITECTURES = {
-    "bert": "BertForMaskedLM",
-    "roberta": "RobertaForMaskedLM",
-    "distilbert": "DistilBertForMaskedLM",
-}
 
 
 def load_pretraining_model(
@@ -70,7 +65,7 @@ def save_pretraining_model(
         folder,
         model.state_dict(),
         model.config,
-        "BertForPreTraining" if with_pairs else _ARCHITECTURES[model.config.model_type],
+        model.config.family.class_prefix + ("ForPreTraining" if with_pairs else "ForMaskedLM"),
         task="pretraining",
         tokenizer=tokenizer,
         provenance=provenance,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
@@ -25,11 +25,11 @@ from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.metrics.lexical_answers import lexical_answers
 from bertsmith.metrics.squad_rules import question_scores
 from bertsmith.metrics.thresholds import no_answer_threshold
-from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.answers import WindowScores, decode, gold_span
+from bertsmith.tasks.classifier_head import RowHead
 from bertsmith.tasks.details import Details, span_details
-from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
+from bertsmith.tasks.encoding import Encoded, Window, join_segments, special_tokens
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import shown
 from bertsmith.text.labelled.squad import Keys, Question, read_squad
@@ -54,22 +54,13 @@ class Passage:
     owned: npt.NDArray[np.bool_]
 
 
-class SpanHead(Head):
+class SpanHead(RowHead):
     """A start and an end score for each row."""
 
-    architecture: ClassVar[str | None] = "ForQuestionAnswering"
-    per_row: ClassVar[bool] = True
-    file_names: Mapping[str, str] = {"out": "qa_outputs"}
+    architecture: str | None = "ForQuestionAnswering"
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.out = nn.Linear(config.hidden_size, 2)
-        initialise(self, config.initializer_range)
-
-    def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """(R, H) -> (R, 2)."""
-        scores: Tensor = self.out(states)
-        return scores
+        super().__init__(config, config.family.span_head, 2, dropout=0.0)
 
 
 class QuestionAnswering(Task[Question]):

@@ -15,10 +15,11 @@ from bertsmith.errors import InputError
 from bertsmith.metrics import scores
 from bertsmith.metrics.baselines import mean_number, tfidf_numbers
 from bertsmith.model.config import BertConfig
+from bertsmith.tasks.classifier_head import PooledHead
 from bertsmith.tasks.details import Details, number_details
 from bertsmith.tasks.encoding import Encoded, Layout
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction
-from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask, as_text_or_pair
+from bertsmith.tasks.text_task import TextExample, TextTask, as_text_or_pair
 from bertsmith.text.files.values import as_number
 
 

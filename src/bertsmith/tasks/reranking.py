@@ -25,6 +25,7 @@ from bertsmith.metrics.tied_ranking import average_precision, reciprocal_rank
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks import contrastive
 from bertsmith.tasks.batch_division import together
+from bertsmith.tasks.classifier_head import PooledHead
 from bertsmith.tasks.details import Details, number_details
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.query_documents import (
@@ -35,7 +36,7 @@ from bertsmith.tasks.query_documents import (
     text_number,
 )
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
-from bertsmith.tasks.text_task import PooledHead, TextExample, TextTask
+from bertsmith.tasks.text_task import TextExample, TextTask
 from bertsmith.text.files.columns import find_column, guess_columns
 from bertsmith.text.files.values import as_number
 from bertsmith.text.labelled.rows import read_column_names, stream_rows

@@ -18,8 +18,8 @@ from bertsmith.errors import InputError, ModelError
 from bertsmith.metrics import scores
 from bertsmith.metrics.baselines import majority_class, mean_number, tfidf_classes, tfidf_cosine
 from bertsmith.metrics.calibration import probabilities_of
-from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
+from bertsmith.model.layers.initialisation import initialise
 from bertsmith.tasks.details import Details, class_details, number_details
 from bertsmith.tasks.encoding import Encoded, Layout, windows_apart
 from bertsmith.tasks.pooling import Pooling, pool_texts

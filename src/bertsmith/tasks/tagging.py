@@ -5,7 +5,7 @@ W words, C labels, R rows that the head reads: one a word.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from bertsmith.arrays import Ints
@@ -23,13 +23,12 @@ from bertsmith.errors import InputError
 from bertsmith.metrics.baselines import frequent_tags
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.entities import are_entity_tags, are_iob2_labels, entity_scores, spans_of_tags, to_iob2
-from bertsmith.model.bert import initialise
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers.dropout import Dropout
 from bertsmith.tasks.character_spans import character_spans
+from bertsmith.tasks.classifier_head import RowHead
 from bertsmith.tasks.crf import ConditionalRandomField, legal_scores, viterbi
 from bertsmith.tasks.details import Details, tag_details
-from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
+from bertsmith.tasks.encoding import Encoded, Window, join_segments, special_tokens
 from bertsmith.tasks.tagged_example import TaggedExample, as_example, example_of_text, refuse_mistyped
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import shown
@@ -56,26 +55,16 @@ class TaggingSettings(TaskSettings):
         return self
 
 
-class TaggingHead(Head):
-    """Dropout and a dense layer on each word's first piece; with a CRF, whose scores are learnt faster."""
+class TaggingHead(RowHead):
+    """Scores of each word's first piece; with a CRF, whose scores are learnt faster."""
 
-    architecture: ClassVar[str | None] = "ForTokenClassification"
-    per_row: ClassVar[bool] = True
-    file_names: Mapping[str, str] = {"out": "classifier"}
+    architecture: str | None = "ForTokenClassification"
 
     def __init__(self, config: BertConfig, labels: Sequence[str], crf: bool) -> None:
-        super().__init__()
-        self.dropout = Dropout(config.hidden_dropout_prob)
-        self.out = nn.Linear(config.hidden_size, len(labels))
-        initialise(self, config.initializer_range)
+        super().__init__(config, config.family.token_head, len(labels))
         self.crf = ConditionalRandomField(labels) if crf else None
         for parameter in self.crf.parameters() if self.crf else ():
             parameter.learning_rate_factor = 20.0  # type: ignore[attr-defined]
-
-    def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """(R, H) -> (R, C)."""
-        outputs: Tensor = self.out(self.dropout(states))
-        return outputs
 
 
 class Tagging(Task[TaggedExample]):

@@ -61,12 +61,14 @@ class Head(nn.Module):
 
     architecture: which class of transformers has this head, without the family's name; None for a model
     that is saved as a bare encoder. pooled: reads the pooler's output instead of hidden states.
-    per_row: answers for each row read, else for each example. file_names: our module → its name in files;
+    per_row: answers for each row read, else for each example. reads_all: reads every row, whatever the
+    examples were encoded for. file_names: our module → its name in files;
     what is not named there has no place in transformers and is saved beside it.
     """
 
-    architecture: ClassVar[str | None] = None
+    architecture: str | None = None
     pooled: bool = False
+    reads_all: bool = False
     per_row: ClassVar[bool] = False
     file_names: Mapping[str, str] = {}
 

@@ -35,7 +35,6 @@ from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
 
 HEAD = "head.safetensors"
-_CLASSES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def save_task_model(
         folder,
         {f"encoder.{name}": tensor for name, tensor in model.encoder.state_dict().items()},
         config,
-        _CLASSES[config.model_type] + (head.architecture or "Model"),
+        config.family.class_prefix + (head.architecture or "Model"),
         task=task.name,
         tokenizer=tokenizer,
         provenance=provenance,

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.model.bert import Bert, initialise
+from bertsmith.model.bert import Bert
+from bertsmith.model.layers.initialisation import initialise
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded, Layout
 from bertsmith.tasks.evaluation_mode import evaluating
@@ -39,7 +40,7 @@ class TaskModel(nn.Module):
 
     def forward(self, batch: PackedBatch, layout: Layout) -> Tensor:
         """-> (E, ...), or (R, ...) where the head answers for each row."""
-        states = self.encoder(batch, layout.rows)
+        states = self.encoder(batch, None if self.head.reads_all else layout.rows)
         outputs: Tensor = self.head(self.encoder.pool(states) if self.head.pooled else states, layout)
         return outputs
 

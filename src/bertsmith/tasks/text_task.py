@@ -1,7 +1,4 @@
-"""What tasks on a text, or a pair of texts, have in common: rows, windows, and pooling over windows.
-
-E examples, W windows, H hidden size, C outputs.
-"""
+"""What tasks on a text, or a pair of texts, have in common: rows and windows."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -10,16 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor, nn
 
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
-from bertsmith.model.bert import initialise
-from bertsmith.model.config import BertConfig
-from bertsmith.model.layers.dropout import Dropout
-from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
-from bertsmith.tasks.pooling import pool_examples
-from bertsmith.tasks.task import Head, Prediction, Task
+from bertsmith.tasks.encoding import Encoded, Window, join_segments, special_tokens
+from bertsmith.tasks.task import Prediction, Task
 from bertsmith.text.files.columns import guess_columns, listed
 from bertsmith.text.files.values import as_text, shown
 from bertsmith.text.labelled.rows import LINES_HAVE, are_lines, read_column_names, read_rows
@@ -27,7 +19,6 @@ from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 ID = "id"  # the column that is carried over to the predictions
 _FIRST_ROW = np.zeros(1, np.int64)
-_HIDDEN_TOGETHER = {"bert": None, "roberta": nn.Tanh, "distilbert": nn.ReLU}
 
 
 @dataclass(frozen=True)
@@ -175,42 +166,3 @@ def pair_windows(
     first = first[: room // 2]
     left = room - len(first)
     return [(first, second[start:end]) for start, end in windows(second, left, min(stride, left - 1))]
-
-
-class PooledHead(Head):
-    """[CLS] → pooler → dropout → dense; over several windows of a text the mean of their outputs.
-
-    RoBERTa and DistilBERT have a dense layer of the head's own in the place of the pooler. The names are
-    those of transformers' ...ForSequenceClassification.
-    """
-
-    architecture: ClassVar[str | None] = "ForSequenceClassification"
-
-    def __init__(self, config: BertConfig, outputs: int) -> None:
-        super().__init__()
-        activation = _HIDDEN_TOGETHER[config.model_type]
-        self.pooled = activation is None
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size) if activation else None
-        self.activation = activation() if activation else None
-        self.dropout = Dropout(config.hidden_dropout_prob)
-        self.out = nn.Linear(config.hidden_size, outputs)
-        roberta = config.model_type == "roberta"
-        self.before_dense = Dropout(config.hidden_dropout_prob) if roberta else None
-        self.file_names = {
-            "bert": {"out": "classifier"},
-            "roberta": {"dense": "classifier.dense", "out": "classifier.out_proj"},
-            "distilbert": {"dense": "pre_classifier", "out": "classifier"},
-        }[config.model_type]
-        initialise(self, config.initializer_range)
-
-    def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """(W, H), a row for each window -> (E, C)."""
-        if self.dense is not None and self.activation is not None:
-            states = states if self.before_dense is None else self.before_dense(states)
-            states = self.activation(self.dense(states))
-        return mean_over_windows(self.out(self.dropout(states)), layout)
-
-
-def mean_over_windows(outputs: Tensor, layout: Layout) -> Tensor:
-    """(W, C) -> (E, C)."""
-    return outputs if layout.windows == layout.examples else pool_examples(outputs, layout, "mean")

@@ -11,7 +11,10 @@ from bertsmith.data.stream import require_documents
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import CorpusError, RecipeError, StoreError, TokenizerError
 from bertsmith.files import sha256
+from bertsmith.model.bert import Bert
+from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import BertConfig
+from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.locate import locate_model
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
@@ -175,7 +178,6 @@ def _measured(heldout: TokenStore, next_sentence: bool) -> tuple[TokenStore | No
 
 def apply_dropout(model: PretrainingModel, config: BertConfig) -> None:
     """Sets a loaded model's dropout rates to the recipe's."""
-    model.encoder.embeddings.dropout.probability = config.hidden_dropout_prob
-    for layer in model.encoder.layers:
-        layer.dropout.probability = config.hidden_dropout_prob  # type: ignore[union-attr]
-        layer.attention.dropout.probability = config.attention_probs_dropout_prob  # type: ignore[union-attr]
+    for name, module in blueprint(lambda: Bert(config)).named_modules():
+        if isinstance(module, Dropout):
+            model.encoder.get_submodule(name).probability = module.probability  # type: ignore[assignment]

@@ -6,22 +6,26 @@ dotted names follow it: `optimizer.learning_rate=3e-4`.
 
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from bertsmith.errors import RecipeError, did_you_mean
-from bertsmith.model.config import Activation, BertConfig, Family, make_config, preset
+from bertsmith.model.config import Activation, BertConfig, make_config, preset
+from bertsmith.model.families import FAMILIES
 from bertsmith.training.settings import PathText, RunSettings, Settings, check, override, read_toml
 
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
 class ModelSettings(Settings):
-    """A published size, and what differs from it, in the names of config.json."""
+    """A published size of a family, and what differs from it, in the names of config.json.
 
-    size: Literal["tiny", "mini", "small", "medium", "base", "large"] = "base"
-    model_type: Family = "bert"
+    What isn't given is as the family was published; `bertsmith.model.config` explains each.
+    """
+
+    model_type: str = "bert"
+    size: str = "base"
     hidden_size: int | None = None
     num_hidden_layers: int | None = None
     num_attention_heads: int | None = None
@@ -30,29 +34,42 @@ class ModelSettings(Settings):
     max_position_embeddings: int | None = None
     initializer_range: float | None = None
     layer_norm_eps: float | None = None
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
+    rope_theta: float | None = None
+    local_rope_theta: float | None = None
+    local_attention: int | None = None
+    global_attn_every_n_layers: int | None = None
+    hidden_dropout_prob: float | None = None
+    attention_probs_dropout_prob: float | None = None
+
+    @field_validator("model_type")
+    @classmethod
+    def _known_family(cls, name: str) -> str:
+        if name not in FAMILIES:
+            raise ValueError(f"expected {', '.join(map(repr, FAMILIES))}")
+        return name
+
+    @field_validator("size")
+    @classmethod
+    def _size_of_the_family(cls, name: str, info: ValidationInfo) -> str:
+        family = FAMILIES.get(info.data.get("model_type", ""))
+        if family is not None and name not in family.sizes:
+            raise ValueError(f"expected {', '.join(map(repr, family.sizes))}")
+        return name
 
     def config(self, vocab_size: int, pad_token_id: int) -> BertConfig:
         """The shape for a vocabulary. Raises ModelError for an impossible one."""
         values = {
             key: value for key, value in self.model_dump().items() if value is not None and key != "size"
         }
-        families: dict[str, dict[str, Any]] = {
-            "bert": {"max_position_embeddings": 512},
-            "roberta": {
-                "max_position_embeddings": 513 + pad_token_id,
-                "type_vocab_size": 1,
-                "layer_norm_eps": 1e-5,
-            },
-            "distilbert": {"type_vocab_size": 0},
-        }
-        values = families[self.model_type] | values
+        family = FAMILIES[self.model_type]
+        if family.positions_after_padding:  # the table's first rows are behind those of padding
+            values.setdefault("max_position_embeddings", 513 + pad_token_id)
         return preset(self.size, **values, vocab_size=vocab_size, pad_token_id=pad_token_id)
 
     def dropouts(self, config: BertConfig) -> BertConfig:
         """An existing shape with this recipe's dropout: all that may change when going on from `init`."""
-        return make_config(config.model_dump() | {name: getattr(self, name) for name in _DROPOUTS}, "init")
+        chosen = {name: getattr(self, name) for name in _DROPOUTS if getattr(self, name) is not None}
+        return make_config(config.model_dump() | chosen, "init")
 
 
 _SHAPE = [f"model.{name}" for name in ModelSettings.model_fields if name not in _DROPOUTS]

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from bertsmith.model.bert import Layer
+from bertsmith.model.layers.layer import Layer
 from bertsmith.training.distributed import gathering_of_texts
 from bertsmith.training.machine import Machine
 from bertsmith.training.parts import WHOLE, Part

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from bertsmith.model.bert import FeedForward
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.gelu import can_take, gelu_of
+from bertsmith.model.layers.feed_forward import FeedForward
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 96}
 

@@ -16,11 +16,13 @@ from torch.testing import assert_close
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
-from bertsmith.model.bert import Activation, Bert, Layer
+from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernel_layer, kernels
 from bertsmith.model.cpu.kernel_layer import KernelLayer
 from bertsmith.model.cpu.onednn_layer import PackedLayer, PackedLinear, can_pack, packed
+from bertsmith.model.layers.activation import Activation
+from bertsmith.model.layers.layer import Layer
 
 LIBRARY = kernels.library.__wrapped__  # without what it keeps
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}

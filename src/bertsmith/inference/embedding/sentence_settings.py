@@ -16,17 +16,13 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from bertsmith.errors import ModelError
+from bertsmith.model.families import FAMILIES
 from bertsmith.model.untrusted import MAX_SETTINGS_BYTES, plain_file, read_settings
 from bertsmith.tasks.pooling import Pooling
 
 _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
 _TOKENIZER = "tokenizer_config.json"
-_ENCODER_SETTINGS = (
-    "bert",
-    "roberta",
-    "distilbert",
-)  # sentence_NAME_config.json, as older versions called it
 _LEGACY_MODE = re.compile("pooling_mode_(.+?)(?:_tokens?)?")
 SHORTEST = 8  # tokens of a text, special ones included, that can be asked for
 _NO_LIMIT = 1_000_000  # transformers writes 10**30 for a tokenizer without a longest input
@@ -114,7 +110,7 @@ def _legacy_modes(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _encoder_settings(encoder: Path) -> Mapping[str, Any]:
-    names = [f"sentence_{family}_config.json" for family in _ENCODER_SETTINGS]
+    names = [f"sentence_{family}_config.json" for family in FAMILIES]
     found = next((name for name in names if (encoder / name).exists()), None)
     return {} if found is None else read_settings(plain_file(encoder, found))
 

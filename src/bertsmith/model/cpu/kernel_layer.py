@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
-from bertsmith.model import bert
 from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.attention import as_c
 from bertsmith.model.layers.attention import take
+from bertsmith.model.layers.layer import Layer
 
 PRECISIONS = torch.float32, torch.int16
 _GROUP = 128  # inputs of a weight's column that share a scale in int16
@@ -34,7 +34,7 @@ class KernelLayer(nn.Module):
     processor that has the kernels.
     """
 
-    def __init__(self, layer: bert.Layer, precision: torch.dtype) -> None:
+    def __init__(self, layer: Layer, precision: torch.dtype) -> None:
         super().__init__()
         self.precision = precision
         attention, feed_forward = layer.attention, layer.feed_forward
@@ -47,16 +47,13 @@ class KernelLayer(nn.Module):
             "down": _prepared(feed_forward.down, precision),
         }
         self.norms = {
-            name: (norm.weight.detach(), norm.bias.detach(), norm.eps)
-            for name, norm in (
-                ("attention_norm", layer.attention_norm),
-                ("feed_forward_norm", layer.feed_forward_norm),
-            )
+            "attention_norm": _norm(layer.attention_norm),
+            "feed_forward_norm": _norm(layer.feed_forward_norm),
         }
         self.as_c = self._as_c()
 
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
-        """As `bert.Layer`: (N, H) -> (N, H), with anything for spare tokens, or (R, H) for the given rows."""
+        """As `Layer`: (N, H) -> (N, H), with anything for spare tokens, or (R, H) for the given rows."""
         library = kernels.library(kernels.instructions())
         threads, count = torch.get_num_threads(), len(batch.lengths)
         states = hidden_states.float().contiguous()
@@ -98,10 +95,29 @@ class KernelLayer(nn.Module):
         return kernels.Layer(**linears, **norms, heads=self.heads, activation=self.activation)
 
 
-def takes_layer_kernel(layer: bert.Layer, precision: torch.dtype) -> bool:
+def _norm(norm: nn.Module) -> tuple[Tensor, Tensor, float]:
+    assert isinstance(norm, nn.LayerNorm)
+    return norm.weight.detach(), norm.bias.detach(), norm.eps
+
+
+def is_plain(layer: Layer) -> bool:
+    """Whether it is a layer of BERT's: norms with biases behind its parts; no rotation, gate or window."""
+    linears = (layer.attention.qkv, layer.attention.output, layer.feed_forward.up, layer.feed_forward.down)
+    norms = (layer.attention_norm, layer.feed_forward_norm)
+    return (
+        not (layer.pre_norm or layer.feed_forward.gated)
+        and layer.attention.rotary is None
+        and layer.attention.window is None
+        and all(isinstance(norm, nn.LayerNorm) for norm in norms)
+        and all(part.bias is not None for part in (*linears, *norms))
+        and layer.feed_forward.activation.name in _ACTIVATIONS
+    )
+
+
+def takes_layer_kernel(layer: Layer, precision: torch.dtype) -> bool:
     """Whether the kernel computes this layer in this precision here."""
     multiples = layer.attention.head_size, layer.feed_forward.up.out_features
-    return (
+    return is_plain(layer) and (
         precision in PRECISIONS
         and layer.attention.qkv.weight.dtype == torch.float32
         and not any(each % PANEL for each in multiples)

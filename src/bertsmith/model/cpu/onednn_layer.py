@@ -15,11 +15,12 @@ from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
-from bertsmith.model.bert import Bert, Layer
+from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.allocator import give_back_memory
-from bertsmith.model.cpu.kernel_layer import PANEL, KernelLayer, takes_layer_kernel
+from bertsmith.model.cpu.kernel_layer import PANEL, KernelLayer, is_plain, takes_layer_kernel
 from bertsmith.model.cpu.onednn_matmul import keep_few_shapes
 from bertsmith.model.layers.attention import attend, take
+from bertsmith.model.layers.layer import Layer
 
 ROWS = 8  # products of a multiple of so many rows share their shapes, and so oneDNN's code for them
 # Names of activations as oneDNN has them, with the algorithm.
@@ -101,7 +102,7 @@ def packed(encoder: Bert, precision: torch.dtype = torch.float32) -> Bert:
     with torch.inference_mode():
         keep_few_shapes()
     for number, layer in enumerate(encoder.layers):
-        if isinstance(layer, Layer):
+        if isinstance(layer, Layer) and is_plain(layer):
             by_kernel = takes_layer_kernel(layer, precision)
             encoder.layers[number] = (
                 KernelLayer(layer, precision) if by_kernel else PackedLayer(layer, precision)
@@ -130,7 +131,8 @@ def can_pack(precision: torch.dtype) -> bool:
     return precision == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _norm(norm: nn.LayerNorm) -> partial[Tensor]:
+def _norm(norm: nn.Module) -> partial[Tensor]:
+    assert isinstance(norm, nn.LayerNorm)
     return partial(
         F.layer_norm,
         normalized_shape=list(norm.normalized_shape),

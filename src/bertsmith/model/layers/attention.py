@@ -14,26 +14,36 @@ from bertsmith.model.cpu.attention import attend_by_kernel, takes_kernel
 from bertsmith.model.cpu.grouped_attention import attend_groups
 from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS
 from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.rotary import Rotary
 
 
 class SelfAttention(nn.Module):
     """Multi-head self-attention within each sequence (Vaswani et al. 2017, section 3.2).
 
-    One product makes queries, keys and values: their weights lie stacked in `qkv`.
+    One product makes queries, keys and values: their weights lie stacked in `qkv`. With a `window` a token
+    sees only so many to either side (Beltagy et al. 2020, section 3.1).
     """
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, layer: int) -> None:
         super().__init__()
         self.heads = config.num_attention_heads
         self.head_size = config.head_size
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        self.window = config.window(layer)
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.attention_bias)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
+        self.rotary: Rotary | None = None
+        if config.position_embedding == "rotary":
+            theta = config.local_rope_theta if config.is_local(layer) else config.rope_theta
+            self.rotary = Rotary(theta, config.head_size, config.rotary_pairs)
 
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
         """(N, H) -> (N, H), or (R, H) for the given rows alone."""
         qkv = self.qkv(hidden_states).view(-1, 3, self.heads, self.head_size)  # (N, 3, A, D)
-        mixed: Tensor = self.output(take(attend(qkv, batch, self.dropout).flatten(1), rows))
+        if self.rotary is not None:
+            qkv = self.rotary(qkv, batch)
+        attended = attend(qkv, batch, self.dropout, self.window)
+        mixed: Tensor = self.output(take(attended.flatten(1), rows))
         return mixed
 
 
@@ -42,13 +52,19 @@ def take(states: Tensor, rows: Tensor | None) -> Tensor:
     return states if rows is None else states.index_select(0, rows)
 
 
-def attend(qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None) -> Tensor:
+def attend(
+    qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None, window: int | None = None
+) -> Tensor:
     """softmax(q k^T / sqrt(D)) v within each sequence, anything for spare tokens.
 
-    qkv (N, 3, A, D) -> (N, A, D).
+    qkv (N, 3, A, D) -> (N, A, D). With a `window`, of keys at most so far away.
     """
+    if window is not None and window >= max(batch.lengths, default=1) - 1:
+        window = None
     if takes_flash_attention(qkv.device.type, qkv.dtype, qkv.shape[-1]):
-        return _attend_variable_length(qkv, batch)
+        return _attend_variable_length(qkv, batch, window)
+    if window is not None:
+        return attend_by_equal_lengths(qkv, batch, window)
     make_mask = None
     if dropout is not None and dropout.training and dropout.probability > 0:
         make_mask = dropout.mask
@@ -67,18 +83,19 @@ def takes_flash_attention(device: str, precision: torch.dtype, head_size: int) -
     return device == "cuda" and half and head_size % 8 == 0 and head_size <= 256
 
 
-def _attend_variable_length(qkv: Tensor, batch: PackedBatch) -> Tensor:
+def _attend_variable_length(qkv: Tensor, batch: PackedBatch, window: int | None) -> Tensor:
     """Torch's own flash attention over cumulative lengths. It has no dropout on attention weights."""
     from torch.nn.attention.varlen import varlen_attn
 
     query, key, value = qkv.unbind(1)
     ends, longest = batch.cumulative_lengths, max(batch.lengths)
-    attended = varlen_attn(query, key, value, ends, ends, longest, longest)
+    reach = (-1, -1) if window is None else (window, window)
+    attended = varlen_attn(query, key, value, ends, ends, longest, longest, window_size=reach)
     assert isinstance(attended, Tensor)  # a tuple only when asked for more
     return attended
 
 
-def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
+def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch, window: int | None = None) -> Tensor:
     """One call for each run of sequences of equal length: no padding, no mask, products of useful size."""
     heads, size = qkv.shape[2:]
     # split, not slices: its gradient is one concatenation, a slice's is a zero tensor of the whole batch
@@ -88,6 +105,10 @@ def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
         query, key, value = part.view(count, length, 3, heads, size).permute(
             2, 0, 3, 1, 4
         )  # each (R, A, L, D)
-        mixed = F.scaled_dot_product_attention(query, key, value)
+        mask = None
+        if window is not None:
+            places = torch.arange(length, device=qkv.device)
+            mask = (places[:, None] - places).abs() <= window
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         attended.append(mixed.transpose(1, 2).reshape(count * length, heads, size))
     return torch.cat([*attended, spare[:, 0]])

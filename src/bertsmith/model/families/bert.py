@@ -1,0 +1,184 @@
+"""BERT, and the two families that differ from it in embeddings and heads: RoBERTa and DistilBERT."""
+
+from bertsmith.model.families.family import (
+    CLASSIFIER,
+    MASKED_LANGUAGE,
+    TOKENS,
+    Family,
+    HeadNames,
+    Row,
+    layer_rows,
+    register,
+)
+
+# The spelling of BERT's config.json, which is BertConfig's.
+BERT_SPELLING = {
+    name: name
+    for name in (
+        *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+        *("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings"),
+        *("type_vocab_size", "initializer_range", "layer_norm_eps", "pad_token_id"),
+    )
+}
+BERT_REQUIRED = {
+    "position_embedding_type": ("absolute",),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+}
+
+EMBEDDINGS = (
+    Row("encoder.embeddings.token", ("embeddings.word_embeddings",)),
+    Row("encoder.embeddings.position", ("embeddings.position_embeddings",)),
+    Row("encoder.embeddings.norm", ("embeddings.LayerNorm",)),
+)
+SEGMENT = Row("encoder.embeddings.segment", ("embeddings.token_type_embeddings",))
+POOLER = Row("encoder.pooler", ("pooler.dense",))
+
+
+_SELF = "encoder.layer.{}.attention.self"
+_BERT_LAYER = layer_rows(
+    (f"{_SELF}.query", f"{_SELF}.key", f"{_SELF}.value"),
+    "encoder.layer.{}.attention.output.dense",
+    "encoder.layer.{}.attention.output.LayerNorm",
+    ("encoder.layer.{}.intermediate.dense",),
+    "encoder.layer.{}.output.dense",
+    "encoder.layer.{}.output.LayerNorm",
+)
+
+# Devlin et al. 2019.
+BERT = register(
+    Family(
+        model_type="bert",
+        class_prefix="Bert",
+        prefix="bert",
+        encoder=(*EMBEDDINGS, SEGMENT, POOLER),
+        layer=_BERT_LAYER,
+        heads=(
+            Row("masked_language.dense", ("cls.predictions.transform.dense",)),
+            Row("masked_language.norm", ("cls.predictions.transform.LayerNorm",)),
+            Row("masked_language", ("cls.predictions",)),
+            Row("next_sentence", ("cls.seq_relationship",)),
+        ),
+        tied={
+            "cls.predictions.decoder.weight": TOKENS,
+            "cls.predictions.decoder.bias": "masked_language.bias",
+        },
+        classes={
+            "Model": frozenset(),
+            "ForPreTraining": frozenset({"masked_language", "next_sentence"}),
+            "ForMaskedLM": MASKED_LANGUAGE,
+            "ForNextSentencePrediction": frozenset({"next_sentence"}),
+            "ForSequenceClassification": CLASSIFIER,
+            "ForTokenClassification": CLASSIFIER,
+            "ForMultipleChoice": CLASSIFIER,
+            "ForQuestionAnswering": frozenset({"qa_outputs"}),
+        },
+        sequence_head=HeadNames("classifier", pooled=True),
+        token_head=HeadNames("classifier"),
+        span_head=HeadNames("qa_outputs"),
+        spelling=BERT_SPELLING,
+        required=BERT_REQUIRED,
+    )
+)
+
+# Liu et al. 2019: a byte-level vocabulary, one segment, <pad> is 1 and positions start after it, no
+# next-sentence prediction (section 4.2). Its masked-language head has gelu whatever its layers use.
+ROBERTA = register(
+    Family(
+        model_type="roberta",
+        class_prefix="Roberta",
+        prefix="roberta",
+        encoder=(*EMBEDDINGS, SEGMENT, POOLER),
+        layer=_BERT_LAYER,
+        heads=(
+            Row("masked_language.dense", ("lm_head.dense",)),
+            Row("masked_language.norm", ("lm_head.layer_norm",)),
+            Row("masked_language", ("lm_head",)),
+        ),
+        tied={"lm_head.decoder.weight": TOKENS, "lm_head.decoder.bias": "masked_language.bias"},
+        classes={
+            "Model": frozenset(),
+            "ForMaskedLM": MASKED_LANGUAGE,
+            "ForSequenceClassification": CLASSIFIER,
+            "ForTokenClassification": CLASSIFIER,
+            "ForMultipleChoice": CLASSIFIER,
+            "ForQuestionAnswering": frozenset({"qa_outputs"}),
+        },
+        sequence_head=HeadNames(
+            "classifier.out_proj", dense="classifier.dense", activation="tanh", drops_first=True
+        ),
+        token_head=HeadNames("classifier"),
+        span_head=HeadNames("qa_outputs"),
+        published={
+            "vocab_size": 50265,
+            "max_position_embeddings": 514,
+            "type_vocab_size": 1,
+            "layer_norm_eps": 1e-5,
+            "pad_token_id": 1,
+            "head_act": "gelu",
+        },
+        assumed={"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
+        spelling=BERT_SPELLING,
+        required=BERT_REQUIRED,
+        positions_after_padding=True,
+    )
+)
+
+# Sanh et al. 2019: half of BERT's layers, no segments, no pooler, no next-sentence prediction (section 3).
+_OWN = "transformer.layer.{}.attention"
+DISTILBERT = register(
+    Family(
+        model_type="distilbert",
+        class_prefix="DistilBert",
+        prefix="distilbert",
+        encoder=EMBEDDINGS,
+        layer=layer_rows(
+            (f"{_OWN}.q_lin", f"{_OWN}.k_lin", f"{_OWN}.v_lin"),
+            "transformer.layer.{}.attention.out_lin",
+            "transformer.layer.{}.sa_layer_norm",
+            ("transformer.layer.{}.ffn.lin1",),
+            "transformer.layer.{}.ffn.lin2",
+            "transformer.layer.{}.output_layer_norm",
+        ),
+        heads=(
+            Row("masked_language.dense", ("vocab_transform",)),
+            Row("masked_language.norm", ("vocab_layer_norm",)),
+            Row("masked_language", ("vocab_projector",)),
+        ),
+        tied={"vocab_projector.weight": TOKENS},
+        classes={
+            "Model": frozenset(),
+            "ForMaskedLM": MASKED_LANGUAGE,
+            "ForSequenceClassification": frozenset({"pre_classifier", "classifier"}),
+            "ForMultipleChoice": frozenset({"pre_classifier", "classifier"}),
+            "ForTokenClassification": CLASSIFIER,
+            "ForQuestionAnswering": frozenset({"qa_outputs"}),
+        },
+        sequence_head=HeadNames("classifier", dense="pre_classifier", activation="relu"),
+        token_head=HeadNames("classifier"),
+        span_head=HeadNames("qa_outputs"),
+        published={"num_hidden_layers": 6, "type_vocab_size": 0},
+        spelling={
+            "vocab_size": "vocab_size",
+            "hidden_size": "dim",
+            "num_hidden_layers": "n_layers",
+            "num_attention_heads": "n_heads",
+            "intermediate_size": "hidden_dim",
+            "hidden_act": "activation",
+            "hidden_dropout_prob": "dropout",
+            "attention_probs_dropout_prob": "attention_dropout",
+            "max_position_embeddings": "max_position_embeddings",
+            "initializer_range": "initializer_range",
+            "pad_token_id": "pad_token_id",
+        },
+        aliases={
+            name: name
+            for name in (
+                *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+                *("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"),
+                "type_vocab_size",
+            )
+        },
+        required={**BERT_REQUIRED, "sinusoidal_pos_embds": (False,)},
+    )
+)

@@ -1,0 +1,158 @@
+"""One record a family of encoders: what it is called, how its files are spelled, which values make it up.
+
+A family is values, never a class: `Bert` computes them all. To add one, write its record and `register` it;
+docs/add-a-variant.md goes through it. A value of `BertConfig` that a record's `spelling` doesn't name can't
+be written to the family's config.json, so it must stay as the record has it.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from bertsmith.errors import ModelError, did_you_mean
+from bertsmith.model.rotary_json import RotaryKeys
+
+
+class Size(NamedTuple):
+    """A published size."""
+
+    layers: int
+    width: int
+    heads: int
+    intermediate: int  # width of the feed-forward part
+
+
+# Turc et al. 2019 (arXiv 1908.08962, table 1) and Devlin et al. 2019 (section 3): heads are width / 64, the
+# feed-forward width is 4 x width throughout.
+BERT_SIZES = {
+    name: Size(layers, width, width // 64, 4 * width)
+    for name, layers, width in (
+        ("tiny", 2, 128),
+        ("mini", 4, 256),
+        ("small", 4, 512),
+        ("medium", 8, 512),
+        ("base", 12, 768),
+        ("large", 24, 1024),
+    )
+}
+
+
+class Row(NamedTuple):
+    """One of our modules, and the modules of the file that it is made of, stacked by rows in that order."""
+
+    ours: str
+    theirs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HeadNames:
+    """How a fine-tuned head of the family is built, and what a file calls its modules.
+
+    `out` is the classifier. Before it come, where they are named, `dense`, `activation` ("" is
+    `BertConfig.head_act`) and `norm`; `pooled` heads read the encoder's pooler instead.
+    """
+
+    out: str
+    pooled: bool = False
+    dense: str = ""
+    activation: str = ""
+    norm: str = ""
+    drops_first: bool = False  # dropout before `dense` too
+
+
+@dataclass(frozen=True)
+class Family:
+    """All that sets a family apart. `{}` in a name stands for a layer's number, counted from 0."""
+
+    model_type: str  # in config.json
+    class_prefix: str  # of its classes in transformers: "Bert" of BertForMaskedLM
+
+    # -- names of tensors -----------------------------------------------------------------------------------
+    prefix: str  # stands before the encoder's names wherever the file has a head
+    encoder: tuple[Row, ...]
+    layer: tuple[Row, ...]
+    heads: tuple[Row, ...]  # of pre-training
+    tied: Mapping[str, str]  # what a file may hold a second time -> what it must be equal to
+
+    # -- heads ----------------------------------------------------------------------------------------------
+    # What follows class_prefix in transformers -> the heads that the class needs.
+    classes: Mapping[str, Set[str]]
+    sequence_head: HeadNames
+    token_head: HeadNames
+    span_head: HeadNames | None = None  # None: no class for question answering
+
+    # -- values of BertConfig -------------------------------------------------------------------------------
+    published: Mapping[str, Any] = field(default_factory=dict)  # where they aren't BERT's
+    # What transformers assumes of a config.json that leaves a key out, where that isn't what was published.
+    assumed: Mapping[str, Any] = field(default_factory=dict)
+    spelling: Mapping[str, str] = field(default_factory=dict)  # ours -> config.json's
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other spellings that are read -> ours
+    # Keys of config.json that are no values of ours: the ones that are supported; null always is.
+    required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    harmless: Set[str] = frozenset()  # keys that don't change the encoder's numbers
+    written: Mapping[str, Any] = field(default_factory=dict)  # further keys, the same for all models
+    rotary: RotaryKeys | None = None
+    sizes: Mapping[str, Size] = field(default_factory=lambda: BERT_SIZES)
+    # Positions of the table start behind the row of padding (RoBERTa).
+    positions_after_padding: bool = False
+
+    @property
+    def has_pooler(self) -> bool:
+        return any(row.ours == "encoder.pooler" for row in self.encoder)
+
+    @property
+    def has_next_sentence(self) -> bool:
+        return any(row.ours == "next_sentence" for row in self.heads)
+
+    def config_keys(self) -> dict[str, str]:
+        """Keys of a config.json that are read -> values of BertConfig."""
+        return {**self.aliases, **{theirs: ours for ours, theirs in self.spelling.items()}}
+
+    def is_free(self, value: str) -> bool:
+        """Whether a value of BertConfig may differ from what was published: whether it can be written."""
+        return value in self.spelling or (self.rotary is not None and value in self.rotary.values)
+
+    @property
+    def shared_modules(self) -> frozenset[str]:
+        """Modules that a file of another head may hold under the names of the masked-language head."""
+        fine_tuned = {self.sequence_head.dense, self.sequence_head.norm} - {""}
+        return frozenset(name for row in self.heads for name in row.theirs if name in fine_tuned)
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+def register(family: Family) -> Family:
+    """Makes a family known by its `model_type`. Raises ValueError for one that is there already."""
+    if FAMILIES.setdefault(family.model_type, family) != family:
+        raise ValueError(f"there is a family {family.model_type!r} already")
+    return family
+
+
+def find_family(model_type: object) -> Family:
+    """Raises ModelError naming the families there are."""
+    name = model_type if isinstance(model_type, str) else repr(model_type)[:40]
+    if name not in FAMILIES:
+        meant = did_you_mean(name, list(FAMILIES))
+        raise ModelError(f"There is no family {name!r}.{meant} There are: {', '.join(FAMILIES)}.")
+    return FAMILIES[name]
+
+
+TOKENS = "encoder.embeddings.token.weight"  # what a decoder is tied to
+MASKED_LANGUAGE = frozenset({"masked_language"})
+CLASSIFIER = frozenset({"classifier"})
+
+
+def layer_rows(
+    attention: tuple[str, ...], output: str, attention_norm: str, up: tuple[str, ...], down: str, norm: str
+) -> tuple[Row, ...]:
+    """The rows of a layer by what its modules are called in a file."""
+    layer = "encoder.layers.{}"
+    return (
+        Row(f"{layer}.attention.qkv", attention),
+        Row(f"{layer}.attention.output", (output,)),
+        Row(f"{layer}.attention_norm", (attention_norm,)),
+        Row(f"{layer}.feed_forward.up", up),
+        Row(f"{layer}.feed_forward.down", (down,)),
+        Row(f"{layer}.feed_forward_norm", (norm,)),
+    )

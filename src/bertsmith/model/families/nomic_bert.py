@@ -1,0 +1,113 @@
+"""Nomic's BERT."""
+
+from bertsmith.model.families.bert import BERT_SPELLING, POOLER, SEGMENT
+from bertsmith.model.families.family import (
+    CLASSIFIER,
+    MASKED_LANGUAGE,
+    TOKENS,
+    Family,
+    HeadNames,
+    Row,
+    layer_rows,
+    register,
+)
+from bertsmith.model.rotary_json import FOR_ALL_LAYERS
+
+# Nussbaum et al. 2024 (arXiv 2402.01613): BERT with rotary positions and SwiGLU, no biases in its products.
+# Its own code spells the settings as GPT-2 does, transformers as BERT does.
+_GPT2_SPELLING = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_positions": "max_position_embeddings",
+    "resid_pdrop": "hidden_dropout_prob",
+    "attn_pdrop": "attention_probs_dropout_prob",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "rotary_emb_base": "rope_theta",
+}
+NOMIC_BERT = register(
+    Family(
+        model_type="nomic_bert",
+        class_prefix="NomicBert",
+        prefix="nomic_bert",
+        encoder=(
+            Row("encoder.embeddings.token", ("embeddings.word_embeddings",)),
+            Row("encoder.embeddings.norm", ("emb_ln",)),
+            SEGMENT,
+            POOLER,
+        ),
+        layer=layer_rows(
+            ("encoder.layers.{}.attn.Wqkv",),
+            "encoder.layers.{}.attn.out_proj",
+            "encoder.layers.{}.norm1",
+            ("encoder.layers.{}.mlp.fc12", "encoder.layers.{}.mlp.fc11"),  # fc12 is activated
+            "encoder.layers.{}.mlp.fc2",
+            "encoder.layers.{}.norm2",
+        ),
+        heads=(
+            Row("masked_language.dense", ("cls.predictions.transform.dense",)),
+            Row("masked_language.norm", ("cls.predictions.transform.layer_norm",)),
+            Row("masked_language", ("cls.predictions",)),
+        ),
+        tied={
+            "cls.predictions.decoder.weight": TOKENS,
+            "cls.predictions.decoder.bias": "masked_language.bias",
+        },
+        classes={
+            "Model": frozenset(),
+            "ForMaskedLM": MASKED_LANGUAGE,
+            "ForSequenceClassification": CLASSIFIER,
+            "ForTokenClassification": CLASSIFIER,
+        },
+        sequence_head=HeadNames("classifier", pooled=True),
+        token_head=HeadNames("classifier"),
+        published={
+            "vocab_size": 30528,
+            "hidden_act": "silu",
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            "max_position_embeddings": 2048,
+            "position_embedding": "rotary",
+            "rope_theta": 1000.0,
+            "attention_bias": False,
+            "feed_forward": "gated",
+            "feed_forward_bias": False,
+        },
+        spelling=BERT_SPELLING,
+        aliases=_GPT2_SPELLING,
+        required={
+            "activation_function": ("swiglu",),
+            "causal": (False,),
+            "mlp_fc1_bias": (False,),
+            "mlp_fc2_bias": (False,),
+            "parallel_block": (False,),
+            "prenorm": (False,),
+            "qkv_proj_bias": (False,),
+            "reorder_and_upcast_attn": (False,),
+            "rotary_emb_fraction": (1.0, 1),
+            "rotary_emb_interleaved": (False,),
+            "rotary_emb_scale_base": (),
+            "rotary_scaling_factor": (),
+            "scale_attn_by_inverse_layer_idx": (False,),
+            "scale_attn_weights": (True,),
+            "use_rms_norm": (False,),
+        },
+        harmless=frozenset(
+            (
+                "embd_pdrop",  # its dropout is resid_pdrop's, as in transformers
+                *("dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "max_trained_positions"),
+                *("pad_vocab_size_multiple", "summary_activation", "summary_first_dropout"),
+                *(
+                    "summary_proj_to_labels",
+                    "summary_type",
+                    "summary_use_proj",
+                    "use_flash_attn",
+                    "use_xentropy",
+                ),
+            )
+        ),
+        written=dict.fromkeys(("bos_token_id", "eos_token_id")),
+        rotary=FOR_ALL_LAYERS,
+    )
+)

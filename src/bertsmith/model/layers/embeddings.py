@@ -1,0 +1,45 @@
+"""Token ids → hidden states.
+
+N tokens in the packed batch, H hidden size.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.model.config import BertConfig
+from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.norm import make_norm
+
+
+class Embeddings(nn.Module):
+    """Token embeddings, plus those of positions and segments where the family has them, normalised (Devlin et
+    al. 2019, figure 2).
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.position_offset = config.position_offset
+        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position: nn.Embedding | None = None
+        if config.position_embedding == "learned":
+            self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.segment = (
+            nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
+        )
+        self.norm = make_norm(config)
+        own = config.embedding_dropout
+        self.dropout = Dropout(config.hidden_dropout_prob if own is None else own)
+
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """-> (N, H)."""
+        embedded: Tensor = self.token(batch.token_ids)
+        if self.position is not None:
+            embedded = embedded + self.position(batch.position_ids + self.position_offset)
+        if self.segment is not None:
+            segments = batch.segment_ids
+            if self.segment.num_embeddings == 1:  # RoBERTa's, for both texts of a pair
+                segments = torch.zeros_like(segments)
+            embedded = embedded + self.segment(segments)
+        normalised: Tensor = self.dropout(self.norm(embedded))
+        return normalised

@@ -1,0 +1,46 @@
+"""One layer of an encoder: attention, then feed-forward, each with its residual sum and its norm.
+
+N tokens in the packed batch, H hidden size, R rows that a head reads.
+"""
+
+from torch import Tensor, nn
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.model.config import BertConfig
+from bertsmith.model.layers.attention import SelfAttention, take
+from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.feed_forward import FeedForward
+from bertsmith.model.layers.norm import make_norm
+
+
+class Layer(nn.Module):
+    """The norm stands behind the sum (post-norm, Vaswani et al. 2017), or before attention and feed-forward
+    (pre-norm, Xiong et al. 2020).
+    """
+
+    def __init__(self, config: BertConfig, number: int) -> None:
+        super().__init__()
+        self.pre_norm = config.pre_norm
+        has_norm = number > 0 or config.first_norm
+        self.attention = SelfAttention(config, number)
+        self.attention_norm = make_norm(config) if has_norm else nn.Identity()
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = make_norm(config)
+        outside = config.dropout_places == "outputs"
+        attention_dropout = config.hidden_dropout_prob if outside else config.attention_probs_dropout_prob
+        self.attention_dropout = Dropout(attention_dropout)
+        self.feed_forward_dropout = Dropout(config.hidden_dropout_prob if outside else 0.0)
+
+    def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
+        """(N, H) -> (N, H), or (R, H) for the given rows alone: which attend to all."""
+        if self.pre_norm:
+            attended = self.attention(self.attention_norm(hidden_states), batch, rows)
+            hidden_states = take(hidden_states, rows) + self.attention_dropout(attended)
+            widened = self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(hidden_states)))
+            summed: Tensor = hidden_states + widened
+            return summed
+        attended = self.attention(hidden_states, batch, rows)
+        hidden_states = self.attention_norm(take(hidden_states, rows) + self.attention_dropout(attended))
+        widened = self.feed_forward_dropout(self.feed_forward(hidden_states))
+        normalised: Tensor = self.feed_forward_norm(hidden_states + widened)
+        return normalised

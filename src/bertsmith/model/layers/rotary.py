@@ -1,0 +1,96 @@
+"""Rotary positions: queries and keys are turned by angles that grow with the position, so that their product
+depends on the distance alone (Su et al. 2021, arXiv 2104.09864, section 3).
+
+N tokens in the packed batch, A heads, D head size, P positions.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from bertsmith.data.batch import PackedBatch
+
+_FEWEST_POSITIONS = 128  # of a table, which then doubles
+
+
+class Rotary(nn.Module):
+    """Turns queries and keys; has no weights.
+
+    `pairs` says which two values of a head are turned together: the i-th of either half ("halves"), or
+    neighbours.
+    """
+
+    def __init__(self, theta: float, head_size: int, pairs: str = "halves") -> None:
+        super().__init__()
+        self.theta, self.head_size, self.pairs = theta, head_size, pairs
+
+    def forward(self, qkv: Tensor, batch: PackedBatch) -> Tensor:
+        """(N, 3, A, D) -> the same with queries and keys turned, in float32 whatever they are in.
+
+        On a processor that is done in place: a product's result is read by nobody else.
+        """
+        cosines, sines = self.tables(max(batch.lengths), qkv.device)
+        if qkv.device.type == "cpu":
+            turned: Tensor = _Turned.apply(  # type: ignore[no-untyped-call]
+                qkv, batch.position_ids, cosines, sines, self.pairs
+            )
+            return turned
+        both, values = qkv.split([2, 1], dim=1)
+        at = batch.position_ids
+        return torch.cat([_turn(both, cosines[at], sines[at], self.pairs), values], dim=1)
+
+    def tables(self, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Cosines and sines for this many positions or more: each (P, D / 2), float32."""
+        size = _FEWEST_POSITIONS
+        while size < positions:
+            size *= 2
+        return _tables(self.theta, self.head_size, size, device)
+
+    def extra_repr(self) -> str:
+        return f"theta={self.theta:g}, pairs={self.pairs}"
+
+
+@lru_cache(maxsize=32)  # layers share them
+def _tables(theta: float, head_size: int, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False):
+        frequencies = 1.0 / theta ** (torch.arange(0, head_size, 2, device=device).float() / head_size)
+        angles = torch.arange(positions, device=device).float()[:, None] * frequencies
+        return angles.cos(), angles.sin()
+
+
+class _Turned(torch.autograd.Function):
+    """In place, on the way back too: a gradient that comes in belongs to nobody else."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor, pairs: str
+    ) -> Tensor:
+        ctx.pairs = pairs
+        ctx.save_for_backward(cosines[positions], sines[positions])
+        cosines, sines = cosines[positions], sines[positions]
+        ctx.mark_dirty(qkv)
+        qkv[:, :2] = _turn(qkv[:, :2], cosines, sines, pairs)
+        return qkv
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        cosines, sines = ctx.saved_tensors
+        back = _turn(gradient[:, :2], cosines, -sines, ctx.pairs)
+        return torch.cat([back, gradient[:, 2:]], dim=1), None, None, None, None
+
+
+def _turn(vectors: Tensor, cosines: Tensor, sines: Tensor, pairs: str) -> Tensor:
+    """vectors (N, 2, A, D) by the angles of (N, D / 2)."""
+    c, s = cosines[:, None, None], sines[:, None, None]  # (N, 1, 1, D / 2)
+    values = vectors.float()
+    if pairs == "halves":
+        first, second = values.chunk(2, dim=-1)
+        turned = torch.cat([first * c - second * s, second * c + first * s], dim=-1)
+    else:
+        first, second = values[..., 0::2], values[..., 1::2]
+        turned = torch.stack([first * c - second * s, second * c + first * s], dim=-1).flatten(-2)
+    return turned.to(vectors.dtype)

@@ -1,0 +1,167 @@
+"""Rotary positions and local attention as config.json spells them, in either of two ways.
+
+    old    global_rope_theta, local_rope_theta, global_attn_every_n_layers        (transformers 4)
+    new    rope_parameters: {full_attention: {rope_type, rope_theta}, sliding_attention: …}, layer_types
+
+A file may have both; where they say two things it is refused, since whoever reads only one of them computes
+something else. Both are written, so that old and new readers find theirs.
+"""
+
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bertsmith.errors import ModelError
+
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+_KINDS = {"full_attention": "rope_theta", "sliding_attention": "local_rope_theta"}
+_OLD_THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+
+
+@dataclass(frozen=True)
+class RotaryKeys:
+    """Keys of a config.json, the values of BertConfig that they say, and how one is made of the other.
+
+    `read` raises ModelError for what isn't supported.
+    """
+
+    keys: frozenset[str]
+    values: frozenset[str]
+    read: Callable[[Mapping[str, Any], str], dict[str, Any]]
+    write: Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def _read_modern(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """ModernBERT's two thetas and its pattern of layers, as values of BertConfig. Raises ModelError."""
+    _refuse_scaling(values, where)
+    found: dict[str, Any] = {}
+    new = values.get("rope_parameters") or {}
+    for kind, ours in _KINDS.items():
+        both = {
+            _OLD_THETAS[kind]: values.get(_OLD_THETAS[kind]),
+            f"rope_parameters.{kind}.rope_theta": _theta(new.get(kind), f"rope_parameters.{kind}", where),
+        }
+        theta = _agreed(both, where)
+        if theta is not None:
+            found[ours] = theta
+    return found | _pattern(values, where)
+
+
+def _write_modern(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `_read_modern`, in both spellings."""
+    types = layer_types(config)
+    thetas = {kind: config[ours] for kind, ours in _KINDS.items()}
+    old: dict[str, Any] = {_OLD_THETAS[kind]: theta for kind, theta in thetas.items()}
+    if config["layer_types"] is None:
+        old["global_attn_every_n_layers"] = config["global_attn_every_n_layers"]
+    new = {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()}
+    return {**old, "rope_parameters": new, "layer_types": list(types)}
+
+
+def _read_plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """One theta for all layers: rope_parameters, or the older rope_theta. Raises ModelError."""
+    _refuse_scaling(values, where)
+    new = _theta(values.get("rope_parameters"), "rope_parameters", where)
+    theta = _agreed({"rope_theta": values.get("rope_theta"), "rope_parameters.rope_theta": new}, where)
+    size, heads = values.get("head_dim"), values.get("num_attention_heads")
+    if size is not None and (not isinstance(heads, int) or size * heads != values.get("hidden_size")):
+        raise ModelError(
+            f"{where}: head_dim is {size!r}; only hidden_size / num_attention_heads is supported."
+        )
+    return {} if theta is None else {"rope_theta": theta}
+
+
+def _write_plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `_read_plain`."""
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": config["rope_theta"]}}
+
+
+def layer_types(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of each layer: as listed, else every n-th from the first one attends to all, the others locally."""
+    if config["layer_types"] is not None:
+        return tuple(config["layer_types"])
+    every, count = config["global_attn_every_n_layers"], config["num_hidden_layers"]
+    return _every(every, count)
+
+
+def _every(n: int, count: int) -> tuple[str, ...]:
+    return tuple(_LAYER_TYPES[bool(number % n)] for number in range(count))
+
+
+def _pattern(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """As a period where there is one, so that both spellings of a pattern give equal configs."""
+    listed, every = values.get("layer_types"), values.get("global_attn_every_n_layers")
+    if every is not None and (not isinstance(every, int) or every < 1):
+        raise ModelError(f"{where}: global_attn_every_n_layers is {every!r}; expected a number from 1 on.")
+    if listed is None:
+        return {} if every is None else {"global_attn_every_n_layers": every}
+    if not isinstance(listed, list) or not listed or any(kind not in _LAYER_TYPES for kind in listed):
+        raise ModelError(
+            f"{where}: layer_types is {reprlib.repr(listed)}; expected a list of "
+            f"{' and '.join(_LAYER_TYPES)}."
+        )
+    if len(listed) != (count := values.get("num_hidden_layers", len(listed))):
+        raise ModelError(f"{where}: layer_types has {len(listed)} entries for {count} layers.")
+    if every is not None and tuple(listed) != _every(every, len(listed)):
+        raise ModelError(
+            f"{where}: global_attn_every_n_layers = {every} and layer_types say different things. "
+            "Remove the one that is wrong."
+        )
+    periods = (n for n in range(1, len(listed) + 1) if tuple(listed) == _every(n, len(listed)))
+    period = every or next(periods, None)
+    if period is None:
+        return {"layer_types": tuple(listed)}
+    return {"global_attn_every_n_layers": period}
+
+
+def _theta(parameters: object, name: str, where: str) -> Any:
+    if parameters is None:
+        return None
+    if not isinstance(parameters, Mapping):
+        raise ModelError(f"{where}: {name} is {reprlib.repr(parameters)}; expected an object.")
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    more = parameters.keys() - {"rope_type", "type", "rope_theta"}
+    if kind != "default" or any(parameters[key] is not None for key in more):
+        raise ModelError(
+            f"{where}: {name} is {reprlib.repr(dict(parameters))}; only plain rotary positions "
+            "(rope_type default, with a rope_theta) are supported."
+        )
+    return parameters.get("rope_theta")
+
+
+def _agreed(spellings: Mapping[str, Any], where: str) -> Any:
+    """What all that are given say. Raises ModelError where they differ."""
+    given = {name: value for name, value in spellings.items() if value is not None}
+    first = next(iter(given.values()), None)
+    if any(value != first for value in given.values()):
+        said = " and ".join(f"{name} = {value!r}" for name, value in given.items())
+        raise ModelError(f"{where}: {said} say different things. Remove the one that is wrong.")
+    return first
+
+
+def _refuse_scaling(values: Mapping[str, Any], where: str) -> None:
+    if values.get("rope_scaling") is not None:
+        raise ModelError(
+            f"{where}: rope_scaling is {reprlib.repr(values['rope_scaling'])}; scaled rotary positions are "
+            "not supported."
+        )
+
+
+#: ModernBERT's: a theta each for global and local layers, and which layers are local.
+BY_LAYER_TYPE = RotaryKeys(
+    frozenset(
+        {"rope_parameters", "rope_scaling", "layer_types", "global_attn_every_n_layers"}
+        | set(_OLD_THETAS.values())
+    ),
+    frozenset({*_KINDS.values(), "layer_types", "global_attn_every_n_layers"}),
+    _read_modern,
+    _write_modern,
+)
+#: One theta for all layers.
+FOR_ALL_LAYERS = RotaryKeys(
+    frozenset({"rope_parameters", "rope_scaling", "rope_theta", "head_dim"}),
+    frozenset({"rope_theta"}),
+    _read_plain,
+    _write_plain,
+)

@@ -1,0 +1,89 @@
+"""What stands between hidden states and a classifier's outputs, as the encoder's family has it.
+
+R rows, W windows, E examples, H hidden size, C outputs.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from bertsmith.model.config import BertConfig
+from bertsmith.model.families import HeadNames
+from bertsmith.model.layers.activation import Activation
+from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.initialisation import initialise
+from bertsmith.model.layers.norm import make_norm
+from bertsmith.tasks.encoding import Layout
+from bertsmith.tasks.pooling import mean_of_windows, pool_examples
+from bertsmith.tasks.task import Head
+
+
+class ClassifierHead(Head):
+    """[dense → activation → norm →] dropout → out: the modules in brackets where the family has them.
+
+    Without `names` the family has no class for such a head, and it is saved beside the encoder.
+    """
+
+    def __init__(
+        self, config: BertConfig, names: HeadNames | None, outputs: int, dropout: float | None = None
+    ) -> None:
+        """`dropout` is the encoder's where nothing is said."""
+        super().__init__()
+        probability = config.hidden_dropout_prob if dropout is None else dropout
+        known = names or HeadNames("")
+        self.pooled = known.pooled
+        self.dense = self.activation = self.norm = self.before_dense = None
+        if known.dense:
+            self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.head_bias)
+            self.activation = Activation(known.activation or config.masked_language_act)
+        if known.norm:
+            self.norm = make_norm(config)
+        if known.drops_first:
+            self.before_dense = Dropout(probability)
+        self.dropout = Dropout(probability)
+        self.out = nn.Linear(config.hidden_size, outputs)
+        files = {"dense": known.dense, "norm": known.norm, "out": known.out}
+        self.file_names = {ours: theirs for ours, theirs in files.items() if theirs}
+        if names is None:
+            self.architecture = None
+        initialise(self, config.initializer_range)
+
+    def scores(self, states: Tensor) -> Tensor:
+        """(R, H) -> (R, C)."""
+        if self.before_dense is not None:
+            states = self.before_dense(states)
+        if self.dense is not None and self.activation is not None:
+            states = self.activation(self.dense(states))
+        if self.norm is not None:
+            states = self.norm(states)
+        found: Tensor = self.out(self.dropout(states))
+        return found
+
+
+class PooledHead(ClassifierHead):
+    """One answer for each example, from [CLS] or from the mean of all tokens; over several windows of a text
+    the mean of their outputs.
+    """
+
+    architecture: str | None = "ForSequenceClassification"
+
+    def __init__(self, config: BertConfig, outputs: int) -> None:
+        super().__init__(config, config.family.sequence_head, outputs)
+        self.reads_all = config.classifier_pooling == "mean"
+
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        """(W, H), a row for each window, or (N, H) for a head that `reads_all` -> (E, C)."""
+        if self.reads_all:
+            states = mean_of_windows(states, layout)
+        outputs = self.scores(states)
+        return outputs if layout.windows == layout.examples else pool_examples(outputs, layout, "mean")
+
+
+class RowHead(ClassifierHead):
+    """An answer for each row that is read."""
+
+    per_row: ClassVar[bool] = True
+
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        """(R, H) -> (R, C)."""
+        return self.scores(states)

@@ -1,0 +1,219 @@
+"""ModernBERT and Nomic's BERT: the same numbers as transformers, for many shapes, windows and spellings."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from model_parity import assert_parity, assert_same, random_sample, twin, with_large_weights
+from safetensors import safe_open
+
+from bertsmith.errors import ModelError
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import load_encoder
+from bertsmith.model.config import make_config, preset
+from bertsmith.model.config_json import config_from_hugging_face, config_to_hugging_face
+
+# hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, and what differs
+Shape = tuple[int, int, int, int, dict[str, Any]]
+MODERN: dict[str, Shape] = {
+    "every third layer global": (32, 5, 2, 48, {}),
+    "one layer, one head": (18, 1, 1, 12, {}),
+    "heads of two": (12, 3, 6, 20, {"local_attention": 4}),
+    "biases and other norms": (
+        *(32, 3, 2, 40),
+        {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True},
+    ),
+    "other activations": (32, 2, 2, 24, {"hidden_activation": "silu", "classifier_activation": "relu"}),
+    "odd window": (32, 4, 2, 48, {"local_attention": 7}),
+    "window of one token": (32, 4, 2, 48, {"local_attention": 1}),
+    "local layers first": (24, 3, 3, 16, {"layer_types": ["sliding_attention"] * 2 + ["full_attention"]}),
+    "ettin-17m": (256, 7, 4, 384, {}),
+    "ettin-32m": (384, 10, 6, 576, {}),
+}
+NOMIC: dict[str, Shape] = {
+    "two layers": (32, 2, 2, 48, {}),
+    "one layer, one head": (18, 1, 1, 12, {}),
+    "odd sizes": (42, 3, 3, 17, {"type_vocab_size": 3}),
+    "heads of two": (12, 2, 6, 20, {"rope_parameters": {"rope_type": "default", "rope_theta": 10.0}}),
+    "gelu": (32, 2, 2, 48, {"hidden_act": "gelu"}),
+    "wide": (256, 4, 4, 384, {"layer_norm_eps": 1e-6}),
+    "deep": (16, 7, 2, 32, {}),
+}
+modern_shapes = pytest.mark.parametrize("shape", MODERN.values(), ids=list(MODERN))
+
+
+def modern(shape: Shape, *, architecture: str = "ModernBertForMaskedLM", **more: Any) -> Any:
+    return their_model(transformers.ModernBertConfig, architecture, shape, {"local_attention": 8} | more)
+
+
+def nomic(shape: Shape, *, architecture: str = "NomicBertForMaskedLM", **more: Any) -> Any:
+    return their_model(transformers.NomicBertConfig, architecture, shape, more)
+
+
+def their_model(kind: Any, architecture: str, shape: Shape, more: dict[str, Any]) -> Any:
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"))
+    values = dict(zip(names, shape[:4], strict=True)) | more | shape[4]
+    config = kind(**values, **ids, vocab_size=97, pad_token_id=0, attn_implementation="eager")
+    model = getattr(transformers, architecture)(config)
+    wide = shape[0] > 64  # large weights in ten wide layers leave no digit to compare
+    return model.eval() if wide else with_large_weights(model, seed=7)
+
+
+@modern_shapes
+def test_modernbert_has_the_numbers_of_transformers(shape: Shape, tmp_path: Path) -> None:
+    theirs = modern(shape)
+    ours = twin(theirs, tmp_path / "model")
+    for seed in range(3):
+        assert_parity(theirs, ours, random_sample(ours.config, seed))
+
+
+@pytest.mark.parametrize("shape", NOMIC.values(), ids=list(NOMIC))
+def test_nomic_bert_has_the_numbers_of_transformers(shape: Shape, tmp_path: Path) -> None:
+    theirs = nomic(shape)
+    ours = twin(theirs, tmp_path / "model")
+    for seed in range(3):
+        assert_parity(theirs, ours, random_sample(ours.config, seed))
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 16, 31, 32, 64])
+@pytest.mark.parametrize("lengths", [(1,), (3, 3), (15, 16, 17), (31, 33, 32), (65, 2, 40), (129,)])
+def test_any_window_and_lengths_below_at_and_above_it(
+    window: int, lengths: tuple[int, ...], tmp_path: Path
+) -> None:
+    theirs = modern((32, 4, 2, 48, {}), local_attention=window)
+    ours = twin(theirs, tmp_path / "model")
+    assert_parity(theirs, ours, random_sample(ours.config, seed=1, lengths=lengths))
+
+
+@pytest.mark.parametrize("family", [modern, nomic])
+def test_their_default_attention_gives_the_same_numbers_too(
+    family: Callable[..., Any], tmp_path: Path
+) -> None:
+    theirs = family((32, 3, 2, 48, {}))
+    theirs.set_attn_implementation("sdpa")
+    ours = twin(theirs, tmp_path / "model")
+    assert_parity(theirs, ours, random_sample(ours.config, seed=2))
+
+
+def test_a_config_of_transformers_4_gives_what_one_of_transformers_5_gives(tmp_path: Path) -> None:
+    """The two thetas and the pattern of layers in their old spelling."""
+    theirs = modern((32, 5, 2, 48, {}), rope_parameters=thetas(5000.0, 70.0))
+    theirs.save_pretrained(tmp_path / "model")
+    new = json.loads((tmp_path / "model/config.json").read_text())
+    old = {key: value for key, value in new.items() if key not in ("rope_parameters", "layer_types")}
+    old |= {"global_rope_theta": 5000.0, "local_rope_theta": 70.0, "global_attn_every_n_layers": 3}
+    (tmp_path / "model/config.json").write_text(json.dumps(old))
+    assert config_from_hugging_face(old, "old") == config_from_hugging_face(new, "new")
+    ours = load_encoder(tmp_path / "model")
+    sample = random_sample(ours.config, seed=3)
+    inputs = {key: value for key, value in sample.padded.items() if key != "labels"}
+    expected = theirs.model(**inputs).last_hidden_state
+    assert_same(ours(sample.packed), expected[sample.rows], "hidden states")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"global_rope_theta": 7.0}, "global_rope_theta = 7.0 and rope_parameters.full_attention.rope_theta"),
+        ({"local_rope_theta": 7.0}, "local_rope_theta = 7.0 and rope_parameters.sliding_attention"),
+        ({"global_attn_every_n_layers": 2}, "global_attn_every_n_layers = 2 and layer_types say different"),
+        ({"layer_norm_eps": 1e-6}, "say different things"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling is"),
+        ({"layer_types": ["full_attention", "chunked_attention"]}, "layer_types is .*chunked_attention"),
+        ({"layer_types": ["full_attention"] * 3}, "layer_types has 3 entries for 5 layers"),
+        ({"decoder_bias": False}, "decoder_bias is False; only True is supported"),
+        ({"hidden_act": "silu"}, "a config.json of modernbert has no key hidden_act"),
+        ({"type_vocab_size": 2}, "a config.json of modernbert has no key type_vocab_size"),
+        ({"pre_norm": False}, "a config.json of modernbert has no key pre_norm"),
+        ({"head_dim": 12}, "unknown key 'head_dim'"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}},
+            "only plain rotary positions",
+        ),
+    ],
+)
+def test_what_would_change_the_numbers_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    settings = modern((32, 5, 2, 48, {})).config.to_dict()
+    settings = {key: value for key, value in settings.items() if value is not None}
+    config_from_hugging_face(settings, "untouched")
+    with pytest.raises(ModelError, match=message):
+        config_from_hugging_face(settings | changes, "test")
+
+
+def test_nomic_settings_as_its_authors_spell_them_give_the_same_config() -> None:
+    theirs = nomic((24, 2, 2, 36, {})).config.to_dict()
+    settings = {key: value for key, value in theirs.items() if value is not None}
+    spelled = {
+        "model_type": "nomic_bert",
+        "activation_function": "swiglu",
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "layer_norm_epsilon": 1e-12,
+        "n_embd": 24,
+        "n_head": 2,
+        "n_inner": 36,
+        "n_layer": 2,
+        "n_positions": 2048,
+        "prenorm": False,
+        "qkv_proj_bias": False,
+        "resid_pdrop": 0.0,
+        "rotary_emb_base": 1000,
+        "rotary_emb_fraction": 1.0,
+        "rotary_emb_interleaved": False,
+        "rotary_emb_scale_base": None,
+        "type_vocab_size": 2,
+        "vocab_size": 97,
+    }
+    assert config_from_hugging_face(spelled, "authors") == config_from_hugging_face(settings, "transformers")
+    for key, value in {"prenorm": True, "rotary_emb_fraction": 0.5, "rotary_emb_interleaved": True}.items():
+        with pytest.raises(ModelError, match=key):
+            config_from_hugging_face(spelled | {key: value}, "test")
+    with pytest.raises(ModelError, match="head_dim is 24"):
+        config_from_hugging_face(settings | {"head_dim": 24}, "test")
+
+
+@pytest.mark.parametrize("size", ["ettin-17m", "ettin-32m", "ettin-68m", "base", "large"])
+def test_published_sizes_have_the_published_number_of_weights(size: str) -> None:
+    """In millions (Weller et al. 2025, table 1; Warner et al. 2024, table 4)."""
+    published = {"ettin-17m": 17, "ettin-32m": 32, "ettin-68m": 68, "base": 149, "large": 395}
+    with torch.device("meta"):
+        model = Bert(preset(size, model_type="modernbert"))
+    assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(
+        published[size], abs=0.6
+    )
+
+
+@pytest.mark.parametrize("model_type", ["modernbert", "nomic_bert"])
+def test_what_is_written_is_read_back_and_is_what_transformers_reads(model_type: str) -> None:
+    shape = {"hidden_size": 24, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 36}
+    config = make_config({"model_type": model_type, "vocab_size": 60, "pad_token_id": 0, **shape}, "test")
+    written = config_to_hugging_face(config, "Some")
+    assert config_from_hugging_face(written, "test") == config
+    kind = {"modernbert": transformers.ModernBertConfig, "nomic_bert": transformers.NomicBertConfig}
+    read = kind[model_type](**{key: value for key, value in written.items() if key != "model_type"})
+    read_back = {key: value for key, value in read.to_dict().items() if value is not None}
+    assert config_from_hugging_face(read_back, "test") == config
+
+
+def test_a_classifier_of_modernbert_keeps_its_head_under_the_names_of_the_file(tmp_path: Path) -> None:
+    """head.dense stands before the vocabulary in one class, before the classifier in another."""
+    theirs = modern((32, 2, 2, 48, {}), architecture="ModernBertForSequenceClassification")
+    theirs.save_pretrained(tmp_path / "model")
+    ours = load_encoder(tmp_path / "model")
+    sample = random_sample(ours.config, seed=4)
+    inputs = {key: value for key, value in sample.padded.items() if key != "labels"}
+    assert_same(ours(sample.packed), theirs.model(**inputs).last_hidden_state[sample.rows], "hidden states")
+    with safe_open(tmp_path / "model/model.safetensors", "pt") as file:
+        assert "head.dense.weight" in file.keys()  # noqa: SIM118
+
+
+def thetas(everywhere: float, local: float) -> dict[str, Any]:
+    return {
+        "full_attention": {"rope_type": "default", "rope_theta": everywhere},
+        "sliding_attention": {"rope_type": "default", "rope_theta": local},
+    }
