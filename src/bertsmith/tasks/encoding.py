@@ -158,22 +158,17 @@ def windows_apart(
 def join_segments(
     tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int] | None = None
 ) -> tuple[Ints, Ints]:
-    """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]: (token_ids, segment_ids).
-
-    RoBERTa has two separators between the texts and one segment (Liu et al. 2019, and its tokenizer).
-    """
-    cls, sep = tokenizer.cls_id, tokenizer.sep_id
+    """One text or two between the tokenizer's special tokens: (token_ids, segment_ids)."""
+    template = tokenizer.template
+    before = [*template.before, *first]
     if second is None:
-        ids = [cls, *first, sep]
+        ids = [*before, *template.behind]
         return np.array(ids, np.int64), np.zeros(len(ids), np.int64)
-    between = [sep, sep] if tokenizer.family == "byte-level" else [sep]
-    before, after = [cls, *first, *between], [*second, sep]
-    segments = np.zeros(len(before) + len(after), np.int64)
-    if tokenizer.family == "wordpiece":
-        segments[len(before) :] = 1
+    before, after = [*before, *template.between], [*second, *template.behind]
+    segments = np.repeat(template.segments, (len(before), len(after))).astype(np.int64)
     return np.array(before + after, np.int64), segments
 
 
 def special_tokens(tokenizer: Tokenizer, texts: int) -> int:
     """How many special tokens `join_segments` adds to one text, or to two."""
-    return 2 * texts if tokenizer.family == "byte-level" else 1 + texts
+    return tokenizer.template.special_tokens(texts)

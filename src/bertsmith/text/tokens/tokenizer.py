@@ -21,6 +21,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from bertsmith.errors import TokenizerError
 from bertsmith.files import atomic_write, write_json
+from bertsmith.text.tokens.template import Template, template_of
 from bertsmith.text.tokens.tokenizer_files import find_special_tokens, read_backend
 from bertsmith.text.tokens.wordpiece import wordpiece_backend
 
@@ -165,6 +166,11 @@ class Tokenizer:
         flags[list(self.special_ids)] = False
         flags.setflags(write=False)
         return flags
+
+    @cached_property
+    def template(self) -> Template:
+        """Which special tokens stand around texts."""
+        return template_of(self.backend, self.cls_id, self.sep_id)
 
     @cached_property
     def splits_at_blanks(self) -> bool:
