@@ -246,11 +246,11 @@ def _least_seconds(lengths: Any, threads: int) -> float:
     import torch
 
     from bertsmith.model.checkpoint import read_checkpoint
-    from bertsmith.model.operations import encoder_operations
+    from bertsmith.model.flops import encoder_flops
     from bertsmith.training.hardware import matmul_flops
 
     torch.set_num_threads(threads)
-    operations = encoder_operations(read_checkpoint(_folder()).config, lengths, float(lengths.sum()))
+    operations = encoder_flops(read_checkpoint(_folder()).config, lengths, float(lengths.sum()))
     return operations / matmul_flops(torch.float32, device=torch.device("cpu"))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bertsmith.model.operations import encoder_operations
+from bertsmith.model.flops import encoder_flops
 from bertsmith.planning.this_accelerator import memory_bandwidth
 from bertsmith.training.hardware import matmul_flops
 from on_gpu import model_checks, ours, theirs, work
@@ -122,7 +122,7 @@ class Parts:
             sides = self._sides(
                 partial(ours.Embedding, self.scale, size), partial(theirs.Embedding, self.scale, size)
             )
-            operations = encoder_operations(self.scale.config(size), lengths, float(lengths.sum()))
+            operations = encoder_flops(self.scale.config(size), lengths, float(lengths.sum()))
             works = [Work(encoded, int(lengths.sum()), operations)]
             share = seconds / len(self.scale.embedded)
             for row in compare(sides, works, self.scale, self.peak, share):

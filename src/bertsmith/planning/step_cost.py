@@ -15,7 +15,10 @@ Loading data is not in it: it happens beside the training, hundreds of times as 
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from bertsmith.model.config import BertConfig
+from bertsmith.model.flops import attention_flops, linear_flops, vocabulary_flops
 from bertsmith.planning.accelerators import Accelerator
 from bertsmith.planning.workload import StepAmounts
 
@@ -67,16 +70,14 @@ def operations_by_part(
 
     Of Bertsmith's own steps these are `PretrainingTask.operations`, taken apart, and the pooler's.
     """
-    hidden, wide, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    hidden = config.hidden_size
     read = step.tokens if how.all_rows else step.masked + (step.sequences if next_sentence else 0)
     predicted = step.tokens if how.all_positions else step.masked
-    after_attention = 2 * hidden * hidden + 4 * hidden * wide
-    linear = layers * step.tokens * 6 * hidden * hidden
-    linear += ((layers - 1) * step.tokens + read) * after_attention
+    length = step.squares / step.tokens  # of the sequence that a token is in, on average
     forward = {
-        "encoder layers": linear,
-        "attention": layers * 4 * hidden * step.squares,
-        "vocabulary": 2 * predicted * hidden * (config.vocab_size + hidden),
+        "encoder layers": linear_flops(config, step.tokens, read),
+        "attention": attention_flops(config, np.array([length])) * step.tokens / length,
+        "vocabulary": vocabulary_flops(config, predicted),
         "next sentence": step.sequences * 2 * hidden * (hidden + 2) if next_sentence else 0.0,
     }
     return {name: 3 * operations for name, operations in forward.items()}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.stream import Cursor, GlobalBatch
-from bertsmith.model.operations import encoder_operations
+from bertsmith.model.flops import encoder_flops
 from bertsmith.tasks.encoding import Encoded, Layout, pack_examples
 from bertsmith.tasks.gradient_cache import GradientCache
 from bertsmith.tasks.objective import Add, Gather
@@ -121,7 +121,7 @@ class Finetuning:
         """The encoder's, backward counted as twice forward; frozen parts need no backward pass."""
         rows = sum(len(window.rows) for each in self._examples(sequences) for window in each.windows)
         trained = any(parameter.requires_grad for parameter in self.model.encoder.parameters())
-        return (3 if trained else 1) * encoder_operations(self.model.config, sequences.lengths, rows)
+        return (3 if trained else 1) * encoder_flops(self.model.config, sequences.lengths, rows)
 
     def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
         """The task's metrics on dev, thresholds as they are; every rank measures the same."""

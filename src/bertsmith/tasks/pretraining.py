@@ -24,10 +24,10 @@ from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_entropy import vocabulary_loss
+from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.model.layers.activation import Activation
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.model.layers.norm import make_norm
-from bertsmith.model.operations import encoder_operations
 from bertsmith.tasks.evaluation_mode import evaluating
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -134,12 +134,12 @@ class PretrainingTask:
         return losses
 
     def operations(self, sequences: Sequences) -> float:
-        """Matrix products alone, backward counted as twice forward (see bertsmith.model.operations)."""
+        """Matrix products alone, backward counted as twice forward (see bertsmith.model.flops)."""
         config = self.model.config
         masked = float(self.host_masker.wanted(sequences).sum())
         read = masked + (len(sequences) if self.model.next_sentence is not None else 0)
-        vocabulary = 2 * masked * config.hidden_size * (config.vocab_size + config.hidden_size)
-        return 3 * (encoder_operations(config, sequences.lengths, read) + vocabulary)
+        encoder = encoder_flops(config, sequences.lengths, read)
+        return 3 * (encoder + vocabulary_flops(config, masked))
 
     def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
         """Each rank measures its share of the held-out sequences; see `metrics`."""

@@ -8,10 +8,12 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from bertsmith.model.config import PRESETS, BertConfig, preset
 from bertsmith.model.cpu.kernels import has_kernels
+from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.training.hardware import Hardware, matmul_flops
 from bertsmith.training.machine import usual_threads
 from bertsmith.training.units import counted
@@ -103,11 +105,8 @@ def pretraining_flops_per_token(
 
     Counts the linear layers, attention over `length` tokens, and the MLM head at masked positions only.
     """
-    width, layers = config.hidden_size, config.num_hidden_layers
-    linear = 2 * (4 * width**2 + 2 * width * config.intermediate_size)
-    attention = 4 * length * width
-    head = 2 * masked_share * (width**2 + width * config.vocab_size)
-    return 3 * (layers * (linear + attention) + head)
+    encoder = encoder_flops(config, np.array([length]), rows=length)
+    return 3 * (encoder + vocabulary_flops(config, masked_share * length)) / length
 
 
 def warnings_for(hardware: Hardware, disk_free: int, busy: float, environment: dict[str, str]) -> list[str]:

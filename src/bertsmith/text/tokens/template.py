@@ -25,8 +25,8 @@ class Template:
 
 
 def template_of(backend: Backend, cls_id: int, sep_id: int) -> Template:
-    """As the post-processor has it, seen on a pair of texts. Where it adds nothing: BERT's, or RoBERTa's for a
-    byte-level vocabulary without [CLS].
+    """As the post-processor has it, seen on a pair of texts. Where it adds nothing: BERT's, or RoBERTa's for
+    a byte-level vocabulary without [CLS].
     """
     pair = backend.encode("a", "b", add_special_tokens=True)
     texts = pair.sequence_ids  # None for a special token

@@ -1,0 +1,52 @@
+"""Floating-point operations of matrix products, which no implementation can avoid: what speed is measured by.
+
+N tokens in the packed batch, R rows that a head reads, L length of a sequence.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from bertsmith.model.config import BertConfig
+
+Lengths = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+
+
+def encoder_flops(config: BertConfig, lengths: Lengths, rows: float) -> float:
+    """Of one forward pass over sequences of these lengths: of the last layer after its attention `rows` only.
+
+    This is what the packed layout computes, which is less than a padded one does.
+    """
+    return linear_flops(config, float(lengths.sum()), rows) + attention_flops(config, lengths)
+
+
+def linear_flops(config: BertConfig, tokens: float, rows: float) -> float:
+    """Of the layers' weights: queries, keys and values of all tokens; what follows attention, in the last
+    layer, of `rows` only.
+    """
+    hidden, wide, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    products = 3 if config.feed_forward == "gated" else 2
+    before = 6 * hidden * hidden
+    after = 2 * hidden * hidden + 2 * products * hidden * wide
+    return layers * tokens * before + ((layers - 1) * tokens + rows) * after
+
+
+def attention_flops(config: BertConfig, lengths: Lengths) -> float:
+    """Queries with the keys they see, and weights with values: local layers see a window."""
+    windows = (config.window(layer) for layer in range(config.num_hidden_layers))
+    return 4 * config.hidden_size * sum(seen_pairs(lengths, window) for window in windows)
+
+
+def seen_pairs(lengths: Lengths, window: int | None) -> float:
+    """How many keys all queries of sequences of these lengths see together: L squared of each sequence, or
+    within a window.
+    """
+    length = lengths.astype(float)
+    if window is None:
+        return float((length**2).sum())
+    reach = np.minimum(window, length - 1)  # to either side, but for the ends
+    return float((length * (2 * reach + 1) - reach * (reach + 1)).sum())
+
+
+def vocabulary_flops(config: BertConfig, positions: float) -> float:
+    """Of the masked-language head at so many positions."""
+    return 2 * positions * config.hidden_size * (config.vocab_size + config.hidden_size)
