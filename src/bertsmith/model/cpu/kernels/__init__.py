@@ -77,7 +77,7 @@ def library(instructions: str) -> Any:
     try:
         found = ctypes.CDLL(str(Path(__file__).parent / f"{instructions}.so"))
         is_ours = found.arguments_bytes() == ctypes.sizeof(Layer) + ctypes.sizeof(Attention)
-        for name in ("exponentiate", "dropout_mask", "gelu_forward", "gelu_backward"):
+        for name in ("exponentiate", "dropout_mask", "gelu_forward", "gelu_backward", "rotate"):
             getattr(found, name).restype = None
     except (
         OSError,
@@ -94,5 +94,6 @@ def library(instructions: str) -> Any:
     found.exponentiate.argtypes = [values, values, whole, whole, number, number, *[values] * 3]
     found.gelu_forward.argtypes = [values, values, whole, whole, number, number, values]
     found.gelu_backward.argtypes = [*[values] * 3, whole, whole, number, number, values, values]
+    found.rotate.argtypes = [*[values] * 4, whole, whole, whole, number, number, number]
     found.dropout_mask.argtypes = [values, whole, ctypes.c_uint64, number, ctypes.c_float, number, number]
     return found

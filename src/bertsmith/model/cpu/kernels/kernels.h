@@ -72,3 +72,8 @@ void gelu_forward(const void *x, const float *bias, int64_t rows, int64_t width,
                   void *to);
 void gelu_backward(const void *given, const void *x, const float *bias, int64_t rows, int64_t width, int half,
                    int threads, void *to, float *to_bias);
+
+/* qkv (N, 3, A, D) in place, of float32 or, if `half`, bfloat16: value d and d + D / 2 of each query and key
+ * turn by the angle of their token's position, or back; cosines, sines (positions, D / 2). */
+void rotate(void *qkv, const int64_t *positions, const float *cosines, const float *sines, int64_t tokens,
+            int64_t heads, int64_t size, int half, int backward, int threads);
