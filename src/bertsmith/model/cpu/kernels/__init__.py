@@ -51,6 +51,7 @@ class Attention(ctypes.Structure):
 
 
 PRECISIONS = torch.float32, torch.bfloat16
+ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")  # in the order of kernels.h
 
 
 def can_read(x: Tensor) -> bool:
@@ -77,7 +78,7 @@ def library(instructions: str) -> Any:
     try:
         found = ctypes.CDLL(str(Path(__file__).parent / f"{instructions}.so"))
         is_ours = found.arguments_bytes() == ctypes.sizeof(Layer) + ctypes.sizeof(Attention)
-        for name in ("exponentiate", "dropout_mask", "gelu_forward", "gelu_backward", "rotate"):
+        for name in ("exponentiate", "dropout_mask", "activate_forward", "activate_backward", "rotate"):
             getattr(found, name).restype = None
     except (
         OSError,
@@ -92,8 +93,9 @@ def library(instructions: str) -> Any:
     found.self_attend.argtypes = [layer, values, lengths, whole, number, values]
     found.feed_forward.argtypes = [layer, values, values, whole, number, values]
     found.exponentiate.argtypes = [values, values, whole, whole, number, number, *[values] * 3]
-    found.gelu_forward.argtypes = [values, values, whole, whole, number, number, values]
-    found.gelu_backward.argtypes = [*[values] * 3, whole, whole, number, number, values, values]
+    shape = whole, whole, number, whole, number, number
+    found.activate_forward.argtypes = [values, values, *shape, values]
+    found.activate_backward.argtypes = [values, values, values, *shape, values, values]
     found.rotate.argtypes = [*[values] * 4, whole, whole, whole, number, number, number]
     found.dropout_mask.argtypes = [values, whole, ctypes.c_uint64, number, ctypes.c_float, number, number]
     return found

@@ -43,4 +43,19 @@ INLINE Floats gelu_new(Floats x) {
     return x * choose(z > 0, all(1), small) / (small + 1);
 }
 
+/* 1 / (1 + e^-x). */
+INLINE Floats logistic(Floats x) {
+    const Floats small = power_of_two(smaller(x, -x) * 1.44269504088896f);
+    return choose(x > 0, all(1), small) / (small + 1);
+}
+
+/* x / (1 + e^-x), of -inf next to nothing as GELU is. */
+INLINE Floats silu(Floats x) { return larger(all(-100), x) * logistic(x); }
+
+/* Its derivative. */
+INLINE Floats silu_slope(Floats x) {
+    const Floats share = logistic(x);
+    return share + larger(all(-100), x) * share * logistic(-x);
+}
+
 #endif

@@ -36,7 +36,7 @@ typedef struct {
     double epsilon;
 } Norm;
 
-enum { GELU, GELU_NEW, RELU };
+enum { GELU, GELU_NEW, RELU, SILU };
 typedef struct {
     Linear qkv, output, up, down;
     Norm attention_norm, feed_forward_norm;
@@ -64,14 +64,15 @@ void exponentiate(void *scores, const float *bias, int64_t rows, int64_t columns
 /* count values of float32 or, if `half`, bfloat16: 0 with a probability of dropped / 256, else scale. */
 void dropout_mask(void *to, int64_t count, uint64_t seed, int dropped, float scale, int half, int threads);
 
-/* x (rows, width) of products, bias (width,) -> to (rows, width) = GELU(x + bias), of float32 or, if `half`,
- * bfloat16. Backward, the gradient of that, given (rows, width) -> to, that of x, and sums of it are added to
- * those of each thread, to_bias (threads, 2, width), which begins as zeros and ends with them in the second
- * half. The width is a multiple of 16. */
-void gelu_forward(const void *x, const float *bias, int64_t rows, int64_t width, int half, int threads,
-                  void *to);
-void gelu_backward(const void *given, const void *x, const float *bias, int64_t rows, int64_t width, int half,
-                   int threads, void *to, float *to_bias);
+/* x (rows, width) of products, bias (width,) or NULL -> to (rows, width), the activation, GELU or SILU, of
+ * x + bias; if `gated`, x and the bias are of 2 width, of which the first half is activated and multiplied
+ * with the second. Of float32 or, if `half`, bfloat16. Backward, the gradient of that, given (rows, width) ->
+ * to, that of x, and unless to_bias is NULL sums of it are added to those of each thread, to_bias (threads, 2,
+ * of x), which begins as zeros and ends with them in the second half. The width is a multiple of 16. */
+void activate_forward(const void *x, const float *bias, int64_t rows, int64_t width, int gated,
+                      int64_t activation, int half, int threads, void *to);
+void activate_backward(const void *given, const void *x, const float *bias, int64_t rows, int64_t width,
+                       int gated, int64_t activation, int half, int threads, void *to, float *to_bias);
 
 /* qkv (N, 3, A, D) in place, of float32 or, if `half`, bfloat16: value d and d + D / 2 of each query and key
  * turn by the angle of their token's position, or back; cosines, sines (positions, D / 2). */

@@ -25,7 +25,7 @@ INLINE void write_eight(void *to, int64_t at, Eight x, int half) {
     *(EightHalves *)((uint16_t *)to + at) = __builtin_convertvector(bits >> 16, EightHalves);
 }
 
-/* A token's vectors, of so many values and one behind the other, in place: value d and d + size / 2 are a pair.
+/* A token's vectors of so many values, one behind the other, in place: value d and d + size / 2 are a pair.
  * cosines, sines (size / 2,) are those of its position; `direction` is 1, or -1 for the way back. */
 INLINE void rotate_vectors(void *vectors, int64_t count, int64_t size, const float *cosines,
                            const float *sines, float direction, const int half) {
