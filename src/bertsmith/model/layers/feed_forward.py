@@ -6,7 +6,7 @@ N tokens, H hidden size, I feed-forward width.
 from torch import Tensor, nn
 
 from bertsmith.model.config import BertConfig
-from bertsmith.model.cpu.gelu import can_take, gelu_of
+from bertsmith.model.cpu import gated, gelu
 from bertsmith.model.layers.activation import Activation
 from bertsmith.model.layers.dropout import Dropout
 
@@ -35,11 +35,14 @@ class FeedForward(nn.Module):
 
     def _activated(self, hidden_states: Tensor) -> Tensor:
         """(N, H) -> (N, I)."""
+        name = self.activation.name
+        if self.gated and gated.can_take(self.up, hidden_states, name):
+            return gated.gated_of(self.up, hidden_states, name)
         if self.gated:
             activated, factors = self.up(hidden_states).chunk(2, dim=-1)
-            gated: Tensor = self.activation(activated) * factors
-            return gated
-        if self.activation.name == "gelu" and can_take(self.up, hidden_states):
-            return gelu_of(self.up, hidden_states)
+            product: Tensor = self.activation(activated) * factors
+            return product
+        if name == "gelu" and gelu.can_take(self.up, hidden_states):
+            return gelu.gelu_of(self.up, hidden_states)
         plain: Tensor = self.activation(self.up(hidden_states))
         return plain

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith.data.batch import PackedBatch
+from bertsmith.model.cpu.rotary import rotate_, takes_kernel
 
 _FEWEST_POSITIONS = 128  # of a table, which then doubles
 
@@ -62,25 +63,33 @@ def _tables(theta: float, head_size: int, positions: int, device: torch.device) 
 
 
 class _Turned(torch.autograd.Function):
-    """In place, on the way back too: a gradient that comes in belongs to nobody else."""
+    """In place, on the way back too: attention makes a gradient that nobody else reads."""
 
     @staticmethod
     def forward(
         ctx: Any, qkv: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor, pairs: str
     ) -> Tensor:
         ctx.pairs = pairs
-        ctx.save_for_backward(cosines[positions], sines[positions])
-        cosines, sines = cosines[positions], sines[positions]
+        ctx.save_for_backward(positions, cosines, sines)
         ctx.mark_dirty(qkv)
-        qkv[:, :2] = _turn(qkv[:, :2], cosines, sines, pairs)
-        return qkv
+        return _turn_in_place(qkv, positions, cosines, sines, pairs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        cosines, sines = ctx.saved_tensors
-        back = _turn(gradient[:, :2], cosines, -sines, ctx.pairs)
-        return torch.cat([back, gradient[:, 2:]], dim=1), None, None, None, None
+        positions, cosines, sines = ctx.saved_tensors
+        back = _turn_in_place(gradient.contiguous(), positions, cosines, sines, ctx.pairs, backward=True)
+        return back, None, None, None, None
+
+
+def _turn_in_place(
+    qkv: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor, pairs: str, backward: bool = False
+) -> Tensor:
+    if pairs == "halves" and takes_kernel(qkv):
+        return rotate_(qkv, positions, cosines, sines, backward)
+    c, s = cosines[positions], sines[positions]
+    qkv[:, :2] = _turn(qkv[:, :2], c, -s if backward else s, pairs)
+    return qkv
 
 
 def _turn(vectors: Tensor, cosines: Tensor, sines: Tensor, pairs: str) -> Tensor:
