@@ -48,7 +48,8 @@ def test_a_steps_memory_grows_with_the_micro_batch_up_to_the_batch(model: Pretra
         return activation_bytes(model, recipe_of(), replace(MACHINE, micro_batch_tokens=tokens))
 
     heads, longest = model.config.num_attention_heads, 32
-    layers = 256 * 2 * (24 * 32 + 2 * heads * longest)
+    wide = model.config.intermediate_size
+    layers = 256 * 2 * (16 * 32 + 2 * wide + 2 * heads * longest)
     assert bytes_of(256) == int(4 * (layers + 256 * 0.15 * 1000))
     assert bytes_of(512) == 2 * bytes_of(256)
     assert bytes_of(100_000) == bytes_of(512)  # there are no more tokens in a batch

@@ -16,7 +16,8 @@ from bertsmith.training.recipe import Recipe
 from bertsmith.training.tensor_file import SECTOR
 
 _FLOAT = 4
-_ACTIVATIONS_A_LAYER = 24  # values of width H kept for the backward pass, a token and layer (post-norm, GELU)
+_ACTIVATIONS_A_LAYER = 16  # values of width H kept for the backward pass, a token and layer; and of width I:
+_WIDE_ACTIVATIONS = {"plain": 2, "gated": 3}
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _STATE_FILE = 700  # bytes of state.json, which holds numbers and hashes alone
 _HEADER_LENGTH = 8  # bytes: of the number before the header
@@ -65,7 +66,9 @@ def activation_bytes(model: PretrainingModel, recipe: Recipe, machine: Machine) 
     """
     config, each = model.config, machine.precision.itemsize
     tokens = tokens_at_once(recipe, machine)
-    hidden = each * tokens * config.num_hidden_layers * _ACTIVATIONS_A_LAYER * config.hidden_size
+    a_layer = _ACTIVATIONS_A_LAYER * config.hidden_size
+    a_layer += _WIDE_ACTIVATIONS[config.feed_forward] * config.intermediate_size
+    hidden = each * tokens * config.num_hidden_layers * a_layer
     vocabulary = _FLOAT * tokens * recipe.masking.chosen * config.vocab_size
     weights = each * sum(parameter.numel() for parameter in model.parameters()) if each < _FLOAT else 0
     return int(hidden + vocabulary + weights + _attention_bytes(config, recipe, machine))
