@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable
 from copy import deepcopy
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 from unittest.mock import patch
 
@@ -60,6 +61,23 @@ def test_an_encoder_gives_the_same(activation: str, inference_way: str) -> None:
     assert_close(encoder(batch, some), expected[some], rtol=0, atol=5e-6)
     assert torch.equal(pickle.loads(pickle.dumps(encoder))(batch), found)
     assert torch.equal(deepcopy(encoder)(batch), found)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("precision", [torch.float32, torch.int16])
+def test_an_encoder_sent_to_another_process_stays_what_it_was(
+    precision: torch.dtype, inference_way: str
+) -> None:
+    """multiprocessing's pickler, as torch changes it, moves tensors into shared memory."""
+    if inference_way == "torch" and precision == torch.int16:
+        pytest.skip("products in int16 are the kernels'")
+    encoder, batch = packed(an_encoder(), precision), batch_of([5, 3])
+    found = encoder(batch)
+    sent = ForkingPickler.dumps(encoder)
+    others = [torch.full((size,), torch.nan) for size in (32, 96, 512, 1024, 1536, 3072) for _ in range(50)]
+    assert torch.equal(encoder(batch), found)
+    assert torch.equal(ForkingPickler.loads(sent)(batch), found)
+    del others  # what would have come to lie where the weights were
 
 
 @torch.inference_mode()

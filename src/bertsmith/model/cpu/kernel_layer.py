@@ -3,8 +3,10 @@
 N tokens in the packed batch, H hidden size, I feed-forward width, R rows that a head reads.
 """
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -71,7 +73,11 @@ class KernelLayer(nn.Module):
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "as_c"}
+        """With arrays in the place of tensors: torch's pickler, which multiprocessing takes, would move those
+        into shared memory, away from the addresses that `as_c` has.
+        """
+        state = {name: value for name, value in vars(self).items() if name != "as_c"}
+        return state | {kind: _each(Tensor, Tensor.numpy, state[kind]) for kind in ("linears", "norms")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if not kernels.has_kernels():
@@ -80,10 +86,12 @@ class KernelLayer(nn.Module):
                 "Bertsmith where GCC is, as where the copy was made."
             )
         vars(self).update(state)
+        self.linears = _each(np.ndarray, torch.tensor, self.linears)
+        self.norms = _each(np.ndarray, torch.tensor, self.norms)
         self.as_c = self._as_c()
 
     def _as_c(self) -> Any:
-        """Addresses: of this object's tensors in this process."""
+        """Addresses: of this object's tensors in this process, which nobody else has."""
         linears = {
             name: kernels.Linear(inputs, len(bias), weight.data_ptr(), _address(scales), bias.data_ptr())
             for name, (inputs, weight, scales, bias) in self.linears.items()
@@ -97,7 +105,7 @@ class KernelLayer(nn.Module):
 
 def _norm(norm: nn.Module) -> tuple[Tensor, Tensor, float]:
     assert isinstance(norm, nn.LayerNorm)
-    return norm.weight.detach(), norm.bias.detach(), norm.eps
+    return _own(norm.weight), _own(norm.bias), norm.eps
 
 
 def is_plain(layer: Layer) -> bool:
@@ -127,7 +135,7 @@ def takes_layer_kernel(layer: Layer, precision: torch.dtype) -> bool:
 
 def _prepared(linear: nn.Linear, precision: torch.dtype) -> tuple[int, Tensor, Tensor | None, Tensor]:
     """Inputs; weight, its scales and bias as in kernels.h."""
-    weight, bias = linear.weight.detach(), linear.bias.detach().contiguous()
+    weight, bias = linear.weight.detach(), _own(linear.bias)
     if precision == torch.float32:
         return linear.in_features, _panels(weight), None, bias
     codes, scales = _rounded(weight)
@@ -149,6 +157,18 @@ def _rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
         to.copy_((group * finest[:, None]).round_())
         scales.append(1 / finest)
     return codes, torch.stack(scales)
+
+
+def _own(values: Tensor) -> Tensor:
+    return values.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _each(kind: type, change: Callable[[Any], Any], parts: dict[str, Any]) -> dict[str, Any]:
+    """The same tuples by name, with what is of the kind changed."""
+    return {
+        name: tuple(change(value) if isinstance(value, kind) else value for value in values)
+        for name, values in parts.items()
+    }
 
 
 def _address(tensor: Tensor | None) -> int | None:
