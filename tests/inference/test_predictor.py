@@ -200,7 +200,7 @@ def test_windows_of_a_long_text_all_count(classifier: Predictor) -> None:
 @pytest.mark.parametrize(
     ("texts", "complaint"),
     [
-        ("bano delo", r"Expected a list of texts, found one text\."),
+        ("bano delo", r"Expected a list of texts, found one text: 'bano delo'"),
         (["bano", None], "input 2: the model reads a text, or a pair of texts; found nothing"),
         ([("a", "b", "c")], r"input 1: the model reads a text, or a pair of texts; found \('a', 'b', 'c'\)"),
         ([("a", None)], "input 1: the model reads"),

@@ -17,6 +17,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
+from bertsmith.inference.text_list import require_list
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu.onednn_layer import packed
 from bertsmith.model.layers.attention import take
@@ -166,8 +167,7 @@ class Features:
 
     def _encoded(self, texts: Sequence[Text]) -> list[Encoded]:
         """Texts as windows, with the rows that the pooling reads."""
-        if isinstance(texts, str):
-            raise InputError(f"Expected a list of texts, found one text: {texts[:60]!r}. Put it in a list.")
+        require_list(texts)
         if self.pooling == "tokens":
             return [self._pieces_of(pieces) for pieces in self.tokenizer.encode_pieces(_single(texts))]
         kind = Tagging if self.pooling == "words" else Classification

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bertsmith.errors import InputError
+from bertsmith.inference.text_list import require_count, require_list
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.cpu.onednn_layer import packed, usual_precision
 from bertsmith.model.locate import locate_model
@@ -65,9 +66,9 @@ class Predictor:
         """One prediction a text, or a pair of texts, or (question, passage), or a sentence's words: whatever
         the task reads. Raises InputError, naming the place in `texts`, for anything else.
         """
-        if isinstance(texts, str):
-            raise InputError("Expected a list of texts, found one text. Put it into a list: predict([text]).")
+        require_list(texts)
         examples = [self.task.example(text, f"input {number}") for number, text in enumerate(texts, 1)]
+        require_count(len(examples), len(texts))
         return list(self._predictions(examples))
 
     def predict_file(

@@ -20,6 +20,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.embedding.sentence_settings import SHORTEST, read_sentence_settings
 from bertsmith.inference.embedding.text_windows import Chunk, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
+from bertsmith.inference.text_list import require_count, require_list, require_texts
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.cpu.kernel_layer import KernelLayer
@@ -155,6 +156,7 @@ class Embedder:
         """
         if kind not in self.prefixes:
             raise InputError(f"kind must be query or document, found {kind!r}.")
+        require_texts(texts)
         texts_before = tokens_before = 0
 
         def report(texts: int, tokens: int) -> None:
@@ -170,8 +172,7 @@ class Embedder:
             texts_before, tokens_before = texts_before + chunk.texts, tokens_before + tokens
 
     def _all(self, texts: Sequence[str], kind: Kind, progress: Progress | None) -> Vectors:
-        if isinstance(texts, str):
-            raise InputError(f"Expected a list of texts, found one text: {texts[:60]!r}. Put it in a list.")
+        require_list(texts)
 
         def report(done: int, tokens: int) -> None:
             if progress is not None:
@@ -180,8 +181,10 @@ class Embedder:
         vectors = np.empty((len(texts), self.width), np.float32)
         done = 0
         for chunk in self.embed_batches(texts, kind, watch=report):
-            vectors[done : done + len(chunk.vectors)] = chunk.vectors
-            done += len(chunk.vectors)
+            before, done = done, done + len(chunk.vectors)
+            require_count(max(done, len(vectors)), len(vectors))
+            vectors[before:done] = chunk.vectors
+        require_count(done, len(vectors))
         return vectors
 
     def _vectors(self, chunk: Chunk, report: Watch) -> Vectors:

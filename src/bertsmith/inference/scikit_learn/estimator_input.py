@@ -1,6 +1,6 @@
 """What scikit-learn hands over (lists, arrays, columns of pandas or polars) as texts or pairs of texts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sklearn.base import BaseEstimator
@@ -31,7 +31,7 @@ def as_texts(X: Any) -> list[TextOrPair]:  # noqa: N803 - scikit-learn's name
     Raises RefusedInput naming the row: for what is no text, for rows of more than two, for singles among
     pairs, and for no rows at all.
     """
-    if isinstance(X, str) or not isinstance(X, Iterable):
+    if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
         raise RefusedInput(f"X must be a list of texts or of pairs of texts, found {_shown(X)}.")
     rows = X.to_numpy() if hasattr(X, "to_numpy") else X
     texts = [_as_text(row, number) for number, row in enumerate(rows)]
