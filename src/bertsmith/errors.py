@@ -7,6 +7,7 @@
     │   └── StoreError        a token store is truncated, altered or made for another vocabulary
     ├── RecipeError       a setting is unknown or impossible
     ├── ModelError        a checkpoint is unsafe, incomplete or mis-shaped
+    │   └── NotFinite         what a model computes overflows
     ├── ResourceError     too little disk or memory
     ├── MissingExtra      an optional package is not installed; prints the install command
     └── TrainingStopped   a run stopped by its guard: loss not finite, or a spike
@@ -45,6 +46,10 @@ class RecipeError(BertsmithError):
 
 class ModelError(BertsmithError):
     """A checkpoint is unsafe, incomplete or mis-shaped."""
+
+
+class NotFinite(ModelError):
+    """What a model computes is infinite or NaN."""
 
 
 class ResourceError(BertsmithError):

@@ -13,6 +13,7 @@ from bertsmith.errors import InputError
 from bertsmith.model.locate import locate_model
 from bertsmith.tasks.fill_mask import Candidate
 from bertsmith.tasks.fill_mask import fill_mask as fill
+from bertsmith.tasks.finite import require_finite
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -84,4 +85,6 @@ class MaskedLanguageModel:
         device = next(self.model.parameters()).device
         masker = Masker(self.tokenizer, MaskingRates(), device)
         task = PretrainingTask(self.model, [stream], masker, stream, max_tokens, device)
-        return task.metrics(task.sums(0, 1))
+        sums = task.sums(0, 1)
+        require_finite(torch.tensor(list(sums.values())))
+        return task.metrics(sums)

@@ -11,6 +11,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import InputError
 from bertsmith.tasks.evaluation_mode import evaluating
+from bertsmith.tasks.finite import require_finite
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -30,7 +31,8 @@ def fill_mask(
     """The `top` candidates for each mask of `text`, in order; every mask is filled given the others stay
     masked.
 
-    Raises InputError when the text has no mask, or is longer than the model reads, or `top` is below 1.
+    Raises InputError when the text has no mask, or is longer than the model reads, or `top` is below 1, and
+    NotFinite.
     """
     if top < 1:
         raise InputError(f"Ask for at least one candidate for a mask, not top = {top}.")
@@ -48,7 +50,8 @@ def fill_mask(
     batch = PackedBatch.pack(token_ids, np.zeros_like(token_ids), np.array([len(ids)]), device)
     masks = torch.from_numpy(np.flatnonzero(token_ids == tokenizer.mask_id)).to(device)
     with evaluating(model):
-        probabilities = model.vocabulary_logits(model.encoder(batch)[masks]).float().softmax(1)
+        logits = require_finite(model.vocabulary_logits(model.encoder(batch)[masks]).float())
+    probabilities = logits.softmax(1)
     values, best = probabilities.topk(min(top, tokenizer.vocab_size), dim=1)
     return [
         [Candidate(tokenizer.id_to_token(int(i)), float(p)) for i, p in zip(row, probabilities, strict=True)]

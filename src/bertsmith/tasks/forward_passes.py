@@ -21,6 +21,7 @@ from bertsmith.data.batch import PackedBatch, usual_batch_tokens
 from bertsmith.model.cpu.onednn_layer import ROWS
 from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS, fast_products
 from bertsmith.tasks.encoding import Encoded, Layout, pack_examples
+from bertsmith.tasks.finite import require_finite
 
 _BATCH_TOKENS = 640  # of a core: 1,024 are one per cent faster and hold 40 MB more
 _BATCHES = 4  # of a core at least, where there is enough for them: else one has more than the others
@@ -43,7 +44,8 @@ def forward_passes(
 
     A batch has examples of at most `batch_tokens` together, at least one: 640 by default, 32,768 on a GPU.
     On a processor each core gets four or more, unless they would be small, and several threads call `compute`
-    at a time. Which examples a batch has changes the last bits only, by the kernels not even them.
+    at a time. Which examples a batch has changes the last bits only, by the kernels not even them. Raises
+    NotFinite.
     """
     tokens = batch_tokens or usual_forward_tokens(device)
     on_cpu = device.type == "cpu"
@@ -114,7 +116,7 @@ def _fetched(computing: Iterable[Callable[[], _Computing]], ahead: int) -> Itera
 
 
 def _on_host(computed: _Computing) -> Computed:
-    return Computed(computed.numbers, computed.layout, computed.found.cpu().numpy())
+    return Computed(computed.numbers, computed.layout, require_finite(computed.found.cpu()).numpy())
 
 
 @contextmanager

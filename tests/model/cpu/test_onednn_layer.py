@@ -213,6 +213,10 @@ def test_what_is_no_number_stays_none(precision: torch.dtype, kernels_alone: str
         weights = an_encoder(num_hidden_layers=1)
         weights.layers[0].feed_forward.down.weight[3, 5] = spoilt
         assert packed(weights, precision)(batch_of([4])).isnan().all()
+    for large in (1e20, 1e30):  # finite, but their variance is not
+        weights = an_encoder(num_hidden_layers=1)
+        weights.layers[0].feed_forward.down.weight.mul_(large)
+        assert packed(weights, precision)(batch_of([4])).isnan().all()
 
 
 @torch.inference_mode()

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, NotFinite
 
 Vectors = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.int8]
@@ -27,8 +27,13 @@ _COMPARED = 1000  # vectors among which neighbours are looked for: a million cos
 
 
 def normalised(vectors: Vectors) -> Vectors:
-    """(E, D), each of length 1; a vector of zeros stays as it is."""
+    """(E, D), each of length 1; a vector of zeros stays as it is. Raises NotFinite if a length overflows."""
     lengths = np.sqrt(np.einsum("ed,ed->e", vectors, vectors))[:, None]
+    if not np.isfinite(lengths).all():
+        raise NotFinite(
+            "Vectors can't be brought to length 1: they are not finite, or too long for float32. The model's "
+            "weights are too large or damaged. Take another copy of it."
+        )
     return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import RecipeError, TrainingStopped, require
+from bertsmith.errors import NotFinite, RecipeError, TrainingStopped, require
 from bertsmith.training.distributed import leave
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import Best
@@ -179,7 +179,7 @@ def _try_next(
     try:
         with observer.open(0):
             run.run()
-    except TrainingStopped:
+    except (TrainingStopped, NotFinite):
         return Trial(number, choice, DIVERGED, None, time.monotonic() - begun, 0)
     scores = [score for _, score in run.best.history]
     finite = [score for score in scores if math.isfinite(score)]  # a constant output has no correlation

@@ -20,7 +20,9 @@ INLINE void normalise(float *row, int64_t size, const Norm *norm) {
         Floats centred = load(row + i) - mean;
         squares += centred * centred;
     }
-    const Floats share = all(1 / sqrtf(sum(squares)[0] / size + norm->epsilon));
+    const float variance = sum(squares)[0] / size;
+    /* NaN of a variance that overflows, which else would hide as zeros */
+    const Floats share = all(1 / sqrtf(variance + norm->epsilon) + 0 * variance);
     for (int64_t i = 0; i < size; i += WIDE)
         store(row + i, (load(row + i) - mean) * share * load(norm->gain + i) + load(norm->shift + i));
 }
