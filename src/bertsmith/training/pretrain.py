@@ -31,6 +31,7 @@ from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.report.summary import write_summary
 from bertsmith.training.run_folder import open_run, write_recipe
+from bertsmith.training.run_lock import sole_run
 from bertsmith.training.sharding import whole_tensors
 
 _EXAMPLES = 8
@@ -65,7 +66,9 @@ def pretrain(
     hardware = Hardware.detect()
     machine = set_up_machine(recipe.hardware, recipe.data.micro_batch_tokens, hardware)
     try:
-        return _run(recipe, out, resume, machine, hardware, console)
+        with sole_run(out, machine):
+            open_run(recipe, resume)  # once more: another may have begun meanwhile
+            return _run(recipe, out, resume, machine, hardware, console)
     finally:
         leave()
 

@@ -26,6 +26,7 @@ from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.run_folder import begin_folder, open_finetuning, require_same_data
+from bertsmith.training.run_lock import sole_run
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,10 @@ def finetune(
     hardware = Hardware.detect()
     machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, hardware)
     try:
-        return _run(recipe, Path(recipe.out), resume, machine, console if machine.ranks.is_first else None)
+        out, shown = Path(recipe.out), console if machine.ranks.is_first else None
+        with sole_run(out, machine):
+            recipe = open_finetuning(recipe, resume)  # once more: another may have begun meanwhile
+            return _run(recipe, out, resume, machine, shown)
     finally:
         leave()
 

@@ -28,6 +28,7 @@ from bertsmith.training.finetuning.workbench import Workbench
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver
+from bertsmith.training.run_lock import sole_run
 from bertsmith.training.tuning.folder import (
     begin_search,
     keep_trials,
@@ -90,10 +91,12 @@ def tune(
     require("optuna", "tune", "bertsmith tune")
     given = {"task": task, "model": model, "train": train, "out": out, "dev": dev, "test": test}
     search = make_search({k: v for k, v in (given | values).items() if v is not None}, list(overrides))
-    trials = open_search(search, Path(out), resume)
+    open_search(search, Path(out), resume)
     machine = set_up_machine(search.recipe.hardware, search.recipe.micro_batch_tokens, Hardware.detect())
     try:
-        return _run(search, Path(out), machine, trials, on_trial)
+        with sole_run(Path(out), machine):
+            trials = open_search(search, Path(out), resume)  # once more: another may have begun meanwhile
+            return _run(search, Path(out), machine, trials, on_trial)
     finally:
         leave()
 
