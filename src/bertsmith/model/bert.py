@@ -3,11 +3,14 @@
 N tokens in the packed batch, B sequences, H hidden size.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
+from bertsmith.model.cpu.forking import compute_alone_after_fork
 from bertsmith.model.layers.embeddings import Embeddings
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.model.layers.layer import Layer
@@ -19,12 +22,17 @@ class Bert(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
+        compute_alone_after_fork()
         self.config = config
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_hidden_layers))
         self.final_norm = make_norm(config) if config.final_norm else None
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.has_pooler else None
         initialise(self, config.initializer_range)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        compute_alone_after_fork()
 
     def forward(self, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
         """The last layer's hidden states (N, H), or (R, H) where a head reads only the given rows.
