@@ -141,3 +141,13 @@ def test_a_batch_of_nothing_is_empty_and_whole() -> None:
     assert batch.lengths == () and batch.runs == ()
     assert batch.cumulative_lengths.tolist() == [0]
     assert len(batch.token_ids) == len(batch.position_ids) == 0
+
+
+@pytest.mark.parametrize("name", ["token ids", "segment ids", "lengths"])
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.bool_])
+def test_what_are_no_integers_are_refused(name: str, kind: type) -> None:
+    """3.7 would be computed with as 3."""
+    given = {"token ids": [5, 7, 9], "segment ids": [0, 0, 1], "lengths": [3]}
+    arrays = {key: np.array(values, kind if key == name else np.int64) for key, values in given.items()}
+    with pytest.raises(TypeError, match=f"expected integers as {name}, found {np.dtype(kind)}"):
+        PackedBatch.pack(*arrays.values())

@@ -75,9 +75,12 @@ class PackedBatch:
         device: torch.device | str = "cpu",
         multiple: int = 1,
     ) -> "PackedBatch":
-        """Spare tokens make N a multiple. Raises ValueError when the lengths don't add up to the tokens, or a
-        sequence is empty.
+        """Spare tokens make N a multiple. Raises TypeError for what are no integers, ValueError when the
+        lengths don't add up to the tokens, or a sequence is empty.
         """
+        for name, values in (("token ids", token_ids), ("segment ids", segment_ids), ("lengths", lengths)):
+            if not np.issubdtype(np.asarray(values).dtype, np.integer):
+                raise TypeError(f"expected integers as {name}, found {np.asarray(values).dtype}")
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if len(ends) else 0
         if not (total == len(token_ids) == len(segment_ids)):
