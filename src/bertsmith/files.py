@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,15 +104,26 @@ def atomic_write(path: Path, content: bytes | str) -> None:
 def tensors_written_to(path: Path) -> Iterator[None]:
     """Around safetensors' save_file, which gives the system's error in words only: raises it as an OSError.
 
-    Inside `atomic_folder` a full disk is then known as one.
+    Inside `atomic_folder` a full disk is then known as one. save_file makes a file that its owner alone may
+    read, whatever the umask: it gets the mode of any other new file here.
     """
     try:
         yield
+        path.chmod(_mode_of_new_files(path.parent))
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise
         raise OSError(int(number[1]), str(error), str(path)) from error
+
+
+def _mode_of_new_files(folder: Path) -> int:
+    """As the umask and the folder's own rules say: one file is made to see it. To read the umask is to change
+    it for a moment, for every thread.
+    """
+    with tempfile.TemporaryDirectory(prefix=".mode-", dir=folder) as own:
+        (Path(own) / "new").touch()
+        return stat.S_IMODE((Path(own) / "new").stat().st_mode)
 
 
 def make_folder(path: Path) -> None:

@@ -1,5 +1,7 @@
 """A model folder: strict when read, whole or absent when written."""
 
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -218,3 +220,15 @@ def test_what_stopped_safetensors_is_known_by_its_number(tmp_path: Path) -> None
     """The system's own words, as this version of safetensors passes them on."""
     with pytest.raises(IsADirectoryError), tensors_written_to(tmp_path):
         save_file({"weight": torch.ones(2)}, tmp_path)
+
+
+@pytest.mark.parametrize(("umask", "expected"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_files_have_the_mode_that_the_umask_says(tmp_path: Path, umask: int, expected: int) -> None:
+    """safetensors makes files for their owner alone: a service of another user couldn't read the model."""
+    before = os.umask(umask)
+    try:
+        save_pretraining_model(tmp_path / "model", PretrainingModel(tiny_config()), None, {})
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "model").iterdir()}
+    assert modes == dict.fromkeys(("config.json", "model.safetensors", "bertsmith.json"), expected)

@@ -17,6 +17,7 @@ from bertsmith.data.batch import Sequences
 from bertsmith.data.prefetch import prefetch
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.errors import TrainingStopped
+from bertsmith.files import tensors_written_to
 from bertsmith.tasks.objective import Objective
 from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state
 from bertsmith.training.checkpoint_writer import CheckpointWriter
@@ -211,7 +212,8 @@ class Loop:
     def _keep_bad_batch(self, batch: GlobalBatch, step: int) -> None:
         if self.folder is not None and self.machine.ranks.is_first:
             tensors = {name: getattr(batch.sequences, name) for name in Sequences.__dataclass_fields__}
-            save_file(tensors, _bad_batch(self.folder, step))
+            with tensors_written_to(_bad_batch(self.folder, step)):
+                save_file(tensors, _bad_batch(self.folder, step))
 
     def _advice(self, step: int) -> str:
         if self.folder is None:
