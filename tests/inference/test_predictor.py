@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
+from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task_checkpoint import save_task_model
-from bertsmith.tasks.task_model import TaskModel
+from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetuning.labelled_data import hold_out
 
@@ -73,6 +75,49 @@ def test_a_text_has_the_same_prediction_alone_and_among_others(classifier: Predi
         (alone,) = classifier.predict([text])
         assert alone["label"] == prediction["label"]
         assert alone["probabilities"] == pytest.approx(prediction["probabilities"], abs=1e-5)
+
+
+OF_ALL_KINDS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "classification": (["no", "yes"], {"stride": 4}),
+    "multi-label": ([("no",), ("yes", "no")], {}),
+    "regression": ([1.0, 2.5], {}),
+    "reranking": ([0.0, 1.0], {"text": "a", "text_pair": "b"}),
+    "similarity": ([0.0, 1.0], {"text": "a", "text_pair": "b"}),
+    "tagging": ([("B-PER", "I-PER", "O")], {"crf": True}),
+}
+
+
+@pytest.mark.parametrize("precision", [torch.float32, None])
+@pytest.mark.parametrize("name", OF_ALL_KINDS)
+def test_a_prediction_is_the_same_to_the_bit_in_any_company(
+    tmp_path: Path, name: str, precision: torch.dtype | None, inference_way: str, some_threads: None
+) -> None:
+    if inference_way == "torch":
+        pytest.skip("of torch's products the last bits depend on the company")
+    labels, settings = OF_ALL_KINDS[name]
+    pair = "text_pair" in settings
+    folder = saved_model(tmp_path / "model", name, labels, pair=pair, heads=1, **settings)
+    predictor = Predictor.load(folder, precision=precision)
+    texts: list[Any] = [text or "bano" for text in random_texts(150)]
+    if pair:
+        texts = list(zip(texts, reversed(texts), strict=True))
+    encoded = encode_examples(
+        predictor.task, [predictor.task.example(text) for text in texts], predictor.tokenizer
+    ).encoded
+    together = outputs_of(predictor.model, encoded)
+    for number in range(0, len(texts), 7):
+        (alone,) = outputs_of(predictor.model, [encoded[number]])
+        np.testing.assert_array_equal(alone, together[number])
+    some = predictor.predict(texts[40:60])
+    assert some == predictor.predict(texts)[40:60] == [predictor.predict([text])[0] for text in texts[40:60]]
+
+
+@pytest.fixture(params=[1, 3])
+def some_threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_products_in_int16_give_nearly_the_same(tmp_path: Path, inference_way: str) -> None:

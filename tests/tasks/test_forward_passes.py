@@ -11,6 +11,8 @@ from torch import Tensor
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
+from bertsmith.model.cpu import onednn_matmul
+from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS
 from bertsmith.tasks.encoding import Encoded, Layout, Window
 from bertsmith.tasks.forward_passes import batches_by_length, forward_passes
 from bertsmith.tasks.pooling import pool_examples
@@ -141,3 +143,22 @@ def test_whoever_stops_early_leaves_no_thread_and_no_batch_behind(cores: int) ->
     assert computed < len(list(batches_by_length(encoded, TOKENS))) // 2
     assert torch.get_num_threads() == cores
     assert forward_threads() == []
+
+
+def test_batches_side_by_side_are_all_multiplied_in_one_way(
+    cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last ones, of few tokens, too: whether a large one is at work beside them is chance."""
+    monkeypatch.setattr(onednn_matmul, "onednn_is_faster", lambda: True)
+    found = dict[int, str]()
+
+    def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+        found[len(batch.token_ids)] = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+        return torch.zeros(layout.examples)
+
+    for each in forward_passes(compute, examples(), CPU, TOKENS):
+        del each
+    assert max(found) >= FEWEST_TOKENS > min(found)
+    large = {way for tokens, way in found.items() if tokens >= FEWEST_TOKENS}
+    assert large == {"bf16"}
+    assert set(found.values()) == large or cores == 1

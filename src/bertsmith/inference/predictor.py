@@ -10,6 +10,7 @@ import torch
 from bertsmith.errors import InputError
 from bertsmith.inference.text_list import require_count, require_list
 from bertsmith.inference.trained_on import TrainedOn
+from bertsmith.model.cpu.kernel_linear import by_kernels
 from bertsmith.model.cpu.onednn_layer import packed, usual_precision
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
@@ -49,7 +50,9 @@ class Predictor:
         """By path, alias or hub name; `task` for a model of a task of your own. Computes on a GPU where there
         is one, unless `device` says otherwise. On a processor the encoder multiplies in `precision`: float32,
         or int16 by the compiled kernels, which takes two thirds of the time and changes probabilities by some
-        1e-4; None for int16 where that can be had.
+        1e-4; None for int16 where that can be had. By the kernels a text's prediction is the same to the bit
+        whatever the other texts are; by torch's products the last bits depend on them, and so may a printed
+        digit.
 
         Raises ModelError when the checkpoint has no head of a task, InputError for int16 without kernels and
         for other precisions.
@@ -60,6 +63,7 @@ class Predictor:
         model, opened = load_task_model(folder, task)
         encoder = model.to(device_of(device)).encoder
         packed(encoder, precision or usual_precision(encoder))
+        by_kernels(model)
         return cls(model, opened, Tokenizer.load(folder), TrainedOn.of_folder(folder))
 
     def predict(self, texts: Sequence[Any]) -> list[Prediction]:

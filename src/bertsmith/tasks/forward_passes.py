@@ -56,7 +56,9 @@ def forward_passes(
     run = partial(_run, compute, encoded, device)
     cores = min(torch.get_num_threads(), len(batches)) if on_cpu and tokens >= FEWEST_TOKENS else 1
     if cores > 1:
-        with _threads_of_one_core(cores) as threads:
+        # The setting of products is the process's. Each batch for itself, a small one would have it when a
+        # large one happens to be at work beside it, and so other last bits from call to call.
+        with fast_products(), _threads_of_one_core(cores) as threads:
             yield from _fetched((threads.submit(run, numbers).result for numbers in batches), 2 * cores)
     else:  # a GPU computes a batch while the next one is packed
         yield from _fetched((partial(_Computing, *run(numbers)) for numbers in batches), int(not on_cpu))

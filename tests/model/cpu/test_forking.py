@@ -13,7 +13,7 @@ import numpy as np, torch
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
-from bertsmith.model.packed_layer import packed
+from bertsmith.model.cpu.onednn_layer import packed
 
 torch.set_num_threads(2)
 shape = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}

@@ -133,18 +133,18 @@ def takes_layer_kernel(layer: Layer, precision: torch.dtype) -> bool:
     )
 
 
+def panels(weight: Tensor) -> Tensor:
+    """(O, I) -> (O / 16, I, 16): of 16 columns of the product, row by row."""
+    return weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()
+
+
 def _prepared(linear: nn.Linear, precision: torch.dtype) -> tuple[int, Tensor, Tensor | None, Tensor]:
     """Inputs; weight, its scales and bias as in kernels.h."""
     weight, bias = linear.weight.detach(), _own(linear.bias)
     if precision == torch.float32:
-        return linear.in_features, _panels(weight), None, bias
+        return linear.in_features, panels(weight), None, bias
     codes, scales = _rounded(weight)
-    return linear.in_features, _panels(codes.view(torch.int32)), scales, bias  # two codes at a time
-
-
-def _panels(weight: Tensor) -> Tensor:
-    """(O, I) -> (O / 16, I, 16): of 16 columns of the product, row by row."""
-    return weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()
+    return linear.in_features, panels(codes.view(torch.int32)), scales, bias  # two codes at a time
 
 
 def _rounded(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -78,7 +78,10 @@ def library(instructions: str) -> Any:
     try:
         found = ctypes.CDLL(str(Path(__file__).parent / f"{instructions}.so"))
         is_ours = found.arguments_bytes() == ctypes.sizeof(Layer) + ctypes.sizeof(Attention)
-        for name in ("exponentiate", "dropout_mask", "activate_forward", "activate_backward", "rotate"):
+        for name in (
+            *("exponentiate", "dropout_mask", "activate_forward", "activate_backward"),
+            *("rotate", "product"),
+        ):
             getattr(found, name).restype = None
     except (
         OSError,
@@ -92,6 +95,7 @@ def library(instructions: str) -> Any:
     found.attend.argtypes = [ctypes.POINTER(Attention), number]
     found.self_attend.argtypes = [layer, values, lengths, whole, number, values]
     found.feed_forward.argtypes = [layer, values, values, whole, number, values]
+    found.product.argtypes = [ctypes.POINTER(Linear), values, whole, number, values]
     found.exponentiate.argtypes = [values, values, whole, whole, number, number, *[values] * 3]
     shape = whole, whole, number, whole, number, number
     found.activate_forward.argtypes = [values, values, *shape, values]

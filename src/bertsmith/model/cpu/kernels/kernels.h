@@ -54,6 +54,10 @@ int self_attend(const Layer *layer, const float *states, const int64_t *lengths,
 int feed_forward(const Layer *layer, const float *mixed, const float *states, int64_t rows, int threads,
                  float *to);
 
+/* x (rows, inputs) -> to (rows, outputs), of a weight in float32. A row's values don't depend on the others,
+ * nor on the number of threads. */
+void product(const Linear *linear, const float *x, int64_t rows, int threads, float *to);
+
 /* Products (rows, columns) of a tile of the vocabulary with masked positions, of float32 or, if `half`,
  * bfloat16, in place: with their row's bias they become exponentials against the largest of their column so
  * far. largest, total, shrink (columns,): that, the sum of the exponentials so far, and what earlier tiles'

@@ -155,3 +155,21 @@ void multiply(const Linear *linear, const float *x, int64_t rows, const float *a
         }
     }
 }
+
+typedef struct {
+    const Linear *linear;
+    const float *x;
+    int64_t rows;
+    int threads;
+    float *to;
+} Job;
+
+static void product_share(void *given) {
+    const Job *job = given;
+    multiply(job->linear, job->x, job->rows, NULL, NONE, job->to, (Rounded){0}, my_share(job->threads));
+}
+
+void product(const Linear *linear, const float *x, int64_t rows, int threads, float *to) {
+    Job job = {linear, x, rows, threads, to};
+    run(product_share, &job, threads);
+}
