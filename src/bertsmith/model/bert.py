@@ -31,7 +31,7 @@ class Bert(nn.Module):
         initialise(self, config.initializer_range)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         compute_alone_after_fork()
 
     def forward(self, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:

@@ -64,10 +64,10 @@ def finetune(
     hardware = Hardware.detect()
     machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, hardware)
     try:
-        out, shown = Path(recipe.out), console if machine.ranks.is_first else None
-        with sole_run(out, machine):
+        folder, shown = Path(recipe.out), console if machine.ranks.is_first else None
+        with sole_run(folder, machine):
             recipe = open_finetuning(recipe, resume)  # once more: another may have begun meanwhile
-            return _run(recipe, out, resume, machine, shown)
+            return _run(recipe, folder, resume, machine, shown)
     finally:
         leave()
 
