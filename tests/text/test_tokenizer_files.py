@@ -173,3 +173,26 @@ def test_byte_level_files_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_cased_or_uncased_cannot_be_chosen_for_byte_level(tmp_path: Path) -> None:
     assert "can be chosen only for" in refusal(byte_level_files(tmp_path), lowercase=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["[PAD]", "[CLS]", "[SEP]", "[MASK]", "a"], "is no piece of the model's vocabulary of 5. Name one"),
+        ([], "is no piece of the model's vocabulary of 0. Name one"),
+    ],
+)
+def test_unknown_words_need_a_piece_of_the_models_own(
+    tmp_path: Path, words: list[str], complaint: str
+) -> None:
+    """One that is merely added to it isn't seen there: the first unknown word would fail."""
+    vocabulary = {word: number for number, word in enumerate(words)}
+    others = [token for token in SPECIAL if token not in vocabulary]
+    tokens = [added(token, len(words) + number) for number, token in enumerate(others)]
+    path = tokenizer_json(
+        tmp_path / "tokenizer.json",
+        model=wordpiece_model(vocabulary),
+        added_tokens=tokens,
+        post_processor=None,
+    )
+    assert f"tokenizer.json: unk_token is '[UNK]', which {complaint}" in refusal(path)

@@ -22,6 +22,7 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu.onednn_layer import packed
 from bertsmith.model.layers.attention import take
 from bertsmith.model.locate import locate_model
+from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
@@ -29,7 +30,7 @@ from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.forward_passes import forward_passes
 from bertsmith.tasks.pooling import Pooling, pool_examples
 from bertsmith.tasks.tagging import Tagging
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.tokenizer import Pieces
 from bertsmith.training.hardware import device_of
 
 Layers = Literal["last", "last4-sum", "last4-concat"] | int | Sequence[int]
@@ -101,7 +102,7 @@ class Features:
         folder = locate_model(model).folder
         self.device = device_of(device)
         self.encoder = packed(load_encoder(folder).to(self.device))
-        self.tokenizer = Tokenizer.load(folder)
+        self.tokenizer = load_own_tokenizer(folder, self.encoder.config)
         self.pooling = pooling
         self.mix = LayerMix.parse(layers, self.encoder.config.num_hidden_layers)
         self.max_length = _length(max_length, self.encoder.config.max_length)

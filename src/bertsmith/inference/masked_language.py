@@ -11,6 +11,7 @@ from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.errors import InputError
 from bertsmith.model.locate import locate_model
+from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.fill_mask import Candidate
 from bertsmith.tasks.fill_mask import fill_mask as fill
 from bertsmith.tasks.finite import require_finite
@@ -41,7 +42,7 @@ class MaskedLanguageModel:
         """
         folder = locate_model(str(name)).folder
         model, _ = load_pretraining_model(folder)
-        return cls(model.to(device_of(device)), Tokenizer.load(folder))
+        return cls(model.to(device_of(device)), load_own_tokenizer(folder, model.config))
 
     def fill_mask(self, text: str, top: int = 5) -> list[list[Candidate]]:
         """The `top` candidates for each mask, see bertsmith.tasks.fill_mask."""

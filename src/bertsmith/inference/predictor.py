@@ -13,6 +13,7 @@ from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.cpu.kernel_linear import by_kernels
 from bertsmith.model.cpu.onednn_layer import packed, usual_precision
 from bertsmith.model.locate import locate_model
+from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.evaluation import Evaluation, evaluate
 from bertsmith.tasks.finetuning import encode_examples
@@ -64,7 +65,7 @@ class Predictor:
         encoder = model.to(device_of(device)).encoder
         packed(encoder, precision or usual_precision(encoder))
         by_kernels(model)
-        return cls(model, opened, Tokenizer.load(folder), TrainedOn.of_folder(folder))
+        return cls(model, opened, load_own_tokenizer(folder, model.config), TrainedOn.of_folder(folder))
 
     def predict(self, texts: Sequence[Any]) -> list[Prediction]:
         """One prediction a text, or a pair of texts, or (question, passage), or a sentence's words: whatever

@@ -26,11 +26,11 @@ from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.cpu.kernel_layer import KernelLayer
 from bertsmith.model.cpu.onednn_layer import PackedLayer, packed, usual_precision
 from bertsmith.model.locate import locate_model
+from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded, Layout
 from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
 from bertsmith.tasks.pooling import Pooling, pool_examples
-from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.hardware import Hardware, device_of
 
 Kind = Literal["query", "document"]
@@ -105,7 +105,7 @@ class Embedder:
         self.long_texts = long_texts
         self.normalise = normalise
         self.batch_tokens = batch_tokens or usual_forward_tokens(self.device)
-        self.tokenizer = Tokenizer.load(found.encoder)
+        self.tokenizer = load_own_tokenizer(found.encoder, config)
         self._windows = TextWindows(
             self.tokenizer,
             self.max_length,

@@ -143,6 +143,11 @@ def _read_json(path: Path, config: dict[str, Any], lowercase: bool | None) -> tu
     _require_ids_without_holes(vocabulary, path)
     if model["type"] == "BPE":
         require_byte_symbols(model["vocab"], path)
+    elif model["unk_token"] not in model["vocab"]:
+        raise TokenizerError(
+            f"{path}: unk_token is {model['unk_token']!r}, which is no piece of the model's vocabulary of "
+            f"{len(model['vocab']):,}. Name one that is: unknown words become it."
+        )
     special = find_special_tokens(set(vocabulary), config, path)
     try:
         backend = Backend.from_str(json.dumps(content))

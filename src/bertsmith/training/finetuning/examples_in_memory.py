@@ -12,11 +12,11 @@ import torch
 
 from bertsmith.errors import RecipeError
 from bertsmith.model.lora import merge_lora
+from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.finetuning import encode_examples, steps_of_epoch
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
-from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.start import start_model
 from bertsmith.training.finetuning.task_run import TaskRun
@@ -43,11 +43,11 @@ def finetune_examples(
         raise RecipeError("restarts are for runs with files. Train once for each seed instead.")
     task.learn_labels(train)
     task.check([*train, *dev])
-    tokenizer = Tokenizer.load(source)
     machine = plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
     devices = [machine.device] if machine.device.type == "cuda" else []
     with torch.random.fork_rng(devices), TemporaryDirectory() as folder:
         model = start_model(recipe, task, source).model.to(machine.device)
+        tokenizer = load_own_tokenizer(source, model.config)
         encoded = encode_examples(task, train, tokenizer)
         held_out = encode_examples(task, dev, tokenizer) if dev else None
         steps = steps_of_epoch(task, encoded, recipe.batch_size)

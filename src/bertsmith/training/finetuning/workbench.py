@@ -10,6 +10,7 @@ from typing import Any
 from bertsmith.model.adapter import pooler_tensors, save_adapter
 from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import merge_lora
+from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.evaluation import evaluate
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.registry import find_task
@@ -52,10 +53,10 @@ class Workbench:
         kind = find_task(recipe.task)
         task = kind(task_settings(recipe, kind))
         source = locate_model(recipe.model).folder
-        tokenizer = Tokenizer.load(source)
         data = read_labelled_data(task, recipe)
-        train, dev = (encode_examples(task, examples, tokenizer) for examples in (data.train, data.dev))
         start = start_model(recipe, task, source)
+        tokenizer = load_own_tokenizer(source, start.model.config)
+        train, dev = (encode_examples(task, examples, tokenizer) for examples in (data.train, data.dev))
         data = replace(data, warnings=(*start.notes, *data.warnings))
         config = start.model.config
         layers, width = config.num_hidden_layers, config.hidden_size
