@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from evidence import Evidence, evidence
 from nursery import Settings, finish, open_nursery
-from tiny_run import STEPS, WORDS, NewRun, Uninterrupted
+from tiny_run import OPTIMIZERS, STEPS, WORDS, NewRun, Uninterrupted
 
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
@@ -58,7 +58,7 @@ def new_run(corpus: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFact
                 "sequence_lengths": [16, 32],
                 "sequence_shares": [0.6, 0.4],
             },
-            "optimizer": {"learning_rate": 1e-2, "warmup": 4},
+            "optimizer": OPTIMIZERS["adamw"],
             "evaluation": {"every": 7},
             "checkpoint": {"every": 4, "keep": 2},
             "hardware": {"device": "cpu", "precision": "float32", "threads": 1},
@@ -70,14 +70,14 @@ def new_run(corpus: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session")
 def uninterrupted(new_run: NewRun) -> Uninterrupted:
     """What a run of so many ranks comes to when nothing happens to it."""
-    known: dict[tuple[int, str], Evidence] = {}
+    known: dict[tuple[int, str, str], Evidence] = {}
 
-    def run(ranks: int, shard: str = "none") -> Evidence:
-        if (ranks, shard) not in known:
-            settings = new_run()
+    def run(ranks: int, shard: str = "none", kind: str = "adamw") -> Evidence:
+        if (ranks, shard, kind) not in known:
+            settings = new_run(optimizer=OPTIMIZERS[kind])
             settings["hardware"] = settings["hardware"] | {"shard": shard}
             finish(settings, ranks=ranks)
-            known[ranks, shard] = evidence(Path(settings["out"]))
-        return known[ranks, shard]
+            known[ranks, shard, kind] = evidence(Path(settings["out"]))
+        return known[ranks, shard, kind]
 
     return run

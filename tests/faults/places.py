@@ -11,7 +11,6 @@ from pathlib import Path
 from signal import SIGKILL, Signals
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bertsmith import files
@@ -19,6 +18,8 @@ from bertsmith.tasks.pretraining import PretrainingTask
 from bertsmith.training import checkpoint, pretrain
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
+from bertsmith.training.muon import Muon
+from bertsmith.training.optimizer import Optimizers
 
 Strike = Callable[[], None]
 
@@ -121,8 +122,9 @@ PLACES: dict[str, Callable[[Strike], None]] = {
     "before a micro-batch": _before(PretrainingTask, "loss"),
     "between forward and backward": _before(Tensor, "backward"),
     "between two micro-batches": _after(Tensor, "backward"),
-    "before the weights change": _before(torch.optim.AdamW, "step"),
-    "after the weights changed": _after(torch.optim.AdamW, "step"),
+    "before the weights change": _before(Optimizers, "step"),
+    "between AdamW's step and Muon's": _before(Muon, "step"),
+    "after the weights changed": _after(Optimizers, "step"),
     "at the switch of the sequence length": _phase_switch,
     "during evaluation": _before(PretrainingTask, "metrics"),
     "in the middle of a log line": _half_a_log_line,

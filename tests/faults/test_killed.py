@@ -11,7 +11,7 @@ from defects import Defect
 from evidence import Evidence, evidence
 from nursery import Attempt, finish
 from places import PLACES, Fault
-from tiny_run import STEPS, NewRun, Uninterrupted
+from tiny_run import OPTIMIZERS, STEPS, NewRun, Uninterrupted
 
 # At which arrival at a place the first process of the run dies, and at which the second.
 DEATHS = {
@@ -19,6 +19,7 @@ DEATHS = {
     "between forward and backward": (21, 33),
     "between two micro-batches": (11, 51),
     "before the weights change": (15, 19),
+    "between AdamW's step and Muon's": (3, 26),
     "after the weights changed": (2, 24),
     "at the switch of the sequence length": (1, 1),
     "during evaluation": (2, 3),
@@ -55,13 +56,29 @@ def test_every_place_is_tried() -> None:
     assert DEATHS.keys() == PLACES.keys()
 
 
-@pytest.mark.parametrize("place", DEATHS)
-def test_killed_at_a_place(place: str, new_run: NewRun, uninterrupted: Uninterrupted) -> None:
-    settings = new_run()
+# With Muon, what a kill can touch of the optimiser at every run of the tests, the rest where there is time.
+MUONS = {
+    "between two micro-batches",
+    "before the weights change",
+    "after the weights changed",
+    "between AdamW's step and Muon's",
+    "in the middle of a tensor file",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        *(("adamw", place) for place in DEATHS if "Muon" not in place),
+        *(pytest.param("muon", place, marks=[pytest.mark.slow] * (place not in MUONS)) for place in DEATHS),
+    ],
+)
+def test_killed_at_a_place(kind: str, place: str, new_run: NewRun, uninterrupted: Uninterrupted) -> None:
+    settings = new_run(optimizer=OPTIMIZERS[kind])
     for arrival in DEATHS[place]:
         assert Attempt(settings, [Fault(place, arrival)]).wait() == [-SIGKILL]
     finish(settings)
-    assert_same(evidence(Path(settings["out"])), uninterrupted(1))
+    assert_same(evidence(Path(settings["out"])), uninterrupted(1, kind=kind))
 
 
 def test_killed_while_a_checkpoint_is_written_beside_the_training(
@@ -75,24 +92,36 @@ def test_killed_while_a_checkpoint_is_written_beside_the_training(
     assert_same(evidence(Path(settings["out"])), uninterrupted(1))
 
 
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("seed", "kind"),
+    [(0, "adamw"), (1, "adamw"), *(pytest.param(2, kind, marks=pytest.mark.slow) for kind in OPTIMIZERS)],
+)
 def test_killed_at_random_moments(
-    seed: int, new_run: NewRun, uninterrupted: Uninterrupted, seconds: Callable[[int], float]
+    seed: int, kind: str, new_run: NewRun, uninterrupted: Uninterrupted, seconds: Callable[[int], float]
 ) -> None:
-    settings, draw = new_run(), random.Random(seed)
+    settings, draw = new_run(optimizer=OPTIMIZERS[kind]), random.Random(seed)
     for _ in range(4):
         Attempt(settings).kill_after(draw.uniform(0, seconds(1) / 2))
     finish(settings)
-    assert_same(evidence(Path(settings["out"])), uninterrupted(1))
+    assert_same(evidence(Path(settings["out"])), uninterrupted(1, kind=kind))
 
 
-@pytest.mark.parametrize("deaths", DEATHS_OF_TWO)
-def test_one_of_two_ranks_or_both_killed(deaths: str, new_run: NewRun, uninterrupted: Uninterrupted) -> None:
-    settings, changes = new_run(), DEATHS_OF_TWO[deaths]
+@pytest.mark.parametrize(
+    ("deaths", "kind"),
+    [
+        *((deaths, "adamw") for deaths in DEATHS_OF_TWO),
+        ("rank 1 while rank 0 goes on", "muon"),
+        *(pytest.param(deaths, "muon", marks=pytest.mark.slow) for deaths in list(DEATHS_OF_TWO)[:3]),
+    ],
+)
+def test_one_of_two_ranks_or_both_killed(
+    deaths: str, kind: str, new_run: NewRun, uninterrupted: Uninterrupted
+) -> None:
+    settings, changes = new_run(optimizer=OPTIMIZERS[kind]), DEATHS_OF_TWO[deaths]
     statuses = Attempt(settings, *changes, ranks=2).wait()
     assert -SIGKILL in statuses and 0 not in statuses
     finish(settings, ranks=2)
-    assert_same(evidence(Path(settings["out"])), uninterrupted(2))
+    assert_same(evidence(Path(settings["out"])), uninterrupted(2, kind=kind))
 
 
 @pytest.mark.parametrize("deaths", DEATHS_OF_TWO_SHARDED)
@@ -119,18 +148,21 @@ def test_two_ranks_killed_at_random_moments(
     assert_same(evidence(Path(settings["out"])), uninterrupted(2))
 
 
+_RINGS = [(4, "none", "adamw"), (3, "full", "adamw"), (4, "none", "muon")]
+
+
 @pytest.mark.parametrize(
-    ("ranks", "shard"),
-    [(3, "none"), *(pytest.param(*way, marks=pytest.mark.slow) for way in [(4, "none"), (3, "full")])],
+    ("ranks", "shard", "kind"),
+    [(3, "none", "adamw"), *(pytest.param(*ring, marks=pytest.mark.slow) for ring in _RINGS)],
 )
 def test_more_ranks_whose_gradients_add_up_in_a_ring(
-    ranks: int, shard: str, new_run: NewRun, uninterrupted: Uninterrupted
+    ranks: int, shard: str, kind: str, new_run: NewRun, uninterrupted: Uninterrupted
 ) -> None:
-    settings = new_run()
+    settings = new_run(optimizer=OPTIMIZERS[kind])
     settings["hardware"] |= {"shard": shard}
     Attempt(settings, [Fault("before the weights change", 11)], ranks=ranks).wait()
     finish(settings, ranks=ranks)
-    assert_same(evidence(Path(settings["out"])), uninterrupted(ranks, shard))
+    assert_same(evidence(Path(settings["out"])), uninterrupted(ranks, shard, kind))
 
 
 def assert_same(found: Evidence, expected: Evidence) -> None:

@@ -15,7 +15,7 @@ from nursery import Attempt, Settings, finish
 from places import Fault
 from recording import Holdings, Recording, Step
 from safetensors.torch import load_file
-from tiny_run import STEPS, NewRun
+from tiny_run import OPTIMIZERS, STEPS, NewRun
 
 from bertsmith.training.log import RunLog
 
@@ -29,7 +29,7 @@ WAYS = {
     "four, sharded": (4, "full", 40),
 }
 OTHERS = list(WAYS)[1:]
-ROUNDED = "in bfloat16"  # behind the name of a way
+ROUNDED, MUONS = "in bfloat16", "with Muon"  # behind the name of a way
 
 
 class Run(NamedTuple):
@@ -49,9 +49,9 @@ def without_dropout(new_run: NewRun) -> WithoutDropout:
     """Twelve steps; dropout depends on the rank."""
 
     def settings(way: str) -> Settings:
-        _, shard, tokens = WAYS[way.removesuffix(ROUNDED).strip()]
+        _, shard, tokens = WAYS[plain(way)]
         # Clipping would hide a gradient of the wrong size.
-        optimizer = {"learning_rate": 1e-2, "warmup": 4, "clip": 1e6}
+        optimizer = OPTIMIZERS["muon" if MUONS in way else "adamw"] | {"clip": 1e6}
         made = new_run(steps=12, optimizer=optimizer, checkpoint={"every": 6})
         made["model"] |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         made["data"] |= {"micro_batch_tokens": tokens}
@@ -68,7 +68,7 @@ def recorded(without_dropout: WithoutDropout, tmp_path_factory: pytest.TempPathF
 
     def run(way: str) -> Run:
         if way not in known:
-            ranks, settings = WAYS[way.removesuffix(ROUNDED).strip()][0], without_dropout(way)
+            ranks, settings = WAYS[plain(way)][0], without_dropout(way)
             folder = tmp_path_factory.mktemp("recordings")
             recordings = [Recording(folder / f"rank-{rank}") for rank in range(ranks)]
             holdings = [Holdings(folder / f"held-{rank}") for rank in range(ranks)]
@@ -141,6 +141,19 @@ def test_losses_are_the_same_in_every_way(recorded: Recorded, way: str) -> None:
     assert_same_losses(recorded(way).out, recorded("alone").out)
 
 
+@pytest.mark.parametrize(
+    "way", ["alone, each batch at once", "two", pytest.param("four", marks=pytest.mark.slow)]
+)
+def test_with_muon_losses_and_gradients_are_the_same_in_every_way(recorded: Recorded, way: str) -> None:
+    alone, shared = recorded(f"alone {MUONS}"), recorded(f"{way} {MUONS}")
+    assert_same_losses(shared.out, alone.out)
+    assert steps(alone.out)[-1]["loss"] != steps(recorded("alone").out)[-1]["loss"]
+    expected = load_file(alone.recordings[0].path.with_suffix(".gradients"))
+    for recording in shared.recordings:
+        for name, gradient in load_file(recording.path.with_suffix(".gradients")).items():
+            torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-6, msg=name)
+
+
 @pytest.mark.parametrize("way", OTHERS)
 def test_evaluation_is_the_same_in_every_way(recorded: Recorded, way: str) -> None:
     alone, shared = (evaluations(recorded(each).out) for each in ("alone", way))
@@ -202,6 +215,11 @@ def assert_same_losses(found: Path, expected: Path) -> None:
         # Rounding grows from step to step, and Adam's first steps are little more than signs.
         assert [step[name] for step in shared] == pytest.approx([step[name] for step in alone], rel=1e-3)
     assert [step["tokens"] for step in shared] == [step["tokens"] for step in alone]
+
+
+def plain(way: str) -> str:
+    """A key of `WAYS`."""
+    return way.removesuffix(ROUNDED).removesuffix(MUONS).strip()
 
 
 def together(recordings: list[Recording]) -> list[Step]:

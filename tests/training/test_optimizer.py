@@ -1,6 +1,7 @@
-"""BERT's parameter groups, and AdamW's state by name."""
+"""BERT's parameter groups, which weights are Muon's, and the state of both optimisers by name."""
 
 from copy import deepcopy
+from typing import Literal
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from torch.nn import functional as F
 
 from bertsmith.model.config import Family, make_config
 from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.training.muon import Muon
 from bertsmith.training.optimizer import (
+    Optimizers,
     decays,
     layer_depths,
     load_optimizer_tensors,
@@ -19,6 +22,7 @@ from bertsmith.training.optimizer import (
 )
 from bertsmith.training.settings import OptimizerSettings
 
+Kind = Literal["adamw", "muon"]
 SHAPE = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 
 
@@ -29,8 +33,8 @@ def new_model(family: Family = "bert") -> PretrainingModel:
     return PretrainingModel(make_config(config | SHAPE | own, "the test"))
 
 
-def new_optimizer(model: nn.Module, layer_decay: float = 1.0) -> torch.optim.AdamW:
-    return make_optimizer(model, OptimizerSettings(layer_decay=layer_decay))
+def new_optimizer(model: nn.Module, layer_decay: float = 1.0, kind: Kind = "adamw") -> Optimizers:
+    return make_optimizer(model, OptimizerSettings(kind=kind, layer_decay=layer_decay))
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
@@ -134,29 +138,81 @@ def test_one_step_by_hand() -> None:
     assert bias.item() == pytest.approx(before[1] - 0.1 * -3 / (3 + 1e-6), rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize("layer_decay", [1.0, 0.8])
-def test_state_goes_over_to_another_optimizer_to_the_bit(layer_decay: float) -> None:
+def test_state_goes_over_to_another_optimizer_to_the_bit(layer_decay: float, kind: Kind) -> None:
     model = new_model()
-    optimizer = new_optimizer(model, layer_decay)
+    optimizer = new_optimizer(model, layer_decay, kind)
     for _ in range(3):
         take_step(model, optimizer)
     twin = deepcopy(model)
-    resumed = new_optimizer(twin, layer_decay)
+    resumed = new_optimizer(twin, layer_decay, kind)
     saved = {name: tensor.clone() for name, tensor in optimizer_tensors(model, optimizer).items()}
     load_optimizer_tensors(twin, resumed, saved)
-    assert len(saved) == 3 * len(list(model.parameters()))
+    matrices = 8 if kind == "muon" else 0
+    assert len(saved) == 3 * (len(list(model.parameters())) - matrices) + matrices
     take_step(model, optimizer)
     take_step(twin, resumed)
     for name, parameter in twin.named_parameters():
         assert torch.equal(parameter, model.get_parameter(name)), name
 
 
-def take_step(model: PretrainingModel, optimizer: torch.optim.Optimizer) -> None:
+def take_step(model: PretrainingModel, optimizer: Optimizers) -> None:
     set_learning_rate(optimizer, 0.01)
     model.zero_grad()
     rows = model.encoder.embeddings.token.weight[:4]
     F.cross_entropy(model.vocabulary_logits(rows), torch.arange(4)).backward()
     for parameter in model.parameters():
         if parameter.grad is None:
-            parameter.grad = torch.ones_like(parameter)
+            parameter.grad = torch.linspace(-1, 1, parameter.numel()).view_as(parameter) ** 3
     optimizer.step()
+
+
+# -- with Muon ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert", "nomic_bert"])
+def test_the_layers_matrices_are_muons_and_all_else_is_adamws(family: Family) -> None:
+    model = new_model(family)
+    matrices = {id(m.weight) for m in model.encoder.layers.modules() if isinstance(m, nn.Linear)}
+    adamw, muon = new_optimizer(model, kind="muon").each
+    of_adamw, of_muon = (
+        {id(p) for group in one.param_groups for p in group["params"]} for one in (adamw, muon)
+    )
+    assert isinstance(muon, Muon) and isinstance(adamw, torch.optim.AdamW)
+    assert of_muon == matrices and len(matrices) == 8
+    assert of_adamw | of_muon == {id(p) for p in model.parameters()} and not of_adamw & of_muon
+
+
+@pytest.mark.parametrize(("family", "of_up"), [("bert", 1), ("modernbert", 2)])
+def test_query_key_and_value_are_three_matrices_and_a_gated_feed_forward_two(
+    family: Family, of_up: int
+) -> None:
+    model = new_model(family)
+    groups = new_optimizer(model, kind="muon").param_groups
+    found = {id(p): group["matrices"] for group in groups for p in group["params"]}
+    for layer in model.encoder.layers:
+        assert found[id(layer.attention.qkv.weight)] == 3
+        assert found[id(layer.feed_forward.up.weight)] == of_up
+        assert found[id(layer.attention.output.weight)] == found[id(layer.feed_forward.down.weight)] == 1
+
+
+def test_matrices_have_their_own_rate_in_each_layer() -> None:
+    model = new_model()
+    settings = OptimizerSettings(kind="muon", layer_decay=0.5, matrix_rate_factor=20)
+    optimizer = make_optimizer(model, settings)
+    set_learning_rate(optimizer, 0.1)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    for number, layer in enumerate(model.encoder.layers):
+        depth = 2 - number
+        assert rates[id(layer.feed_forward.up.weight)] == pytest.approx(0.1 * 20 * 0.5**depth)
+        assert rates[id(layer.feed_forward.up.bias)] == pytest.approx(0.1 * 0.5**depth)
+    assert rates[id(model.encoder.embeddings.token.weight)] == pytest.approx(0.1 * 0.5**3)
+
+
+def test_with_muon_a_model_without_other_weights_is_trained_all_the_same() -> None:
+    model = new_model()
+    model.requires_grad_(False)
+    model.encoder.layers[0].feed_forward.up.weight.requires_grad_(True)
+    (only,) = new_optimizer(model, kind="muon").each
+    assert isinstance(only, Muon)

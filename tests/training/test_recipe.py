@@ -43,6 +43,11 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"model": {"size": "huge"}}, "model.size: expected 'tiny', 'mini', 'small'"),
     ({"optimizer": {"learning_rate": float("nan")}}, "optimizer.learning_rate: expected"),
     ({"optimizer": {"learning_rate": float("inf")}}, "optimizer.learning_rate: expected"),
+    ({"optimizer": {"kind": "sgd"}}, "optimizer.kind: expected 'adamw' or 'muon', found 'sgd'"),
+    (
+        {"optimizer": {"kind": "muon", "warmup": 1}, "hardware": {"shard": "full"}},
+        "choose optimizer.kind=adamw, or hardware.shard=none",
+    ),
     ({"guard": {"action": "panic"}}, "guard.action: expected 'stop' or 'skip', found 'panic'"),
     ({"hardware": {"threads": 0}}, "hardware.threads"),
     ({"checkpoint": {"keep": 0}}, "checkpoint.keep"),

@@ -18,7 +18,6 @@ from bertsmith.training.distributed import Ranks
 from bertsmith.training.machine import Machine
 from bertsmith.training.optimizer import make_optimizer, optimizer_tensors
 from bertsmith.training.recipe import Recipe, check_recipe
-from bertsmith.training.settings import OptimizerSettings
 from bertsmith.training.step_memory import activation_bytes, checkpoint_bytes, step_memory
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -30,9 +29,9 @@ def model(request: pytest.FixtureRequest) -> PretrainingModel:
     return PretrainingModel(make_config({"vocab_size": 300, "model_type": request.param, **SHAPE}, "test"))
 
 
-def recipe(length: int = 32) -> Recipe:
+def recipe(length: int = 32, kind: str = "adamw") -> Recipe:
     data = {"batch_size": 64, "sequence_lengths": [length], "sequence_shares": [1.0]}
-    return check_recipe({"steps": 10, "optimizer": {"warmup": 1}, "data": data}, "test")
+    return check_recipe({"steps": 10, "optimizer": {"warmup": 1, "kind": kind}, "data": data}, "test")
 
 
 def one(micro_batch_tokens: int, of: int = 1, sharded: bool = False) -> Machine:
@@ -44,18 +43,21 @@ def bytes_of(tensors: list[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def stepped(model: PretrainingModel) -> dict[str, torch.Tensor]:
+def stepped(model: PretrainingModel, kind: str = "adamw") -> dict[str, torch.Tensor]:
     """Gradients on every weight, and the optimiser's state after a step."""
-    optimizer = make_optimizer(model, OptimizerSettings())
+    optimizer = make_optimizer(model, recipe(kind=kind).optimizer)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     return optimizer_tensors(model, optimizer)
 
 
-def test_weights_gradients_and_moments_are_exactly_those_of_the_run(model: PretrainingModel) -> None:
-    state = stepped(model)
-    predicted = step_memory(model, recipe(), one(256))
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_weights_gradients_and_moments_are_exactly_those_of_the_run(
+    model: PretrainingModel, kind: str
+) -> None:
+    state = stepped(model, kind)
+    predicted = step_memory(model, recipe(kind=kind), one(256))
     assert predicted.weights == bytes_of(list(model.parameters()))
     assert predicted.gradients == bytes_of([p.grad for p in model.parameters() if p.grad is not None])
     assert predicted.moments == bytes_of(list(state.values()))
@@ -108,15 +110,18 @@ def test_flash_attention_keeps_no_weights_of_attention(model: PretrainingModel) 
 def test_a_blueprint_tells_the_same(model: PretrainingModel) -> None:
     plan = blueprint(lambda: PretrainingModel(model.config))
     assert step_memory(plan, recipe(), one(256)) == step_memory(model, recipe(), one(256))
-    assert checkpoint_bytes(plan) == checkpoint_bytes(model)
+    settings = recipe().optimizer
+    assert checkpoint_bytes(plan, settings) == checkpoint_bytes(model, settings)
 
 
-def test_a_checkpoint_has_the_size_foretold(model: PretrainingModel, tmp_path: Path) -> None:
-    state = TrainingState(Progress(step=3), model.state_dict(), stepped(model))
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_a_checkpoint_has_the_size_foretold(model: PretrainingModel, kind: str, tmp_path: Path) -> None:
+    state = TrainingState(Progress(step=3), model.state_dict(), stepped(model, kind))
     path = save_training_state(tmp_path, state, keep=1)
     saved = sum(file.stat().st_size for file in path.iterdir())
-    assert checkpoint_bytes(model) == pytest.approx(saved, rel=0.01)
-    assert checkpoint_bytes(model) == pytest.approx(saved, abs=500)  # of state.json, whose numbers vary
+    foretold = checkpoint_bytes(model, recipe(kind=kind).optimizer)
+    assert foretold == pytest.approx(saved, rel=0.01)
+    assert foretold == pytest.approx(saved, abs=500)  # of state.json, whose numbers vary
 
 
 def gpu_with(memory: float) -> Accelerator:

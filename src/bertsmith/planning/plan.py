@@ -90,7 +90,7 @@ def plan(
     accelerator = _accelerator(hardware, gpus, recipe, inputs.config)
     _require_precision(recipe.hardware.precision, accelerator)
     machine = _one_of(gpus, accelerator, recipe)
-    checkpoint = checkpoint_bytes(inputs.model)
+    checkpoint = checkpoint_bytes(inputs.model, recipe.optimizer)
     cost = RunCost(recipe, inputs, accelerator, machine, checkpoint)
     phases = cost.work(tokens)
     steps = sum(phase.steps for phase in phases)

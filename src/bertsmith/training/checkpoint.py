@@ -2,7 +2,7 @@
 
     checkpoints/step-00001000/
         weights.safetensors     the model, in our names
-        optimizer.safetensors   AdamW's moments by parameter name
+        optimizer.safetensors   AdamW's moments, or Muon's one, by parameter name
         state.json              step, cursor, time spent, and the CRC-32 of these and of the other files
 
 A model that is divided between processes is written by all of them, each its rows:

@@ -73,7 +73,7 @@ class Loop:
         self.guard = Guard(recipe.guard.spike_factor)
         self.gradients = Gradients(task, machine, recipe.optimizer.clip)
         # after the line above, which may divide the weights
-        self.optimizer = make_optimizer(task.model, recipe.optimizer)
+        self.optimizer = make_optimizer(task.model, recipe.optimizer, machine.precision)
         self._writer = CheckpointWriter(recipe.checkpoint.keep, own_part(machine))
         self._interruption = Interruption()
         self._stop_agreed = False

@@ -6,9 +6,9 @@ On the command line, settings have dotted names: `optimizer.learning_rate=3e-4`.
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bertsmith.errors import RecipeError
 from bertsmith.validation import first_problem
@@ -24,12 +24,15 @@ class Settings(BaseModel):
 
 
 class OptimizerSettings(Settings):
-    """AdamW. `warmup` is a number of steps, or below 1 a share of the run.
+    """AdamW, or Muon for the matrices of the layers beside AdamW for all else. `warmup` is a number of steps,
+    or below 1 a share of the run.
 
+    `matrix_rate_factor` and `momentum` are Muon's: its learning rate in units of AdamW's, and its memory.
     `layer_decay` multiplies the learning rate once for each layer below the head: to go on from a trained
     encoder with a new head, which wants a rate that would spoil the encoder.
     """
 
+    kind: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = Field(1e-4, gt=0)
     warmup: float = Field(10_000, ge=0)
     weight_decay: float = Field(0.01, ge=0)
@@ -38,6 +41,8 @@ class OptimizerSettings(Settings):
     epsilon: float = Field(1e-6, gt=0)
     clip: float = Field(1.0, gt=0)
     layer_decay: float = Field(1.0, gt=0, le=1)
+    matrix_rate_factor: float = Field(10.0, gt=0)
+    momentum: float = Field(0.95, ge=0, lt=1)
 
 
 class EvaluationSettings(Settings):
@@ -87,6 +92,15 @@ class RunSettings(Settings):
     checkpoint: CheckpointSettings = CheckpointSettings()
     guard: GuardSettings = GuardSettings()
     hardware: HardwareSettings = HardwareSettings()
+
+    @model_validator(mode="after")
+    def _whole_matrices(self) -> Self:
+        if self.optimizer.kind == "muon" and self.hardware.shard == "full":
+            raise ValueError(
+                "optimizer.kind = muon needs every matrix whole, and hardware.shard = full divides them "
+                "between the processes: choose optimizer.kind=adamw, or hardware.shard=none"
+            )
+        return self
 
     @property
     def warmup_share(self) -> float:

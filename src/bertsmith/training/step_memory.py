@@ -1,6 +1,7 @@
 """The memory of one process and the size of a checkpoint, from names and shapes alone. Bytes."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,13 +13,14 @@ from bertsmith.model.cpu.grouped_attention import filled_length
 from bertsmith.model.layers.attention import takes_flash_attention
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.machine import Machine
+from bertsmith.training.muon import layer_matrices
 from bertsmith.training.recipe import Recipe
+from bertsmith.training.settings import OptimizerSettings
 from bertsmith.training.tensor_file import SECTOR
 
 _FLOAT = 4
 _ACTIVATIONS_A_LAYER = 16  # values of width H kept for the backward pass, a token and layer; and of width I:
 _WIDE_ACTIVATIONS = {"plain": 2, "gated": 3}
-_MOMENTS = ("exp_avg", "exp_avg_sq")
 _STATE_FILE = 700  # bytes of state.json, which holds numbers and hashes alone
 _HEADER_LENGTH = 8  # bytes: of the number before the header
 
@@ -50,7 +52,8 @@ def step_memory(model: PretrainingModel, recipe: Recipe, machine: Machine) -> Me
     size = _FLOAT * sum(parameter.numel() for parameter in trained)
     weights = _FLOAT * sum(parameter.numel() for parameter in model.parameters())
     parts = machine.ranks.count if machine.sharded else 1
-    moments = 2 * size // parts + _FLOAT * len(trained)
+    state = list(_state_shapes(model, recipe.optimizer).values())
+    moments = _FLOAT * (sum(math.prod(shape) for shape in state if shape) // parts + state.count(()))
     return Memory(
         weights=weights + weights // parts if machine.sharded else weights,
         gradients=size // parts,
@@ -95,15 +98,24 @@ def tokens_at_once(recipe: Recipe, machine: Machine) -> int:
     return max(min(machine.micro_batch_tokens, share), longest)
 
 
-def checkpoint_bytes(model: nn.Module) -> int:
-    """Of one checkpoint of a run: weights, AdamW's moments and step counts, and the files' headers."""
+def checkpoint_bytes(model: nn.Module, settings: OptimizerSettings) -> int:
+    """Of one checkpoint of a run: weights, moments, AdamW's step counts, and the files' headers."""
     weights = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    moments: dict[str, tuple[int, ...]] = {}
+    moments = _state_shapes(model, settings)
+    return _safetensors_bytes(weights) + _safetensors_bytes(moments) + _STATE_FILE
+
+
+def _state_shapes(model: nn.Module, settings: OptimizerSettings) -> dict[str, tuple[int, ...]]:
+    """Of the optimiser's state: two moments of AdamW's and a count of steps, or one of Muon's."""
+    muons = layer_matrices(model) if settings.kind == "muon" else {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            moments |= {f"{name}.{moment}": tuple(parameter.shape) for moment in _MOMENTS}
-            moments[f"{name}.step"] = ()
-    return _safetensors_bytes(weights) + _safetensors_bytes(moments) + _STATE_FILE
+            moments = ("momentum_buffer",) if name in muons else ("exp_avg", "exp_avg_sq")
+            shapes |= {f"{name}.{moment}": tuple(parameter.shape) for moment in moments}
+            if name not in muons:
+                shapes[f"{name}.step"] = ()
+    return shapes
 
 
 def _safetensors_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
