@@ -48,6 +48,11 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
         {"optimizer": {"kind": "muon", "warmup": 1}, "hardware": {"shard": "full"}},
         "choose optimizer.kind=adamw, or hardware.shard=none",
     ),
+    ({"optimizer": {"schedule": "wsd", "warmup": 0.5, "decay": 60}}, "are together longer than the run"),
+    (
+        {"steps": None, "hours": 1.0, "optimizer": {"schedule": "wsd", "warmup": 0.1, "decay": 5}},
+        "a run of given hours needs optimizer.decay below 1",
+    ),
     ({"guard": {"action": "panic"}}, "guard.action: expected 'stop' or 'skip', found 'panic'"),
     ({"hardware": {"threads": 0}}, "hardware.threads"),
     ({"checkpoint": {"keep": 0}}, "checkpoint.keep"),

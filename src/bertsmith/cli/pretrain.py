@@ -19,7 +19,8 @@ def pretrain(
         One of ours (quickstart, budget, bert-base, bert-large, roberta-base) or a TOML file.
     overrides
         Settings as dotted.key=value, for instance steps=1000 or optimizer.learning_rate=3e-4. Top-level keys:
-        corpus, tokenizer, init (a checkpoint, or minilm), out, steps, hours, seed.
+        corpus, tokenizer, init (a checkpoint, or minilm), decay_from (a run with optimizer.schedule=wsd),
+        out, steps, hours, seed.
     resume
         Go on from the last whole checkpoint of out=: the same losses and weights, to the bit, as without the
         interruption. Begins the run if there is no checkpoint yet.
@@ -31,6 +32,8 @@ def pretrain(
     bertsmith pretrain budget hours=4 corpus=corpora/law tokenizer=tokenizers/law out=runs/law --resume
 
     bertsmith pretrain budget hours=1 init=minilm corpus=corpora/law out=runs/law-minilm
+
+    bertsmith pretrain runs/long/recipe.toml decay_from=runs/long hours=1 out=runs/long-decayed
 
     torchrun --nproc-per-node 8 -m bertsmith pretrain bert-base corpus=corpora/wiki \
               tokenizer=tokenizers/wiki out=runs/base

@@ -14,6 +14,8 @@ There is no random state to keep: dropout is seeded by (seed, step, rank), masks
 import json
 import shutil
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -30,6 +32,7 @@ from bertsmith.training.tensor_file import write_tensors
 _FORMAT = 2
 _KINDS = ("weights", "optimizer")
 _STATE, _CHECKSUMS = "state.json", "crc32"
+_DAMAGES = (BertsmithError, OSError, KeyError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def load_training_state(folder: Path, part: Part = WHOLE) -> tuple[TrainingState
     for path in sorted(folder.glob("step-*"), reverse=True):
         try:
             return _read(path, part), complaints
-        except (BertsmithError, OSError, KeyError, TypeError, ValueError) as error:
+        except _DAMAGES as error:
             complaints.append(f"{path.name} is damaged and was passed over: {error}")
     if complaints:
         raise ModelError(
@@ -145,22 +148,56 @@ def load_training_state(folder: Path, part: Part = WHOLE) -> tuple[TrainingState
     return None, complaints
 
 
+def read_training_state(path: Path, part: Part = WHOLE) -> TrainingState:
+    """The rows of `part` of the checkpoint in this folder. Raises ModelError when it is damaged or gone."""
+    with _naming(path):
+        return _read(path, part)
+
+
+def read_progress(path: Path) -> Progress:
+    """Where the run of a checkpoint stood. Raises ModelError when that is damaged or gone."""
+    with _naming(path):
+        return _progress(_values(path))
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGES as error:
+        raise ModelError(f"{path} is no whole checkpoint: {error}") from error
+
+
 def _read(path: Path, part: Part) -> TrainingState:
+    values = _values(path)
+    files = [part_names(kind, values.get("parts", 1)) for kind in _KINDS]
+    for name in chain(*files):
+        _require_whole(name, crc32_of(path / name), values)
+    tensors = [read_part([path / name for name in each], part) for each in files]
+    return TrainingState(_progress(values), *tensors)
+
+
+def _values(path: Path) -> dict[str, Any]:
+    """What state.json holds."""
     values: dict[str, Any] = read_json(path / _STATE)
     if values["format"] != _FORMAT:
         raise ModelError(f"expected format {_FORMAT}, found {values['format']}: another version wrote it.")
-    checksums = values.pop(_CHECKSUMS)
-    files = [part_names(kind, values.get("parts", 1)) for kind in _KINDS]
-    for name in [_STATE, *chain(*files)]:
-        found = _checksum(values) if name == _STATE else crc32_of(path / name)
-        if found != checksums[name]:
-            raise ModelError(f"{name} has CRC-32 {found}, expected {checksums[name]}.")
+    unsigned = {key: value for key, value in values.items() if key != _CHECKSUMS}
+    _require_whole(_STATE, _checksum(unsigned), values)
+    return values
+
+
+def _require_whole(name: str, found: str, values: dict[str, Any]) -> None:
+    expected = values[_CHECKSUMS][name]
+    if found != expected:
+        raise ModelError(f"{name} has CRC-32 {found}, expected {expected}.")
+
+
+def _progress(values: dict[str, Any]) -> Progress:
     known = {key: values[key] for key in Progress.__dataclass_fields__}
     known["cursor"] = Cursor(**known["cursor"])
     known["skipped"] = tuple(Cursor(**cursor) for cursor in known["skipped"])
-    return TrainingState(
-        Progress(**known), *(read_part([path / name for name in each], part) for each in files)
-    )
+    return Progress(**known)
 
 
 def _checksum(values: dict[str, Any]) -> str:

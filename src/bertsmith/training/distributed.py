@@ -98,6 +98,11 @@ def from_first(value: float, device: torch.device) -> float:
     return float(shared)
 
 
+def text_of_first(text: str) -> str:
+    """The same of a text."""
+    return gathering_of_texts()(text)[0] if dist.is_initialized() else text
+
+
 def wait() -> None:
     """Until every rank is here."""
     if dist.is_initialized():

@@ -19,7 +19,12 @@ from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.errors import TrainingStopped
 from bertsmith.files import tensors_written_to
 from bertsmith.tasks.objective import Objective
-from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state
+from bertsmith.training.checkpoint import (
+    Progress,
+    TrainingState,
+    load_training_state,
+    read_training_state,
+)
 from bertsmith.training.checkpoint_writer import CheckpointWriter
 from bertsmith.training.distributed import add_over_ranks, wait
 from bertsmith.training.gradients import Gradients, StepResult, dropout_seed
@@ -32,7 +37,6 @@ from bertsmith.training.optimizer import (
     optimizer_tensors,
     set_learning_rate,
 )
-from bertsmith.training.schedule import Schedule
 from bertsmith.training.settings import RunSettings
 from bertsmith.training.sharding import load_own_rows, own_part, own_rows
 
@@ -69,7 +73,7 @@ class Loop:
         self._after_evaluation = after_evaluation
         self._ended = False
         self.progress = Progress()
-        self.schedule = Schedule(recipe.optimizer.learning_rate, recipe.warmup_share)
+        self.schedule = recipe.schedule
         self.guard = Guard(recipe.guard.spike_factor)
         self.gradients = Gradients(task, machine, recipe.optimizer.clip)
         # after the line above, which may divide the weights
@@ -86,6 +90,22 @@ class Loop:
         if state is not None:
             self._restore(state)
         return complaints
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no checkpoint of this run was there to take up."""
+        return self._saved_step is None
+
+    def begin_from(self, checkpoint: Path) -> None:
+        """Begins with another run's weights and moments, at its place in the text; steps count from 0.
+
+        Raises ModelError when the checkpoint is damaged or gone.
+        """
+        state = read_training_state(checkpoint, self._writer.part)
+        found = state.progress
+        begun = Progress(cursor=found.cursor, skipped=found.skipped, recent_loss=found.recent_loss)
+        self._restore(replace(state, progress=begun))
+        self._saved_step = None
 
     def run(self) -> None:
         """Trains to the end. Raises TrainingStopped; when interrupted, KeyboardInterrupt or what SIGTERM's
@@ -239,14 +259,12 @@ class Loop:
     # -- where the run stands ------------------------------------------------------------------------------
 
     def _share_done(self, half_a_step: float = 0.0) -> float:
-        """Progress in [0, 1] by steps, or by time in a run of given hours."""
-        if self.recipe.steps is not None:
-            return (self.progress.step + half_a_step) / self.recipe.steps
-        assert self.recipe.hours is not None
-        return min(self.progress.elapsed / (self.recipe.hours * 3600), 1.0)
+        """Progress in [0, 1]."""
+        return self.recipe.share_done(self.progress.step + half_a_step, self.progress.elapsed)
 
     def _phase(self) -> int:
-        return self.recipe.phase(self._share_done())
+        """Never an earlier one than before, as a run would have that begins in another's last one."""
+        return max(self.recipe.phase(self._share_done()), self.progress.cursor.phase)
 
     def _open_stream(self) -> Generator[GlobalBatch, None, None]:
         """Batches from where the run stands; a new phase begins its own stream."""

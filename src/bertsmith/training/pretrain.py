@@ -22,7 +22,7 @@ from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.tasks.fill_mask import Candidate, fill_mask, masked_examples
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
 from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
-from bertsmith.training.distributed import leave, wait
+from bertsmith.training.distributed import leave, text_of_first, wait
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.inputs import Inputs, open_inputs
 from bertsmith.training.loop import Loop
@@ -30,9 +30,10 @@ from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.report.summary import write_summary
-from bertsmith.training.run_folder import open_run, write_recipe
+from bertsmith.training.run_folder import as_begun, open_run, write_recipe
 from bertsmith.training.run_lock import sole_run
 from bertsmith.training.sharding import whole_tensors
+from bertsmith.training.stable_checkpoint import require_same_text, with_stable_checkpoint
 
 _EXAMPLES = 8
 
@@ -62,10 +63,14 @@ def pretrain(
         raise RecipeError(
             "Overrides go with a recipe's name or file; change the settings themselves instead."
         )
+    recipe = as_begun(recipe, resume)
     out = open_run(recipe, resume)
+    recipe = with_stable_checkpoint(recipe, out)
     hardware = Hardware.detect()
     machine = set_up_machine(recipe.hardware, recipe.data.micro_batch_tokens, hardware)
     try:
+        if recipe.decay_from is not None:  # the long run may have saved another one between two ranks' looks
+            recipe = recipe.model_copy(update={"decay_from": text_of_first(recipe.decay_from)})
         with sole_run(out, machine):
             open_run(recipe, resume)  # once more: another may have begun meanwhile
             return _run(recipe, out, resume, machine, hardware, console)
@@ -80,6 +85,7 @@ def _run(
     wait()  # a rank that comes late must not find the run that the first one is about to begin
     first = machine.ranks.is_first
     inputs = open_inputs(recipe, out, machine, hardware, console if first else None)
+    require_same_text(recipe, inputs.tokenizer, inputs.train)
     if first:
         write_recipe(recipe, out)
     start_at_frequencies(inputs.model, inputs.train, inputs.tokenizer)
@@ -88,9 +94,13 @@ def _run(
     examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, _EXAMPLES)
     before = [fill_mask(inputs.model, inputs.tokenizer, text) for text, _ in examples]
     facts = run_facts(inputs.model, inputs.model.config, Path(recipe.corpus or "").name, machine)
+    if recipe.decay_from is not None:
+        facts["begun_from"] = f"decay from {recipe.decay_from}"
     loop_observer = RunObserver(out, "Pre-training", facts, recipe, machine, console if first else None)
     loop = Loop(task, recipe, machine, out, loop_observer)
     notes = [*inputs.notes, *(loop.resume() if resume else [])]
+    if recipe.decay_from is not None and loop.is_new:
+        loop.begin_from(Path(recipe.decay_from))
     with loop_observer.open(loop.progress.step):
         for note in notes:
             loop_observer.record("warning", loop.progress.step, message=note)

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from bertsmith.errors import RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, make_config, preset
 from bertsmith.model.families import FAMILIES
+from bertsmith.training.schedule import Schedule
 from bertsmith.training.settings import PathText, RunSettings, Settings, check, override, read_toml
 
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -125,11 +126,12 @@ class MaskingSettings(Settings):
 
 
 class Recipe(RunSettings):
-    """One run. Exactly one of `steps` and `hours` is given."""
+    """One run. Exactly one of `steps` and `hours` is given: with `decay_from`, the length of the decay."""
 
     corpus: PathText | None = None
     tokenizer: PathText | None = None
     init: PathText | None = None
+    decay_from: PathText | None = None
     out: PathText | None = None
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
@@ -139,10 +141,16 @@ class Recipe(RunSettings):
     def _one_length_of_run(self) -> Self:
         if (self.steps is None) == (self.hours is None):
             raise ValueError("give the run's length by exactly one of steps and hours")
-        if self.warmup_share >= 1:
+        schedule = self.schedule
+        if schedule.warmup >= 1:
             raise ValueError(
                 f"optimizer.warmup = {self.optimizer.warmup:g} steps is not shorter than the run of "
                 f"{self.steps} steps"
+            )
+        if schedule.warmup + (schedule.decay or 0) > 1 + 1e-9:
+            raise ValueError(
+                f"optimizer.warmup = {self.optimizer.warmup:g} and optimizer.decay = "
+                f"{self.optimizer.decay:g} are together longer than the run"
             )
         return self
 
@@ -153,6 +161,13 @@ class Recipe(RunSettings):
             if self.init and f"model.{name}" in _SHAPE and getattr(self.model, name) != field.default:
                 raise ValueError(_beside_init(f"model.{name}"))
         return self
+
+    @property
+    def schedule(self) -> Schedule:
+        """Of a run that begins from another's stable checkpoint the decay alone."""
+        if self.decay_from is not None:
+            return Schedule(self.optimizer.learning_rate, warmup=0.0, decay=1.0)
+        return super().schedule
 
     def phase(self, share_done: float) -> int:
         """By `data.sequence_shares`."""

@@ -27,6 +27,16 @@ def open_run(recipe: Recipe, resume: bool) -> Path:
     return _open(Path(recipe.out), recipe, lambda path: read_recipe(str(path), []), resume, again)
 
 
+def as_begun(recipe: Recipe, resume: bool) -> Recipe:
+    """A run that goes on keeps the checkpoint it was begun from, where `decay_from` names its run alone."""
+    stored = Path(recipe.out or "") / "recipe.toml"
+    if resume and recipe.out and recipe.decay_from and stored.exists():
+        begun_from = read_recipe(str(stored), []).decay_from
+        if begun_from is not None and Path(begun_from).is_relative_to(recipe.decay_from):
+            return recipe.model_copy(update={"decay_from": begun_from})
+    return recipe
+
+
 def open_finetuning(recipe: FinetuneRecipe, resume: bool) -> FinetuneRecipe:
     """The same for a fine-tuning run. Returns its recipe: one that goes on keeps what was chosen for it."""
 
@@ -51,7 +61,7 @@ def _open(
         return out
     if not resume:
         raise RecipeError(f"{out} already holds a run. Go on with it by --resume, or take another folder.")
-    differing = _differing_keys(_settings(read(stored)), _settings(recipe))
+    differing = differing_keys(read(stored), recipe, _MAY_CHANGE)
     if differing:
         raise RecipeError(
             f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones "
@@ -100,17 +110,17 @@ def write_recipe(recipe: RunSettings, out: Path, without: Collection[str] = ()) 
     atomic_write(out / "recipe.toml", "# The resolved recipe of this run.\n" + text)
 
 
-def _settings(recipe: RunSettings) -> dict[str, Any]:
-    return recipe.model_dump(exclude=_MAY_CHANGE)
+def differing_keys(old: RunSettings, new: RunSettings, may_change: dict[str, Any]) -> list[str]:
+    """Dotted names of the settings in which two runs differ, in the recipe's order."""
+    return _differing(old.model_dump(exclude=may_change), new.model_dump(exclude=may_change))
 
 
-def _differing_keys(old: dict[str, Any], new: dict[str, Any], section: str = "") -> list[str]:
-    """Dotted names, in the recipe's order."""
+def _differing(old: dict[str, Any], new: dict[str, Any], section: str = "") -> list[str]:
     keys: list[str] = []
     for name in [*old, *(name for name in new if name not in old)]:
         value, other = old.get(name), new.get(name)
         if isinstance(value, dict) and isinstance(other, dict):
-            keys += _differing_keys(value, other, f"{section}{name}.")
+            keys += _differing(value, other, f"{section}{name}.")
         elif value != other:
             keys.append(section + name)
     return keys

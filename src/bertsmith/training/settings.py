@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bertsmith.errors import RecipeError
+from bertsmith.training.schedule import Schedule
 from bertsmith.validation import first_problem
 
 # A shell leaves ~ as it is behind a = or within quotes.
@@ -24,8 +25,10 @@ class Settings(BaseModel):
 
 
 class OptimizerSettings(Settings):
-    """AdamW, or Muon for the matrices of the layers beside AdamW for all else. `warmup` is a number of steps,
-    or below 1 a share of the run.
+    """AdamW, or Muon for the matrices of the layers beside AdamW for all else.
+
+    After the warm-up the rate falls linearly (`schedule`), or stays until the `decay` (`wsd`). `warmup` and
+    `decay` are numbers of steps, or below 1 shares of the run.
 
     `matrix_rate_factor` and `momentum` are Muon's: its learning rate in units of AdamW's, and its memory.
     `layer_decay` multiplies the learning rate once for each layer below the head: to go on from a trained
@@ -34,7 +37,9 @@ class OptimizerSettings(Settings):
 
     kind: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = Field(1e-4, gt=0)
+    schedule: Literal["linear", "wsd"] = "linear"
     warmup: float = Field(10_000, ge=0)
+    decay: float = Field(0.2, ge=0)
     weight_decay: float = Field(0.01, ge=0)
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
@@ -103,16 +108,28 @@ class RunSettings(Settings):
         return self
 
     @property
-    def warmup_share(self) -> float:
-        """Warm-up as a share of the run."""
-        warmup = self.optimizer.warmup
-        if warmup < 1:
-            return warmup
+    def schedule(self) -> Schedule:
+        """The learning rate over the run."""
+        decay = self.share_of("decay") if self.optimizer.schedule == "wsd" else None
+        return Schedule(self.optimizer.learning_rate, self.share_of("warmup"), decay)
+
+    def share_of(self, part: Literal["warmup", "decay"]) -> float:
+        """Warm-up or decay as a share of the run."""
+        length: float = getattr(self.optimizer, part)
+        if length < 1:
+            return length
         if self.steps is None:
             raise ValueError(
-                "a run of given hours needs optimizer.warmup below 1: a share of the run, not steps"
+                f"a run of given hours needs optimizer.{part} below 1: a share of the run, not steps"
             )
-        return warmup / self.steps
+        return length / self.steps
+
+    def share_done(self, steps: float, seconds: float) -> float:
+        """Progress in [0, 1] by steps, or by time in a run of given hours."""
+        if self.steps is not None:
+            return steps / self.steps
+        assert self.hours is not None
+        return min(seconds / (self.hours * 3600), 1.0)
 
     def phase(self, share_done: float) -> int:
         """Which phase a run is in at `share_done` in [0, 1]; most have one."""
