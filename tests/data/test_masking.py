@@ -68,6 +68,23 @@ def test_each_sequence_has_the_rounded_share_masked_and_never_a_special_token(
     assert masker.count(sequences) == sum(found)
 
 
+def test_the_share_goes_to_its_last_while_the_rate_decays() -> None:
+    rates = MaskingRates(chosen=0.3, random=0.2, final_mask_rate=0.1)
+    assert [rates.at(decayed).chosen for decayed in (0, 0.25, 0.5, 1)] == pytest.approx([0.3, 0.25, 0.2, 0.1])
+    assert replace(rates.at(0.7), chosen=0.3) == rates
+    assert MaskingRates(chosen=0.3).at(0.7) == MaskingRates(chosen=0.3)
+
+
+def test_fewer_are_some_of_those_that_more_would_be() -> None:
+    """The draw of a token doesn't depend on how many are chosen."""
+    sequences = random_sequences([30, 7, 40], TOKENIZER, 1)
+    many, few = (drawn(Masker(TOKENIZER, MaskingRates(chosen=chosen)), sequences) for chosen in (0.5, 0.2))
+    kept = few.labels != IGNORED
+    assert 0 < kept.sum() < (many.labels != IGNORED).sum()
+    np.testing.assert_array_equal(few.labels[kept], many.labels[kept])
+    np.testing.assert_array_equal(few.token_ids[kept], many.token_ids[kept])
+
+
 @pytest.mark.parametrize(
     "rates",
     [

@@ -30,7 +30,8 @@ RANKS = [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytes
 
 def long_run(new_run: NewRun, kind: str, **changes: object) -> Settings:
     optimizer = OPTIMIZERS[kind] | {"schedule": "wsd", "decay": 0.25}
-    return new_run(steps=STEPS, optimizer=optimizer, checkpoint={"every": 4, "keep": 9}) | changes
+    saved, masking = {"every": 4, "keep": 9}, {"chosen": 0.4, "final_mask_rate": 0.1}
+    return new_run(steps=STEPS, optimizer=optimizer, checkpoint=saved, masking=masking) | changes
 
 
 def decay_of(long: Settings, new_run: NewRun, origin: str = "") -> Settings:
@@ -69,6 +70,8 @@ def test_a_run_killed_in_warm_up_stable_phase_and_decay(
     peak = OPTIMIZERS[kind]["learning_rate"]
     assert max(rates) == peak and rates[4:18] == [peak] * 14
     assert rates[17] > rates[18] > rates[23] > 0
+    decayed = [0.0] * 18 + [(step + 0.5) / 6 for step in range(6)]
+    assert [step["mask_rate"] for step in found.steps] == pytest.approx([0.4 - 0.3 * x for x in decayed])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,6 +87,8 @@ def test_a_decay_killed_before_its_first_checkpoint_and_later(
     assert [step["step"] for step in found.steps] == list(range(1, DECAY + 1))
     rates = [step["learning_rate"] for step in found.steps]
     assert rates == sorted(rates, reverse=True)
+    mask_rates = [0.4 - 0.3 * (step + 0.5) / DECAY for step in range(DECAY)]
+    assert [step["mask_rate"] for step in found.steps] == pytest.approx(mask_rates)
     origin = Path(longs[kind]["out"]) / "checkpoints" / "step-00000016"
     provenance = read_json(Path(whole["out"]) / "model" / "bertsmith.json")["provenance"]
     assert provenance["recipe"]["decay_from"] == str(origin)
@@ -115,7 +120,7 @@ def test_a_decay_is_the_end_of_the_run_planned_so_from_the_beginning(kind: str, 
     finish(decayed)
     expected, found = steps(planned["out"])[16:], steps(decayed["out"])
     assert steps(long["out"])[20]["loss"] != expected[4]["loss"]
-    for name in ("loss", "learning_rate", "gradient_norm"):
+    for name in ("loss", "learning_rate", "gradient_norm", "mask_rate"):
         assert [each[name] for each in found] == pytest.approx([each[name] for each in expected], rel=1e-3)
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from bertsmith.data.batch import PackedBatch, Sequences
-from bertsmith.data.masking import IGNORED
+from bertsmith.data.masking import IGNORED, Masker, MaskingRates
 from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor
@@ -111,6 +111,31 @@ def test_micro_batches_add_up_to_the_global_batch(
     for name, loss in whole.items():
         assert sum(task.counts(part)[name] for part in parts) == counts[name]
         assert sum(part[name].item() for part in losses) == pytest.approx(loss.item(), rel=1e-5)
+
+
+@each_masking
+@pytest.mark.parametrize("decayed", [0.0, 0.4, 1.0])
+def test_counts_losses_and_operations_are_of_the_decays_masks_and_evaluation_is_not(
+    store: TokenStore, tokenizer: Tokenizer, whole_words: bool, decayed: float
+) -> None:
+    task = small_task(store, tokenizer, whole_words=whole_words)
+    plain = task.metrics(task.sums(0, 1))
+    rates = MaskingRates(chosen=0.5, whole_words=whole_words, final_mask_rate=0.1)
+    task = replace(task, masker=Masker(tokenizer, rates))
+    task.follow(0.9)
+    followed = task.follow(decayed)  # as after going back
+    assert followed == {"mask_rate": pytest.approx(0.5 - 0.4 * decayed)}
+    sequences = first_sequences(task)
+    fixed = replace(
+        task, masker=Masker(tokenizer, MaskingRates(followed["mask_rate"], whole_words=whole_words))
+    )
+    assert fixed.follow(decayed) == {}
+    assert task.counts(sequences) == fixed.counts(sequences)
+    assert task.operations(sequences) == fixed.operations(sequences)
+    for each in (task, fixed):
+        each.model.eval()
+    assert task.loss(sequences)["mlm"] == fixed.loss(sequences)["mlm"]
+    assert task.metrics(task.sums(0, 1)) == plain
 
 
 @torch.no_grad()

@@ -40,6 +40,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"data": {"batch_size": "many"}}, "data.batch_size: expected a whole number"),
     ({"masking": {"masked": 0.95}}, "masked + random must be at most 1, not 1.05"),
     ({"masking": {"chosen": 0.0}}, "masking.chosen: expected greater than 0, found 0.0"),
+    ({"masking": {"final_mask_rate": 1.5}}, "masking.final_mask_rate: expected less than 1, found 1.5"),
     ({"model": {"size": "huge"}}, "model.size: expected 'tiny', 'mini', 'small'"),
     ({"optimizer": {"learning_rate": float("nan")}}, "optimizer.learning_rate: expected"),
     ({"optimizer": {"learning_rate": float("inf")}}, "optimizer.learning_rate: expected"),

@@ -7,7 +7,7 @@ follows from its length, so shapes are known on the host and the device is never
 N tokens in the packed batch, B sequences, K masked positions.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,22 @@ _PASSES = 4  # a number fixed beforehand: asking whether another is needed would
 
 @dataclass(frozen=True)
 class MaskingRates:
-    """Shares in [0, 1]: of tokens chosen; of those, made [MASK], and made a random token."""
+    """Shares in [0, 1]: of tokens chosen; of those, made [MASK], and made a random token.
+
+    While the learning rate decays, the share chosen goes to `final_mask_rate`; None: it stays.
+    """
 
     chosen: float = 0.15
     masked: float = 0.8
     random: float = 0.1
     whole_words: bool = False
+    final_mask_rate: float | None = None
+
+    def at(self, decayed: float) -> "MaskingRates":
+        """The rates where so much of the decay is over, in [0, 1]."""
+        if self.final_mask_rate is None:
+            return self
+        return replace(self, chosen=self.chosen + (self.final_mask_rate - self.chosen) * decayed)
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class MaskedTokens:
 
 
 class Masker:
-    """Draws masks for batches of one vocabulary."""
+    """Draws masks for batches of one vocabulary. Its `rates` may change between two steps."""
 
     def __init__(self, tokenizer: Tokenizer, rates: MaskingRates, device: torch.device | str = "cpu") -> None:
         self.rates = rates

@@ -97,6 +97,10 @@ class Finetuning:
                 yield GlobalBatch(packed, here, after)
             epoch, done = epoch + 1, 0
 
+    def follow(self, decayed: float) -> dict[str, float]:
+        """Nothing changes with the schedule."""
+        return {}
+
     def counts(self, sequences: Sequences) -> dict[str, float]:
         """What the task divides its summed loss by."""
         return {"task": self.task.count([each.target for each in self._examples(sequences)])}

@@ -33,6 +33,12 @@ class Objective(Protocol):
         """Global batches from `cursor` on; `cursor.phase` says which phase of the run."""
         ...
 
+    def follow(self, decayed: float) -> dict[str, float]:
+        """Before each step: how much of the learning rate's decay is over, in [0, 1]. Returns, for the log,
+        what the task changes with it.
+        """
+        ...
+
     def counts(self, sequences: Sequences) -> dict[str, float]:
         """The denominator of each loss, for a global batch."""
         ...

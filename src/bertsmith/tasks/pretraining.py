@@ -104,7 +104,8 @@ class PretrainingTask:
 
     def __post_init__(self) -> None:
         stream = self.streams[0]
-        self.host_masker = Masker(stream.tokenizer, self.masker.rates)
+        self.rates = self.masker.rates
+        self.host_masker = Masker(stream.tokenizer, self.rates)
         # whatever is trained with, figures are of the published masks, and so can be compared
         self.evaluation_masker = Masker(stream.tokenizer, MaskingRates(), self.device)
         self.most_frequent = most_frequent_piece(stream.store, stream.tokenizer)
@@ -112,6 +113,11 @@ class PretrainingTask:
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """Endless; the phase's stream from `cursor` on."""
         return self.streams[cursor.phase].batches(cursor)
+
+    def follow(self, decayed: float) -> dict[str, float]:
+        """The share of tokens to predict, where it falls in the decay."""
+        self.masker.rates = self.host_masker.rates = self.rates.at(decayed)
+        return {} if self.rates.final_mask_rate is None else {"mask_rate": self.masker.rates.chosen}
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
         """Masked tokens, and sequences."""

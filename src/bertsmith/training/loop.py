@@ -166,8 +166,10 @@ class Loop:
             self.progress = replace(self.progress, cursor=batch.end)
             return True
         before = self._share_done()
-        learning_rate = self.schedule.learning_rate(self._share_done(half_a_step=0.5))
-        set_learning_rate(self.optimizer, learning_rate)
+        now = self._share_done(half_a_step=0.5)
+        scheduled = {"learning_rate": self.schedule.learning_rate(now)}
+        set_learning_rate(self.optimizer, scheduled["learning_rate"])
+        scheduled |= self.task.follow(self.schedule.decayed(now))
         started = time.monotonic()
         seed = dropout_seed(self.recipe.seed, self.progress.step, self.machine.ranks.rank)
         result = self.gradients.compute(
@@ -191,7 +193,7 @@ class Loop:
         )
         seconds = time.monotonic() - started
         if self.progress.step % self.recipe.log_every == 0:
-            self._record_step(batch, result, learning_rate, tokens / seconds, seconds)
+            self._record_step(batch, result, scheduled, tokens / seconds, seconds)
         self._after_step(before)
         return self._share_done() < 1 and not self._ended and self._phase() == self.progress.cursor.phase
 
@@ -286,7 +288,7 @@ class Loop:
         self,
         batch: GlobalBatch,
         result: StepResult,
-        learning_rate: float,
+        scheduled: dict[str, float],
         tokens_per_second: float,
         seconds: float,
     ) -> None:
@@ -296,7 +298,7 @@ class Loop:
             phase=batch.start.phase,
             loss=result.loss,
             **{f"{name}_loss": value for name, value in result.losses.items()},
-            learning_rate=learning_rate,
+            **scheduled,
             gradient_norm=result.gradient_norm,
             tokens=self.progress.tokens,
             sequences=self.progress.sequences,

@@ -111,12 +111,16 @@ class DataSettings(Settings):
 
 
 class MaskingSettings(Settings):
-    """Devlin et al. 2019, section 3.1: of the chosen tokens 80 % masked, 10 % random, 10 % kept."""
+    """Devlin et al. 2019, section 3.1: of the chosen tokens 80 % masked, 10 % random, 10 % kept.
+
+    `final_mask_rate` is the share chosen at the end, which it goes to while the learning rate decays.
+    """
 
     chosen: float = Field(0.15, gt=0, lt=1)
     masked: float = Field(0.8, ge=0, le=1)
     random: float = Field(0.1, ge=0, le=1)
     whole_words: bool = False
+    final_mask_rate: float | None = Field(None, gt=0, lt=1)
 
     @model_validator(mode="after")
     def _rates_fit(self) -> Self:
