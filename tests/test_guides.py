@@ -1,6 +1,7 @@
-"""Both guides are followed from outside the package: their code is written down, run, and has to learn.
+"""The guides are followed from outside the package: their code is written down, run, and has to learn.
 
-The page's `minilm` is a folder of that name here, with a tiny random BERT that learns toy data in seconds.
+The pages' `minilm` is a folder of that name here, with a tiny random BERT that learns toy data in seconds.
+`pip install` is done by hand: beside the code it writes a folder with the entry points.
 """
 
 import json
@@ -8,22 +9,31 @@ import random
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
+from safetensors.torch import load_file
 
 from bertsmith.cli.main import main
-from bertsmith.model.config import make_config
+from bertsmith.errors import ModelError
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model.config import BertConfig, make_config
+from bertsmith.model.families import FAMILIES, find_family
 from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
+from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.recipe import read_recipe
+from parity.model_parity import assert_parity, random_sample, twin, with_large_weights
 from test_documented_commands import commands
 
 DOCS = Path(__file__).parent.parent / "docs"
-TASK, FORMAT = DOCS / "add-a-task.md", DOCS / "add-a-data-format.md"
+TASK, FORMAT, VARIANT = DOCS / "add-a-task.md", DOCS / "add-a-data-format.md", DOCS / "add-a-variant.md"
+OWN = "roberta-prelayernorm"  # the family of the page
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 JUDGEMENTS = ("awful", "weak", "fine", "superb")  # one star to four
 QUEUES = {"billing": ("charged", "refund", "invoice"), "shipping": ("parcel", "late", "courier")}
@@ -183,6 +193,151 @@ def test_the_guide_s_reader_names_file_and_line(
     assert main(finetune) == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
     assert not (desk / "runs").exists()
+
+
+# -- a family ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package(desk: Path) -> Iterator[Path]:
+    """The page's folder, installed."""
+    for name, text in files_in(VARIANT).items():
+        (desk / name).write_text(text, encoding="utf-8")
+    project = tomllib.loads((desk / "pyproject.toml").read_text())["project"]
+    install(desk, project["name"], project["version"], project["entry-points"])
+    yield desk
+    FAMILIES.pop(OWN, None)
+    sys.modules.pop("prelayernorm", None)
+
+
+def install(folder: Path, name: str, version: str, groups: dict[str, dict[str, str]]) -> None:
+    """What pip writes of a package that lies in a folder of Python's path."""
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    lines = [
+        line
+        for group, points in groups.items()
+        for line in (f"[{group}]", *(f"{key} = {value}" for key, value in points.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+
+
+def their_own(architecture: str, seed: int = 7, **values: Any) -> Any:
+    """A model of the page's family with large random weights."""
+    shape = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 40}
+    config = transformers.RobertaPreLayerNormConfig(
+        **{"vocab_size": 97, "max_position_embeddings": 40, "attn_implementation": "eager"} | shape | values
+    )
+    return with_large_weights(getattr(transformers, f"RobertaPreLayerNorm{architecture}")(config), seed)
+
+
+@pytest.mark.parametrize("shape", [{}, {"hidden_act": "relu", "type_vocab_size": 1, "layer_norm_eps": 1e-5}])
+def test_a_family_from_outside_gives_the_numbers_of_transformers(
+    package: Path, shape: dict[str, Any]
+) -> None:
+    """States of every layer, logits, loss and all gradients, to 1e-5."""
+    theirs = their_own("ForMaskedLM", **shape)
+    ours = twin(theirs, package / "theirs")
+    assert ours.config.model_type == OWN
+    for seed in range(3):
+        assert_parity(theirs, ours, random_sample(ours.config, seed))
+
+
+def test_a_family_from_outside_is_saved_as_transformers_saves_it(package: Path) -> None:
+    ours = twin(their_own("ForMaskedLM"), package / "theirs")
+    save_pretraining_model(package / "ours", ours, None, {})
+    back, keys = transformers.AutoModelForMaskedLM.from_pretrained(
+        package / "ours", output_loading_info=True, attn_implementation="eager"
+    )
+    assert type(back).__name__ == "RobertaPreLayerNormForMaskedLM"
+    assert not any(keys.values())
+    back.save_pretrained(package / "again")
+    for folder in ("ours", "again"):
+        first, found = (load_file(package / name / "model.safetensors") for name in ("theirs", folder))
+        assert found.keys() == first.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in first.items())
+    again, notes = load_pretraining_model(package / "again")
+    assert (again.config, notes) == (ours.config, ())
+
+
+def test_the_command_line_trains_on_a_family_from_outside(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the page's commands do, in which nothing but the folder's config.json names the family."""
+    tokenizer = Tokenizer.load(package / "minilm")
+    config = make_config(
+        {"model_type": OWN, "vocab_size": tokenizer.vocab_size, "pad_token_id": 0, **SHAPE}, "test"
+    )
+    save_pretraining_model(package / "downloads/prelayernorm", PretrainingModel(config), tokenizer, {})
+    write_reviews(package)
+    (package / "clauses.csv").write_text((package / "reviews.csv").read_text())
+    (finetune,) = commands(VARIANT.read_text(encoding="utf-8"))
+    assert main([*finetune, *LEARNS_FAST]) == 0
+    dev = json.loads((package / "runs/clauses/results.json").read_text())["evaluations"]["dev"]
+    assert dev["model"]["accuracy"] > dev["baselines"]["majority"]["accuracy"] + 0.3
+
+    folder = package / "runs/clauses/model"
+    theirs, keys = transformers.AutoModelForSequenceClassification.from_pretrained(
+        folder, output_loading_info=True
+    )
+    assert not any(keys.values())
+    texts = ["the film was superb", "my film was awful and it was weak"]
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+    labels = theirs.config.id2label
+    for logits, said in zip(
+        theirs.eval()(**inputs).logits, Predictor.load(folder).predict(texts), strict=True
+    ):
+        assert said["label"] == labels[int(logits.argmax())]
+
+
+def test_the_page_s_proof_runs_where_the_package_is_installed(package: Path) -> None:
+    done = subprocess.run([sys.executable, "check.py"], capture_output=True, text=True, check=True)
+    differences = [float(number) for number in re.findall(r"off by (\S+)", done.stdout)]
+    assert len(differences) == 4
+    assert max(differences) < 1e-5
+    assert "'missing_keys': set(), 'unexpected_keys': set(), 'mismatched_keys': set()" in done.stdout
+
+
+def test_a_recipe_names_a_family_from_outside(package: Path) -> None:
+    recipe = read_recipe("roberta-base", [f"model.model_type={OWN}", "model.size=tiny"])
+    config = recipe.model.config(100, pad_token_id=0)
+    assert (config.max_length, config.pre_norm, config.hidden_size) == (512, True, 128)
+
+
+def test_nothing_is_imported_of_a_package_whose_family_nobody_asks_for(package: Path) -> None:
+    with pytest.raises(ModelError, match=f"There is no family 'roberta-prelayernrom'. Did you mean '{OWN}'"):
+        find_family("roberta-prelayernrom")
+    assert BertConfig().model_type == "bert"
+    assert "prelayernorm" not in sys.modules
+    assert find_family(OWN) is sys.modules["prelayernorm"].RECORD
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "complaint"),
+    [
+        (
+            "ernie",
+            "not_there:RECORD",
+            r"The family 'ernie' \(not_there:RECORD\) can't be imported: No module",
+        ),
+        ("ernie", "prelayernorm:REKORD", "can't be imported: .*REKORD"),
+        ("ernie", "prelayernorm:LAYER", "must be a Family whose model_type is 'ernie'"),
+        ("ernie", "prelayernorm:RECORD", "must be a Family whose model_type is 'ernie'"),
+    ],
+)
+def test_a_package_that_says_something_else_is_one_sentence(
+    package: Path, name: str, target: str, complaint: str
+) -> None:
+    install(package, "slip", "1", {"bertsmith.families": {name: target}})
+    with pytest.raises(ModelError, match=complaint):
+        find_family(name)
+    assert name not in FAMILIES
+
+
+def test_a_package_can_t_take_the_place_of_a_family_of_ours(package: Path) -> None:
+    install(package, "bold", "1", {"bertsmith.families": {"bert": "prelayernorm:RECORD"}})
+    assert find_family("bert").class_prefix == "Bert"
 
 
 def imported(module: str) -> Any:

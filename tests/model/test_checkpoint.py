@@ -34,7 +34,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
         (lambda t: t[QUERY].fill_(float("inf")), rf"not finite in .*{QUERY}"),
         (lambda t: t.update({WORDS: torch.ones(11, 4).int()}), rf"{WORDS} is int32; expected float32"),
         (lambda t: t.update({WORDS: torch.tensor(1.0)}), rf"{WORDS} must have .* \(11, 4\), found \(\)"),
-        (lambda t: t.update({QUERY: torch.ones(4, 5)}), "query, key and value must have one shape"),
+        (lambda t: t.update({QUERY: torch.ones(4, 5)}), "pieces of one stack must have one shape"),
     ],
 )  # fmt: skip
 def test_a_tensor_that_does_not_fit_is_named(

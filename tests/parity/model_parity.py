@@ -83,7 +83,8 @@ def with_large_weights(model: nn.Module, seed: int) -> nn.Module:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(0.0, 0.15, generator=draw)
-            if "norm" in name.lower() and name.endswith("weight"):
+            module, _, leaf = name.lower().rpartition(".")
+            if "norm" in module.rpartition(".")[2] and leaf == "weight":
                 parameter.add_(1.0)
     return model.eval()
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bertsmith.errors import ModelError
-from bertsmith.model.families import BERT_SIZES, FAMILIES, Family, find_family
+from bertsmith.model.families import BERT_SIZES, Family, find_family
 from bertsmith.model.rotary_json import layer_types
 from bertsmith.validation import first_problem
 
@@ -82,13 +82,10 @@ class BertConfig(BaseModel):
     def _as_published(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        family = FAMILIES.get(str(values.get("model_type", "bert")))
-        return values if family is None else {**family.published, **values}
+        return {**find_family(values.get("model_type", "bert")).published, **values}
 
     @model_validator(mode="after")
     def _possible(self) -> "BertConfig":
-        if self.model_type not in FAMILIES:
-            raise ValueError(f"there is no family {self.model_type!r}, only {', '.join(FAMILIES)}")
         self._require_heads()
         self._require_pattern()
         if self.max_length < 1:

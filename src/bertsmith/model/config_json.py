@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig, make_config
-from bertsmith.model.families import FAMILIES
+from bertsmith.model.families import find_family
 from bertsmith.validation import first_problem
 
 # Other names of activations we have.
@@ -59,12 +59,11 @@ def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
         raise ModelError(
             f"{where} asks to run code of its own (auto_map). Bertsmith never does; use another checkpoint."
         )
-    model_type = values.get("model_type", "bert")
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ModelError(
-            f"{where}: model_type is {reprlib.repr(model_type)}; expected one of {', '.join(FAMILIES)}."
-        )
-    family = FAMILIES[model_type]
+    try:
+        family = find_family(values.get("model_type", "bert"))
+    except ModelError as error:
+        raise ModelError(f"{where}: {error}") from error
+    model_type = family.model_type
     required = _REQUIRED | dict(family.required)
     for key, supported in required.items():
         if values.get(key) is not None and values[key] not in supported:

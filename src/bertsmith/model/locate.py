@@ -45,6 +45,12 @@ ALIASES = {
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w.-]{1,64})?")
 
+# The names that sentence-transformers has given to an encoder's settings, the one of today first.
+SENTENCE_SETTINGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+
 # Settings, tensors and vocabularies: never code, never pickle.
 _SAFE_FILES = (
     "config.json",
@@ -59,9 +65,7 @@ _SAFE_FILES = (
     # how sentence-transformers pools: without these, vectors would silently be others
     "modules.json",
     "1_Pooling/config.json",
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
+    *SENTENCE_SETTINGS,
     "config_sentence_transformers.json",
 )
 

@@ -17,11 +17,6 @@ from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.families import Family, Row, find_family
 
-# Heads of transformers that have no part of ours: carried under their own names, so that nothing is lost.
-# A head that gets a row of its own leaves this set.
-CARRIED_HEADS = frozenset({"classifier", "pre_classifier", "qa_outputs"})
-_CLASSIFIER = "classifier."
-
 # Tables of indices that old versions saved with the weights; LayerNorm's leaves as TensorFlow spells them.
 _INDEX_TABLES = ("embeddings.position_ids", "embeddings.token_type_ids")
 _OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
@@ -29,7 +24,7 @@ _OLD_LEAVES = {"gamma": "weight", "beta": "bias"}
 
 @dataclass(frozen=True)
 class Translated:
-    """Tensors under our names; `carried` are those of heads we have no part for, under theirs."""
+    """Tensors under our names; `carried` are those of fine-tuned heads, under theirs."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     carried: dict[str, Tensor] = field(default_factory=dict)
@@ -52,7 +47,7 @@ def _written_out(family: str, count: int) -> dict[str, Row]:
 
 
 def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: str) -> Translated:
-    """Their tensors under our names, query, key and value stacked.
+    """Their tensors under our names, those of a row with several modules stacked.
 
     Accepts the encoder's names with and without the family's prefix, and the old spellings. Raises
     ModelError for a name that is not in the table, for one given twice, for a stack with a missing or
@@ -64,7 +59,7 @@ def from_hugging_face(tensors: Mapping[str, Tensor], config: BertConfig, where: 
     stacks: dict[str, dict[int, Tensor]] = {}
     twins: dict[str, Tensor] = {}
     result = Translated()
-    carried = CARRIED_HEADS | _carried_too(tensors, names)
+    carried = _carried(tensors, names)
     unexpected = []
     for name, tensor in tensors.items():
         module, leaf = _canonical(name, names.prefix, places)
@@ -130,11 +125,13 @@ def listed(names: Iterable[str], shown: int = 4) -> str:
     return ", ".join(ordered[:shown]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _carried_too(tensors: Iterable[str], family: Family) -> frozenset[str]:
-    """Modules that are the masked-language head's unless the file has a classifier behind them."""
-    if not any(name.startswith(_CLASSIFIER) for name in tensors):
-        return frozenset()
-    return frozenset(name.partition(".")[0] for name in family.shared_modules)
+def _carried(tensors: Iterable[str], family: Family) -> frozenset[str]:
+    """First parts of the names of fine-tuned heads. What they share with the masked-language head is theirs
+    if the file has a classifier behind it.
+    """
+    alone = family.fine_tuned_heads
+    fine_tuned = any(name.partition(".")[0] in alone for name in tensors)
+    return alone | family.shared_heads if fine_tuned else alone
 
 
 def _canonical(name: str, prefix: str, places: Mapping[str, object]) -> tuple[str, str]:
@@ -159,7 +156,7 @@ def _stack(pieces: dict[int, Tensor], theirs: tuple[str, ...], where: str) -> Te
         shapes = ", ".join(
             f"{name} {tuple(piece.shape)}" for name, piece in zip(theirs, ordered, strict=True)
         )
-        raise ModelError(f"{where}: query, key and value must have one shape; found {shapes}.")
+        raise ModelError(f"{where}: pieces of one stack must have one shape; found {shapes}.")
     return torch.cat(ordered)
 
 

@@ -31,9 +31,9 @@ def _name(checkpoint: Checkpoint, folder: Path) -> str:
         kind = checkpoint.labels.get("problem_type")
         if kind == "multi_label_classification":
             return "multi-label"
-        # RoBERTa and DistilBERT have a dense layer of the hidden size before the outputs
-        outputs = min(t.shape[0] for name, t in checkpoint.carried.items() if name.endswith("weight"))
-        return "regression" if kind == "regression" or (kind is None and outputs == 1) else "classification"
+        outputs = checkpoint.carried.get(f"{checkpoint.config.family.sequence_head.out}.weight")
+        one_number = kind is None and outputs is not None and len(outputs) == 1
+        return "regression" if kind == "regression" or one_number else "classification"
     raise ModelError(
         f"{folder} is a {checkpoint.architecture} without a head for a task. Fine-tune it first: "
         f"bertsmith finetune TASK --model {folder} …"

@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from bertsmith.errors import RecipeError, did_you_mean
+from bertsmith.errors import ModelError, RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, make_config, preset
-from bertsmith.model.families import FAMILIES
+from bertsmith.model.families import find_family
 from bertsmith.training.schedule import Schedule
 from bertsmith.training.settings import PathText, RunSettings, Settings, check, override, read_toml
 
@@ -45,16 +45,17 @@ class ModelSettings(Settings):
     @field_validator("model_type")
     @classmethod
     def _known_family(cls, name: str) -> str:
-        if name not in FAMILIES:
-            raise ValueError(f"expected {', '.join(map(repr, FAMILIES))}")
-        return name
+        try:
+            return find_family(name).model_type
+        except ModelError as error:
+            raise RecipeError(f"model.model_type: {error}") from error
 
     @field_validator("size")
     @classmethod
     def _size_of_the_family(cls, name: str, info: ValidationInfo) -> str:
-        family = FAMILIES.get(info.data.get("model_type", ""))
-        if family is not None and name not in family.sizes:
-            raise ValueError(f"expected {', '.join(map(repr, family.sizes))}")
+        sizes = find_family(info.data.get("model_type", "bert")).sizes
+        if name not in sizes:
+            raise ValueError(f"expected {', '.join(map(repr, sizes))}")
         return name
 
     def config(self, vocab_size: int, pad_token_id: int) -> BertConfig:
@@ -62,9 +63,9 @@ class ModelSettings(Settings):
         values = {
             key: value for key, value in self.model_dump().items() if value is not None and key != "size"
         }
-        family = FAMILIES[self.model_type]
-        if family.positions_after_padding:  # the table's first rows are behind those of padding
-            values.setdefault("max_position_embeddings", 513 + pad_token_id)
+        if find_family(self.model_type).positions_after_padding:  # the table's first rows are padding's
+            longest = BertConfig(model_type=self.model_type).max_length
+            values.setdefault("max_position_embeddings", longest + pad_token_id + 1)
         return preset(self.size, **values, vocab_size=vocab_size, pad_token_id=pad_token_id)
 
     def dropouts(self, config: BertConfig) -> BertConfig:

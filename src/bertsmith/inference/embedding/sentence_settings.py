@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from bertsmith.errors import ModelError
-from bertsmith.model.families import FAMILIES
+from bertsmith.model.locate import SENTENCE_SETTINGS
 from bertsmith.model.untrusted import MAX_SETTINGS_BYTES, plain_file, read_settings
 from bertsmith.tasks.pooling import Pooling
 
@@ -110,8 +110,7 @@ def _legacy_modes(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _encoder_settings(encoder: Path) -> Mapping[str, Any]:
-    names = [f"sentence_{family}_config.json" for family in FAMILIES]
-    found = next((name for name in names if (encoder / name).exists()), None)
+    found = next((name for name in SENTENCE_SETTINGS if (encoder / name).exists()), None)
     return {} if found is None else read_settings(plain_file(encoder, found))
 
 

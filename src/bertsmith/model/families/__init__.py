@@ -3,19 +3,23 @@
 from bertsmith.model.families import bert, modernbert, nomic_bert
 from bertsmith.model.families.family import (
     BERT_SIZES,
-    FAMILIES,
+    CLASSIFIER,
+    MASKED_LANGUAGE,
+    TOKENS,
     Family,
     HeadNames,
     Row,
     Size,
-    find_family,
     layer_rows,
-    register,
 )
+from bertsmith.model.families.registry import FAMILIES, find_family, register
 
 __all__ = [
     "BERT_SIZES",
+    "CLASSIFIER",
     "FAMILIES",
+    "MASKED_LANGUAGE",
+    "TOKENS",
     "Family",
     "HeadNames",
     "Row",

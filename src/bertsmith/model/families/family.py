@@ -1,15 +1,14 @@
 """One record a family of encoders: what it is called, how its files are spelled, which values make it up.
 
-A family is values, never a class: `Bert` computes them all. To add one, write its record and `register` it;
-docs/add-a-variant.md goes through it. A value of `BertConfig` that a record's `spelling` doesn't name can't
-be written to the family's config.json, so it must stay as the record has it.
+A family is values, never a class: `Bert` computes them all. docs/add-a-variant.md adds one from outside. A
+value of `BertConfig` that a record's `spelling` doesn't name can't be written to the family's config.json, so
+it must stay as the record has it.
 """
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from bertsmith.errors import ModelError, did_you_mean
 from bertsmith.model.rotary_json import RotaryKeys
 
 
@@ -113,29 +112,17 @@ class Family:
         return value in self.spelling or (self.rotary is not None and value in self.rotary.values)
 
     @property
-    def shared_modules(self) -> frozenset[str]:
-        """Modules that a file of another head may hold under the names of the masked-language head."""
-        fine_tuned = {self.sequence_head.dense, self.sequence_head.norm} - {""}
-        return frozenset(name for row in self.heads for name in row.theirs if name in fine_tuned)
+    def shared_heads(self) -> frozenset[str]:
+        """First parts of names that a classifier has in common with the masked-language head."""
+        fine_tuned = {self.sequence_head.dense, self.sequence_head.norm}
+        shared = (name for row in self.heads for name in row.theirs if name in fine_tuned)
+        return frozenset(name.partition(".")[0] for name in shared)
 
-
-FAMILIES: dict[str, Family] = {}
-
-
-def register(family: Family) -> Family:
-    """Makes a family known by its `model_type`. Raises ValueError for one that is there already."""
-    if FAMILIES.setdefault(family.model_type, family) != family:
-        raise ValueError(f"there is a family {family.model_type!r} already")
-    return family
-
-
-def find_family(model_type: object) -> Family:
-    """Raises ModelError naming the families there are."""
-    name = model_type if isinstance(model_type, str) else repr(model_type)[:40]
-    if name not in FAMILIES:
-        meant = did_you_mean(name, list(FAMILIES))
-        raise ModelError(f"There is no family {name!r}.{meant} There are: {', '.join(FAMILIES)}.")
-    return FAMILIES[name]
+    @property
+    def fine_tuned_heads(self) -> frozenset[str]:
+        """First parts of names that none but heads for fine-tuning have."""
+        known = {part for heads in self.classes.values() for part in heads}
+        return frozenset(known - {row.ours.partition(".")[0] for row in self.heads} - self.shared_heads)
 
 
 TOKENS = "encoder.embeddings.token.weight"  # what a decoder is tied to
