@@ -39,7 +39,7 @@ def reinitialise(model: Bert, top: int) -> None:
     if not top:
         return
     for layer in model.layers[len(model.layers) - top :]:
-        initialise(layer, model.config.initializer_range)
+        layer.initialise(model.config)  # type: ignore[operator]
     if model.pooler is not None:
         initialise(model.pooler, model.config.initializer_range)
 

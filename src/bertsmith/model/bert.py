@@ -28,7 +28,11 @@ class Bert(nn.Module):
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.num_hidden_layers))
         self.final_norm = make_norm(config) if config.final_norm else None
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.has_pooler else None
-        initialise(self, config.initializer_range)
+        initialise(self.embeddings, config.initializer_range)
+        for layer in self.layers:
+            layer.initialise(config)  # type: ignore[operator]
+        if self.pooler is not None:
+            initialise(self.pooler, config.initializer_range)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

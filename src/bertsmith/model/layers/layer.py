@@ -3,6 +3,9 @@
 N tokens in the packed batch, H hidden size, R rows that a head reads.
 """
 
+import math
+
+import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
@@ -10,6 +13,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.attention import SelfAttention, take
 from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.layers.feed_forward import FeedForward
+from bertsmith.model.layers.initialisation import initialise
 from bertsmith.model.layers.norm import make_norm
 
 
@@ -30,6 +34,16 @@ class Layer(nn.Module):
         attention_dropout = config.hidden_dropout_prob if outside else config.attention_probs_dropout_prob
         self.attention_dropout = Dropout(attention_dropout)
         self.feed_forward_dropout = Dropout(config.hidden_dropout_prob if outside else 0.0)
+
+    @torch.no_grad()
+    def initialise(self, config: BertConfig) -> None:
+        """Draws all weights. What pre-norm layers add to the residual stream begins smaller the more of them
+        there are, so that their sum isn't larger (Radford et al. 2019; ModernBERT too).
+        """
+        initialise(self, config.initializer_range)
+        if self.pre_norm:
+            for product in (self.attention.output, self.feed_forward.down):
+                product.weight.mul_(1 / math.sqrt(2 * config.num_hidden_layers))
 
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
         """(N, H) -> (N, H), or (R, H) for the given rows alone: which attend to all."""
