@@ -1,7 +1,7 @@
 """Attention on a processor in C, forward and backward: attention.c says how and why.
 
-N tokens in the packed batch, B sequences, L length of one, A heads, D head size; S the sum over sequences of
-A L (L with filler), the attention weights.
+N tokens in the packed batch, B sequences, L length of one, A heads, D head size; S the attention weights: the
+sum over sequences of A L (L with filler), with a window less.
 """
 
 import ctypes
@@ -15,89 +15,117 @@ from torch.autograd.function import once_differentiable
 
 from bertsmith.model.cpu import kernels
 
-_WIDEST = 16  # values of a register: D is a multiple, and L with filler
+_WIDEST = 16  # values of a register: D is a multiple
 _FEW = 1 << 19  # multiplications that wake no other core
 _LONG = 96  # tokens: in bfloat16 torch's products of longer sequences take less time, in float32 of none
 
 
-def takes_kernel(qkv: Tensor, lengths: tuple[int, ...]) -> bool:
+def takes_kernel(qkv: Tensor, lengths: tuple[int, ...], window: int | None = None) -> bool:
     """Where it is faster than torch's operations."""
     return (
         kernels.can_read(qkv)
         and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         and qkv.shape[-1] % _WIDEST == 0
-        and (qkv.dtype == torch.float32 or sum(n * n for n in lengths) <= _LONG * sum(lengths))
+        and (qkv.dtype == torch.float32 or _pairs(lengths, window) <= _LONG * sum(lengths))
     )
 
 
 def attend_by_kernel(
-    qkv: Tensor, lengths: tuple[int, ...], make_mask: Callable[[Tensor], Tensor] | None = None
+    qkv: Tensor,
+    lengths: tuple[int, ...],
+    make_mask: Callable[[Tensor], Tensor] | None = None,
+    window: int | None = None,
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) * mask, times v, within each sequence: qkv (N, 3, A, D) -> (N, A, D).
 
-    `make_mask` makes a mask like the (S,) tensor it is given: 0 what is dropped, the scale what is kept.
-    Zeros for spare tokens. Computed in float32. A sequence's values don't depend on the other sequences, nor
-    on the number of threads, to the bit. Raises ValueError for lengths that qkv doesn't have.
+    Query i sees key j where |i - j| <= `window`, or everywhere. `make_mask` makes a mask like the (S,) tensor
+    it is given: 0 what is dropped, the scale what is kept. Zeros for spare tokens. Computed in float32. A
+    sequence's values don't depend on the other sequences, nor on the number of threads, to the bit. Time and
+    memory grow with a sequence's length where a window is smaller. Raises ValueError for lengths that qkv
+    doesn't have, and for a window below 0.
     """
     (tokens, three, _, _), real = qkv.shape, sum(lengths)
     if three != 3 or real > tokens:
         raise ValueError(f"expected ({real} or more, 3, A, D), found {tuple(qkv.shape)}")
     if min(lengths, default=0) < 0:
         raise ValueError(f"expected lengths of 0 or more, found {min(lengths)}")
-    mask = None if make_mask is None else make_mask(qkv.new_empty(_weights(qkv, lengths)))
+    if window is not None and window < 0:
+        raise ValueError(f"expected a window of 0 or more, found {window}")
+    mask = None if make_mask is None else make_mask(qkv.new_empty(_weights(qkv, lengths, window)))
     if not (qkv.requires_grad and torch.is_grad_enabled()):
-        return _forward(qkv.detach(), lengths, mask, None)
-    attended: Tensor = _Attention.apply(qkv, lengths, mask)  # type: ignore[no-untyped-call]
+        return _forward(qkv.detach(), lengths, window, mask, None)
+    attended: Tensor = _Attention.apply(qkv, lengths, window, mask)  # type: ignore[no-untyped-call]
     return attended
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, lengths: tuple[int, ...], mask: Tensor | None) -> Tensor:
-        weights = qkv.new_empty(_weights(qkv, lengths))
-        ctx.lengths = lengths
+    def forward(
+        ctx: Any, qkv: Tensor, lengths: tuple[int, ...], window: int | None, mask: Tensor | None
+    ) -> Tensor:
+        weights = qkv.new_empty(_weights(qkv, lengths, window, only_kept=True))
+        ctx.where = lengths, window
         ctx.save_for_backward(qkv, mask, weights)
-        return _forward(qkv, lengths, mask, weights)
+        return _forward(qkv, lengths, window, mask, weights)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         qkv, mask, weights = ctx.saved_tensors
+        lengths, window = ctx.where
         found = torch.empty_like(qkv, memory_format=torch.contiguous_format)
-        found[sum(ctx.lengths) :] = 0
-        _call(ctx.lengths, qkv=qkv, given=gradient, mask=mask, weights=weights, to=found)
-        return found, None, None
+        found[sum(lengths) :] = 0
+        _call(lengths, window, qkv=qkv, given=gradient, mask=mask, weights=weights, to=found)
+        return found, None, None, None
 
 
-def _forward(qkv: Tensor, lengths: tuple[int, ...], mask: Tensor | None, weights: Tensor | None) -> Tensor:
+def _forward(
+    qkv: Tensor,
+    lengths: tuple[int, ...],
+    window: int | None,
+    mask: Tensor | None,
+    weights: Tensor | None,
+) -> Tensor:
     attended = qkv.new_empty(len(qkv), *qkv.shape[2:])
     attended[sum(lengths) :] = 0
-    _call(lengths, qkv=qkv, mask=mask, weights=weights, to=attended)
+    _call(lengths, window, qkv=qkv, mask=mask, weights=weights, to=attended)
     return attended
 
 
-def _call(lengths: tuple[int, ...], *, qkv: Tensor, **others: Tensor | None) -> None:
+def _call(lengths: tuple[int, ...], window: int | None, *, qkv: Tensor, **others: Tensor | None) -> None:
     """As kernels.h says. Hooks may have brought what is saved for the gradient into another order."""
     in_order = {name: tensor.contiguous() for name, tensor in others.items() if tensor is not None}
     qkv = qkv.contiguous()
-    job = kernels.Attention(
-        qkv=qkv.data_ptr(),
-        lengths=as_c(lengths),
-        sequences=len(lengths),
-        heads=qkv.shape[2],
-        size=qkv.shape[3],
-        half=qkv.dtype == torch.bfloat16,
-        **{name: tensor.data_ptr() for name, tensor in in_order.items()},
-    )
-    multiplications = 2 * qkv.shape[2] * qkv.shape[3] * sum(n * n for n in lengths)
+    job = _job(qkv, lengths, window)
+    for name, tensor in {"qkv": qkv, **in_order}.items():
+        setattr(job, name, tensor.data_ptr())
+    multiplications = 2 * qkv.shape[2] * qkv.shape[3] * _pairs(lengths, window)
     threads = 1 if multiplications <= _FEW else torch.get_num_threads()
     if kernels.library(kernels.instructions()).attend(job, threads):
         raise MemoryError(f"no memory for attention within {max(lengths)} tokens")
 
 
-def _weights(qkv: Tensor, lengths: tuple[int, ...]) -> int:
-    """S."""
-    return int(qkv.shape[2]) * sum(n * (n + -n % _WIDEST) for n in lengths)
+def _job(qkv: Tensor, lengths: tuple[int, ...], window: int | None) -> kernels.Attention:
+    return kernels.Attention(
+        lengths=as_c(lengths),
+        sequences=len(lengths),
+        heads=qkv.shape[2],
+        size=qkv.shape[3],
+        half=qkv.dtype == torch.bfloat16,
+        window=kernels.EVERYWHERE if window is None else window,
+    )
+
+
+def _weights(qkv: Tensor, lengths: tuple[int, ...], window: int | None, *, only_kept: bool = False) -> int:
+    """S, or of it what is kept for the gradient."""
+    library = kernels.library(kernels.instructions())
+    return int(library.attention_cells(_job(qkv, lengths, window), only_kept))
+
+
+def _pairs(lengths: tuple[int, ...], window: int | None) -> int:
+    """Of queries and keys that see each other, nearly."""
+    widest = kernels.EVERYWHERE if window is None else 2 * window + 1
+    return sum(n * min(n, widest) for n in lengths)
 
 
 @lru_cache(maxsize=4)  # the layers of a model ask for the same ones

@@ -46,10 +46,11 @@ class Attention(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("qkv", "given", "mask", "weights", "to")),
         ("lengths", ctypes.POINTER(ctypes.c_int64)),
-        *((name, ctypes.c_int64) for name in ("sequences", "heads", "size", "half")),
+        *((name, ctypes.c_int64) for name in ("sequences", "heads", "size", "half", "window")),
     )
 
 
+EVERYWHERE = 2**63 - 1  # the window that hides nothing
 PRECISIONS = torch.float32, torch.bfloat16
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")  # in the order of kernels.h
 
@@ -83,6 +84,7 @@ def library(instructions: str) -> Any:
             *("rotate", "product"),
         ):
             getattr(found, name).restype = None
+        found.attention_cells.restype = ctypes.c_int64
     except (
         OSError,
         AttributeError,
@@ -92,7 +94,7 @@ def library(instructions: str) -> Any:
         return None
     values, whole, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     layer, lengths = ctypes.POINTER(Layer), ctypes.POINTER(whole)
-    found.attend.argtypes = [ctypes.POINTER(Attention), number]
+    found.attend.argtypes = found.attention_cells.argtypes = [ctypes.POINTER(Attention), number]
     found.self_attend.argtypes = [layer, values, lengths, whole, number, values]
     found.feed_forward.argtypes = [layer, values, values, whole, number, values]
     found.product.argtypes = [ctypes.POINTER(Linear), values, whole, number, values]

@@ -2,302 +2,327 @@
  *
  * Torch's operations bring rows of D values into the order of heads and back, fill sequences up to registers,
  * and carry every score through memory three times. Here six queries at a time meet all keys of their
- * sequence, and their scores stay in the nearest cache. A head of a sequence is one core's, whichever.
+ * sequence, or those in their window, and their scores stay in the nearest cache. A head of a sequence is one
+ * core's, whichever.
  *
  * N tokens, B sequences, L tokens of one, A heads, D head size.
+ *
+ * Weights of query i and key j lie at i stride + j: a square, whose rows are as far apart as it is wide. With
+ * a window they are nearer, and share the places of keys that are out of reach.
  */
+#include "attention_tiles.h"
 #include "kernels.h"
-#include "registers.h"
 #include "team.h"
 
-enum { COLUMNS = 2 }; /* registers of values at a time */
+enum { STRIP = 32 * ROWS }; /* queries whose gradients lie side by side */
+enum { KEPT = 1024 };       /* weights of a query; more are computed once more for the gradient */
 
-/* One head of one sequence, in order and in float32. Filler follows the last key, up to a whole line. */
+INLINE int64_t whole_lines(int64_t length) { return (length + LINE - 1) / LINE * LINE; }
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* One head of one sequence. */
 typedef struct {
-    int64_t length, filled, size; /* L, L with filler, D */
-    float *queries;               /* (L, D), times what scores are to be times */
-    float *keys;                  /* (filled / WIDE, D, WIDE) */
-    float *values;                /* (L, D) */
-    float *scores;                /* (ROWS, filled) */
-    const char *mask;             /* (L, filled), or NULL: what weights are to be times */
-    char *weights;                /* (L, filled), or NULL: where they are kept for the gradient */
+    int64_t length, filled; /* L, up to a whole line */
+    int64_t size, token;    /* D, values from a token to the next one */
+    int64_t window, stride; /* the largest distance that is seen, no more than L */
+    const char *mask;       /* what weights are to be times, or NULL */
+    char *weights;          /* where they are kept for the gradient, or NULL */
+    Floats scale;           /* of scores: with log2(e), that weights are powers of two */
+    float *queries;         /* (L, D) and zeros up to a whole number of ROWS, in float32 as all that follow */
+    float *keys;            /* (filled / WIDE, D, WIDE) */
+    float *scores;          /* (ROWS, stride) */
 } Head;
 
-/* Products of `rows` vectors with those in `blocks` registers, which stand as columns (blocks, size, WIDE). */
-INLINE void meet(const float *vectors, const float *columns, int64_t size, Floats found[ROWS][BLOCKS],
-                 const int rows, const int blocks) {
-    for (int r = 0; r < rows; r++)
-        for (int b = 0; b < blocks; b++) found[r][b] = (Floats){0};
-    for (int64_t d = 0; d < size; d++) {
-        Floats column[BLOCKS];
-        for (int b = 0; b < blocks; b++) column[b] = load(columns + (b * size + d) * WIDE);
-        for (int r = 0; r < rows; r++) {
-            Floats x = all(vectors[r * size + d]);
-            for (int b = 0; b < blocks; b++) found[r][b] += x * column[b];
-        }
-    }
+/* What is within a distance of ROWS tokens from `first` on. */
+INLINE Span within(int64_t first, int64_t distance, int64_t length) {
+    return (Span){most(0, first - distance), least(length, first + ROWS + distance)};
 }
 
-/* Sums over `length` vectors of so many registers, (length, size), of which weights[r across + j along] is for
- * vector j in row r. */
-INLINE void mix(const float *weights, int64_t across, int64_t along, const float *vectors, int64_t length,
-                int64_t size, Floats mixed[ROWS][COLUMNS], const int rows, const int columns) {
-    for (int r = 0; r < rows; r++)
-        for (int c = 0; c < columns; c++) mixed[r][c] = (Floats){0};
-    for (int64_t j = 0; j < length; j++) {
-        Floats vector[COLUMNS];
-        for (int c = 0; c < columns; c++) vector[c] = load(vectors + j * size + c * WIDE);
-        for (int r = 0; r < rows; r++) {
-            Floats weight = all(weights[r * across + j * along]);
-            for (int c = 0; c < columns; c++) mixed[r][c] += weight * vector[c];
-        }
-    }
+/* Whole lines of keys whose weights are computed for these queries: so many that the weights of six keys side
+ * by side, for all queries that see one of them, have places, if only for one that is zero. */
+INLINE Span keys_of(const Head *head, int64_t first) {
+    const Span near = within(first, head->window + ROWS - 1, head->filled);
+    return (Span){near.begin / LINE * LINE, whole_lines(near.end)};
+}
+INLINE int64_t stride_of(int64_t length, int64_t window) {
+    return least(whole_lines(length), whole_lines(2 * (window + ROWS - 1) + ROWS + LINE - 1));
+}
+INLINE int64_t cells_of(int64_t length, int64_t window) {
+    return length ? (length - 1) * stride_of(length, window) + whole_lines(length) : 0;
 }
 
-/* The same for all of `size`, times a row's share, or 1, and written out: `token` values from row to row. */
-INLINE void mix_whole(const float *weights, int64_t across, int64_t along, const float *vectors,
-                      int64_t length, int64_t size, const Floats *shares, char *to, int64_t token,
-                      const int half, const int rows) {
-    for (int64_t at = 0; at < size; at += COLUMNS * WIDE) {
-        Floats mixed[ROWS][COLUMNS];
-        const int columns = at + COLUMNS * WIDE <= size ? COLUMNS : 1;
-        if (columns == COLUMNS)
-            mix(weights, across, along, vectors + at, length, size, mixed, rows, COLUMNS);
-        else
-            mix(weights, across, along, vectors + at, length, size, mixed, rows, 1);
-        for (int r = 0; r < rows; r++)
-            for (int c = 0; c < columns; c++)
-                write(to, r * token + at + c * WIDE, shares ? mixed[r][c] * shares[r] : mixed[r][c], half);
-    }
+/* What is out of a query's reach, and filler, has no weight: scores[j] is that of key j. */
+INLINE void hide(const Head *head, int64_t query, Span keys, float *scores) {
+    const int64_t low = query - head->window, high = least(head->length, query + head->window + 1);
+    for (int64_t j = keys.begin; j < low; j += WIDE)
+        store(scores + j, choose(LANE >= (int)(low - j), load(scores + j), all(-INFINITY)));
+    for (int64_t j = most(keys.begin, high / WIDE * WIDE); j < keys.end; j += WIDE)
+        store(scores + j, choose(LANE < (int)(high - j), load(scores + j), all(-INFINITY)));
 }
 
-/* Scores of `rows` queries with the keys of `blocks` registers from key `at` on; `top` keeps the highest. */
-INLINE void score(const Head *head, const float *queries, int64_t at, Floats *top, const int rows,
-                  const int blocks) {
-    Floats found[ROWS][BLOCKS];
-    meet(queries, head->keys + at * head->size, head->size, found, rows, blocks);
-    for (int r = 0; r < rows; r++)
-        for (int b = 0; b < blocks; b++) {
-            const int real = head->length - at - b * WIDE; /* keys of the block and after it */
-            Floats x = real < WIDE ? choose(LANE < real, found[r][b], all(-INFINITY)) : found[r][b];
-            store(head->scores + r * head->filled + at + b * WIDE, x);
-            top[r] = larger(top[r], x);
-        }
-}
-
-/* A row's scores become weights. Returns what they are to be multiplied with for a sum of 1. */
-INLINE Floats weigh(float *scores, int64_t filled, Floats top) {
-    const Floats most = highest(top);
-    Floats sums = {0};
-    for (int64_t j = 0; j < filled; j += WIDE) {
-        Floats weights = power_of_two(load(scores + j) - most);
+/* A query's products become weights. Returns what they are to be multiplied with for a sum of 1. */
+INLINE Floats weigh(const Head *head, int64_t query, Span keys, float *scores) {
+    Floats top = all(-INFINITY), sums = {0};
+    hide(head, query, keys, scores);
+    for (int64_t j = keys.begin; j < keys.end; j += WIDE) top = larger(top, load(scores + j));
+    top = highest(top);
+    for (int64_t j = keys.begin; j < keys.end; j += WIDE) {
+        Floats weights = power_of_two((load(scores + j) - top) * head->scale);
         store(scores + j, weights);
         sums += weights;
     }
     return 1 / sum(sums);
 }
 
+/* Weights of ROWS queries and these keys, and the share of each row. */
+INLINE void weigh_rows(const Head *head, int64_t first, Span keys, Floats *shares) {
+    float *scores = head->scores - keys.begin;
+    meet(head->queries + first * head->size, head->keys, head->size, keys, scores, head->stride);
+    for (int r = 0; r < ROWS; r++) shares[r] = weigh(head, first + r, keys, scores + r * head->stride);
+}
+
 /* In training a row's weights are kept, and some dropped. */
-INLINE void keep_and_drop(const Head *head, int64_t row, float *scores, Floats share, const int half) {
-    for (int64_t j = 0; j < head->filled; j += WIDE) {
-        const int64_t at = row * head->filled + j;
-        const Floats weights = load(scores + j);
+INLINE void keep_and_drop(const Head *head, int64_t row, Span keys, float *scores, Floats share,
+                          const int half) {
+    for (int64_t j = keys.begin; j < keys.end; j += WIDE, scores += WIDE) {
+        const int64_t at = row * head->stride + j;
+        const Floats weights = load(scores);
         if (head->weights) write(head->weights, at, weights * share, half);
-        if (head->mask) store(scores + j, weights * read(head->mask, at, half));
+        if (head->mask) store(scores, weights * read(head->mask, at, half));
     }
 }
 
-/* `rows` queries from `first` on, whose results are `token` values apart. */
-INLINE void attend_rows(const Head *head, int64_t first, char *to, int64_t token, const int half,
-                        const int rows) {
-    const float *queries = head->queries + first * head->size;
-    Floats top[ROWS];
-    int64_t at = 0;
-    for (int r = 0; r < rows; r++) top[r] = all(-INFINITY);
-    for (; at + BLOCKS * WIDE <= head->filled; at += BLOCKS * WIDE)
-        score(head, queries, at, top, rows, BLOCKS);
-    for (; at < head->filled; at += WIDE) score(head, queries, at, top, rows, 1);
-    for (int r = 0; r < rows; r++) {
-        float *scores = head->scores + r * head->filled;
-        top[r] = weigh(scores, head->filled, top[r]);
-        if (head->weights || head->mask) keep_and_drop(head, first + r, scores, top[r], half);
-    }
-    mix_whole(head->scores, head->filled, 1, head->values, head->length, head->size, top,
-              to + first * token * (half ? 2 : 4), token, half, rows);
+/* ROWS queries from `first` on. */
+INLINE void attend_rows(const Head *head, const float *values, int64_t first, char *to, const int half) {
+    const Span keys = keys_of(head, first), seen = within(first, head->window, head->length);
+    const int64_t rows = least(ROWS, head->length - first), width = head->token / 3;
+    Floats shares[ROWS];
+    weigh_rows(head, first, keys, shares);
+    if (head->weights || head->mask)
+        for (int r = 0; r < rows; r++)
+            keep_and_drop(head, first + r, keys, head->scores + r * head->stride, shares[r], half);
+    const Mix mixed = {.weights = head->scores + seen.begin - keys.begin,
+                       .across = head->stride,
+                       .along = 1,
+                       .vectors = values + seen.begin * head->size,
+                       .count = seen.end - seen.begin,
+                       .size = head->size};
+    mix(&mixed, shares, to + first * width * (half ? 2 : 4), width, rows, half);
 }
 
-/* Rows of `token` values from one to the next, (L, D): times `scale`; or as columns (filled / WIDE, D, WIDE). */
-INLINE void copy_rows(const char *from, int64_t token, int64_t length, int64_t size, Floats scale, float *to,
+/* Rows of `token` values from one to the next, (L, D): in order, then zeros up to a whole number of ROWS; or
+ * as columns (filled / WIDE, D, WIDE). */
+INLINE void copy_rows(const char *from, int64_t token, int64_t length, int64_t size, float *to,
                       const int half) {
     for (int64_t i = 0; i < length; i++)
-        for (int64_t d = 0; d < size; d += WIDE)
-            store(to + i * size + d, read(from, i * token + d, half) * scale);
+        for (int64_t d = 0; d < size; d += WIDE) store(to + i * size + d, read(from, i * token + d, half));
+    for (int64_t i = length; i % ROWS; i++)
+        for (int64_t d = 0; d < size; d += WIDE) store(to + i * size + d, (Floats){0});
 }
-INLINE void copy_columns(const char *from, int64_t token, int64_t length, int64_t filled, int64_t size,
-                         float *to, const int half) {
-    for (int64_t i = 0; i < filled; i += WIDE)
-        for (int64_t d = 0; d < size; d += WIDE) {
+INLINE void copy_columns(const char *from, const Head *head, float *to, const int half) {
+    for (int64_t i = 0; i < head->filled; i += WIDE)
+        for (int64_t d = 0; d < head->size; d += WIDE) {
             Floats tile[WIDE];
             for (int r = 0; r < WIDE; r++)
-                tile[r] = i + r < length ? read(from, (i + r) * token + d, half) : (Floats){0};
+                tile[r] = i + r < head->length ? read(from, (i + r) * head->token + d, half) : (Floats){0};
             transpose(tile);
-            for (int r = 0; r < WIDE; r++) store(to + i * size + (d + r) * WIDE, tile[r]);
+            for (int r = 0; r < WIDE; r++) store(to + i * head->size + (d + r) * WIDE, tile[r]);
         }
 }
 
-INLINE int64_t whole_lines(int64_t length) { return (length + LINE - 1) / LINE * LINE; }
-
-/* One head of a sequence: where its queries and its results begin, and its weights and their mask, or NULL. */
-INLINE void attend_head(const Attention *job, int64_t length, const char *from, const char *mask,
-                        char *weights, char *to, float *scratch, const int half) {
-    const int64_t filled = whole_lines(length), size = job->size, width = job->heads * size;
-    const int64_t third = width * (half ? 2 : 4); /* bytes of a token's queries */
-    const Head head = {.length = length,
-                       .filled = filled,
-                       .size = size,
-                       .queries = scratch,
-                       .keys = scratch + filled * size,
-                       .values = scratch + 2 * filled * size,
-                       .scores = scratch + 3 * filled * size,
-                       .mask = mask,
-                       .weights = weights};
-    const Floats scale = all(1.44269504088896f / sqrtf(size)); /* log2(e) too: weights are powers of two */
-    copy_rows(from, 3 * width, length, size, scale, head.queries, half);
-    copy_columns(from + third, 3 * width, length, filled, size, head.keys, half);
-    copy_rows(from + 2 * third, 3 * width, length, size, all(1), head.values, half);
-    if (length < ROWS)
-        for (int64_t i = 0; i < length; i++) attend_rows(&head, i, to, width, half, 1);
-    else
-        for (int64_t i = 0; i < length; i += ROWS) {
-            if (i > length - ROWS) i = length - ROWS; /* the last ones, some of them once more */
-            attend_rows(&head, i, to, width, half, ROWS);
-        }
+/* The next (L, D) of the scratch, with room for zeros. */
+INLINE int64_t room_for(int64_t length, int64_t size) { return (whole_lines(length) + LINE) * size; }
+INLINE float *take(float **scratch, int64_t count) {
+    float *taken = *scratch;
+    *scratch += count;
+    return taken;
 }
 
-/* What one head of a sequence needs for its gradient, in order and in float32. */
+INLINE void attend_head(Head *head, const char *from, char *to, float *scratch, const int half) {
+    const int64_t one = room_for(head->length, head->size), third = head->token / 3 * (half ? 2 : 4);
+    float *values = take(&scratch, one);
+    head->queries = take(&scratch, one);
+    head->keys = take(&scratch, one);
+    head->scores = scratch;
+    copy_rows(from, head->token, head->length, head->size, head->queries, half);
+    copy_columns(from + third, head, head->keys, half);
+    copy_rows(from + 2 * third, head->token, head->length, head->size, values, half);
+    for (int64_t i = 0; i < head->length; i += ROWS) attend_rows(head, values, i, to, half);
+}
+
+/* What one head of a sequence needs for its gradient beside. */
 typedef struct {
-    int64_t length, filled, size;
-    float *queries, *keys, *given; /* (L, D) */
-    float *values;                 /* (filled / WIDE, D, WIDE) */
-    float *dropped;                /* (L, filled): weights times their mask */
-    float *to_scores;              /* (L, filled) */
-    const char *mask, *weights;    /* (L, filled) */
+    const Head *head;
+    float *keys, *given;        /* (L, D) */
+    float *values;              /* (filled / WIDE, D, WIDE) */
+    float *dropped, *to_scores; /* of a strip: weights times their mask, and the gradient of scores */
+    float *to_keys, *to_values; /* (L, D), of the strips so far */
+    char *to;                   /* of the first query's gradient; keys and values follow */
+    int64_t third;              /* bytes from one to the next */
 } Back;
 
-/* The gradient of the scores of `rows` queries from `first` on. */
-INLINE void scores_back(const Back *back, int64_t first, const int half, const int rows) {
-    const int64_t filled = back->filled, size = back->size;
-    const float *given = back->given + first * size;
+/* Queries of a strip, and the place of the first one's weight of key 0 in it. */
+typedef struct {
+    int64_t begin, end, origin;
+} Strip;
+
+INLINE int64_t place(const Back *back, Strip strip, int64_t i, int64_t j) {
+    return (i - strip.begin) * back->head->stride + j - strip.origin;
+}
+
+/* The gradient of the scores of ROWS queries from `first` on. */
+INLINE void scores_back(const Back *back, Strip strip, int64_t first, const int half) {
+    const Head *head = back->head;
+    const int64_t size = head->size, stride = head->stride;
+    const Span keys = keys_of(head, first);
     const Floats scale = all(1 / sqrtf(size));
-    float *rows_of = back->to_scores + first * filled;
-    Floats found[ROWS][BLOCKS];
-    int64_t at = 0;
-    for (; at + BLOCKS * WIDE <= filled; at += BLOCKS * WIDE) {
-        meet(given, back->values + at * size, size, found, rows, BLOCKS);
-        for (int r = 0; r < rows; r++)
-            for (int b = 0; b < BLOCKS; b++) store(rows_of + r * filled + at + b * WIDE, found[r][b]);
-    }
-    for (; at < filled; at += WIDE) {
-        meet(given, back->values + at * size, size, found, rows, 1);
-        for (int r = 0; r < rows; r++) store(rows_of + r * filled + at, found[r][0]);
-    }
-    for (int r = 0; r < rows; r++) {
-        const int64_t row = (first + r) * filled;
+    Floats shares[ROWS];
+    meet(back->given + first * size, back->values, size, keys, back->to_scores + place(back, strip, first, 0),
+         stride);
+    if (!head->weights) weigh_rows(head, first, keys, shares);
+    for (int r = 0; r < ROWS && first + r < head->length; r++) {
+        const int64_t kept = (first + r) * stride, own = place(back, strip, first + r, 0);
+        float *weights = back->dropped + own, *row = back->to_scores + own;
+        const float *scores = head->scores + r * stride - keys.begin;
         Floats sums = {0};
-        for (int64_t j = row; j < row + filled; j += WIDE) {
-            const Floats weights = read(back->weights, j, half);
-            const Floats mask = back->mask ? read(back->mask, j, half) : all(1);
-            const Floats to_weights = load(back->to_scores + j) * mask;
-            store(back->dropped + j, weights * mask);
-            store(back->to_scores + j, to_weights);
-            sums += weights * to_weights;
+        for (int64_t j = keys.begin; j < keys.end; j += WIDE) {
+            Floats weight, to_weight = load(row + j);
+            weight = head->weights ? read(head->weights, kept + j, half) : load(scores + j) * shares[r];
+            if (head->mask) to_weight *= read(head->mask, kept + j, half);
+            store(weights + j, weight);
+            store(row + j, to_weight);
+            sums += weight * to_weight;
         }
         const Floats mean = sum(sums);
-        for (int64_t j = row; j < row + filled; j += WIDE) {
-            const Floats weights = read(back->weights, j, half) * scale;
-            store(back->to_scores + j, weights * (load(back->to_scores + j) - mean));
+        for (int64_t j = keys.begin; j < keys.end; j += WIDE) {
+            const Floats weight = load(weights + j);
+            store(row + j, weight * scale * (load(row + j) - mean));
+            if (head->mask) store(weights + j, weight * read(head->mask, kept + j, half));
         }
     }
 }
 
-/* The gradient of `rows` queries, keys or values from `first` on, which are `token` values apart. */
-INLINE void queries_back(const Back *back, int64_t first, char *to, int64_t token, const int half,
-                         const int rows) {
-    scores_back(back, first, half, rows);
-    mix_whole(back->to_scores + first * back->filled, back->filled, 1, back->keys, back->length, back->size,
-              NULL, to + first * token * (half ? 2 : 4), token, half, rows);
-}
-INLINE void keys_back(const Back *back, int64_t first, char *to, int64_t token, int64_t third,
-                      const int half, const int rows) {
-    char *keys = to + third + first * token * (half ? 2 : 4), *values = keys + third;
-    mix_whole(back->to_scores + first, 1, back->filled, back->queries, back->length, back->size, NULL, keys,
-              token, half, rows);
-    mix_whole(back->dropped + first, 1, back->filled, back->given, back->length, back->size, NULL, values,
-              token, half, rows);
+/* The gradient of ROWS queries from `first` on. */
+INLINE void queries_back(const Back *back, Strip strip, int64_t first, const int half) {
+    const Head *head = back->head;
+    const Span seen = within(first, head->window, head->length);
+    scores_back(back, strip, first, half);
+    const Mix mixed = {.weights = back->to_scores + place(back, strip, first, seen.begin),
+                       .across = head->stride,
+                       .along = 1,
+                       .vectors = back->keys + seen.begin * head->size,
+                       .count = seen.end - seen.begin,
+                       .size = head->size};
+    mix(&mixed, NULL, back->to + first * head->token * (half ? 2 : 4), head->token,
+        least(ROWS, head->length - first), half);
 }
 
-INLINE void attend_head_back(const Attention *job, int64_t length, const char *from, const char *given,
-                             const char *mask, const char *weights, char *to, float *scratch,
-                             const int half) {
-    const int64_t filled = whole_lines(length), size = job->size, width = job->heads * size;
-    const int64_t third = width * (half ? 2 : 4), one = filled * size;
-    float *squares = scratch + 4 * one;
-    const Back back = {.length = length,
-                       .filled = filled,
+/* A strip's part of the gradient of ROWS keys or values from `first` on: kept where more strips follow. */
+INLINE void part_back(const Back *back, Strip strip, int64_t first, const float *weights,
+                      const float *vectors, float *so_far, char *to, const int half) {
+    const Head *head = back->head;
+    const Span by = within(first, head->window, head->length);
+    const int64_t begin = most(by.begin, strip.begin), size = head->size;
+    so_far += first * size;
+    const Mix mixed = {.weights = weights + place(back, strip, begin, first),
+                       .across = 1,
+                       .along = head->stride,
+                       .vectors = vectors + begin * size,
+                       .count = least(by.end, strip.end) - begin,
                        .size = size,
-                       .queries = scratch,
-                       .keys = scratch + one,
-                       .given = scratch + 2 * one,
-                       .values = scratch + 3 * one,
-                       .dropped = squares,
-                       .to_scores = squares + filled * filled,
-                       .mask = mask,
-                       .weights = weights};
-    copy_rows(from, 3 * width, length, size, all(1), back.queries, half);
-    copy_rows(from + third, 3 * width, length, size, all(1), back.keys, half);
-    copy_columns(from + 2 * third, 3 * width, length, filled, size, back.values, half);
-    copy_rows(given, width, length, size, all(1), back.given, half);
-    if (length < ROWS) {
-        for (int64_t i = 0; i < length; i++) queries_back(&back, i, to, 3 * width, half, 1);
-        for (int64_t i = 0; i < length; i++) keys_back(&back, i, to, 3 * width, third, half, 1);
-        return;
+                       .before = by.begin < strip.begin ? so_far : NULL};
+    if (by.end > strip.end)
+        mix(&mixed, NULL, so_far, size, ROWS, 0);
+    else
+        mix(&mixed, NULL, to + first * head->token * (half ? 2 : 4), head->token,
+            least(ROWS, head->length - first), half);
+}
+
+INLINE void strip_back(const Back *back, Strip strip, const int half) {
+    const Head *head = back->head;
+    const int64_t end = least(head->length, strip.end + head->window);
+    for (int64_t i = strip.begin; i < strip.end; i += ROWS) queries_back(back, strip, i, half);
+    for (int64_t j = most(0, strip.begin - head->window) / ROWS * ROWS; j < end; j += ROWS) {
+        char *keys = back->to + back->third, *values = keys + back->third;
+        part_back(back, strip, j, back->to_scores, head->queries, back->to_keys, keys, half);
+        part_back(back, strip, j, back->dropped, back->given, back->to_values, values, half);
     }
-    for (int64_t i = 0; i < length; i += ROWS) {
-        if (i > length - ROWS) i = length - ROWS;
-        queries_back(&back, i, to, 3 * width, half, ROWS);
-    }
-    for (int64_t i = 0; i < length; i += ROWS) {
-        if (i > length - ROWS) i = length - ROWS;
-        keys_back(&back, i, to, 3 * width, third, half, ROWS);
-    }
+}
+
+INLINE int64_t strip_cells(int64_t stride) { return STRIP * (stride + 1) + 2 * LINE; }
+
+INLINE void attend_head_back(Head *head, const char *from, const char *given, char *to, float *scratch,
+                             const int half) {
+    const int64_t one = room_for(head->length, head->size), cells = strip_cells(head->stride);
+    const int64_t third = head->token / 3 * (half ? 2 : 4);
+    head->queries = take(&scratch, one);
+    head->keys = take(&scratch, one);
+    head->scores = take(&scratch, ROWS * head->stride);
+    const Back back = {.head = head,
+                       .keys = take(&scratch, one),
+                       .given = take(&scratch, one),
+                       .values = take(&scratch, one),
+                       .to_keys = take(&scratch, one),
+                       .to_values = take(&scratch, one),
+                       .dropped = take(&scratch, cells),
+                       .to_scores = take(&scratch, cells),
+                       .to = to,
+                       .third = third};
+    copy_rows(from, head->token, head->length, head->size, head->queries, half);
+    copy_rows(from + third, head->token, head->length, head->size, back.keys, half);
+    copy_rows(given, head->token / 3, head->length, head->size, back.given, half);
+    copy_columns(from + 2 * third, head, back.values, half);
+    if (!head->weights) copy_columns(from + third, head, head->keys, half);
+    for (int64_t i = 0; i < head->length; i += STRIP)
+        strip_back(&back, (Strip){i, least(head->length, i + STRIP), keys_of(head, i).begin}, half);
 }
 
 int64_t attention_scratch(const Attention *job) {
-    int64_t filled = LINE;
-    for (int64_t b = 0; b < job->sequences; b++)
-        filled = whole_lines(job->lengths[b]) > filled ? whole_lines(job->lengths[b]) : filled;
-    return job->given ? filled * (4 * job->size + 2 * filled) : filled * (3 * job->size + ROWS);
+    int64_t longest = 1;
+    for (int64_t b = 0; b < job->sequences; b++) longest = most(longest, job->lengths[b]);
+    const int64_t stride = stride_of(longest, least(job->window, longest));
+    const int64_t one = room_for(longest, job->size);
+    return job->given ? 7 * one + ROWS * stride + 2 * strip_cells(stride) : 3 * one + ROWS * stride;
 }
 
 INLINE void attend_some(const Attention *job, float *scratch, int part, int parts, const int half) {
     const int64_t width = job->heads * job->size, bytes = half ? 2 : 4;
-    int64_t first = 0, square = 0, number = 0;
+    int64_t first = 0, masked = 0, kept = 0, number = 0;
     for (int64_t b = 0; b < job->sequences; first += job->lengths[b++])
         for (int64_t a = 0; a < job->heads; a++, number++) {
-            const int64_t length = job->lengths[b], weights = square * bytes;
+            const int64_t length = job->lengths[b], window = least(job->window, length);
+            const int64_t stride = stride_of(length, window), cells = cells_of(length, window);
             const int64_t three = (first * 3 * width + a * job->size) * bytes;
             const int64_t one = (first * width + a * job->size) * bytes;
-            square += length * whole_lines(length);
-            if (number % parts != part) continue;
             const char *from = (const char *)job->qkv + three;
-            const char *mask = job->mask ? (const char *)job->mask + weights : NULL;
-            char *kept = job->weights ? (char *)job->weights + weights : NULL;
+            Head head = {.length = length,
+                         .filled = whole_lines(length),
+                         .size = job->size,
+                         .token = 3 * width,
+                         .window = window,
+                         .stride = stride,
+                         .scale = all(1.44269504088896f / sqrtf(job->size))};
+            if (job->mask) head.mask = (const char *)job->mask + masked * bytes;
+            if (job->weights && stride <= KEPT) head.weights = (char *)job->weights + kept * bytes;
+            masked += cells;
+            kept += stride <= KEPT ? cells : 0;
+            if (number % parts != part) continue;
             if (job->given)
-                attend_head_back(job, length, from, (const char *)job->given + one, mask, kept,
-                                 (char *)job->to + three, scratch, half);
+                attend_head_back(&head, from, (const char *)job->given + one, (char *)job->to + three, scratch,
+                                 half);
             else
-                attend_head(job, length, from, mask, kept, (char *)job->to + one, scratch, half);
+                attend_head(&head, from, (char *)job->to + one, scratch, half);
         }
+}
+
+int64_t attention_cells(const Attention *job, int only_kept) {
+    int64_t cells = 0;
+    for (int64_t b = 0; b < job->sequences; b++) {
+        const int64_t length = job->lengths[b], window = least(job->window, length);
+        if (!only_kept || stride_of(length, window) <= KEPT) cells += job->heads * cells_of(length, window);
+    }
+    return cells;
 }
 
 void attend_part(const Attention *job, float *scratch, int part, int parts) {

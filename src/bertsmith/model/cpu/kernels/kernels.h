@@ -5,17 +5,21 @@
 #include <stdint.h>
 
 /* qkv (N, 3, A, D) -> to (N, A, D), of float32 or, if `half`, bfloat16. With `given` (N, A, D), the gradient
- * of that, -> to (N, 3, A, D), that of qkv. Mask and weights are of (A, L, L with filler) for each sequence,
- * filler up to whole lines: what weights are times, and where they are kept for the gradient; or NULL. */
+ * of that, -> to (N, 3, A, D), that of qkv. Tokens up to a distance of `window` see each other.
+ *
+ * A mask, what weights are times, has as many values as attention_cells says, those of each sequence and each
+ * of its heads behind one another: (L, L with filler up to whole lines), or with a window less. The weights
+ * that are kept for the gradient, too, but for sequences where they would be too many. NULL: none. */
 enum { LINE = 16 };
 typedef struct {
     const void *qkv, *given, *mask;
     void *weights, *to;
     const int64_t *lengths; /* (B,) */
     int64_t sequences, heads, size;
-    int64_t half;
+    int64_t half, window;
 } Attention;
 
+int64_t attention_cells(const Attention *job, int only_kept);
 int attend(const Attention *job, int threads);
 
 /* The same, of the heads that are one core's part; scratch, a core's own, is of so many values. */

@@ -44,7 +44,8 @@ INLINE Attention attention_of(const Layer *layer, const float *qkv, const int64_
                        .lengths = lengths,
                        .sequences = sequences,
                        .heads = layer->heads,
-                       .size = layer->qkv.inputs / layer->heads};
+                       .size = layer->qkv.inputs / layer->heads,
+                       .window = INT64_MAX};
 }
 
 static void self_attend_share(void *given) {

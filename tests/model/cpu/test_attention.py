@@ -1,0 +1,193 @@
+"""Attention's kernel within a window, and over long sequences, against the plain definition in float64."""
+
+import math
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bertsmith.model.cpu import attention, kernels
+from bertsmith.model.cpu.attention import attend_by_kernel, takes_kernel
+
+WINDOWS = [0, 1, 3, 16, 63, 64, 100]
+
+
+@pytest.fixture
+def kernel(inference_way: str) -> str:
+    if inference_way == "torch":
+        pytest.skip("there is no kernel to call")
+    return inference_way
+
+
+def random_qkv(tokens: int, heads: int, size: int, seed: int) -> Tensor:
+    """Large enough that the softmax is far from uniform."""
+    return torch.randn(tokens, 3, heads, size, generator=torch.Generator().manual_seed(seed)) * 1.5
+
+
+def plain(qkv: Tensor, lengths: list[int], window: int | None, masks: list[Tensor] | None = None) -> Tensor:
+    """Of weights (A, L, L) that are masked by distance, and then times `masks`."""
+    found = []
+    for number, sequence in enumerate(qkv.split(lengths)):
+        query, key, value = sequence.permute(1, 2, 0, 3)
+        scores, places = query @ key.mT / math.sqrt(qkv.shape[-1]), torch.arange(len(sequence))
+        if window is not None:
+            far = (places[:, None] - places).abs() > window
+            scores = scores.masked_fill(far, -torch.inf)
+        weights = scores.softmax(-1)
+        found.append((weights * masks[number] if masks else weights) @ value)
+    return torch.cat([each.transpose(0, 1) for each in found])
+
+
+def squares(cells: Tensor, lengths: list[int], heads: int, window: int | None) -> list[Tensor]:
+    """(S,) -> (A, L, L) of each sequence: as kernels.h says, rows nearer to each other where a window is."""
+    found, at = [], 0
+    for n in lengths:
+        filled = n + -n % 16
+        wide = 2 * (window + 5) + 6 + 15 if window is not None else filled
+        apart = min(filled, wide + -wide % 16)
+        size = (n - 1) * apart + filled
+        found.append(
+            torch.stack([cells[at + a * size :].as_strided((n, n), (apart, 1)) for a in range(heads)])
+        )
+        at += heads * size
+    assert at == len(cells)
+    return found
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    window=st.sampled_from(WINDOWS),
+    heads=st.integers(1, 3),
+    size=st.sampled_from([16, 32, 48, 64]),
+    dropped=st.sampled_from([0.0, 0.1, 0.5]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    kept=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_a_window_gives_the_plain_definition_and_its_gradient(
+    kernel: str,
+    lengths: list[int],
+    window: int,
+    heads: int,
+    size: int,
+    dropped: float,
+    dtype: torch.dtype,
+    kept: bool,
+    seed: int,
+) -> None:
+    """With weights dropped; the same to the bit on two threads, and for the last sequence alone."""
+    real, draw = sum(lengths), torch.Generator().manual_seed(seed)
+    qkv = random_qkv(real + 3, heads, size, seed).to(dtype).requires_grad_()
+    upstream = torch.randn(real + 3, heads, size, generator=draw).to(dtype)
+    masks = list[Tensor]()
+
+    def drop(like: Tensor) -> Tensor:
+        if not masks:
+            masks.append((torch.rand(like.shape, generator=draw) >= dropped).to(dtype) / (1 - dropped))
+        assert masks[0].shape == like.shape
+        return masks[0]
+
+    def attended() -> tuple[Tensor, Tensor]:
+        found = attend_by_kernel(qkv, tuple(lengths), drop if kept else None, window)
+        return found.detach(), *torch.autograd.grad(found, qkv, upstream)
+
+    with patch.object(attention, "_FEW", 0):  # two threads also for little
+        found, gradient = attended()
+    with patch("torch.get_num_threads", return_value=1):
+        assert all(torch.equal(*pair) for pair in zip(attended(), (found, gradient), strict=True))
+    exact = qkv.detach()[:real].double().requires_grad_()
+    scaled = squares(masks[0], lengths, heads, window) if kept else None
+    expected = plain(exact, lengths, window, scaled)
+    (wanted,) = torch.autograd.grad(expected, exact, upstream[:real].double())
+    digits = 3e-5 if dtype == torch.float32 else 0.02
+    for one, other in ((found[:real], expected.detach()), (gradient[:real], wanted)):
+        assert float((one.double() - other).abs().max()) <= digits * float(other.abs().max()) + 1e-30
+    assert not gradient[real:].any()
+    if kept:
+        return
+    own = slice(real - lengths[-1], real)
+    alone = qkv.detach()[own].clone().requires_grad_()
+    again = attend_by_kernel(alone, (lengths[-1],), None, window)
+    assert torch.equal(again, found[own])
+    assert torch.equal(torch.autograd.grad(again, alone, upstream[own])[0], gradient[own])
+
+
+@pytest.mark.parametrize("length", [1, 5, 6, 7, 16, 17, 64, 65])
+def test_a_window_that_reaches_everything_is_none(kernel: str, length: int) -> None:
+    """To the bit."""
+    qkv = random_qkv(length, 2, 32, seed=1).requires_grad_()
+    every, within = (attend_by_kernel(qkv, (length,), None, window) for window in (None, length - 1))
+    assert torch.equal(every, within)
+    upstream = torch.randn_like(every)
+    assert torch.equal(*(torch.autograd.grad(each, qkv, upstream)[0] for each in (every, within)))
+
+
+@pytest.mark.parametrize("window", [None, 3, 600])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_weights_that_are_too_many_are_computed_again(kernel: str, window: int | None, dropped: bool) -> None:
+    """A query of the longer sequences has more than 1,024 of them, and none is kept; the others' are."""
+    lengths, heads = [1030, 7, 1300], 2
+    qkv = random_qkv(sum(lengths), heads, 16, seed=3).requires_grad_()
+    masks = list[Tensor]()
+
+    def drop(like: Tensor) -> Tensor:
+        masks.append(2.0 * (torch.rand(like.shape) >= 0.5))
+        return masks[0]
+
+    saved = list[int]()
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: saved.append(tensor.numel()) or tensor, lambda tensor: tensor
+    ):
+        found = attend_by_kernel(qkv, tuple(lengths), drop if dropped else None, window)
+    exact = qkv.detach().double().requires_grad_()
+    scaled = squares(masks[0], lengths, heads, window) if dropped else None
+    expected, upstream = plain(exact, lengths, window, scaled), torch.randn(sum(lengths), heads, 16)
+    (gradient,) = torch.autograd.grad(found, qkv, upstream)
+    (wanted,) = torch.autograd.grad(expected, exact, upstream.double())
+    for one, other in ((found.detach(), expected.detach()), (gradient, wanted)):
+        assert float((one.double() - other).abs().max()) <= 3e-5 * float(other.abs().max())
+    assert window == 3 or saved[-1] == heads * 7 * 16
+
+
+def test_memory_of_a_window_grows_with_the_length_alone(kernel: str) -> None:
+    """Of 8,192 tokens: 160 weights a token and head, and a mask of as many."""
+    qkv = random_qkv(8192, 1, 16, seed=4).requires_grad_()
+    sizes = list[int]()
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: sizes.append(tensor.numel()) or tensor, lambda tensor: tensor
+    ):
+        found = attend_by_kernel(qkv, (8192,), torch.ones_like, 64)
+    assert sizes == [qkv.numel(), *[8191 * 160 + 8192] * 2]
+    upstream, some = torch.randn_like(found), slice(4000, 4400)
+    (gradient,) = torch.autograd.grad(found, qkv, upstream)
+    near = slice(4000 - 128, 4400 + 128)  # all that what `some` are seen by sees
+    exact = qkv.detach()[near].double().requires_grad_()
+    expected = plain(exact, [400 + 256], 64)
+    (wanted,) = torch.autograd.grad(expected, exact, upstream[near].double())
+    torch.testing.assert_close(found[some].double(), expected[128:-128], rtol=0, atol=1e-5)
+    torch.testing.assert_close(gradient[some].double(), wanted[128:-128], rtol=0, atol=1e-4)
+
+
+def test_what_is_no_number_spoils_what_sees_it_alone(kernel: str) -> None:
+    """A key: those in its window."""
+    qkv = random_qkv(200, 1, 16, seed=5)
+    qkv[100, 1] = math.nan
+    spoilt = attend_by_kernel(qkv, (200,), None, 10).isnan().any(-1).flatten()
+    assert spoilt.nonzero().flatten().tolist() == list(range(90, 111))
+
+
+def test_a_window_below_zero_is_refused(kernel: str) -> None:
+    with pytest.raises(ValueError, match="expected a window of 0 or more, found -1"):
+        attend_by_kernel(torch.zeros(5, 3, 1, 16), (5,), None, -1)
+    attend_by_kernel(torch.zeros(5, 3, 1, 16), (5,), None, 0)
+
+
+def test_in_bfloat16_few_keys_in_reach_are_as_good_as_few_keys() -> None:
+    qkv = torch.zeros(2000, 3, 1, 16, dtype=torch.bfloat16)
+    with patch.object(kernels, "library", return_value=len):
+        assert takes_kernel(qkv, (2000,), 40)
+        assert not takes_kernel(qkv, (2000,))
