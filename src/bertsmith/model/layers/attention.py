@@ -63,13 +63,13 @@ def attend(
         window = None
     if takes_flash_attention(qkv.device.type, qkv.dtype, qkv.shape[-1]):
         return _attend_variable_length(qkv, batch, window)
-    if window is not None:
-        return attend_by_equal_lengths(qkv, batch, window)
     make_mask = None
     if dropout is not None and dropout.training and dropout.probability > 0:
         make_mask = dropout.mask
-    if takes_kernel(qkv, batch.lengths):
-        return attend_by_kernel(qkv, batch.lengths, make_mask)
+    if takes_kernel(qkv, batch.lengths, window):
+        return attend_by_kernel(qkv, batch.lengths, make_mask, window)
+    if window is not None:
+        return attend_by_equal_lengths(qkv, batch, window)
     if make_mask is not None:
         return attend_groups(qkv, batch.lengths, make_mask=make_mask)
     if qkv.device.type == "cpu" and (len(batch.lengths) > 1 or len(qkv) >= FEWEST_TOKENS):
