@@ -17,16 +17,19 @@ from bertsmith.model.cpu import kernels
 
 _WIDEST = 16  # values of a register: D is a multiple
 _FEW = 1 << 19  # multiplications that wake no other core
-_LONG = 96  # tokens: in bfloat16 torch's products of longer sequences take less time, in float32 of none
+# Keys of a query: in bfloat16 torch's products with more take less time, in float32 with none. Within a
+# window those are products with blocks of keys, many of them hidden.
+_MANY, _MANY_IN_WINDOW = 96, 192
 
 
 def takes_kernel(qkv: Tensor, lengths: tuple[int, ...], window: int | None = None) -> bool:
     """Where it is faster than torch's operations."""
+    many = _MANY if window is None else _MANY_IN_WINDOW
     return (
         kernels.can_read(qkv)
         and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         and qkv.shape[-1] % _WIDEST == 0
-        and (qkv.dtype == torch.float32 or _pairs(lengths, window) <= _LONG * sum(lengths))
+        and (qkv.dtype == torch.float32 or _pairs(lengths, window) <= many * sum(lengths))
     )
 
 

@@ -15,6 +15,7 @@ from bertsmith.model.cpu.grouped_attention import attend_groups
 from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS
 from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.layers.rotary import Rotary
+from bertsmith.model.layers.windowed_attention import attend_within
 
 
 class SelfAttention(nn.Module):
@@ -69,7 +70,7 @@ def attend(
     if takes_kernel(qkv, batch.lengths, window):
         return attend_by_kernel(qkv, batch.lengths, make_mask, window)
     if window is not None:
-        return attend_by_equal_lengths(qkv, batch, window)
+        return attend_within(qkv, batch.lengths, window, dropout)
     if make_mask is not None:
         return attend_groups(qkv, batch.lengths, make_mask=make_mask)
     if qkv.device.type == "cpu" and (len(batch.lengths) > 1 or len(qkv) >= FEWEST_TOKENS):
@@ -95,7 +96,7 @@ def _attend_variable_length(qkv: Tensor, batch: PackedBatch, window: int | None)
     return attended
 
 
-def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch, window: int | None = None) -> Tensor:
+def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
     """One call for each run of sequences of equal length: no padding, no mask, products of useful size."""
     heads, size = qkv.shape[2:]
     # split, not slices: its gradient is one concatenation, a slice's is a zero tensor of the whole batch
@@ -105,10 +106,6 @@ def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch, window: int | None 
         query, key, value = part.view(count, length, 3, heads, size).permute(
             2, 0, 3, 1, 4
         )  # each (R, A, L, D)
-        mask = None
-        if window is not None:
-            places = torch.arange(length, device=qkv.device)
-            mask = (places[:, None] - places).abs() <= window
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        mixed = F.scaled_dot_product_attention(query, key, value)
         attended.append(mixed.transpose(1, 2).reshape(count * length, heads, size))
     return torch.cat([*attended, spare[:, 0]])
