@@ -164,15 +164,17 @@ def when_run(answers: Iterable[dict[str, Any]]) -> str:
     return f"Runs of {days}, {threads} thread{'' if threads == 1 else 's'} each."
 
 
-def finetune_in(out: Path, task: str, settings: dict[str, Any], **given: Any) -> dict[str, Any]:
-    """`bertsmith finetune` on MiniLM by Python, or the rest of it where it was interrupted in `out`. Settings
-    have the command line's dotted names. Returns results.json.
+def finetune_in(
+    out: Path, task: str, settings: dict[str, Any], model: str | None = None, **given: Any
+) -> dict[str, Any]:
+    """`bertsmith finetune` by Python, or the rest of it where it was interrupted in `out`; on MiniLM where no
+    model is given. Settings have the command line's dotted names. Returns results.json.
     """
     from bertsmith.training.finetuning.finetune import finetune
 
     overrides = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
     resume = (out / "recipe.toml").exists()
-    finetune(task, *overrides, model=MODEL, out=str(out), resume=resume, **given)
+    finetune(task, *overrides, model=model or MODEL, out=str(out), resume=resume, **given)
     results: dict[str, Any] = json.loads((out / "results.json").read_text())
     return results
 

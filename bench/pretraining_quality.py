@@ -24,8 +24,8 @@ one; a side's clock counts its training alone (ours its own evaluations and chec
 under runs/bench/pretraining_quality/: an interrupted comparison goes on, --again begins anew.
 
 All are measured on the same texts and masks (15 %, of single texts of at most 128 tokens) by one function, on
-Wikipedia's articles of two files that none trains on. --choose looks for a tuned side's settings, one after
-the other, by the held-out articles of the other files; ours is tuned by those too: nothing is by what is reported.
+Wikipedia's articles of two files that none trains on and nothing is chosen by. --choose looks for a tuned
+side's settings, one after the other, by the held-out articles of the other files; ours is tuned by those too.
 """
 
 import argparse
