@@ -152,7 +152,7 @@ class FailingTokenizer:
 
     vocab_size = 5
 
-    def save(self, folder: Path, *, segments: bool = True) -> None:
+    def save(self, folder: Path, *, segments: bool = True, max_length: int = 512) -> None:
         raise RuntimeError("in the middle")
 
 

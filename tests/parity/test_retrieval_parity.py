@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from head_parity import (
+    FAMILIES,
     make_task,
     new_model,
     open_in_transformers,
@@ -31,8 +32,6 @@ from bertsmith.tasks.query_documents import QueryExample
 sentence_transformers = pytest.importorskip("sentence_transformers")
 losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
 list_net = pytest.importorskip("sentence_transformers.cross_encoder.losses")
-
-FAMILIES = ("bert", "roberta", "distilbert")
 
 
 # -- losses on vectors -------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class SavesItself(Protocol):
 
     vocab_size: int
 
-    def save(self, folder: Path, *, segments: bool = True) -> None: ...
+    def save(self, folder: Path, *, segments: bool = True, max_length: int = 512) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def save_checkpoint(
             save_file(ready, partial / WEIGHTS, metadata={"format": "pt"})
         write_json(partial / CONFIG, config_to_hugging_face(config, architecture) | dict(labels or {}))
         if tokenizer is not None:
-            tokenizer.save(partial, segments=config.type_vocab_size > 1)
+            tokenizer.save(partial, segments=config.type_vocab_size > 1, max_length=config.max_length)
         if write_beside is not None:
             write_beside(partial)
         write_manifest(partial, manifest)

@@ -15,11 +15,13 @@ _BY_CLASS = {
 
 
 def task_of_foreign(checkpoint: Checkpoint, folder: Path) -> Task[Any]:
-    """A task with the folder's labels and default settings. Raises ModelError when it has no head of ours."""
+    """A task with the folder's labels, which reads what the model can. Raises ModelError when it has no head
+    of ours.
+    """
     name = _name(checkpoint, folder)
     kind = find_task(name)
     free = {"constrained": False} if name == "tagging" else {}  # by whatever scheme its tags were written
-    settings = kind.Settings(max_length=min(512, checkpoint.config.max_length), **free)
+    settings = kind.Settings(max_length=checkpoint.config.max_length, **free)
     return kind(settings, _labels(checkpoint.labels) if name != "regression" else ())
 
 

@@ -39,7 +39,6 @@ LongTexts = Literal["truncate", "windows"]
 
 CHUNK = 4096  # texts: enough to find many of one length, few enough to hold
 _STRIDE = 32  # tokens that neighbouring windows share
-_USUAL_LENGTH = 512  # where neither caller nor folder says another
 
 
 class Embedded(NamedTuple):
@@ -96,7 +95,7 @@ class Embedder:
         self.dimensions = _at_most(dimensions, config.hidden_size, "dimensions", "the model's width")
         self.max_length = _at_most(
             max_length, config.max_length, "max_length", "what it has positions for", SHORTEST
-        ) or min(found.max_length or _USUAL_LENGTH, config.max_length)
+        ) or min(found.max_length or config.max_length, config.max_length)
         self.prefixes: dict[Kind, str] = {
             "query": found.query_prefix if query_prefix is None else query_prefix,
             "document": found.document_prefix if document_prefix is None else document_prefix,

@@ -196,10 +196,11 @@ class Tokenizer:
         normalizer = self.backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(without_surrogates(text))
 
-    def save(self, folder: Path | str, *, segments: bool = True) -> None:
+    def save(self, folder: Path | str, *, segments: bool = True, max_length: int = 512) -> None:
         """Writes what transformers opens: tokenizer.json, tokenizer_config.json, and WordPiece's vocab.txt.
 
-        Without `segments`, for a model that has none, it makes no token_type_ids there.
+        `max_length` is the longest input of the model that it belongs to, in tokens. Without `segments`, for
+        a model that has none, it makes no token_type_ids there.
         Raises ResourceError when the disk is full or not writable.
         """
         folder = Path(folder)
@@ -207,8 +208,10 @@ class Tokenizer:
         atomic_write(folder / "tokenizer.json", self._json)
         if self.family == "wordpiece":
             atomic_write(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
-        inputs = {} if segments else {"model_input_names": ["input_ids", "attention_mask"]}
-        write_json(folder / "tokenizer_config.json", self._settings() | inputs)
+        settings = self._settings() | {"model_max_length": max_length}
+        if not segments:
+            settings["model_input_names"] = ["input_ids", "attention_mask"]
+        write_json(folder / "tokenizer_config.json", settings)
 
     @cached_property
     def _json(self) -> str:
@@ -241,7 +244,7 @@ class Tokenizer:
             }
         else:
             settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-        return settings | {"model_max_length": 512}
+        return settings
 
 
 def _from_json(content: str, special: dict[str, str]) -> Tokenizer:
