@@ -15,7 +15,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.model.adaptation import freeze, trained_share
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
-from bertsmith.model.lora import TARGETS, add_lora
+from bertsmith.model.lora import add_lora, targets_of
 from bertsmith.training.optimizer import make_optimizer, set_learning_rate
 from bertsmith.training.settings import OptimizerSettings
 from harness import report
@@ -88,7 +88,7 @@ VARIANTS: dict[str, Callable[[Bert], None]] = {
     **{f"the top {LAYERS - lowest} layers": frozen(lowest) for lowest in range(LAYERS)},
     "the pooler": frozen(LAYERS),
     "LoRA, query and value": lambda model: add_lora(model),
-    "LoRA, every linear module": lambda model: add_lora(model, targets=TARGETS),
+    "LoRA, every linear module": lambda model: add_lora(model, targets=targets_of(model)),
 }
 EXPECTED = {
     "everything": "1.00",

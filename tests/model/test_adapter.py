@@ -16,9 +16,10 @@ from bertsmith.errors import InputError, ModelError, ResourceError
 from bertsmith.model import adapter
 from bertsmith.model.adapter import load_adapter, save_adapter
 from bertsmith.model.bert import Bert
-from bertsmith.model.lora import TARGETS, add_lora, lora_settings, lora_tensors
+from bertsmith.model.lora import add_lora, lora_settings, lora_tensors
 
 QUERY = "base_model.model.encoder.layer.0.attention.self.query"
+TARGETS = ("query", "key", "value", "attention_output", "feed_forward_up", "feed_forward_down", "pooler")
 ROOT = "base_model.model."
 HEAD = {"classifier.weight": torch.ones(3, 4), "classifier.bias": torch.arange(3.0)}
 NO_POOLER = {"model_type": "distilbert", "type_vocab_size": 0}

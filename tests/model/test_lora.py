@@ -15,18 +15,20 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import preset
 from bertsmith.model.lora import (
-    TARGETS,
     LoraLinear,
     LoraSettings,
     add_lora,
     lora_settings,
     lora_tensors,
     merge_lora,
+    targets_of,
 )
 from bertsmith.model.weights import to_hugging_face
 from bertsmith.tasks.pretraining import PretrainingModel
 
+TARGETS = ("query", "key", "value", "attention_output", "feed_forward_up", "feed_forward_down", "pooler")
 SHAPE = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
+SEGMENTS = {"bert": {}, "modernbert": {"type_vocab_size": 0}, "nomic_bert": {}}
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -234,11 +236,46 @@ def test_impossible_settings_are_refused_and_nothing_is_frozen(
 
 def test_a_target_that_the_model_lacks_and_a_second_lora_are_refused() -> None:
     model = new_bert(model_type="distilbert", type_vocab_size=0)
-    with pytest.raises(ModelError, match="distilbert model has no pooler"):
+    with pytest.raises(ModelError, match=r"distilbert model has no pooler .* There are: query, key, value,"):
         add_lora(model, targets=("query", "pooler"))
     add_lora(model, targets=TARGETS[:-1])
     with pytest.raises(ModelError, match="has LoRA already"):
         add_lora(model)
+
+
+@pytest.mark.parametrize(
+    ("family", "there", "usual", "rows"),
+    [
+        ("bert", TARGETS, ("query", "value"), (12, 12)),
+        ("modernbert", ("qkv", *TARGETS[3:6]), ("qkv",), (36,)),
+        (
+            "nomic_bert",
+            (*TARGETS[:4], "feed_forward_gate", *TARGETS[4:]),
+            ("query", "value"),
+            (12, 12),
+        ),
+    ],
+)
+def test_targets_are_the_modules_that_the_family_s_class_has(
+    family: str, there: tuple[str, ...], usual: tuple[str, ...], rows: tuple[int, ...]
+) -> None:
+    model = new_bert(model_type=family, **SEGMENTS[family])
+    assert targets_of(model) == there
+    add_lora(model)
+    settings = lora_settings(model)
+    assert settings is not None
+    assert settings.targets == usual
+    first = [tensor for name, tensor in lora_tensors(model).items() if "layers.0." in name and "_B" in name]
+    assert tuple(len(b) for b in first) == rows
+
+
+def test_a_target_of_another_family_is_refused_with_those_there_are() -> None:
+    model = new_bert(model_type="modernbert", type_vocab_size=0)
+    with pytest.raises(
+        ModelError, match=r"modernbert model has no value .* There are: qkv, attention_output"
+    ):
+        add_lora(model, targets=("qkv", "value"))
+    assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_a_linear_without_bias_merges_too() -> None:

@@ -12,14 +12,24 @@ from torch import Tensor
 from bertsmith.model.adapter import load_adapter, pooler_tensors, save_adapter
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.model.lora import TARGETS, adapted_modules, add_lora, lora_tensors, merge_lora
-from bertsmith.model.weights import file_names
+from bertsmith.model.lora import adapted_modules, add_lora, lora_tensors, merge_lora, targets_of
+from bertsmith.model.weights import adapter_names
+from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task_checkpoint import begin_task_model, head_tensors
 
 # transformers and PEFT warn of each other's old names
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 DISTILBERT_SIZES = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
+OWN_VALUES = {
+    "ModernBert": {
+        **dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id")),
+        "pad_token_id": 0,
+        "local_attention": 8,
+    },
+    "NomicBert": dict.fromkeys(("bos_token_id", "eos_token_id")),
+}
 BASE = "base_model.model."
 
 
@@ -31,9 +41,8 @@ def peft() -> Any:
 def their_model(family: str, folder: Path, *, head: bool = False) -> Any:
     """Every weight at random; saved in `folder` for our side."""
     sizes = DISTILBERT_SIZES if family == "DistilBert" else SIZES
-    config = getattr(transformers, f"{family}Config")(
-        **sizes, vocab_size=97, max_position_embeddings=40, num_labels=3
-    )
+    values = {"vocab_size": 97, "max_position_embeddings": 40, "num_labels": 3} | OWN_VALUES.get(family, {})
+    config = getattr(transformers, f"{family}Config")(**sizes, **values)
     build = getattr(transformers, f"{family}ForSequenceClassification" if head else f"{family}Model")
     theirs = with_large_weights(build(config), seed=3)
     theirs.save_pretrained(folder)
@@ -52,10 +61,10 @@ def our_gradients(model: Bert) -> dict[str, Tensor]:
     """Of each factor, under transformers' name of its module and `.lora_A` or `.lora_B`."""
     gradients = {}
     for path, linear in adapted_modules(model):
-        names = file_names(f"encoder.{path}.weight", model.config)
+        names = adapter_names(f"encoder.{path}", model.config)
         for name, target in zip(names, linear.blocks, strict=True):
             if target:
-                module = name.removesuffix(".weight").partition(".")[2]  # without the family's prefix
+                module = name.partition(".")[2]  # without the family's prefix
                 gradients[f"{module}.lora_A"] = linear.lora_A[target].grad
                 gradients[f"{module}.lora_B"] = linear.lora_B[target].grad
     return gradients
@@ -97,6 +106,11 @@ def assert_parity(ours: Bert, theirs: Any, seed: int) -> None:
         ("Bert", "all-linear"),
         ("Roberta", "all-linear"),
         ("DistilBert", ["q_lin", "v_lin"]),
+        ("ModernBert", ["Wqkv"]),
+        ("ModernBert", "all-linear"),
+        ("NomicBert", ["q_proj", "v_proj"]),
+        ("NomicBert", ["up_proj"]),
+        ("NomicBert", "all-linear"),
     ],
 )
 def test_an_adapter_of_peft_gives_the_same_numbers_here(
@@ -115,19 +129,25 @@ def test_an_adapter_of_peft_gives_the_same_numbers_here(
 @pytest.mark.parametrize(
     ("family", "targets"),
     [
-        ("Bert", ("query", "value")),
+        ("Bert", None),
         ("Bert", ("feed_forward_down",)),
-        ("Bert", TARGETS),
+        ("Bert", "all"),
         ("Roberta", ("key", "pooler")),
-        ("DistilBert", TARGETS[:-1]),
+        ("DistilBert", "all"),
+        ("ModernBert", None),
+        ("ModernBert", ("feed_forward_up",)),
+        ("ModernBert", "all"),
+        ("NomicBert", None),
+        ("NomicBert", ("feed_forward_gate",)),
+        ("NomicBert", "all"),
     ],
 )
 def test_peft_opens_our_adapter_with_the_same_numbers(
-    peft: Any, family: str, targets: tuple[str, ...], tmp_path: Path
+    peft: Any, family: str, targets: Any, tmp_path: Path
 ) -> None:
     plain = their_model(family, tmp_path / "model")
     ours = load_encoder(tmp_path / "model")
-    add_lora(ours, rank=3, alpha=5.0, targets=targets)
+    add_lora(ours, rank=3, alpha=5.0, targets=targets_of(ours) if targets == "all" else targets)
     draw(lora_tensors(ours).values())
     save_adapter(tmp_path / "adapter", ours)
     theirs = peft.PeftModel.from_pretrained(plain, tmp_path / "adapter", is_trainable=True).eval()
@@ -165,4 +185,30 @@ def test_a_head_trained_beside_goes_to_peft_and_comes_back(
     assert found.keys() == heads.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in heads.items())
     for name, tensor in lora_tensors(ours).items():
+        assert torch.equal(lora_tensors(again)[name], tensor)
+
+
+@pytest.mark.parametrize("family", ["Roberta", "DistilBert", "ModernBert", "NomicBert"])
+def test_each_family_s_own_head_goes_to_peft_and_comes_back(peft: Any, family: str, tmp_path: Path) -> None:
+    """All of its modules: ModernBERT's head has three, and Nomic's pooler is one more."""
+    plain = their_model(family, tmp_path / "model", head=True)
+    kind = find_task("classification")
+    task = kind(kind.Settings(), ("a", "b", "c"))
+    model = begin_task_model(tmp_path / "model", task).model.eval()
+    add_lora(model.encoder, rank=3)
+    heads, _ = head_tensors(model.head)
+    draw([*lora_tensors(model.encoder).values(), *heads.values()])
+    save_adapter(tmp_path / "ours", model.encoder, heads=heads)
+    theirs = peft.PeftModel.from_pretrained(plain, tmp_path / "ours").eval()
+    sample = random_sample(model.config, seed=4)
+    inputs = {key: value for key, value in sample.padded.items() if key != "labels"}
+    states = model.encoder(sample.packed, sample.packed.first_rows)
+    scores = model.head.scores(model.encoder.pool(states) if model.head.pooled else states)
+    assert_same(scores, theirs(**inputs).logits, "logits")
+    theirs.save_pretrained(tmp_path / "theirs")
+    again = load_encoder(tmp_path / "model")
+    found = load_adapter(tmp_path / "theirs", again)
+    assert found.keys() == heads.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in heads.items())
+    for name, tensor in lora_tensors(model.encoder).items():
         assert torch.equal(lora_tensors(again)[name], tensor)

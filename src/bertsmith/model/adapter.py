@@ -4,7 +4,7 @@ adapter_config.json         rank, alpha, targets; read by an allow-list
 adapter_model.safetensors   A and B of each adapted module, and heads trained beside them
 
 `peft.PeftModel.from_pretrained(model, folder)` opens what is written here, and adapters that PEFT has written
-for BERT, RoBERTa and DistilBERT open here.
+for a model of a known family open here.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ from bertsmith.errors import ModelError
 from bertsmith.files import atomic_folder, tensors_written_to, write_json
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
+from bertsmith.model.families import Family
 from bertsmith.model.lora import (
     LoraSettings,
     adaptable,
@@ -28,14 +29,13 @@ from bertsmith.model.lora import (
     lora_tensors,
 )
 from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
-from bertsmith.model.weights import file_names, listed
+from bertsmith.model.weights import adapter_names, listed
 from bertsmith.validation import first_problem
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 _ROOT = "base_model.model."  # before every name in PEFT's files
-_ENCODER = ("embeddings.", "encoder.", "transformer.")  # what an encoder's own names begin with
 _MAX_RANK = 65_536
 
 # Keys of adapter_config.json that say where an adapter came from, or belong to what `AdapterConfig` refuses.
@@ -136,8 +136,8 @@ def save_adapter(
 def pooler_tensors(model: Bert) -> dict[str, Tensor]:
     """The pooler under Hugging Face's names, for `heads` of `save_adapter` where it is new."""
     assert model.pooler is not None
-    prefix = model.config.family.prefix
-    return {f"{prefix}.pooler.dense.{leaf}": tensor for leaf, tensor in model.pooler.state_dict().items()}
+    (name,) = adapter_names("encoder.pooler", model.config)
+    return {f"{name}.{leaf}": tensor for leaf, tensor in model.pooler.state_dict().items()}
 
 
 def load_adapter(folder: Path | str, model: Bert) -> dict[str, Tensor]:
@@ -166,9 +166,9 @@ def load_adapter(folder: Path | str, model: Bert) -> dict[str, Tensor]:
 def _places(model: Bert) -> dict[str, Place]:
     """Every module that can be adapted, by its full name in transformers."""
     return {
-        name.removesuffix(".weight"): Place(path, target)
+        name: Place(path, target)
         for path, targets in adaptable(model).items()
-        for name, target in zip(file_names(f"encoder.{path}.weight", model.config), targets, strict=True)
+        for name, target in zip(adapter_names(f"encoder.{path}", model.config), targets, strict=True)
     }
 
 
@@ -203,10 +203,12 @@ def _is_target(module: str, config: AdapterConfig) -> bool:
     return any(f".{module}".endswith(f".{name}") for name in config.target_modules)
 
 
-def _is_head(module: str, prefix: str, config: AdapterConfig) -> bool:
+def _is_head(module: str, family: Family, config: AdapterConfig) -> bool:
     """Saved whole, and not a piece of the encoder: which would be a changed base model."""
-    inside = module.removeprefix(prefix).startswith(_ENCODER)
-    return not inside and any(_within(module, saved) for saved in config.modules_to_save)
+    rows = (*family.encoder, *family.layer, *family.class_layer)
+    encoder = {name.partition(".")[0] for row in rows if row.ours != "encoder.pooler" for name in row.theirs}
+    first = module.removeprefix(f"{family.prefix}.").partition(".")[0]
+    return first not in encoder and any(_within(module, saved) for saved in config.modules_to_save)
 
 
 def _within(name: str, module: str) -> bool:
@@ -245,7 +247,7 @@ def _sort_out(
             unexpected.append(name)
         elif module in expected and module not in found:
             found[module] = tensor
-        elif _is_head(module, prefix, config):
+        elif _is_head(module, shape.family, config):
             heads[short] = tensor
         else:
             unexpected.append(name)

@@ -3,8 +3,9 @@
 N rows, I and O the width of a linear module's input and output, r the rank.
 
 W x becomes W x + alpha / r · B A x, with A (r, I) and B (O, r); B starts at zero, so the edited model begins
-as the finished one. Query, key and value are one stacked product here: the low-rank part of a stack is one
-product as well, whose B is block-diagonal, with no columns in the blocks that are not adapted. The factors
+as the finished one. Query, key and value are one stacked product here: where the family's class has a module
+for each, the low-rank part of the stack is one product as well, whose B is block-diagonal, with no columns in
+the blocks that are not adapted; where it has one for all (ModernBERT), so has LoRA. The factors
 stay apart in training: a gradient for W + B A would cost the full product of (O, N) and (N, I) which LoRA is
 there to avoid.
 """
@@ -21,14 +22,18 @@ from bertsmith.errors import ModelError, did_you_mean
 from bertsmith.model.bert import Bert
 from bertsmith.model.layers.dropout import Dropout
 
-# A layer's linear modules, and what each can be adapted for: a stack for each of its blocks.
-_LAYER = {
-    "attention.qkv": ("query", "key", "value"),
-    "attention.output": ("attention_output",),
-    "feed_forward.up": ("feed_forward_up",),
-    "feed_forward.down": ("feed_forward_down",),
+# A layer's linear modules, and what each can be adapted for: by how many modules of the family's class it is
+# made of, since adapters name these.
+_LAYER: dict[str, tuple[tuple[str, ...], ...]] = {
+    "attention.qkv": (("query", "key", "value"), ("qkv",)),
+    "attention.output": (("attention_output",),),
+    "feed_forward.up": (("feed_forward_up",), ("feed_forward_gate", "feed_forward_up")),
+    "feed_forward.down": (("feed_forward_down",),),
 }
-TARGETS = (*(target for targets in _LAYER.values() for target in targets), "pooler")
+_USUAL = ("query", "value", "qkv")  # Hu et al. 2021, section 7.1
+TARGETS = tuple(
+    dict.fromkeys((*(target for ways in _LAYER.values() for targets in ways for target in targets), "pooler"))
+)
 
 
 @dataclass(frozen=True)
@@ -122,15 +127,16 @@ def add_lora(
     rank: int = 8,
     alpha: float = 16.0,
     dropout: float = 0.0,
-    targets: Sequence[str] = ("query", "value"),
+    targets: Sequence[str] | None = None,
 ) -> None:
-    """Freezes the whole encoder and adds low-rank parts to `targets` (see TARGETS) in every layer.
+    """Freezes the whole encoder and adds low-rank parts to `targets` in every layer; None is `usual_targets`.
 
     The outputs stay what they were until training moves B. Draws A from torch's generator. Heads are outside
     the encoder and go on being trained in full. Raises ModelError for impossible settings, a target that
     the model lacks, and a model that has LoRA already.
     """
-    insert_lora(model, LoraSettings(rank, alpha, dropout, tuple(targets)))
+    chosen = usual_targets(model) if targets is None else tuple(targets)
+    insert_lora(model, LoraSettings(rank, alpha, dropout, chosen))
     for _, linear in adapted_modules(model):
         linear.draw()
 
@@ -139,9 +145,12 @@ def insert_lora(model: Bert, settings: LoraSettings) -> None:
     """As `add_lora`, with A and B zero and no random number drawn: for weights that come from a file."""
     if lora_settings(model) is not None:
         raise ModelError("This model has LoRA already. Merge it first (merge_lora).")
-    if "pooler" in settings.targets and model.pooler is None:
+    there = targets_of(model)
+    lacking = [target for target in settings.targets if target not in there]
+    if lacking:
         raise ModelError(
-            f"This {model.config.model_type} model has no pooler to adapt: leave out the target 'pooler'."
+            f"This {model.config.model_type} model has no {lacking[0]} for LoRA to adapt. "
+            f"There are: {', '.join(there)}."
         )
     model.requires_grad_(False)
     for path, targets in adaptable(model).items():
@@ -186,9 +195,22 @@ def adapted_modules(model: Bert) -> Iterator[tuple[str, LoraLinear]]:
 
 def adaptable(model: Bert) -> dict[str, tuple[str, ...]]:
     """Each linear module that can be adapted -> the targets of its blocks."""
+    pieces = {row.ours: len(row.theirs) for row in model.config.family.adapted_layer}
     places = {
         f"layers.{number}.{module}": targets
         for number in range(len(model.layers))
-        for module, targets in _LAYER.items()
+        for module, ways in _LAYER.items()
+        for targets in ways
+        if len(targets) == pieces[f"encoder.layers.{{}}.{module}"]
     }
     return places | ({"pooler": ("pooler",)} if model.pooler is not None else {})
+
+
+def targets_of(model: Bert) -> tuple[str, ...]:
+    """What of this model can be adapted."""
+    return tuple(dict.fromkeys(target for targets in adaptable(model).values() for target in targets))
+
+
+def usual_targets(model: Bert) -> tuple[str, ...]:
+    """Query and value, or the one module that makes both."""
+    return tuple(target for target in _USUAL if target in targets_of(model))

@@ -31,13 +31,13 @@ class Translated:
 
 
 @lru_cache(maxsize=8)
-def _written_out(family: str, count: int) -> dict[str, Row]:
+def _written_out(family: str, count: int, *, adapters: bool = False) -> dict[str, Row]:
     """Our module -> its row, for `count` layers; the encoder's names with their prefix."""
     names = find_family(family)
     layers = (
         Row(row.ours.format(number), tuple(theirs.format(number) for theirs in row.theirs))
         for number in range(count)
-        for row in names.layer
+        for row in (names.adapted_layer if adapters else names.layer)
     )
     encoder = (
         Row(row.ours, tuple(f"{names.prefix}.{theirs}" for theirs in row.theirs))
@@ -109,6 +109,11 @@ def file_names(ours: str, config: BertConfig) -> tuple[str, ...]:
     if row is None:
         raise ValueError(f"{ours} has no row in the table of {config.model_type} names")
     return tuple(f"{theirs}.{leaf}" for theirs in row.theirs)
+
+
+def adapter_names(module: str, config: BertConfig) -> tuple[str, ...]:
+    """What an adapter calls one of our encoder's modules, and with it transformers' class in memory."""
+    return _written_out(config.model_type, config.num_hidden_layers, adapters=True)[module].theirs
 
 
 def part_of(ours: str) -> str:

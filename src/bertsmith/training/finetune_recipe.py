@@ -42,12 +42,12 @@ class FinetuneOptimizer(OptimizerSettings):
 
 
 class LoraRecipe(Settings):
-    """Hu et al. 2021; `rank` 0 trains all weights instead."""
+    """Hu et al. 2021; `rank` 0 trains all weights instead. No `targets` are the family's usual ones."""
 
     rank: int = Field(0, ge=0)
     alpha: float = Field(16, gt=0)
     dropout: float = Field(0.0, ge=0, lt=1)
-    targets: tuple[str, ...] = ("query", "value")
+    targets: tuple[str, ...] | None = None
 
 
 class FinetuneRecipe(RunSettings):

@@ -91,6 +91,8 @@ class Family:
     harmless: Set[str] = frozenset()  # keys that don't change the encoder's numbers
     written: Mapping[str, Any] = field(default_factory=dict)  # further keys, the same for all models
     rotary: RotaryKeys | None = None
+    # The rows of `layer` by the modules of transformers' class, where a file has others: adapters name these.
+    class_layer: tuple[Row, ...] = ()
     sizes: Mapping[str, Size] = field(default_factory=lambda: BERT_SIZES)
     # Positions of the table start behind the row of padding (RoBERTa).
     positions_after_padding: bool = False
@@ -110,6 +112,11 @@ class Family:
     def is_free(self, value: str) -> bool:
         """Whether a value of BertConfig may differ from what was published: whether it can be written."""
         return value in self.spelling or (self.rotary is not None and value in self.rotary.values)
+
+    @property
+    def adapted_layer(self) -> tuple[Row, ...]:
+        """The rows of a layer by the modules that an adapter names."""
+        return self.class_layer or self.layer
 
     @property
     def shared_heads(self) -> frozenset[str]:

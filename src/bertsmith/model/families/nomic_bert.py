@@ -45,6 +45,14 @@ NOMIC_BERT = register(
             "encoder.layers.{}.mlp.fc2",
             "encoder.layers.{}.norm2",
         ),
+        class_layer=layer_rows(
+            tuple(f"layers.{{}}.self_attn.{part}_proj" for part in "qkv"),
+            "layers.{}.self_attn.o_proj",
+            "layers.{}.post_attention_layernorm",
+            ("layers.{}.mlp.gate_proj", "layers.{}.mlp.up_proj"),
+            "layers.{}.mlp.down_proj",
+            "layers.{}.post_mlp_layernorm",
+        ),
         heads=(
             Row("masked_language.dense", ("cls.predictions.transform.dense",)),
             Row("masked_language.norm", ("cls.predictions.transform.layer_norm",)),

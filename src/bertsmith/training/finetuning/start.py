@@ -33,8 +33,9 @@ def start_model(recipe: FinetuneRecipe, task: Task[Any], source: Path, seed: int
     freeze(model.encoder, recipe.freeze_embeddings, recipe.freeze_layers)
     if recipe.lora.rank:
         lora = recipe.lora
-        # a pooler of random weights is trained in full, as the head is
-        targets = [target for target in lora.targets if not (target == "pooler" and model.new_pooler)]
+        targets = lora.targets
+        if targets and model.new_pooler:  # which is trained in full, as the head is
+            targets = tuple(target for target in targets if target != "pooler")
         add_lora(model.encoder, lora.rank, lora.alpha, lora.dropout, targets)
         if model.new_pooler:
             model.encoder.get_submodule("pooler").requires_grad_(True)
