@@ -10,7 +10,12 @@ _UNIT = 8  # widths are multiples of it
 OURS: dict[str, tuple[str, ...]] = {
     "ours": (),
     # A trained encoder wants less than its new head.
-    "minilm": ("init=minilm", "optimizer.learning_rate=1e-3", "optimizer.layer_decay=0.7"),
+    "minilm": (
+        "init=minilm",
+        "optimizer.kind=adamw",
+        "optimizer.learning_rate=1e-3",
+        "optimizer.layer_decay=0.7",
+    ),
 }
 
 

@@ -8,6 +8,7 @@ from bertsmith.model.families.family import (
     Family,
     HeadNames,
     Row,
+    Size,
     layer_rows,
 )
 from bertsmith.model.families.registry import register
@@ -117,5 +118,14 @@ NOMIC_BERT = register(
         ),
         written=dict.fromkeys(("bos_token_id", "eos_token_id")),
         rotary=FOR_ALL_LAYERS,
+        # the base is Nomic's; the others have BERT's layers and width, and about as many weights as BERT's
+        sizes={
+            "tiny": Size(2, 128, 2, 352),
+            "mini": Size(4, 256, 4, 688),
+            "small": Size(4, 512, 8, 1376),
+            "medium": Size(8, 512, 8, 1376),
+            "base": Size(12, 768, 12, 3072),
+            "large": Size(24, 1024, 16, 2736),
+        },
     )
 )
