@@ -24,7 +24,6 @@ _LARGEST = 2**15 - 1  # code of a weight
 # by up to 1/2, and the sum by up to 2.
 _ROOM = (2**31 - 1) // 11585 - _GROUP / 2 - 2
 PANEL = 16  # columns of a weight that lie together; D and I are multiples
-_ACTIVATIONS = ("gelu", "gelu_new", "relu")
 
 
 class KernelLayer(nn.Module):
@@ -40,8 +39,15 @@ class KernelLayer(nn.Module):
         super().__init__()
         self.precision = precision
         attention, feed_forward = layer.attention, layer.feed_forward
-        self.heads, self.width = attention.heads, attention.output.in_features
-        self.activation = _ACTIVATIONS.index(feed_forward.activation.name)
+        self.width = attention.output.in_features
+        self.rotary = attention.rotary
+        self.how = {
+            "heads": attention.heads,
+            "window": kernels.EVERYWHERE if attention.window is None else attention.window,
+            "activation": kernels.ACTIVATIONS.index(feed_forward.activation.name),
+            "gated": feed_forward.gated,
+            "pre_norm": layer.pre_norm,
+        }
         self.linears = {
             "qkv": _prepared(attention.qkv, precision),
             "output": _prepared(attention.output, precision),
@@ -62,8 +68,11 @@ class KernelLayer(nn.Module):
         if states.shape != (batch.spare + sum(batch.lengths), self.width):
             raise ValueError(f"expected (N, {self.width}) as in the batch, found {tuple(states.shape)}")
         mixed = torch.empty_like(states)
-        given = states.data_ptr(), as_c(batch.lengths), count, threads, mixed.data_ptr()
-        failed = library.self_attend(self.as_c, *given)
+        tables: tuple[Tensor | None, Tensor | None] = None, None
+        if self.rotary is not None:
+            tables = self.rotary.tables(max(batch.lengths, default=1), states.device)
+        given = states.data_ptr(), as_c(batch.lengths), count, *map(_address, tables)
+        failed = library.self_attend(self.as_c, *given, threads, mixed.data_ptr())
         mixed, states = take(mixed, rows), take(states, rows)
         found = torch.empty_like(states)
         real = len(states) - (batch.spare if rows is None else 0)
@@ -93,44 +102,45 @@ class KernelLayer(nn.Module):
     def _as_c(self) -> Any:
         """Addresses: of this object's tensors in this process, which nobody else has."""
         linears = {
-            name: kernels.Linear(inputs, len(bias), weight.data_ptr(), _address(scales), bias.data_ptr())
-            for name, (inputs, weight, scales, bias) in self.linears.items()
+            name: kernels.Linear(inputs, outputs, weight.data_ptr(), _address(scales), _address(bias))
+            for name, (inputs, outputs, weight, scales, bias) in self.linears.items()
         }
         norms = {
-            name: kernels.Norm(gain.data_ptr(), shift.data_ptr(), epsilon)
-            for name, (gain, shift, epsilon) in self.norms.items()
+            name: kernels.Norm(_address(gain), _address(shift), epsilon, centred)
+            for name, (gain, shift, epsilon, centred) in self.norms.items()
         }
-        return kernels.Layer(**linears, **norms, heads=self.heads, activation=self.activation)
-
-
-def _norm(norm: nn.Module) -> tuple[Tensor, Tensor, float]:
-    assert isinstance(norm, nn.LayerNorm)
-    return _own(norm.weight), _own(norm.bias), norm.eps
-
-
-def is_plain(layer: Layer) -> bool:
-    """Whether it is a layer of BERT's: norms with biases behind its parts; no rotation, gate or window."""
-    linears = (layer.attention.qkv, layer.attention.output, layer.feed_forward.up, layer.feed_forward.down)
-    norms = (layer.attention_norm, layer.feed_forward_norm)
-    return (
-        not (layer.pre_norm or layer.feed_forward.gated)
-        and layer.attention.rotary is None
-        and layer.attention.window is None
-        and all(isinstance(norm, nn.LayerNorm) for norm in norms)
-        and all(part.bias is not None for part in (*linears, *norms))
-        and layer.feed_forward.activation.name in _ACTIVATIONS
-    )
+        return kernels.Layer(**linears, **norms, **self.how)
 
 
 def takes_layer_kernel(layer: Layer, precision: torch.dtype) -> bool:
     """Whether the kernel computes this layer in this precision here."""
-    multiples = layer.attention.head_size, layer.feed_forward.up.out_features
-    return is_plain(layer) and (
+    attention, feed_forward = layer.attention, layer.feed_forward
+    linears = attention.qkv, attention.output, feed_forward.up, feed_forward.down
+    return (
         precision in PRECISIONS
-        and layer.attention.qkv.weight.dtype == torch.float32
-        and not any(each % PANEL for each in multiples)
         and kernels.has_kernels()
+        and all(type(linear) is nn.Linear and linear.weight.dtype == torch.float32 for linear in linears)
+        and not attention.head_size % PANEL
+        and not feed_forward.down.in_features % PANEL
+        and all(_takes_norm(norm) for norm in (layer.attention_norm, layer.feed_forward_norm))
+        and (attention.rotary is None or attention.rotary.pairs == "halves")
+        and feed_forward.activation.name in kernels.ACTIVATIONS
     )
+
+
+def _takes_norm(norm: nn.Module) -> bool:
+    of_a_kind = isinstance(norm, nn.LayerNorm | nn.RMSNorm) and isinstance(norm.weight, Tensor)
+    return of_a_kind or isinstance(norm, nn.Identity)
+
+
+def _norm(norm: nn.Module) -> tuple[Tensor | None, Tensor | None, float, bool]:
+    """Gain, shift, epsilon, and whether the mean is subtracted: as in kernels.h."""
+    if isinstance(norm, nn.LayerNorm):
+        return _own(norm.weight), _own(norm.bias), norm.eps, True
+    if isinstance(norm, nn.RMSNorm):
+        epsilon = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
+        return _own(norm.weight), None, epsilon, False
+    return None, None, 0.0, False
 
 
 def panels(weight: Tensor) -> Tensor:
@@ -138,13 +148,15 @@ def panels(weight: Tensor) -> Tensor:
     return weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()
 
 
-def _prepared(linear: nn.Linear, precision: torch.dtype) -> tuple[int, Tensor, Tensor | None, Tensor]:
-    """Inputs; weight, its scales and bias as in kernels.h."""
-    weight, bias = linear.weight.detach(), _own(linear.bias)
+def _prepared(
+    linear: nn.Linear, precision: torch.dtype
+) -> tuple[int, int, Tensor, Tensor | None, Tensor | None]:
+    """Inputs and outputs; weight, its scales and bias as in kernels.h."""
+    sizes, weight, bias = (linear.in_features, linear.out_features), linear.weight.detach(), _own(linear.bias)
     if precision == torch.float32:
-        return linear.in_features, panels(weight), None, bias
+        return *sizes, panels(weight), None, bias
     codes, scales = _rounded(weight)
-    return linear.in_features, panels(codes.view(torch.int32)), scales, bias  # two codes at a time
+    return *sizes, panels(codes.view(torch.int32)), scales, bias  # two codes at a time
 
 
 def _rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,8 +171,8 @@ def _rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
     return codes, torch.stack(scales)
 
 
-def _own(values: Tensor) -> Tensor:
-    return values.detach().clone(memory_format=torch.contiguous_format)
+def _own(values: Tensor | None) -> Tensor | None:
+    return None if values is None else values.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _each(kind: type, change: Callable[[Any], Any], parts: dict[str, Any]) -> dict[str, Any]:

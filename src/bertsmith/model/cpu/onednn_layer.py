@@ -6,6 +6,7 @@ activation that follows is computed while its values are still in the cache. And
 calls of a dozen take a sixth of a short text's time.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,14 +18,21 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.allocator import give_back_memory
-from bertsmith.model.cpu.kernel_layer import PANEL, KernelLayer, is_plain, takes_layer_kernel
+from bertsmith.model.cpu.kernel_layer import PANEL, KernelLayer, takes_layer_kernel
 from bertsmith.model.cpu.onednn_matmul import keep_few_shapes
 from bertsmith.model.layers.attention import attend, take
 from bertsmith.model.layers.layer import Layer
 
 ROWS = 8  # products of a multiple of so many rows share their shapes, and so oneDNN's code for them
 # Names of activations as oneDNN has them, with the algorithm.
-_AFTER = {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_new": ("gelu", "tanh")}
+_AFTER = {
+    None: ("none", ""),
+    "relu": ("relu", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_new": ("gelu", "tanh"),
+    "silu": ("swish", ""),
+    "tanh": ("tanh", ""),
+}
 
 
 class PackedLayer(nn.Module):
@@ -36,21 +44,40 @@ class PackedLayer(nn.Module):
     def __init__(self, layer: Layer, precision: torch.dtype) -> None:
         super().__init__()
         attention, feed_forward, self.precision = layer.attention, layer.feed_forward, precision
-        self.heads = 3, attention.heads, attention.head_size
+        self.heads, self.window = (3, attention.heads, attention.head_size), attention.window
+        self.rotary, self.pre_norm = attention.rotary, layer.pre_norm
         self.qkv = PackedLinear(attention.qkv, None, precision)
         self.output = PackedLinear(attention.output, None, precision)
         self.attention_norm = _norm(layer.attention_norm)
-        self.up = PackedLinear(feed_forward.up, feed_forward.activation.name, precision)
+        self.gate = feed_forward.activation if feed_forward.gated else None
+        after = None if feed_forward.gated else feed_forward.activation.name
+        self.up = PackedLinear(feed_forward.up, after, precision)
         self.down = PackedLinear(feed_forward.down, None, precision)
         self.feed_forward_norm = _norm(layer.feed_forward_norm)
 
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
         """As `Layer`: (N, H) -> (N, H), or (R, H) for the given rows alone."""
-        qkv = self.qkv(hidden_states).view(-1, *self.heads)
-        mixed = self.output(take(attend(qkv, batch).flatten(1), rows))
-        hidden_states = self.attention_norm(take(hidden_states, rows) + mixed)
-        hidden_states += self.down(self.up(hidden_states))
-        return self.feed_forward_norm(hidden_states)
+        if self.pre_norm:
+            hidden_states = take(hidden_states, rows) + self._attended(
+                self.attention_norm(hidden_states), batch, rows
+            )
+            return hidden_states + self._widened(self.feed_forward_norm(hidden_states))
+        attended = self._attended(hidden_states, batch, rows)
+        hidden_states = self.attention_norm(take(hidden_states, rows) + attended)
+        return self.feed_forward_norm(hidden_states + self._widened(hidden_states))
+
+    def _attended(self, states: Tensor, batch: PackedBatch, rows: Tensor | None) -> Tensor:
+        qkv = self.qkv(states).view(-1, *self.heads)
+        if self.rotary is not None:
+            qkv = self.rotary(qkv, batch)
+        return self.output(take(attend(qkv, batch, window=self.window).flatten(1), rows))
+
+    def _widened(self, states: Tensor) -> Tensor:
+        widened = self.up(states)
+        if self.gate is not None:
+            activated, factors = widened.chunk(2, dim=-1)
+            widened = self.gate(activated) * factors
+        return self.down(widened)
 
 
 class PackedLinear:
@@ -62,7 +89,7 @@ class PackedLinear:
     def __init__(self, linear: nn.Linear, activation: str | None, precision: torch.dtype) -> None:
         self.precision = precision
         self.weight = _pack(linear.weight.detach().to(precision))
-        self.bias = linear.bias.detach().to(precision)
+        self.bias = None if linear.bias is None else linear.bias.detach().to(precision)
         name, algorithm = _AFTER[activation]
         self.after: tuple[str, list[float], str] = name, [], algorithm
 
@@ -102,7 +129,7 @@ def packed(encoder: Bert, precision: torch.dtype = torch.float32) -> Bert:
     with torch.inference_mode():
         keep_few_shapes()
     for number, layer in enumerate(encoder.layers):
-        if isinstance(layer, Layer) and is_plain(layer):
+        if isinstance(layer, Layer):
             by_kernel = takes_layer_kernel(layer, precision)
             encoder.layers[number] = (
                 KernelLayer(layer, precision) if by_kernel else PackedLayer(layer, precision)
@@ -131,15 +158,16 @@ def can_pack(precision: torch.dtype) -> bool:
     return precision == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _norm(norm: nn.Module) -> partial[Tensor]:
-    assert isinstance(norm, nn.LayerNorm)
-    return partial(
-        F.layer_norm,
-        normalized_shape=list(norm.normalized_shape),
-        weight=norm.weight.detach(),
-        bias=norm.bias.detach(),
-        eps=norm.eps,
-    )
+def _norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
+    """What it computes, of its weights as they are."""
+    if isinstance(norm, nn.LayerNorm):
+        bias = None if norm.bias is None else norm.bias.detach()
+        of = partial(F.layer_norm, normalized_shape=list(norm.normalized_shape), bias=bias)
+        return partial(of, weight=norm.weight.detach(), eps=norm.eps)
+    if isinstance(norm, nn.RMSNorm):
+        of = partial(F.rms_norm, normalized_shape=list(norm.normalized_shape))
+        return partial(of, weight=norm.weight.detach(), eps=norm.eps)
+    return nn.Identity()
 
 
 def _pack(weight: Tensor) -> Tensor:

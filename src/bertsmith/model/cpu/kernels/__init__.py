@@ -26,7 +26,12 @@ class Linear(ctypes.Structure):
 class Norm(ctypes.Structure):
     """As in kernels.h."""
 
-    _fields_ = (("gain", ctypes.c_void_p), ("shift", ctypes.c_void_p), ("epsilon", ctypes.c_double))
+    _fields_ = (
+        ("gain", ctypes.c_void_p),
+        ("shift", ctypes.c_void_p),
+        ("epsilon", ctypes.c_double),
+        ("centred", ctypes.c_int64),
+    )
 
 
 class Layer(ctypes.Structure):
@@ -35,8 +40,7 @@ class Layer(ctypes.Structure):
     _fields_ = (
         *((name, Linear) for name in ("qkv", "output", "up", "down")),
         *((name, Norm) for name in ("attention_norm", "feed_forward_norm")),
-        ("heads", ctypes.c_int64),
-        ("activation", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("heads", "window", "activation", "gated", "pre_norm")),
     )
 
 
@@ -95,7 +99,7 @@ def library(instructions: str) -> Any:
     values, whole, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     layer, lengths = ctypes.POINTER(Layer), ctypes.POINTER(whole)
     found.attend.argtypes = found.attention_cells.argtypes = [ctypes.POINTER(Attention), number]
-    found.self_attend.argtypes = [layer, values, lengths, whole, number, values]
+    found.self_attend.argtypes = [layer, values, lengths, whole, values, values, number, values]
     found.feed_forward.argtypes = [layer, values, values, whole, number, values]
     found.product.argtypes = [ctypes.POINTER(Linear), values, whole, number, values]
     found.exponentiate.argtypes = [values, values, whole, whole, number, number, *[values] * 3]

@@ -1,6 +1,7 @@
 /* What follows the first product of the feed-forward part. */
 #ifndef ACTIVATIONS_H
 #define ACTIVATIONS_H
+#include "kernels.h"
 #include "registers.h"
 
 static const float END = 5.5f;
@@ -56,6 +57,19 @@ INLINE Floats silu(Floats x) { return larger(all(-100), x) * logistic(x); }
 INLINE Floats silu_slope(Floats x) {
     const Floats share = logistic(x);
     return share + larger(all(-100), x) * share * logistic(-x);
+}
+
+INLINE Floats activated(Floats x, int64_t activation) {
+    switch (activation) {
+    case GELU:
+        return gelu(x);
+    case GELU_NEW:
+        return gelu_new(x);
+    case SILU:
+        return silu(x);
+    default:
+        return larger(all(0), x);
+    }
 }
 
 #endif

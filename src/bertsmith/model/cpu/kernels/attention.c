@@ -295,7 +295,7 @@ INLINE void attend_some(const Attention *job, float *scratch, int part, int part
             const int64_t stride = stride_of(length, window), cells = cells_of(length, window);
             const int64_t three = (first * 3 * width + a * job->size) * bytes;
             const int64_t one = (first * width + a * job->size) * bytes;
-            const char *from = (const char *)job->qkv + three;
+            const char *from = (const char *)job->qkv + three, *given = job->given;
             Head head = {.length = length,
                          .filled = whole_lines(length),
                          .size = job->size,
@@ -308,9 +308,8 @@ INLINE void attend_some(const Attention *job, float *scratch, int part, int part
             masked += cells;
             kept += stride <= KEPT ? cells : 0;
             if (number % parts != part) continue;
-            if (job->given)
-                attend_head_back(&head, from, (const char *)job->given + one, (char *)job->to + three, scratch,
-                                 half);
+            if (given)
+                attend_head_back(&head, from, given + one, (char *)job->to + three, scratch, half);
             else
                 attend_head(&head, from, (char *)job->to + one, scratch, half);
         }

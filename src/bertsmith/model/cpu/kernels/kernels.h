@@ -2,6 +2,8 @@
  *
  * N tokens, B sequences, H hidden size, A heads, D head size, a multiple of 16, I feed-forward width, too.
  */
+#ifndef KERNELS_H
+#define KERNELS_H
 #include <stdint.h>
 
 /* qkv (N, 3, A, D) -> to (N, A, D), of float32 or, if `half`, bfloat16. With `given` (N, A, D), the gradient
@@ -32,29 +34,32 @@ typedef struct {
     int64_t inputs, outputs;
     const void *weight;  /* float32 (outputs / 16, inputs, 16) or int16 (outputs / 16, inputs / 2, 16, 2) */
     const float *scales; /* (inputs / GROUP, outputs), rounded up, or NULL */
-    const float *bias;   /* (outputs,) */
+    const float *bias;   /* (outputs,) or NULL */
 } Linear;
 
 typedef struct {
-    const float *gain, *shift; /* (H,) */
+    const float *gain, *shift; /* (H,) or NULL: without a gain there is no norm */
     double epsilon;
+    int64_t centred; /* LayerNorm, else RMSNorm */
 } Norm;
 
+/* Gated, `up` has 2 I outputs, of which the first half is activated and multiplied with the second. */
 enum { GELU, GELU_NEW, RELU, SILU };
 typedef struct {
     Linear qkv, output, up, down;
-    Norm attention_norm, feed_forward_norm;
-    int64_t heads, activation;
+    Norm attention_norm, feed_forward_norm; /* behind their parts, or before */
+    int64_t heads, window, activation, gated, pre_norm;
 } Layer;
 
 /* By which Python knows a library of another version. */
 int64_t arguments_bytes(void);
 
-/* states (N, H) -> to (N, H): queries, keys, values, and attention. */
+/* states (N, H) -> to (N, H): queries, keys, values, and attention. With rotary positions cosines, sines are
+ * (positions, D / 2) for a sequence's longest, else NULL. */
 int self_attend(const Layer *layer, const float *states, const int64_t *lengths, int64_t sequences,
-                int threads, float *to);
+                const float *cosines, const float *sines, int threads, float *to);
 
-/* mixed (N, H), states (N, H) -> to (N, H): the output, added and normalised, and the feed-forward part. */
+/* mixed (N, H), states (N, H) -> to (N, H): the output, added, and the feed-forward part, with norms. */
 int feed_forward(const Layer *layer, const float *mixed, const float *states, int64_t rows, int threads,
                  float *to);
 
@@ -74,9 +79,9 @@ void dropout_mask(void *to, int64_t count, uint64_t seed, int dropped, float sca
 
 /* x (rows, width) of products, bias (width,) or NULL -> to (rows, width), the activation, GELU or SILU, of
  * x + bias; if `gated`, x and the bias are of 2 width, of which the first half is activated and multiplied
- * with the second. Of float32 or, if `half`, bfloat16. Backward, the gradient of that, given (rows, width) ->
- * to, that of x, and unless to_bias is NULL sums of it are added to those of each thread, to_bias (threads, 2,
- * of x), which begins as zeros and ends with them in the second half. The width is a multiple of 16. */
+ * with the second. Of float32 or, if `half`, bfloat16. Backward, the gradient of that, given (rows, width)
+ * -> to, that of x, and unless to_bias is NULL sums of it are added to those of each thread, to_bias (threads,
+ * 2, of x), which begins as zeros and ends with them in the second half. The width is a multiple of 16. */
 void activate_forward(const void *x, const float *bias, int64_t rows, int64_t width, int gated,
                       int64_t activation, int half, int threads, void *to);
 void activate_backward(const void *given, const void *x, const float *bias, int64_t rows, int64_t width,
@@ -86,3 +91,5 @@ void activate_backward(const void *given, const void *x, const float *bias, int6
  * turn by the angle of their token's position, or back; cosines, sines (positions, D / 2). */
 void rotate(void *qkv, const int64_t *positions, const float *cosines, const float *sines, int64_t tokens,
             int64_t heads, int64_t size, int half, int backward, int threads);
+
+#endif

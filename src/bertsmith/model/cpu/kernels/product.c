@@ -90,7 +90,11 @@ INLINE void sum_tile(const Tile *tile, const int rows, const int panels, const i
         for (int r = 0; r < rows; r++)
             for (int b = 0; b < blocks; b++) {
                 const int64_t column = tile->at + b * WIDE, place = r * outputs + column;
-                Floats before = part ? load(tile->to + place) : load(linear->bias + column), sum = sums[r][b];
+                Floats before = {0}, sum = sums[r][b];
+                if (part)
+                    before = load(tile->to + place);
+                else if (linear->bias)
+                    before = load(linear->bias + column);
                 if (tile->added && !part) before += load(tile->added + place);
                 if (whole) {
                     const Floats unit = load(linear->scales + part * outputs + column);
@@ -119,10 +123,7 @@ static void any_tile(const Tile *tile, int rows, int panels, int whole) {
 }
 
 static void activate(float *x, int64_t count, int64_t activation) {
-    for (float *end = x + count; x < end; x += WIDE) {
-        Floats y = load(x);
-        store(x, activation == GELU ? gelu(y) : activation == GELU_NEW ? gelu_new(y) : larger(all(0), y));
-    }
+    for (float *end = x + count; x < end; x += WIDE) store(x, activated(load(x), activation));
 }
 
 void multiply(const Linear *linear, const float *x, int64_t rows, const float *added, int64_t activation,
