@@ -273,13 +273,13 @@ def _choose(side: str, options: argparse.Namespace) -> None:
             pass
         scores = [run.curve[-1]["accuracy"] for run in runs]
         best = tried[scores.index(max(scores))]
-        for value, score, run in zip(values, scores, runs, strict=True):
+        for value, score, run, settings in zip(values, scores, runs, tried, strict=True):
             rows.append(
                 {
                     "setting": f"{name} {value}",
                     "million tokens": f"{run.curve[-1]['tokens'] / 1e6:.2f}",
                     "accuracy on development": f"{score:.2%}",
-                    "kept": "yes" if score == max(scores) else "",
+                    "kept": "yes" if settings == best else "",
                 }
             )
         report(f"{_NAME}-choice", f"Settings tried for {side}", rows, [f"Best: {best}"])
