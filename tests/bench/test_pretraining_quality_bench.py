@@ -22,7 +22,7 @@ from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training import machine
 from bertsmith.training.log import RunLog
-from pretraining_sides import PLAIN, Plain, shape_beside, weights
+from pretraining_sides import OURS, PLAIN, Plain, shape_beside, weights
 
 
 @pytest.fixture
@@ -72,7 +72,15 @@ def test_a_plain_loop_goes_on_and_is_kept(
 
 
 @pytest.mark.slow
-def test_ours_is_interrupted_at_the_end_of_a_turn_and_goes_on(compare: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("family", ["bert", "nomic_bert", "modernbert"])
+def test_ours_is_interrupted_at_the_end_of_a_turn_and_goes_on(
+    compare: Callable[..., Path], family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    settings = [f"model.{name}={value}" for name, value in shape.items()]
+    settings += [f"model.model_type={family}", f"model.size={'base' if family == 'modernbert' else 'tiny'}"]
+    settings += [f"data.next_sentence={'true' if family == 'bert' else 'false'}", "evaluation.tokens=500"]
+    monkeypatch.setitem(OURS, "ours", tuple(settings))
     kept = compare(0.2, "ours")
     first, last = read_curve(kept, "ours")
     assert 6 <= first["seconds"] < 12 <= last["seconds"]
