@@ -19,7 +19,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.inference.text_list import require_list
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.model.cpu.onednn_layer import packed
+from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.layers.attention import take
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
@@ -101,7 +101,7 @@ class Features:
             raise InputError(f"pooling must be {', '.join(get_args(FeaturePooling))}, found {pooling!r}.")
         folder = locate_model(model).folder
         self.device = device_of(device)
-        self.encoder = packed(load_encoder(folder).to(self.device))
+        self.encoder = prepare_for_inference(load_encoder(folder).to(self.device))
         self.tokenizer = load_own_tokenizer(folder, self.encoder.config)
         self.pooling = pooling
         self.mix = LayerMix.parse(layers, self.encoder.config.num_hidden_layers)

@@ -10,8 +10,8 @@ import torch
 from bertsmith.errors import InputError
 from bertsmith.inference.text_list import require_count, require_list
 from bertsmith.inference.trained_on import TrainedOn
+from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
 from bertsmith.model.cpu.kernel_linear import by_kernels
-from bertsmith.model.cpu.onednn_layer import packed, usual_precision
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
@@ -63,7 +63,7 @@ class Predictor:
         folder = locate_model(str(name)).folder
         model, opened = load_task_model(folder, task)
         encoder = model.to(device_of(device)).encoder
-        packed(encoder, precision or usual_precision(encoder))
+        prepare_for_inference(encoder, precision or usual_precision(encoder))
         by_kernels(model)
         return cls(model, opened, load_own_tokenizer(folder, model.config), TrainedOn.of_folder(folder))
 

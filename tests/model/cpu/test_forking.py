@@ -13,13 +13,13 @@ import numpy as np, torch
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
-from bertsmith.model.cpu.onednn_layer import packed
+from bertsmith.model.cpu.inference import prepare_for_inference
 
 torch.set_num_threads(2)
 shape = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
 encoder = Bert(make_config({"vocab_size": 500, "max_position_embeddings": 512, **shape}, "test")).eval()
 if "packed" in sys.argv:
-    encoder = packed(encoder)
+    encoder = prepare_for_inference(encoder)
 if "pickled" in sys.argv:
     encoder = pickle.loads(pickle.dumps(encoder))
 ids = np.arange(400) % 500

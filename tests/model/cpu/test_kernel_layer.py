@@ -15,8 +15,9 @@ from torch.testing import assert_close
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
+from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.cpu.kernel_layer import KernelLayer, takes_layer_kernel
-from bertsmith.model.cpu.onednn_layer import PackedLayer, packed
+from bertsmith.model.cpu.onednn_layer import PackedLayer
 from bertsmith.model.layers.activation import Activation
 from bertsmith.model.layers.layer import Layer
 from bertsmith.model.layers.rotary import Rotary
@@ -227,7 +228,9 @@ def test_vectors_of_a_deep_stack_keep_their_direction_in_int16(family: str, kern
     ids = np.random.default_rng(0).integers(0, 200, sum(lengths))
     batch = PackedBatch.pack(ids, np.zeros_like(ids), np.array(lengths))
     exact = deepcopy(encoder).double()(batch)
-    in_float, whole = (packed(deepcopy(encoder), each) for each in (torch.float32, torch.int16))
+    in_float, whole = (
+        prepare_for_inference(deepcopy(encoder), each) for each in (torch.float32, torch.int16)
+    )
     assert all(isinstance(layer, KernelLayer) for layer in whole.layers)
     assert_close(in_float(batch).double(), exact, rtol=0, atol=1e-4 * float(exact.abs().max()))
     assert float(cosines(whole(batch), exact).min()) > 0.9999

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
+from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.cpu.kernel_linear import KernelLinear, by_kernels
-from bertsmith.model.cpu.onednn_layer import packed
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_only_beside_layers_of_the_kernels() -> None:
         shape = {"num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 32}
         config = make_config({"vocab_size": 9, "hidden_size": hidden_size, **shape}, "test")
         head = nn.Sequential(nn.Linear(hidden_size, 2))
-        return nn.ModuleDict({"encoder": packed(Bert(config).eval()), "head": head})
+        return nn.ModuleDict({"encoder": prepare_for_inference(Bert(config).eval()), "head": head})
 
     for hidden_size, expected in ((16, 2), (24, 0)):
         changed = model(hidden_size)

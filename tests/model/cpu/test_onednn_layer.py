@@ -20,8 +20,9 @@ from bertsmith.errors import ModelError
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernel_layer, kernels
+from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.cpu.kernel_layer import KernelLayer
-from bertsmith.model.cpu.onednn_layer import PackedLayer, PackedLinear, can_pack, packed
+from bertsmith.model.cpu.onednn_layer import PackedLayer, PackedLinear, can_pack
 from bertsmith.model.layers.activation import Activation
 from bertsmith.model.layers.layer import Layer
 
@@ -52,7 +53,7 @@ def test_an_encoder_gives_the_same(activation: str, inference_way: str) -> None:
     encoder = an_encoder(hidden_act=activation)
     batch = batch_of([100, 100, 60, 40])
     expected = deepcopy(encoder).double()(batch).float()
-    assert packed(encoder) is encoder
+    assert prepare_for_inference(encoder) is encoder
     kind = PackedLayer if inference_way == "torch" else KernelLayer
     assert [type(layer) for layer in encoder.layers] == [kind, kind]
     found = encoder(batch)
@@ -71,7 +72,7 @@ def test_an_encoder_sent_to_another_process_stays_what_it_was(
     """multiprocessing's pickler, as torch changes it, moves tensors into shared memory."""
     if inference_way == "torch" and precision == torch.int16:
         pytest.skip("products in int16 are the kernels'")
-    encoder, batch = packed(an_encoder(), precision), batch_of([5, 3])
+    encoder, batch = prepare_for_inference(an_encoder(), precision), batch_of([5, 3])
     found = encoder(batch)
     sent = ForkingPickler.dumps(encoder)
     others = [torch.full((size,), torch.nan) for size in (32, 96, 512, 1024, 1536, 3072) for _ in range(50)]
@@ -81,7 +82,7 @@ def test_an_encoder_sent_to_another_process_stays_what_it_was(
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("pack", [packed, lambda encoder: encoder])
+@pytest.mark.parametrize("pack", [prepare_for_inference, lambda encoder: encoder])
 @pytest.mark.parametrize("lengths", [[5], [5, 5, 2], [300], [7, 300, 1]])
 def test_spare_tokens_change_nothing(
     lengths: list[int], pack: Callable[[Bert], Bert], inference_way: str
@@ -120,7 +121,7 @@ def test_kernels_give_a_sequence_the_same_beside_any_others_on_any_threads(
     sizes = {"hidden_size": 16 * heads, "num_attention_heads": heads, "intermediate_size": 16 * wide}
     encoder = an_encoder(seed=seed, **sizes)
     expected = deepcopy(encoder).double()(batch_of(lengths)).float()
-    found = packed(encoder, precision)(batch_of(lengths))
+    found = prepare_for_inference(encoder, precision)(batch_of(lengths))
     assert_close(found, expected, rtol=0, atol=5e-6 if precision == torch.float32 else 2e-3)
     with patch("torch.get_num_threads", return_value=threads):
         assert torch.equal(encoder(batch_of(lengths)), found)
@@ -135,7 +136,7 @@ def test_kernels_sum_as_exactly_as_torch(kernels_alone: str) -> None:
     batch = batch_of([90])
     expected = deepcopy(encoder).double()(batch)
     of_torch = rms(encoder(batch) - expected)
-    assert rms(packed(encoder)(batch) - expected) < 2 * of_torch
+    assert rms(prepare_for_inference(encoder)(batch) - expected) < 2 * of_torch
 
 
 @torch.inference_mode()
@@ -184,7 +185,7 @@ def test_no_sum_in_int16_is_too_large(kernels_alone: str) -> None:
     layer.feed_forward.down.weight[1:].zero_()
     batch = batch_of([5])
     expected = deepcopy(encoder).double()(batch).float()
-    assert_close(packed(encoder, torch.int16)(batch), expected, rtol=0, atol=2e-3)
+    assert_close(prepare_for_inference(encoder, torch.int16)(batch), expected, rtol=0, atol=2e-3)
 
 
 @torch.inference_mode()
@@ -196,14 +197,14 @@ def test_states_of_zero_are_codes_of_zero(kernels_alone: str) -> None:
     layer.feed_forward.up.bias.fill_(-20)  # whose GELU is 0
     batch = batch_of([5])
     expected = deepcopy(encoder).double()(batch).float()
-    assert_close(packed(encoder, torch.int16)(batch), expected, rtol=0, atol=1e-3)
+    assert_close(prepare_for_inference(encoder, torch.int16)(batch), expected, rtol=0, atol=1e-3)
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("precision", [torch.float32, torch.int16])
 def test_what_is_no_number_stays_none(precision: torch.dtype, kernels_alone: str) -> None:
     """Of infinite states, too; a sequence's own."""
-    encoder = packed(an_encoder(num_hidden_layers=1), precision)
+    encoder = prepare_for_inference(an_encoder(num_hidden_layers=1), precision)
     for spoilt in (torch.nan, -torch.nan, torch.inf, -torch.inf):
         states = torch.randn(4, 32)
         states[1, 3] = spoilt
@@ -212,11 +213,11 @@ def test_what_is_no_number_stays_none(precision: torch.dtype, kernels_alone: str
     for spoilt in (torch.nan, torch.inf):
         weights = an_encoder(num_hidden_layers=1)
         weights.layers[0].feed_forward.down.weight[3, 5] = spoilt
-        assert packed(weights, precision)(batch_of([4])).isnan().all()
+        assert prepare_for_inference(weights, precision)(batch_of([4])).isnan().all()
     for large in (1e20, 1e30):  # finite, but their variance is not
         weights = an_encoder(num_hidden_layers=1)
         weights.layers[0].feed_forward.down.weight.mul_(large)
-        assert packed(weights, precision)(batch_of([4])).isnan().all()
+        assert prepare_for_inference(weights, precision)(batch_of([4])).isnan().all()
 
 
 @torch.inference_mode()
@@ -233,9 +234,9 @@ def test_kernels_activate_as_torch_does_anywhere(activation: str, kernels_alone:
     batch = batch_of([4])
     spoilt = deepcopy(encoder)
     expected = deepcopy(encoder).double()(batch).float()
-    assert_close(packed(encoder)(batch), expected, rtol=0, atol=5e-6)
+    assert_close(prepare_for_inference(encoder)(batch), expected, rtol=0, atol=5e-6)
     spoilt.layers[0].feed_forward.up.bias[7] = torch.nan
-    assert packed(spoilt)(batch).isnan().all()
+    assert prepare_for_inference(spoilt)(batch).isnan().all()
     states = torch.zeros(4, 32)
     states[1] = torch.nan
     assert encoder.layers[0](states, batch_of([1, 1, 2])).isnan().any(1).tolist() == [
@@ -248,14 +249,14 @@ def test_kernels_activate_as_torch_does_anywhere(activation: str, kernels_alone:
 
 @torch.inference_mode()
 def test_kernels_refuse_rows_that_the_batch_does_not_have(kernels_alone: str) -> None:
-    encoder = packed(an_encoder())
+    encoder = prepare_for_inference(an_encoder())
     with pytest.raises(ValueError, match=r"expected \(N, 32\) as in the batch, found \(4, 32\)"):
         encoder.layers[0](torch.zeros(4, 32), batch_of([5]))
     encoder(batch_of([5]))
 
 
 def test_a_copy_for_kernels_says_so_where_there_are_none(kernels_alone: str) -> None:
-    encoder = packed(an_encoder())
+    encoder = prepare_for_inference(an_encoder())
     copy = pickle.dumps(encoder)
     with patch.object(kernels, "library", return_value=None), pytest.raises(ModelError, match="missing here"):
         pickle.loads(copy)
@@ -266,12 +267,14 @@ def test_a_library_of_another_version_is_none(kernels_alone: str) -> None:
     with patch("ctypes.sizeof", return_value=400):
         assert LIBRARY(kernels_alone) is None
     assert LIBRARY(kernels_alone) is not None
-    packed(an_encoder())(batch_of([5]))
+    prepare_for_inference(an_encoder())(batch_of([5]))
 
 
 @pytest.mark.parametrize("sizes", [{"hidden_size": 24}, {"intermediate_size": 40}])
 def test_other_sizes_are_left_to_onednn(sizes: dict[str, int]) -> None:
-    assert not any(isinstance(layer, KernelLayer) for layer in packed(an_encoder(**sizes)).layers)
+    assert not any(
+        isinstance(layer, KernelLayer) for layer in prepare_for_inference(an_encoder(**sizes)).layers
+    )
 
 
 @pytest.fixture

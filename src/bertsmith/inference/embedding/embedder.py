@@ -23,8 +23,9 @@ from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.text_list import require_count, require_list, require_texts
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
+from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
 from bertsmith.model.cpu.kernel_layer import KernelLayer
-from bertsmith.model.cpu.onednn_layer import PackedLayer, packed, usual_precision
+from bertsmith.model.cpu.onednn_layer import PackedLayer
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
@@ -90,7 +91,7 @@ class Embedder:
         self.device = device_of(device)
         encoder = load_encoder(found.encoder).to(self.device)
         self.precision = precision or _precision(encoder, self.device)
-        self.encoder = packed(encoder, self.precision)
+        self.encoder = prepare_for_inference(encoder, self.precision)
         config = self.encoder.config
         self.dimensions = _at_most(dimensions, config.hidden_size, "dimensions", "the model's width")
         self.max_length = _at_most(
@@ -124,7 +125,7 @@ class Embedder:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.encoder = packed(self.encoder, self.precision)  # one that was on a GPU isn't yet
+        self.encoder = prepare_for_inference(self.encoder, self.precision)  # one that was on a GPU isn't yet
 
     @property
     def precision_of_copies(self) -> torch.dtype:
