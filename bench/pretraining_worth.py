@@ -1,6 +1,6 @@
 """What an hour of pre-training is worth: the same fine-tuning from three starts, beside what needs none.
 
-    python bench/pretraining_worth.py --make [--hours 1]            pre-trains, then compares
+    python bench/pretraining_worth.py [--hours 1]                   pre-trains, then compares
     python bench/pretraining_worth.py --model runs/mine/model [--seeds 3] [--data sst2] [--sizes few]
 
     sst2        sentiment of a sentence: 1,000 rows, and all 67,349
@@ -74,9 +74,8 @@ def main() -> None:
     """Parses, and is either the parent or a worker."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     material.add_options(parser)
-    parser.add_argument("--model", type=Path, help="a pre-trained model's folder")
-    parser.add_argument("--make", action="store_true", help="pre-train one first, by the recipe budget")
-    parser.add_argument("--hours", type=float, default=1.0, help="of --make")
+    parser.add_argument("--model", type=Path, help="a pre-trained model; else budget makes one first")
+    parser.add_argument("--hours", type=float, default=1.0, help="of pre-training, without --model")
     parser.add_argument("--data", nargs="+", choices=tuple(DATA), default=list(DATA))
     parser.add_argument("--sizes", nargs="+", choices=("few", "all"), default=["few", "all"])
     parser.add_argument("--sides", nargs="+", choices=tuple(_SIDES), default=list(_SIDES))
@@ -91,8 +90,6 @@ def main() -> None:
     if options.worker:
         serve(quiet(fine_tune))
         return
-    if options.make == (options.model is not None):
-        parser.error("either --make a model, or give one: --model RUN/model")
     _compare(options.model or _make(options), options)
 
 
