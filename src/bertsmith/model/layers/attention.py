@@ -90,8 +90,8 @@ def _attend_variable_length(qkv: Tensor, batch: PackedBatch, window: int | None)
 
     query, key, value = qkv.unbind(1)
     ends, longest = batch.cumulative_lengths, max(batch.lengths)
-    reach = (-1, -1) if window is None else (window, window)
-    attended = varlen_attn(query, key, value, ends, ends, longest, longest, window_size=reach)
+    reach = {} if window is None else {"window_size": (window, window)}
+    attended = varlen_attn(query, key, value, ends, ends, longest, longest, **reach)
     assert isinstance(attended, Tensor)  # a tuple only when asked for more
     return attended
 
