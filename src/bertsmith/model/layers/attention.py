@@ -4,6 +4,8 @@ N tokens in the packed batch, A heads, D head size, L length of a sequence, R se
 length.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -90,7 +92,7 @@ def _attend_variable_length(qkv: Tensor, batch: PackedBatch, window: int | None)
 
     query, key, value = qkv.unbind(1)
     ends, longest = batch.cumulative_lengths, max(batch.lengths)
-    reach = {} if window is None else {"window_size": (window, window)}
+    reach: dict[str, Any] = {} if window is None else {"window_size": (window, window)}
     attended = varlen_attn(query, key, value, ends, ends, longest, longest, **reach)
     assert isinstance(attended, Tensor)  # a tuple only when asked for more
     return attended
