@@ -1,6 +1,7 @@
 """Embedding: texts and tokens per second beside sentence-transformers and infinity, with the same vectors.
 
     python bench/embedding.py [--texts 2000] [--rounds 5] [--sides ours torch onnx]
+    python bench/embedding.py --shape ettin-32m [--longest 512]
 
 The texts are real and of mixed length: paragraphs of SQuAD's dev-v1.1, sentences of SST-2's dev.tsv and of
 ReQA-SQuAD's test, a third each, drawn and shuffled with seed 0. All sides use MiniLM (mean pooling, vectors
@@ -14,6 +15,9 @@ environments of their own (`make peers`), without which their rows say so. Token
 not counted. The share of the matrix product is that of the operations which no implementation can avoid, over
 the speed of a float32 product of this machine on as many threads. Peak memory is that of the process,
 libraries and model among it; graphs were exported by another.
+
+With --shape the model is a ModernBERT of that published size with random weights, and of the others only
+sentence-transformers on torch takes part.
 """
 
 import argparse
@@ -60,7 +64,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--peers", type=Path, default=PLACE, help="the folder of their environments")
-    parser.add_argument("--model", help="MiniLM's folder, for environments without Bertsmith")
+    parser.add_argument("--shape", help="a published size of ModernBERT, instead of MiniLM")
+    parser.add_argument("--longest", type=int, default=256, help="tokens of a text at most, with --shape")
+    parser.add_argument("--model", help="the model's folder, for environments without Bertsmith")
     parser.add_argument("--worker", choices=SIDES)
     options = parser.parse_args()
     if options.worker:
@@ -68,6 +74,8 @@ def main() -> None:
             embed = _OPEN[options.worker](options.model, options.threads)
         serve(quiet(_Side(options.worker, embed, real_texts(options.texts))))
         return
+    if options.shape:
+        options.sides = [side for side in options.sides if _peer(side) in ("ours", "torch")]
     chosen = [side for side in SIDES if side == "ours" or side in options.sides]
     if "bfloat16" not in precisions() and "ours-bfloat16" in chosen:
         chosen.remove("ours-bfloat16")
@@ -75,15 +83,17 @@ def main() -> None:
     missing = [side for side in chosen if _peer(side) in OWN and not pythons[_peer(side)]]
     there = {side: pythons.get(_peer(side)) or sys.executable for side in chosen if side not in missing}
     with tempfile.TemporaryDirectory() as folder:
-        models = _models(there, Path(folder))
+        model = str(_random_model(options, Path(folder) / "model")) if options.shape else _folder()
+        models = _models(there, model, Path(folder))
         sides = {side: _start(side, models[side], python, options) for side, python in there.items()}
         answers = interleave(sides, options.rounds, folder=folder)
         vectors = {side: np.load(Path(folder) / f"{side}.npy") for side in sides}
         for worker in sides.values():
             worker.close()
-    lengths = _lengths(_folder(), real_texts(options.texts))
+        longest = options.longest if options.shape else 256
+        lengths = _lengths(model, real_texts(options.texts), longest)
+        least = _least_seconds(model, lengths, options.threads)
     rows = [_row(side, answers, vectors, int(lengths.sum())) for side in sides]
-    least = _least_seconds(lengths, options.threads)
     for side, row in zip(sides, rows, strict=True):
         if _peer(side) == "ours":
             seconds = statistics.median(answer["seconds"] for answer in answers[side])
@@ -91,7 +101,9 @@ def main() -> None:
     rows += [
         {**dict.fromkeys(rows[0], ""), "side": NAMES[side], "texts/s": "not installed"} for side in missing
     ]
-    report("embedding", "Embedding", rows, [" ".join((__doc__ or "").split("\n\n")[2].split())])
+    name = f"embedding-{options.shape}" if options.shape else "embedding"
+    paragraphs = [" ".join(each.split()) for each in (__doc__ or "").split("\n\n")]
+    report(name, "Embedding", rows, paragraphs[2 : 4 if options.shape else 3])
 
 
 def _row(side: str, answers: Mapping[str, Any], vectors: Mapping[str, Any], tokens: int) -> dict[str, Any]:
@@ -128,13 +140,13 @@ def _peer(side: str) -> str:
     return side.split("-")[0]
 
 
-def _models(pythons: Mapping[str, str], folder: Path) -> dict[str, str]:
+def _models(pythons: Mapping[str, str], model: str, folder: Path) -> dict[str, str]:
     """The folder that each side opens."""
     exported = {
         _peer(side): python for side, python in pythons.items() if _peer(side) in ("onnx", "openvino")
     }
-    folders = {peer: export(python, peer, _folder(), folder) for peer, python in exported.items()}
-    return {side: folders.get(_peer(side), _folder()) for side in pythons}
+    folders = {peer: export(python, peer, model, folder) for peer, python in exported.items()}
+    return {side: folders.get(_peer(side), model) for side in pythons}
 
 
 def _start(side: str, model: str, python: str, options: argparse.Namespace) -> Worker:
@@ -233,15 +245,42 @@ _OPEN: dict[str, Callable[[str, int], Embed]] = {
 }
 
 
-def _lengths(folder: str, texts: Sequence[str]) -> Any:
+def _random_model(options: argparse.Namespace, folder: Path) -> Path:
+    """A ModernBERT of the published size with random weights, MiniLM's tokenizer, and mean pooling."""
+    import torch
+
+    from bertsmith import Tokenizer
+    from bertsmith.model.bert import Bert
+    from bertsmith.model.checkpoint import save_checkpoint
+    from bertsmith.model.config import preset
+    from bertsmith.tasks.sentence_folder import write_sentence_folder
+
+    torch.manual_seed(SEED)
+    config = preset(options.shape, model_type="modernbert", pad_token_id=0)
+    tensors = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
+    save_checkpoint(
+        folder,
+        tensors,
+        config,
+        "ModernBertModel",
+        task="encoder",
+        tokenizer=Tokenizer.load(_folder()),
+        write_beside=lambda partial: write_sentence_folder(
+            partial, config, "mean", options.longest, normalise=True
+        ),
+    )
+    return folder
+
+
+def _lengths(folder: str, texts: Sequence[str], longest: int) -> Any:
     """(E,): each text's tokens."""
     from bertsmith import Tokenizer
 
     tokenizer = Tokenizer.load(folder)
-    return np.array([min(len(ids) + 2, 256) for ids in tokenizer.encode_batch(texts)])
+    return np.array([min(len(ids) + 2, longest) for ids in tokenizer.encode_batch(texts)])
 
 
-def _least_seconds(lengths: Any, threads: int) -> float:
+def _least_seconds(folder: str, lengths: Any, threads: int) -> float:
     """What the operations of these lengths take at the speed of a matrix product."""
     import torch
 
@@ -250,7 +289,7 @@ def _least_seconds(lengths: Any, threads: int) -> float:
     from bertsmith.training.hardware import matmul_flops
 
     torch.set_num_threads(threads)
-    operations = encoder_flops(read_checkpoint(_folder()).config, lengths, float(lengths.sum()))
+    operations = encoder_flops(read_checkpoint(folder).config, lengths, float(lengths.sum()))
     return operations / matmul_flops(torch.float32, device=torch.device("cpu"))
 
 
