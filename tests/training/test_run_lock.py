@@ -130,5 +130,9 @@ def test_nothing_is_left_of_a_run_that_began_nothing(tmp_path: Path) -> None:
 
 def test_other_ranks_leave_the_lock_to_the_first(tmp_path: Path) -> None:
     second = Machine(torch.device("cpu"), torch.float32, 1e9, Ranks(1, 2), 512)
-    with sole_run(tmp_path / "run", MACHINE), sole_run(tmp_path / "run", second):
-        pass
+    with sole_run(tmp_path / "run", MACHINE):
+        with sole_run(tmp_path / "run", second):
+            assert (tmp_path / "run").is_dir()
+        # the second one's end has not let go of it
+        with pytest.raises(RecipeError, match="is in use"), sole_run(tmp_path / "run", MACHINE):
+            pass
