@@ -9,7 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
-from bertsmith.model.flops import attention_flops, encoder_flops, linear_flops, seen_pairs
+from bertsmith.model.flops import attention_flops, encoder_flops, linear_flops, muon_flops, seen_pairs
+from bertsmith.training.muon import Muon, layer_matrices
 
 LENGTHS = np.array([5, 9, 9, 14])
 
@@ -63,3 +64,17 @@ def test_local_layers_cost_what_they_touch() -> None:
     tokens = float(LENGTHS.sum())
     expected = linear_flops(config, tokens, tokens) + 4 * config.hidden_size * pairs
     assert encoder_flops(config, LENGTHS, tokens) == expected
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_muons_operations_are_those_that_torch_counts(family: str) -> None:
+    config = small(model_type=family)
+    model = Bert(config)
+    weights = dict(model.named_parameters())
+    groups = [{"params": [weights[name]], "matrices": count} for name, count in layer_matrices(model).items()]
+    muon = Muon(groups, momentum=0.9, precision=torch.float32)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    with FlopCounterMode(display=False) as counter:
+        muon.step()
+    assert muon_flops(config) == counter.get_total_flops()

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bertsmith.data.batch import Sequences
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.model.config import BertConfig, make_config, preset
+from bertsmith.model.flops import muon_flops
 from bertsmith.planning.accelerators import Accelerator
 from bertsmith.planning.step_cost import (
     Implementation,
@@ -150,3 +151,18 @@ def test_gpus_that_divide_the_weights_exchange_them_for_every_micro_batch() -> N
     waiting = parts(2, True)["exchange of weights and gradients"].seconds
     assert waiting == pytest.approx(2 * 1.5 * exchange_seconds(4 * 100_000, GPU, 4) - products)
     assert parts(1, True)["optimiser"].seconds == parts(1, False)["optimiser"].seconds / 4
+
+
+def test_muon_computes_on_every_gpu_whatever_the_batch() -> None:
+    config, step = config_with(0.1), StepAmounts(4, 512, 4 * 128**2, 64)
+    for gpus in (1, 4):
+        plain, muon = (
+            {part.name: part for part in step_parts(config, 1000, step, True, GPU, gpus, muon=muon)}[
+                "optimiser"
+            ]
+            for muon in (False, True)
+        )
+        assert muon.operations == gpus * muon_flops(config)
+        of_one = muon_flops(config) / (GPU.peak * GPU.share(config.hidden_size))
+        assert muon.seconds - plain.seconds == pytest.approx(of_one)
+        assert muon.bytes == plain.bytes

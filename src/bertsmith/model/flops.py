@@ -50,3 +50,15 @@ def seen_pairs(lengths: Lengths, window: int | None) -> float:
 def vocabulary_flops(config: BertConfig, positions: float) -> float:
     """Of the masked-language head at so many positions."""
     return 2 * positions * config.hidden_size * (config.vocab_size + config.hidden_size)
+
+
+def muon_flops(config: BertConfig, iterations: int = 5) -> float:
+    """Of making the step of every layer's matrices orthogonal by Newton-Schulz, whatever the batch."""
+    hidden, wide = config.hidden_size, config.intermediate_size
+    gated = config.feed_forward == "gated"
+    matrices = [(hidden, hidden)] * 4 + [(wide, hidden)] * (1 + gated) + [(hidden, wide)]
+    total = 0.0
+    for rows, columns in (sorted(matrix) for matrix in matrices):
+        # a Gram matrix, its square, and their product with the matrix
+        total += 2 * rows * rows * (columns + rows + columns)
+    return config.num_hidden_layers * iterations * total

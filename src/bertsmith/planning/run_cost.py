@@ -7,7 +7,7 @@ from functools import cached_property
 
 from bertsmith.planning.accelerators import Accelerator
 from bertsmith.planning.plan_inputs import PlanInputs
-from bertsmith.planning.step_cost import Part, step_parts
+from bertsmith.planning.step_cost import OPTIMIZER, Part, step_parts
 from bertsmith.planning.workload import PhaseWork, StepAmounts, steps_of_phases
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
@@ -50,7 +50,7 @@ class RunCost:
 
     def pauses_bill(self, steps: int) -> list[Part]:
         """What stops the training now and then: evaluation, a forward pass alone, and checkpoints."""
-        products = [part for part in self.bills[0] if part.operations]
+        products = [part for part in self.bills[0] if part.operations and part.name != OPTIMIZER]
         batches = self.inputs.evaluated_tokens(self.recipe) / self.amounts[0].tokens
         # a step's products are a forward pass and a backward one that is twice as long
         passes = times_due(self.recipe.evaluation.every, steps) * batches / 3
@@ -71,6 +71,7 @@ class RunCost:
             gpus,
             micro_batches=max(1, math.ceil(step.tokens / gpus / self.machine.micro_batch_tokens)),
             sharded=self.machine.sharded,
+            muon=self.recipe.optimizer.kind == "muon",
         )
 
     def _counts(self, tokens: float | None) -> list[int]:

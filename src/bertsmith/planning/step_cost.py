@@ -6,7 +6,7 @@ V vocabulary, L sequence length.
     products      FLOP / (peak x share), where the share is one measured number for a kind of hardware and of
                   implementation; the encoder's are linear in tokens, attention's quadratic in the length
     attention     where its weights are written to memory (Bertsmith never does on a GPU): bytes / bandwidth
-    optimiser     bytes of weights, gradients and moments / bandwidth
+    optimiser     bytes of weights, gradients and moments / bandwidth; with Muon also its products
     exchange      a ring's all-reduce of the gradients, less what hides behind the last backward pass; with
                   hardware.shard=full also the weights, for every micro-batch
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertsmith.model.config import BertConfig
-from bertsmith.model.flops import attention_flops, linear_flops, vocabulary_flops
+from bertsmith.model.flops import attention_flops, linear_flops, muon_flops, vocabulary_flops
 from bertsmith.planning.accelerators import Accelerator
 from bertsmith.planning.workload import StepAmounts
 
@@ -51,6 +51,7 @@ class Implementation:
 
 
 OURS = Implementation()
+OPTIMIZER = "optimiser"
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,10 @@ def step_parts(
     micro_batches: int = 1,
     how: Implementation = OURS,
     sharded: bool = False,
+    muon: bool = False,
 ) -> list[Part]:
     """The seconds of a step, part by part. `micro_batches` are those of one GPU; `sharded` GPUs hold a part
-    of the weights each.
+    of the weights each. With `muon` each makes the whole step of the layers' matrices.
     """
     speed = gpus * hardware.peak * hardware.share(config.hidden_size)
     bandwidth = _REACHED * hardware.memory_bandwidth
@@ -108,7 +110,9 @@ def step_parts(
         parts.append(Part(name, operations, moved, seconds))
     computing = sum(part.seconds for part in parts)
     optimizer = float(_OPTIMIZER_BYTES * weights) / (gpus if sharded else 1)
-    parts.append(Part("optimiser", 0.0, optimizer * gpus, optimizer / bandwidth))
+    orthogonal = muon_flops(config) if muon else 0.0
+    seconds = optimizer / bandwidth + orthogonal / (speed / gpus)
+    parts.append(Part(OPTIMIZER, orthogonal * gpus, optimizer * gpus, seconds))
     exchanged = float(how.gradient_bytes * weights)
     if sharded:
         # a micro-batch gathers the weights forward and backward and scatters its gradients: each half of an
