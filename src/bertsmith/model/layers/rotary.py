@@ -29,7 +29,7 @@ class Rotary(nn.Module):
         self.theta, self.head_size, self.pairs = theta, head_size, pairs
 
     def forward(self, qkv: Tensor, batch: PackedBatch) -> Tensor:
-        """(N, 3, A, D) -> the same with queries and keys turned, in float32 whatever they are in.
+        """(N, 3, A, D) -> the same with queries and keys turned, computed in float32 and rounded once.
 
         On a processor that is done in place: a product's result is read by nobody else.
         """
