@@ -31,7 +31,8 @@ RANKS = [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytes
 def long_run(new_run: NewRun, kind: str, **changes: object) -> Settings:
     optimizer = OPTIMIZERS[kind] | {"schedule": "wsd", "decay": 0.25}
     saved, masking = {"every": 4, "keep": 9}, {"chosen": 0.4, "final_mask_rate": 0.1}
-    return new_run(steps=STEPS, optimizer=optimizer, checkpoint=saved, masking=masking) | changes
+    run = new_run(steps=STEPS, optimizer=optimizer, checkpoint=saved, masking=masking)
+    return run | {"loss": {"sampled_pieces": 12}} | changes
 
 
 def decay_of(long: Settings, new_run: NewRun, origin: str = "") -> Settings:

@@ -57,6 +57,7 @@ def without_dropout(new_run: NewRun) -> WithoutDropout:
         made["data"] |= {"micro_batch_tokens": tokens}
         if MUONS in way:
             made["masking"] = {"chosen": 0.4, "final_mask_rate": 0.1}
+            made["loss"] = {"sampled_pieces": 12}
         made["hardware"] |= {"shard": shard, "precision": "bfloat16" if ROUNDED in way else "float32"}
         return made
 

@@ -47,9 +47,10 @@ def seen_pairs(lengths: Lengths, window: int | None) -> float:
     return float((length * (2 * reach + 1) - reach * (reach + 1)).sum())
 
 
-def vocabulary_flops(config: BertConfig, positions: float) -> float:
-    """Of the masked-language head at so many positions."""
-    return 2 * positions * config.hidden_size * (config.vocab_size + config.hidden_size)
+def vocabulary_flops(config: BertConfig, positions: float, sampled: int = 0) -> float:
+    """Of the masked-language head at so many positions: against all pieces, or so many sampled ones."""
+    pieces = min(sampled or config.vocab_size, config.vocab_size)
+    return 2 * positions * config.hidden_size * (pieces + config.hidden_size)
 
 
 def muon_flops(config: BertConfig, iterations: int = 5) -> float:

@@ -35,7 +35,7 @@ class RunCost:
     @cached_property
     def bills(self) -> list[list[Part]]:
         """Of one step of each phase."""
-        return [self._bill(step) for step in self.amounts]
+        return [self._bill(step, self.recipe.loss.sampled_pieces) for step in self.amounts]
 
     def work(self, tokens: float | None) -> tuple[PhaseWork, ...]:
         """Each phase with its number of steps: by the recipe, or by `tokens` in place of its length."""
@@ -50,7 +50,8 @@ class RunCost:
 
     def pauses_bill(self, steps: int) -> list[Part]:
         """What stops the training now and then: evaluation, a forward pass alone, and checkpoints."""
-        products = [part for part in self.bills[0] if part.operations and part.name != OPTIMIZER]
+        of_step = self._bill(self.amounts[0], sampled_pieces=0)
+        products = [part for part in of_step if part.operations and part.name != OPTIMIZER]
         batches = self.inputs.evaluated_tokens(self.recipe) / self.amounts[0].tokens
         # a step's products are a forward pass and a backward one that is twice as long
         passes = times_due(self.recipe.evaluation.every, steps) * batches / 3
@@ -60,7 +61,7 @@ class RunCost:
         copied = self.checkpoint_bytes / parts * times_due(self.recipe.checkpoint.every, steps)
         return [evaluation, Part("checkpoints", 0.0, copied, copied / _COPY_BANDWIDTH)]
 
-    def _bill(self, step: StepAmounts) -> list[Part]:
+    def _bill(self, step: StepAmounts, sampled_pieces: int) -> list[Part]:
         gpus = self.machine.ranks.count
         return step_parts(
             self.inputs.config,
@@ -72,6 +73,7 @@ class RunCost:
             micro_batches=max(1, math.ceil(step.tokens / gpus / self.machine.micro_batch_tokens)),
             sharded=self.machine.sharded,
             muon=self.recipe.optimizer.kind == "muon",
+            sampled_pieces=sampled_pieces,
         )
 
     def _counts(self, tokens: float | None) -> list[int]:

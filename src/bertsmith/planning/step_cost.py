@@ -65,7 +65,11 @@ class Part:
 
 
 def operations_by_part(
-    config: BertConfig, step: StepAmounts, next_sentence: bool, how: Implementation = OURS
+    config: BertConfig,
+    step: StepAmounts,
+    next_sentence: bool,
+    how: Implementation = OURS,
+    sampled_pieces: int = 0,
 ) -> dict[str, float]:
     """FLOP of the matrix products of a step, forward and twice as much backward.
 
@@ -78,7 +82,7 @@ def operations_by_part(
     forward = {
         "encoder layers": linear_flops(config, step.tokens, read),
         "attention": attention_flops(config, np.array([length])) * step.tokens / length,
-        "vocabulary": vocabulary_flops(config, predicted),
+        "vocabulary": vocabulary_flops(config, predicted, sampled_pieces),
         "next sentence": step.sequences * 2 * hidden * (hidden + 2) if next_sentence else 0.0,
     }
     return {name: 3 * operations for name, operations in forward.items()}
@@ -95,6 +99,7 @@ def step_parts(
     how: Implementation = OURS,
     sharded: bool = False,
     muon: bool = False,
+    sampled_pieces: int = 0,
 ) -> list[Part]:
     """The seconds of a step, part by part. `micro_batches` are those of one GPU; `sharded` GPUs hold a part
     of the weights each. With `muon` each makes the whole step of the layers' matrices.
@@ -104,7 +109,7 @@ def step_parts(
     scores = config.num_hidden_layers * config.num_attention_heads * step.squares
     written = 2.0 * how.attention_passes * scores
     parts = []
-    for name, operations in operations_by_part(config, step, next_sentence, how).items():
+    for name, operations in operations_by_part(config, step, next_sentence, how, sampled_pieces).items():
         moved = written if name == "attention" else 0.0
         seconds = operations / speed + moved / (gpus * bandwidth)
         parts.append(Part(name, operations, moved, seconds))

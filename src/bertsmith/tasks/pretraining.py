@@ -28,6 +28,7 @@ from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.model.layers.activation import Activation
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.model.layers.norm import make_norm
+from bertsmith.model.sampled_softmax import VocabularySample, VocabularySampler, sampled_vocabulary_loss
 from bertsmith.tasks.evaluation_mode import evaluating
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -77,10 +78,15 @@ class PretrainingModel(nn.Module):
         weight = self.encoder.embeddings.token.weight
         return F.linear(self.masked_language(hidden_states), weight, self.masked_language.bias)
 
-    def masked_language_loss(self, hidden_states: Tensor, labels: Tensor) -> Tensor:
-        """(K, H) rows and (K,) labels -> the summed loss."""
-        weight = self.encoder.embeddings.token.weight
-        return vocabulary_loss(self.masked_language(hidden_states), weight, self.masked_language.bias, labels)
+    def masked_language_loss(
+        self, hidden_states: Tensor, labels: Tensor, sample: VocabularySample | None = None
+    ) -> Tensor:
+        """(K, H) rows and (K,) labels -> the summed loss, estimated where there is a sample."""
+        weight, bias = self.encoder.embeddings.token.weight, self.masked_language.bias
+        transformed = self.masked_language(hidden_states)
+        if sample is None:
+            return vocabulary_loss(transformed, weight, bias, labels)
+        return sampled_vocabulary_loss(transformed, weight, bias, labels, sample)
 
     def next_sentence_logits(self, first_tokens: Tensor) -> Tensor:
         """(B, H) -> (B, 2): column 0: the second segment follows the first; column 1: it is random."""
@@ -92,7 +98,11 @@ class PretrainingModel(nn.Module):
 
 @dataclass
 class PretrainingTask:
-    """Fulfils `Objective`: `streams` holds one stream a phase, `heldout` evaluation's own or None."""
+    """Fulfils `Objective`: `streams` holds one stream a phase, `heldout` evaluation's own or None.
+
+    With `sampled_pieces` the training loss is estimated from about so many pieces of the vocabulary, drawn
+    by `seed` and step; held-out figures are always of all.
+    """
 
     model: PretrainingModel
     streams: list[PretrainingStream]
@@ -100,6 +110,8 @@ class PretrainingTask:
     heldout: PretrainingStream | None
     heldout_tokens: int
     device: torch.device
+    sampled_pieces: int = 0
+    seed: int = 0
     whole_batch: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -109,13 +121,22 @@ class PretrainingTask:
         # whatever is trained with, figures are of the published masks, and so can be compared
         self.evaluation_masker = Masker(stream.tokenizer, MaskingRates(), self.device)
         self.most_frequent = most_frequent_piece(stream.store, stream.tokenizer)
+        self.sampler: VocabularySampler | None = None
+        self.sample: VocabularySample | None = None  # of the step that is next
+        if 0 < self.sampled_pieces < stream.tokenizer.vocab_size:
+            counts = _piece_counts(stream.store, stream.tokenizer)
+            self.sampler = VocabularySampler(counts, self.sampled_pieces, self.seed, self.device)
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """Endless; the phase's stream from `cursor` on."""
         return self.streams[cursor.phase].batches(cursor)
 
-    def follow(self, decayed: float) -> dict[str, float]:
-        """The share of tokens to predict, where it falls in the decay."""
+    def follow(self, step: int, decayed: float) -> dict[str, float]:
+        """The step's sample of the vocabulary, and the share of tokens to predict where it falls in the
+        decay.
+        """
+        if self.sampler is not None:
+            self.sample = self.sampler.draw(step)
         self.masker.rates = self.host_masker.rates = self.rates.at(decayed)
         return {} if self.rates.final_mask_rate is None else {"mask_rate": self.masker.rates.chosen}
 
@@ -132,7 +153,7 @@ class PretrainingTask:
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         """Summed cross-entropies of one micro-batch."""
         masked, first_tokens, predicting = self._encode(sequences, self.masker)
-        losses = {"mlm": self.model.masked_language_loss(predicting, masked.labels)}
+        losses = {"mlm": self.model.masked_language_loss(predicting, masked.labels, self.sample)}
         if self.model.next_sentence is not None:
             logits = self.model.next_sentence_logits(first_tokens)
             labels = to_device(sequences.labels, self.device)
@@ -145,7 +166,7 @@ class PretrainingTask:
         masked = float(self.host_masker.wanted(sequences).sum())
         read = masked + (len(sequences) if self.model.next_sentence is not None else 0)
         encoder = encoder_flops(config, sequences.lengths, read)
-        return 3 * (encoder + vocabulary_flops(config, masked))
+        return 3 * (encoder + vocabulary_flops(config, masked, self.sampled_pieces))
 
     def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
         """Each rank measures its share of the held-out sequences; see `metrics`."""

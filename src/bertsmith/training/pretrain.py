@@ -157,7 +157,16 @@ def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> PretrainingTask:
     heldout = None if measured is None else stream(measured, first_length, 16 * first_length, 0)
     rates = MaskingRates(**recipe.masking.model_dump())
     masker = Masker(inputs.tokenizer, rates, machine.device)
-    return PretrainingTask(inputs.model, streams, masker, heldout, recipe.evaluation.tokens, machine.device)
+    return PretrainingTask(
+        inputs.model,
+        streams,
+        masker,
+        heldout,
+        recipe.evaluation.tokens,
+        machine.device,
+        recipe.loss.sampled_pieces,
+        recipe.seed,
+    )
 
 
 def _provenance(recipe: Recipe, inputs: Inputs, step: int, metrics: dict[str, float]) -> dict[str, object]:

@@ -130,6 +130,14 @@ class MaskingSettings(Settings):
         return self
 
 
+class LossSettings(Settings):
+    """Jean et al. 2015, section 3.1: a masked token is compared with so many pieces of the vocabulary, drawn
+    anew for every step; 0: with all.
+    """
+
+    sampled_pieces: int = Field(0, ge=0)
+
+
 class Recipe(RunSettings):
     """One run. Exactly one of `steps` and `hours` is given: with `decay_from`, the length of the decay."""
 
@@ -141,6 +149,7 @@ class Recipe(RunSettings):
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
     masking: MaskingSettings = MaskingSettings()
+    loss: LossSettings = LossSettings()
 
     @model_validator(mode="after")
     def _one_length_of_run(self) -> Self:

@@ -73,7 +73,8 @@ def activation_bytes(model: PretrainingModel, recipe: Recipe, machine: Machine) 
     a_layer += _WIDE_ACTIVATIONS[config.feed_forward] * config.intermediate_size
     hidden = each * tokens * config.num_hidden_layers * a_layer
     predicted = tokens * max(recipe.masking.chosen, recipe.masking.final_mask_rate or 0)
-    vocabulary = _FLOAT * predicted * config.vocab_size
+    pieces = min(recipe.loss.sampled_pieces or config.vocab_size, config.vocab_size)
+    vocabulary = _FLOAT * predicted * pieces
     weights = each * sum(parameter.numel() for parameter in model.parameters()) if each < _FLOAT else 0
     return int(hidden + vocabulary + weights + _attention_bytes(config, recipe, machine))
 
