@@ -124,6 +124,17 @@ def test_the_last_override_wins(recipe_file: str) -> None:
     assert read_recipe(recipe_file, ["seed=1", "seed=2"]).seed == 2
 
 
+@pytest.mark.parametrize("change", ["model.size=mini", "model.model_type=bert"])
+def test_a_recipes_widths_give_way_to_a_size_or_a_family(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('hours = 1\n[model]\nsize = "tiny"\nhidden_size = 192\nnum_attention_heads = 3\n')
+    warmup = "optimizer.warmup=0.1"
+    assert read_recipe(str(path), [warmup]).model.hidden_size == 192
+    assert read_recipe(str(path), [warmup, change]).model.hidden_size is None
+    given = read_recipe(str(path), [warmup, "model.hidden_size=64", change]).model
+    assert (given.hidden_size, given.num_attention_heads) == (64, None)
+
+
 def test_a_length_on_the_command_line_replaces_the_recipes(recipe_file: str) -> None:
     recipe = read_recipe(recipe_file, ["hours=0.5", "optimizer.warmup=0.1"])
     assert (recipe.steps, recipe.hours) == (None, 0.5)

@@ -74,6 +74,10 @@ class ModelSettings(Settings):
         return make_config(config.model_dump() | chosen, "init")
 
 
+_OF_SIZE = [
+    f"model.{name}"
+    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+]
 _SHAPE = [f"model.{name}" for name in ModelSettings.model_fields if name not in _DROPOUTS]
 
 
@@ -195,14 +199,15 @@ class Recipe(RunSettings):
 def read_recipe(name: str, overrides: list[str]) -> Recipe:
     """A recipe with `dotted.key=value` changes applied. Raises RecipeError naming the key that is wrong.
 
-    The recipe's shape gives way to an `init` among the changes; a shape among the changes doesn't.
+    The recipe's shape gives way to an `init` among the changes, and its widths and layers to a size or
+    a family; a shape among the changes doesn't.
     """
     values = read_toml(find_recipe(name), name)
     keys = [change.partition("=")[0] for change in overrides]
-    if "init" in keys and isinstance(values.get("model"), dict):
-        values["model"] = {
-            key: value for key, value in values["model"].items() if f"model.{key}" not in _SHAPE
-        }
+    giving_way = {"init": _SHAPE, "model.size": _OF_SIZE, "model.model_type": _OF_SIZE}
+    gone = {name for key in keys for name in giving_way.get(key, ())}
+    if isinstance(values.get("model"), dict):
+        values["model"] = {key: value for key, value in values["model"].items() if f"model.{key}" not in gone}
     for change in overrides:
         override(values, change)
     chosen = [key for key in keys if key in _SHAPE]
