@@ -20,6 +20,7 @@ from bertsmith.data.batch import to_device
 from bertsmith.data.masking import IGNORED
 
 _HIDDEN = -1e30  # a score whose exponential is zero
+_POWER = 0.75  # of the counts (Mikolov et al. 2013, section 2.2): frequent pieces are left out now and then too
 _STREAM = 0x736F6674  # keeps these draws apart from the others of a seed
 
 
@@ -32,7 +33,7 @@ class VocabularySample:
 
 
 class VocabularySampler:
-    """Draws samples of about `size` pieces, each piece in proportion to its count, at most always.
+    """Draws samples of about `size` pieces, each piece in proportion to a power of its count, at most always.
 
     Only (seed, step) decide: a step has one sample, whatever its micro-batches and ranks.
     """
@@ -77,11 +78,11 @@ def sampled_vocabulary_loss(
 
 
 def _shares(counts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.float64]:
-    """(V,) each piece's probability: in proportion to its count, no more than 1, `size` together.
+    """(V,) each piece's probability: in proportion to its count's power, no more than 1, `size` together.
 
     A piece that was never counted is taken for one that was counted once.
     """
-    weights = np.maximum(counts, 1).astype(np.float64)
+    weights = np.maximum(counts, 1) ** _POWER
     falling = np.sort(weights)[::-1]
     rest = np.cumsum(falling[::-1])[::-1]  # what each piece and all rarer ones weigh together
     left = size - np.arange(len(weights))  # of the sample, when all more frequent pieces are in it
