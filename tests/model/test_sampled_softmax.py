@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertsmith.data.masking import IGNORED
+from bertsmith.data.stream import Cursor
 from bertsmith.model.cross_entropy import vocabulary_loss
 from bertsmith.model.sampled_softmax import VocabularySample, VocabularySampler, sampled_vocabulary_loss
 
@@ -35,7 +36,7 @@ def sample_of(shares: npt.NDArray[np.float64], pieces: list[int]) -> VocabularyS
 
 def test_a_sample_of_everything_is_the_whole_loss() -> None:
     values, labels = leaves()
-    everything = VocabularySampler(np.ones(VOCABULARY, np.int64), VOCABULARY, seed=0).draw(0)
+    everything = VocabularySampler(np.ones(VOCABULARY, np.int64), VOCABULARY, seed=0).draw(Cursor(offset=0))
     found = sampled_vocabulary_loss(*values, labels, everything)
     expected = vocabulary_loss(*values, labels)
     torch.testing.assert_close(found, expected)
@@ -54,7 +55,9 @@ def test_the_denominator_is_unbiased_and_the_target_counts_once() -> None:
         exact = vocabulary_loss(hidden_states[row], weight, bias, of_row).exp()
         found = torch.stack(
             [
-                sampled_vocabulary_loss(hidden_states[row], weight, bias, of_row, sampler.draw(step)).exp()
+                sampled_vocabulary_loss(
+                    hidden_states[row], weight, bias, of_row, sampler.draw(Cursor(offset=step))
+                ).exp()
                 for step in range(6000)
             ]
         )
@@ -99,7 +102,7 @@ def test_a_target_in_a_small_share_keeps_the_loss_finite_in_half_precision() -> 
 
 def test_nothing_to_predict() -> None:
     values, labels = leaves()
-    sample = VocabularySampler(zipf(VOCABULARY), 20, seed=1).draw(0)
+    sample = VocabularySampler(zipf(VOCABULARY), 20, seed=1).draw(Cursor(offset=0))
     loss = sampled_vocabulary_loss(*values, torch.full_like(labels, IGNORED), sample)
     assert loss == 0
     assert all(not gradient.any() for gradient in torch.autograd.grad(loss, values))
@@ -125,16 +128,16 @@ def test_pieces_are_drawn_by_their_shares() -> None:
     sampler = VocabularySampler(zipf(VOCABULARY), 20, seed=5)
     drawn = np.zeros(VOCABULARY)
     for step in range(4000):
-        drawn[sampler.draw(step).pieces.numpy()] += 1
+        drawn[sampler.draw(Cursor(offset=step)).pieces.numpy()] += 1
     deviation = np.sqrt(sampler._shares * (1 - sampler._shares) / 4000)
     assert (np.abs(drawn / 4000 - sampler._shares) <= 5 * deviation).all()
 
 
-def test_seed_and_step_decide_alone() -> None:
+def test_seed_and_place_decide_alone() -> None:
     counts = zipf(VOCABULARY)
-    first = VocabularySampler(counts, 20, seed=5).draw(9)
+    first = VocabularySampler(counts, 20, seed=5).draw(Cursor(offset=9))
     again = VocabularySampler(counts, 20, seed=5)
-    again.draw(3)
-    assert torch.equal(first.pieces, again.draw(9).pieces)
-    assert not torch.equal(first.pieces, again.draw(10).pieces)
-    assert not torch.equal(first.pieces, VocabularySampler(counts, 20, seed=6).draw(9).pieces)
+    again.draw(Cursor(offset=3))
+    assert torch.equal(first.pieces, again.draw(Cursor(offset=9)).pieces)
+    assert not torch.equal(first.pieces, again.draw(Cursor(offset=10)).pieces)
+    assert not torch.equal(first.pieces, VocabularySampler(counts, 20, seed=6).draw(Cursor(offset=9)).pieces)

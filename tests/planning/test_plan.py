@@ -164,7 +164,7 @@ def test_of_a_run_of_given_hours_the_tokens_are_what_may_be_off() -> None:
 def test_an_assumed_share_and_an_unknown_width_are_noted() -> None:
     made = plan("budget", hardware="h100")
     assert any("is assumed, not measured" in note for note in made.notes)
-    assert any("known for a width of 768 and 1024, not for 128" in note for note in made.notes)
+    assert any("known for a width of 768 and 1024, not for 192" in note for note in made.notes)
     assert made.share == find_accelerator("h100").shares[768]
 
 

@@ -122,14 +122,14 @@ def test_counts_losses_and_operations_are_of_the_decays_masks_and_evaluation_is_
     plain = task.metrics(task.sums(0, 1))
     rates = MaskingRates(chosen=0.5, whole_words=whole_words, final_mask_rate=0.1)
     task = replace(task, masker=Masker(tokenizer, rates))
-    task.follow(0, 0.9)
-    followed = task.follow(0, decayed)  # as after going back
+    task.follow(Cursor(), 0.9)
+    followed = task.follow(Cursor(), decayed)  # as after going back
     assert followed == {"mask_rate": pytest.approx(0.5 - 0.4 * decayed)}
     sequences = first_sequences(task)
     fixed = replace(
         task, masker=Masker(tokenizer, MaskingRates(followed["mask_rate"], whole_words=whole_words))
     )
-    assert fixed.follow(0, decayed) == {}
+    assert fixed.follow(Cursor(), decayed) == {}
     assert task.counts(sequences) == fixed.counts(sequences)
     assert task.operations(sequences) == fixed.operations(sequences)
     for each in (task, fixed):

@@ -18,9 +18,12 @@ from torch.nn import functional as F
 
 from bertsmith.data.batch import to_device
 from bertsmith.data.masking import IGNORED
+from bertsmith.data.stream import Cursor
 
 _HIDDEN = -1e30  # a score whose exponential is zero
-_POWER = 0.75  # of the counts (Mikolov et al. 2013, section 2.2): frequent pieces are left out now and then too
+_POWER = (
+    0.75  # of the counts (Mikolov et al. 2013, section 2.2): frequent pieces are left out now and then too
+)
 _STREAM = 0x736F6674  # keeps these draws apart from the others of a seed
 
 
@@ -35,7 +38,8 @@ class VocabularySample:
 class VocabularySampler:
     """Draws samples of about `size` pieces, each piece in proportion to a power of its count, at most always.
 
-    Only (seed, step) decide: a step has one sample, whatever its micro-batches and ranks.
+    Only the seed and the place of a step's batch in the text decide: a step has one sample, whatever its
+    micro-batches and ranks.
     """
 
     def __init__(
@@ -45,11 +49,10 @@ class VocabularySampler:
         self._shares = _shares(counts, size)
         self._seed, self._device = seed, device
 
-    def draw(self, step: int) -> VocabularySample:
-        """The sample of a step."""
-        draws = np.random.Generator(np.random.PCG64DXSM([self._seed, step, _STREAM])).random(
-            len(self._shares)
-        )
+    def draw(self, place: Cursor) -> VocabularySample:
+        """The sample of the step whose batch begins there."""
+        seeds = [self._seed, place.phase, place.epoch, place.block, place.offset, _STREAM]
+        draws = np.random.Generator(np.random.PCG64DXSM(seeds)).random(len(self._shares))
         pieces = np.flatnonzero(draws < self._shares)
         log_share = np.log(self._shares[pieces]).astype(np.float32)
         return VocabularySample(to_device(pieces, self._device), to_device(log_share, self._device))

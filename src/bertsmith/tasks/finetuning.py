@@ -97,7 +97,7 @@ class Finetuning:
                 yield GlobalBatch(packed, here, after)
             epoch, done = epoch + 1, 0
 
-    def follow(self, step: int, decayed: float) -> dict[str, float]:
+    def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
         """Nothing changes with the schedule."""
         return {}
 

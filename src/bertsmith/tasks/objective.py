@@ -33,9 +33,9 @@ class Objective(Protocol):
         """Global batches from `cursor` on; `cursor.phase` says which phase of the run."""
         ...
 
-    def follow(self, step: int, decayed: float) -> dict[str, float]:
-        """Before each step: how many are done, and how much of the learning rate's decay is over, in [0, 1].
-        Returns, for the log, what the task changes with it.
+    def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
+        """Before each step: where its batch begins, and how much of the learning rate's decay is over, in
+        [0, 1]. Returns, for the log, what the task changes with it.
         """
         ...
 

@@ -101,7 +101,7 @@ class PretrainingTask:
     """Fulfils `Objective`: `streams` holds one stream a phase, `heldout` evaluation's own or None.
 
     With `sampled_pieces` the training loss is estimated from about so many pieces of the vocabulary, drawn
-    by `seed` and step; held-out figures are always of all.
+    by `seed` and place in the text; held-out figures are always of all.
     """
 
     model: PretrainingModel
@@ -131,12 +131,12 @@ class PretrainingTask:
         """Endless; the phase's stream from `cursor` on."""
         return self.streams[cursor.phase].batches(cursor)
 
-    def follow(self, step: int, decayed: float) -> dict[str, float]:
+    def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
         """The step's sample of the vocabulary, and the share of tokens to predict where it falls in the
         decay.
         """
         if self.sampler is not None:
-            self.sample = self.sampler.draw(step)
+            self.sample = self.sampler.draw(cursor)
         self.masker.rates = self.host_masker.rates = self.rates.at(decayed)
         return {} if self.rates.final_mask_rate is None else {"mask_rate": self.masker.rates.chosen}
 
