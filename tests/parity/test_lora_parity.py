@@ -14,6 +14,8 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.lora import adapted_modules, add_lora, lora_tensors, merge_lora, targets_of
 from bertsmith.model.weights import adapter_names
+from bertsmith.tasks.classifier_head import ClassifierHead
+from bertsmith.tasks.encoding import Layout
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task_checkpoint import begin_task_model, head_tensors
 
@@ -203,7 +205,10 @@ def test_each_family_s_own_head_goes_to_peft_and_comes_back(peft: Any, family: s
     sample = random_sample(model.config, seed=4)
     inputs = {key: value for key, value in sample.padded.items() if key != "labels"}
     states = model.encoder(sample.packed, sample.packed.first_rows)
-    scores = model.head.scores(model.encoder.pool(states) if model.head.pooled else states)
+    head = model.head
+    assert isinstance(head, ClassifierHead)
+    read = model.encoder.pool(states) if head.pooled else states
+    scores = head.out(ClassifierHead.features(head, read, Layout([])))
     assert_same(scores, theirs(**inputs).logits, "logits")
     theirs.save_pretrained(tmp_path / "theirs")
     again = load_encoder(tmp_path / "model")

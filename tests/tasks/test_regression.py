@@ -7,13 +7,12 @@ from small_tasks import WORDS, first_batch, objective_of, random_model, split_of
 
 from bertsmith.errors import InputError
 from bertsmith.tasks.regression import Regression
-from bertsmith.tasks.task import TaskSettings
-from bertsmith.tasks.text_task import TextExample
+from bertsmith.tasks.text_task import PooledSettings, TextExample
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 def learnt(numbers: list[float]) -> tuple[Regression, list[TextExample]]:
-    task = Regression(TaskSettings())
+    task = Regression(PooledSettings())
     examples = [
         TextExample(WORDS[n % len(WORDS)], None, number, f"rows, line {n}")
         for n, number in enumerate(numbers)

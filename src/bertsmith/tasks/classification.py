@@ -27,13 +27,13 @@ from bertsmith.tasks.classifier_head import PooledHead
 from bertsmith.tasks.details import Details, class_details, without_temperature
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings, some_of
-from bertsmith.tasks.text_task import TextExample, as_text_or_pair
+from bertsmith.tasks.text_task import PooledSettings, TextExample, as_text_or_pair
 from bertsmith.text.files.values import as_label
 
 _Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class ClassificationSettings(TaskSettings):
+class ClassificationSettings(PooledSettings):
     """`class_weights`: auto weighs each class by the inverse of its frequency (mean 1), or a weight a label.
 
     When to abstain from an answer: `coverage` is the share of texts to be answered, the surest ones. Or
@@ -105,7 +105,7 @@ class Classification(CalibratedTask):
         return self.label_ids[label]
 
     def head(self, config: BertConfig) -> Head:
-        return PooledHead(config, len(self.labels))
+        return PooledHead(config, len(self.labels), self.settings.linear_pooling)
 
     def loss(self, outputs: Tensor, targets: Sequence[int]) -> Tensor:
         """Cross-entropy of (E, C) logits."""

@@ -6,6 +6,7 @@ R rows, W windows, E examples, H hidden size, C outputs.
 from typing import ClassVar
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from bertsmith.model.config import BertConfig
 from bertsmith.model.families import HeadNames
@@ -14,7 +15,7 @@ from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.model.layers.norm import make_norm
 from bertsmith.tasks.encoding import Layout
-from bertsmith.tasks.pooling import mean_of_windows, pool_examples
+from bertsmith.tasks.pooling import Pooling, mean_of_windows, pool_examples, pool_tokens
 from bertsmith.tasks.task import Head
 
 
@@ -48,42 +49,49 @@ class ClassifierHead(Head):
             self.architecture = None
         initialise(self, config.initializer_range)
 
-    def scores(self, states: Tensor) -> Tensor:
-        """(R, H) -> (R, C)."""
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        """-> (E, C), or (R, C) where the head answers for each row."""
+        return self.in_units(self.out(self.dropout(self.features(states, layout))))
+
+    def features(self, states: Tensor, layout: Layout) -> Tensor:
+        """What `out` reads: (R, H) -> (R, H)."""
         if self.before_dense is not None:
             states = self.before_dense(states)
         if self.dense is not None and self.activation is not None:
             states = self.activation(self.dense(states))
         if self.norm is not None:
             states = self.norm(states)
-        found: Tensor = self.out(self.dropout(states))
-        return found
+        return states
+
+    def in_units(self, outputs: Tensor) -> Tensor:
+        """What `out` gives, in the unit of the task's labels."""
+        return outputs
 
 
 class PooledHead(ClassifierHead):
-    """One answer for each example, from [CLS] or from the mean of all tokens; over several windows of a text
-    the mean of their outputs.
+    """One answer for each example: as the family was published, from [CLS] or from the mean of all tokens,
+    over several windows of a text the mean of what they come to. Or linear in the `pooling` of all tokens,
+    made as long as all others: what sentence-transformers calls pooling, normalisation and a dense layer.
     """
 
     architecture: str | None = "ForSequenceClassification"
 
-    def __init__(self, config: BertConfig, outputs: int) -> None:
-        super().__init__(config, config.family.sequence_head, outputs)
-        self.reads_all = config.classifier_pooling == "mean"
+    def __init__(self, config: BertConfig, outputs: int, pooling: Pooling | None = None) -> None:
+        super().__init__(config, None if pooling else config.family.sequence_head, outputs)
+        self.pooling = pooling
+        self.reads_all = pooling is not None or config.classifier_pooling == "mean"
 
-    def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """(W, H), a row for each window, or (N, H) for a head that `reads_all` -> (E, C)."""
+    def features(self, states: Tensor, layout: Layout) -> Tensor:
+        """(W, H), a row for each window, or (N, H) for a head that `reads_all` -> (E, H)."""
+        if self.pooling is not None:
+            return F.normalize(pool_tokens(states, layout, self.pooling), dim=1)
         if self.reads_all:
             states = mean_of_windows(states, layout)
-        outputs = self.scores(states)
-        return outputs if layout.windows == layout.examples else pool_examples(outputs, layout, "mean")
+        features = super().features(states, layout)
+        return features if layout.windows == layout.examples else pool_examples(features, layout, "mean")
 
 
 class RowHead(ClassifierHead):
     """An answer for each row that is read."""
 
     per_row: ClassVar[bool] = True
-
-    def forward(self, states: Tensor, layout: Layout) -> Tensor:
-        """(R, H) -> (R, C)."""
-        return self.scores(states)

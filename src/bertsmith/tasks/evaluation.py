@@ -1,6 +1,6 @@
 """A model's figures on labelled examples, beside those of what it has to beat."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,12 +46,18 @@ class Evaluation:
 
 
 def evaluate(
-    task: Task[Any], outputs: Sequence[Outputs], train: Sequence[Any] | None, split: EncodedExamples
+    task: Task[Any],
+    outputs: Sequence[Outputs],
+    train: Sequence[Any] | None,
+    split: EncodedExamples,
+    others: Mapping[str, list[Prediction]] | None = None,
 ) -> Evaluation:
-    """The model's metrics and its baselines', which learn from `train`; None leaves out those that learn."""
+    """The model's metrics and its baselines', which learn from `train`; None leaves out those that learn.
+    `others` are predictions of more baselines by name.
+    """
     predictions = task.decode(outputs, split.examples, split.encoded)
     possible = train is not None or not task.baselines_learn
-    baselines = task.baselines(train or (), split.examples) if possible else {}
+    baselines = dict(task.baselines(train or (), split.examples) if possible else {}) | dict(others or {})
     return Evaluation(
         task.metrics(predictions, split.examples),
         {name: task.metrics(guessed, split.examples) for name, guessed in baselines.items()},

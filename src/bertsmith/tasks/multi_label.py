@@ -26,11 +26,11 @@ from bertsmith.tasks.classifier_head import PooledHead
 from bertsmith.tasks.details import Details, label_set_details
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
-from bertsmith.tasks.text_task import TextExample, as_text_or_pair
+from bertsmith.tasks.text_task import PooledSettings, TextExample, as_text_or_pair
 from bertsmith.text.files.values import as_labels
 
 
-class MultiLabelSettings(TaskSettings):
+class MultiLabelSettings(PooledSettings):
     """`separator` divides labels that stand in one cell of a table; JSON and Parquet may hold lists."""
 
     separator: str = Field(",", min_length=1)
@@ -74,7 +74,7 @@ class MultiLabel(CalibratedTask):
         section 4.1): from even odds every text's first lesson would be to have fewer labels, which drives
         the pooler to where all texts look alike. With Reuters' 114 topics four epochs then taught no more.
         """
-        head = PooledHead(config, len(self.labels))
+        head = PooledHead(config, len(self.labels), self.settings.linear_pooling)
         if self.log_odds is not None:
             head.out.bias = nn.Parameter(torch.from_numpy(self.log_odds).float())
         return head

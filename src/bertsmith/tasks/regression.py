@@ -4,7 +4,7 @@ E examples.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,9 +17,10 @@ from bertsmith.metrics.baselines import mean_number, tfidf_numbers
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.classifier_head import PooledHead
 from bertsmith.tasks.details import Details, number_details
-from bertsmith.tasks.encoding import Encoded, Layout
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction
-from bertsmith.tasks.text_task import TextExample, TextTask, as_text_or_pair
+from bertsmith.tasks.encoding import Encoded
+from bertsmith.tasks.pooling import Pooling
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.text_task import PooledSettings, TextExample, TextTask, as_text_or_pair
 from bertsmith.text.files.values import as_number
 
 
@@ -31,13 +32,15 @@ class NumberHead(PooledHead):
     small deviation is not lost beside a large mean.
     """
 
-    def __init__(self, config: BertConfig, mean: float, deviation: float) -> None:
-        super().__init__(config, 1)
+    def __init__(
+        self, config: BertConfig, mean: float, deviation: float, pooling: Pooling | None = None
+    ) -> None:
+        super().__init__(config, 1, pooling)
         self.mean, self.deviation = mean, deviation
 
-    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+    def in_units(self, outputs: Tensor) -> Tensor:
         """-> (E, 1) in float64."""
-        return super().forward(states, layout).double() * self.deviation + self.mean
+        return outputs.double() * self.deviation + self.mean
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -51,6 +54,8 @@ class Regression(TextTask):
 
     name = "regression"
     main_metric = "spearman"
+    Settings: ClassVar[type[TaskSettings]] = PooledSettings
+    settings: PooledSettings
     mean, deviation = 0.0, 1.0
 
     def as_target(self, value: Any, where: str) -> float:
@@ -67,7 +72,7 @@ class Regression(TextTask):
             )
 
     def head(self, config: BertConfig) -> Head:
-        return NumberHead(config, self.mean, self.deviation)
+        return NumberHead(config, self.mean, self.deviation, self.settings.linear_pooling)
 
     def loss(self, outputs: Tensor, targets: Sequence[float]) -> Tensor:
         """Squared error in deviations of the training scores."""

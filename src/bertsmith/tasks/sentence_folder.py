@@ -3,6 +3,7 @@
 modules.json                          which steps there are
 1_Pooling/config.json                 how hidden states become a vector
 2_Normalize/                          where vectors get length 1; an empty folder
+3_Dense/                              where a head's last layer turns them into outputs
 sentence_bert_config.json             the longest input
 config_sentence_transformers.json     prefixes of queries and documents, as prompts
 """
@@ -11,7 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertsmith.files import write_json
+from safetensors.torch import save_file
+from torch import nn
+
+from bertsmith.files import tensors_written_to, write_json
 from bertsmith.model.config import BertConfig
 
 _NAMES = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
@@ -25,6 +29,7 @@ def write_sentence_folder(
     *,
     normalise: bool = False,
     prompts: Mapping[str, str] | None = None,
+    dense: nn.Linear | None = None,
 ) -> None:
     """Into the folder of a saved encoder; `prompts` are prefixes by name, "query" and "document"."""
     modules = [_module(0, "", "Transformer"), _module(1, "1_Pooling", "Pooling")]
@@ -32,6 +37,9 @@ def write_sentence_folder(
     if normalise:
         modules.append(_module(2, "2_Normalize", "Normalize"))
         (folder / "2_Normalize").mkdir()
+    if dense is not None:
+        modules.append(_module(len(modules), "3_Dense", "Dense"))
+        _write_dense(folder / "3_Dense", dense)
     write_json(folder / "modules.json", modules)
     chosen = {f"pooling_mode_{name}": name == _NAMES[pooling] for name in _NAMES.values()}
     write_json(
@@ -44,6 +52,16 @@ def write_sentence_folder(
             folder / "config_sentence_transformers.json",
             {"prompts": dict(prompts), "default_prompt_name": None, "similarity_fn_name": similarity},
         )
+
+
+def _write_dense(folder: Path, dense: nn.Linear) -> None:
+    folder.mkdir()
+    settings = {"in_features": dense.in_features, "out_features": dense.out_features, "bias": True}
+    activation = {"activation_function": "torch.nn.modules.linear.Identity"}
+    write_json(folder / "config.json", settings | activation)
+    weights = {f"linear.{name}": tensor.detach().contiguous() for name, tensor in dense.state_dict().items()}
+    with tensors_written_to(folder / "model.safetensors"):
+        save_file(weights, folder / "model.safetensors")
 
 
 def _module(number: int, path: str, kind: str) -> dict[str, Any]:

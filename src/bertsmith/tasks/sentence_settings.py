@@ -10,7 +10,7 @@ A folder without modules.json is a plain encoder: mean pooling, no prompts, as s
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -63,7 +63,14 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
     )
 
 
-def _read_modules(folder: Path) -> dict[str, str]:
+def read_pooling(folder: Path) -> Pooling | None:
+    """What a folder's modules say of pooling alone; None where it has no modules."""
+    if not (folder / _MODULES).exists():
+        return None
+    return _pooling(folder, _read_modules(folder, {"Dense"})["Pooling"], has_prompts=False)
+
+
+def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
     """Kind -> subfolder. Normalisation is ours to do anyway."""
     path = plain_file(folder, _MODULES)
     try:
@@ -72,7 +79,7 @@ def _read_modules(folder: Path) -> dict[str, str]:
         modules = {str(each["type"]).rpartition(".")[2]: str(each["path"]) for each in found}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{path} is not a list of modules ({error!r}). It may have been altered.") from error
-    unknown = [name for name in modules if name not in ("Transformer", "Pooling", "Normalize")]
+    unknown = [name for name in modules if name not in ("Transformer", "Pooling", "Normalize", *also)]
     if unknown:
         raise ModelError(
             f"{folder} has a module {unknown[0]} after its encoder, which Bertsmith doesn't have: "

@@ -1,7 +1,8 @@
 """A fine-tuned model from a folder and into one, or begun from a pre-trained encoder.
 
 model.safetensors   encoder and head, in transformers' names
-head.safetensors    what transformers has no place for, if anything, in ours
+head.safetensors    what transformers has no place for, if anything, in ours; a linear head of pooled states
+                    stands in sentence-transformers' files too
 bertsmith.json      the task, and its state: settings, labels, thresholds
 """
 
@@ -29,8 +30,10 @@ from bertsmith.model.checkpoint import (
 from bertsmith.model.config import BertConfig
 from bertsmith.model.untrusted import plain_file, read_tensors
 from bertsmith.model.weights import listed
+from bertsmith.tasks.classifier_head import PooledHead
 from bertsmith.tasks.foreign import task_of_foreign
 from bertsmith.tasks.registry import TASKS, find_task
+from bertsmith.tasks.sentence_folder import write_sentence_folder
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel
 
@@ -73,6 +76,9 @@ def save_task_model(
         if own:
             with tensors_written_to(partial / HEAD):
                 save_file(own, partial / HEAD)
+        if isinstance(head, PooledHead) and head.pooling is not None:
+            longest = task.settings.max_length
+            write_sentence_folder(partial, config, head.pooling, longest, normalise=True, dense=head.out)
         task.write_beside(partial, config)
 
     save_checkpoint(

@@ -40,9 +40,13 @@ class TaskModel(nn.Module):
 
     def forward(self, batch: PackedBatch, layout: Layout) -> Tensor:
         """-> (E, ...), or (R, ...) where the head answers for each row."""
-        states = self.encoder(batch, None if self.head.reads_all else layout.rows)
-        outputs: Tensor = self.head(self.encoder.pool(states) if self.head.pooled else states, layout)
+        outputs: Tensor = self.head(self.states(batch, layout), layout)
         return outputs
+
+    def states(self, batch: PackedBatch, layout: Layout) -> Tensor:
+        """What the head reads of the encoder."""
+        states: Tensor = self.encoder(batch, None if self.head.reads_all else layout.rows)
+        return self.encoder.pool(states) if self.head.pooled else states
 
 
 def outputs_of(

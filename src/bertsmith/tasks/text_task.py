@@ -4,14 +4,15 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.tasks.encoding import Encoded, Window, join_segments, special_tokens
-from bertsmith.tasks.task import Prediction, Task
+from bertsmith.tasks.pooling import Pooling
+from bertsmith.tasks.task import Prediction, Task, TaskSettings
 from bertsmith.text.files.columns import guess_columns, listed
 from bertsmith.text.files.values import as_text, shown
 from bertsmith.text.labelled.rows import LINES_HAVE, are_lines, read_column_names, read_rows
@@ -32,6 +33,19 @@ class TextExample:
     label: Any
     where: str
     id: str | int | None = None
+
+
+class PooledSettings(TaskSettings):
+    """`pooling` makes a text's hidden states one vector, which a linear layer reads: mean, cls or max.
+    published: the head of the family's class in transformers. None: training chooses, as the encoder suits.
+    """
+
+    pooling: Pooling | Literal["published"] | None = None
+
+    @property
+    def linear_pooling(self) -> Pooling | None:
+        """None for the published head, which is that of a model that says nothing."""
+        return None if self.pooling == "published" else self.pooling
 
 
 class TextTask(Task[TextExample]):

@@ -17,7 +17,6 @@ from bertsmith.arrays import Ints
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.prefetch import prefetch
 from bertsmith.errors import InputError
-from bertsmith.inference.embedding.sentence_settings import SHORTEST, read_sentence_settings
 from bertsmith.inference.embedding.text_windows import Chunk, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.text_list import require_count, require_list, require_texts
@@ -32,6 +31,7 @@ from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded, Layout
 from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
 from bertsmith.tasks.pooling import Pooling, pool_examples
+from bertsmith.tasks.sentence_settings import SHORTEST, read_sentence_settings
 from bertsmith.training.hardware import Hardware, device_of
 
 Kind = Literal["query", "document"]

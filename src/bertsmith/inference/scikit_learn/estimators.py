@@ -90,7 +90,8 @@ class _FinetunedEstimator(TextEstimator):
             del state["predictor_"]
             with TemporaryDirectory() as place:
                 folder = self.save(Path(place) / "model")
-                state[_FILES] = {path.name: path.read_bytes() for path in folder.iterdir()}
+                files = (path for path in folder.rglob("*") if path.is_file())
+                state[_FILES] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
         return state
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -100,7 +101,9 @@ class _FinetunedEstimator(TextEstimator):
         if files is not None:
             with TemporaryDirectory() as folder:
                 for name, content in files.items():
-                    (Path(folder) / name).write_bytes(content)
+                    path = Path(folder) / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content)
                 model, task = load_task_model(folder)  # not packed, for it may be saved again
                 self.predictor_ = Predictor(model.to(device_of("auto")), task, Tokenizer.load(folder))
 

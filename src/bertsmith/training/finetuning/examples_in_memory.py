@@ -15,10 +15,11 @@ from bertsmith.model.lora import merge_lora
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.finetuning import encode_examples, steps_of_epoch
+from bertsmith.tasks.linear_start import fit_linear_start
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.start import start_model
+from bertsmith.training.finetuning.start import choose_pooling, start_model
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import plain_machine
@@ -46,15 +47,22 @@ def finetune_examples(
     machine = plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
     devices = [machine.device] if machine.device.type == "cuda" else []
     with torch.random.fork_rng(devices), TemporaryDirectory() as folder:
+        choose_pooling(task, source)
         model = start_model(recipe, task, source).model.to(machine.device)
         tokenizer = load_own_tokenizer(source, model.config)
         encoded = encode_examples(task, train, tokenizer)
+        linear = None if recipe.reinitialise else fit_linear_start(task, model, encoded)
+        if linear is not None:
+            linear.apply(model)
         held_out = encode_examples(task, dev, tokenizer) if dev else None
         steps = steps_of_epoch(task, encoded, recipe.batch_size)
         recipe = recipe.completed(model.config.hidden_size, steps)
         settings = recipe.resolved(steps, recipe.seed)
         observer = _Counter(settings.steps, progress)
-        run = TaskRun(task, model, encoded, held_out, settings, machine, Path(folder), observer)
+        run = TaskRun(
+            *(task, model, encoded, held_out, settings, machine, Path(folder), observer),
+            measure_first=linear is not None,
+        )
         run.run()
         if held_out is not None:
             run.best.restore(model)

@@ -19,7 +19,6 @@ from bertsmith.training.distributed import leave, wait
 from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun, make_finetune_recipe
 from bertsmith.training.finetuning.report import write_finetune_report
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading, write_results
-from bertsmith.training.finetuning.start import start_model
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.finetuning.workbench import Workbench
 from bertsmith.training.hardware import Hardware
@@ -96,7 +95,7 @@ def _run(
             _keep_best_only(out, restarts)
     adapter = out / "adapter" if recipe.lora.rank and first else None
     model = bench.finish(recipe, _restart_folder(out, leading(restarts) + 1), adapter)
-    results = bench.measure(model, restarts)
+    results = bench.measure(recipe, model, restarts)
     if first:
         bench.save(out / "model", model, recipe, results)
         write_results(out, recipe, results)
@@ -117,14 +116,23 @@ def _train_once(
     machine, number = bench.machine, settings.seed - recipe.seed + 1
     if resume and (folder / "restart.json").exists():
         return Restart.read(folder / "restart.json")
-    model = start_model(recipe, bench.task, bench.source, settings.seed).model.to(machine.device)
+    model = bench.start(recipe, settings.seed)
     facts = run_facts(model, model.config, Path(recipe.train).name, machine)
     if trained_share(model) < 1:
         facts["trained"] = f"{trained_share(model):.1%} trained"
     title = bench.task.name.capitalize() + (f" {number} of {recipe.restarts}" if recipe.restarts > 1 else "")
     observer = RunObserver(folder, title, facts, settings, machine, console)
     run = TaskRun(
-        bench.task, model, bench.train, bench.dev, settings, machine, folder, observer, resumable=True
+        bench.task,
+        model,
+        bench.train,
+        bench.dev,
+        settings,
+        machine,
+        folder,
+        observer,
+        resumable=True,
+        measure_first=bench.linear is not None,
     )
     complaints = run.resume() if resume else []
     begun = time.monotonic()

@@ -9,13 +9,41 @@ from bertsmith.errors import RecipeError
 from bertsmith.model.adaptation import freeze, reinitialise
 from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.lora import add_lora
+from bertsmith.tasks.finetuning import EncodedExamples
+from bertsmith.tasks.linear_start import LinearStart, fit_linear_start
+from bertsmith.tasks.sentence_settings import read_pooling
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_checkpoint import Start, begin_task_model
 from bertsmith.tasks.task_model import TaskModel
+from bertsmith.tasks.text_task import PooledSettings
 from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.machine import Machine
 
 
-def start_model(recipe: FinetuneRecipe, task: Task[Any], source: Path, seed: int | None = None) -> Start:
+def choose_pooling(task: Task[Any], source: Path) -> None:
+    """Settles, where the user didn't, what a head of the task reads: the pooling that the encoder's folder
+    names, else the mean.
+    """
+    if isinstance(task.settings, PooledSettings) and task.settings.pooling is None:
+        task.settings = task.settings.model_copy(update={"pooling": read_pooling(source) or "mean"})
+
+
+def linear_start(
+    recipe: FinetuneRecipe, task: Task[Any], source: Path, train: EncodedExamples, machine: Machine
+) -> LinearStart | None:
+    """What the head begins with; None where the encoder itself begins anew, or the head isn't linear."""
+    if recipe.reinitialise:
+        return None
+    return fit_linear_start(task, start_model(recipe, task, source).model.to(machine.device), train)
+
+
+def start_model(
+    recipe: FinetuneRecipe,
+    task: Task[Any],
+    source: Path,
+    seed: int | None = None,
+    linear: LinearStart | None = None,
+) -> Start:
     """The same weights for the same seed, and what the user should know of them.
 
     Raises ModelError for a folder without an encoder, and RecipeError when the task's windows are longer than
@@ -39,6 +67,8 @@ def start_model(recipe: FinetuneRecipe, task: Task[Any], source: Path, seed: int
         add_lora(model.encoder, lora.rank, lora.alpha, lora.dropout, targets)
         if model.new_pooler:
             model.encoder.get_submodule("pooler").requires_grad_(True)
+    if linear is not None:
+        linear.apply(model)
     return start
 
 

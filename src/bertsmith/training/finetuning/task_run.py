@@ -29,13 +29,16 @@ class TaskRun:
         observer: Observer,
         *,
         resumable: bool = False,
+        measure_first: bool = False,
         should_stop: Callable[[Best], bool] = lambda best: False,
     ) -> None:
-        """The best weights are kept in `folder`, and checkpoints too if the run is to be `resumable`.
+        """The best weights are kept in `folder`, and checkpoints too if the run is to be `resumable`. To
+        `measure_first` is for a model that answers well before its first step, and may stay the best.
         `should_stop` is asked after each evaluation; True ends the run there.
         """
         self.best = Best(folder / "best", task.main_metric, settings.patience)
         self._should_stop, self._machine = should_stop, machine
+        self._measure_first = measure_first
         objective = Finetuning(task, model, train, dev, settings.batch_size, settings.seed, machine.device)
         checkpoints = folder if resumable else None
         self.loop = Loop(objective, settings, machine, checkpoints, observer, self._after_evaluation)
@@ -55,6 +58,8 @@ class TaskRun:
         """To the last step and its evaluation, or until dev gets no better. Raises as `Loop.run` does."""
         if self.best.stopped:
             return
+        if self._measure_first and self.step == 0 and not self.best.history:
+            self._after_evaluation(0, self.loop.evaluate())
         self.loop.run()
         if not self.best.stopped and not self.best.has(self.step):
             self._after_evaluation(self.step, self.loop.evaluate())

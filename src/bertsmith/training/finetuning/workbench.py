@@ -3,6 +3,8 @@ is measured.
 """
 
 import json
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from bertsmith.model.lora import merge_lora
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.evaluation import evaluate
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
+from bertsmith.tasks.linear_start import LinearStart
 from bertsmith.tasks.registry import find_task
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_checkpoint import head_tensors, save_task_model
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -22,15 +25,17 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe, task_settings
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.labelled_data import LabelledData, read_labelled_data
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading
-from bertsmith.training.finetuning.start import start_model
+from bertsmith.training.finetuning.start import choose_pooling, linear_start, start_model
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import Machine
+
+FROZEN = "frozen encoder + linear model"
 
 
 @dataclass(frozen=True)
 class Workbench:
     """A task that knows its labels, its data, and where to compute. `source` is the model's folder, `layers`
-    and `width` its encoder's.
+    and `width` its encoder's; `linear` is what the head begins with.
     """
 
     task: Task[Any]
@@ -42,6 +47,7 @@ class Workbench:
     machine: Machine
     layers: int
     width: int
+    linear: LinearStart | None
 
     def steps_per_epoch(self, recipe: FinetuneRecipe) -> int:
         """How many batches of the recipe's size an epoch is divided into."""
@@ -53,6 +59,7 @@ class Workbench:
         kind = find_task(recipe.task)
         task = kind(task_settings(recipe, kind))
         source = locate_model(recipe.model).folder
+        choose_pooling(task, source)
         data = read_labelled_data(task, recipe)
         start = start_model(recipe, task, source)
         tokenizer = load_own_tokenizer(source, start.model.config)
@@ -60,7 +67,13 @@ class Workbench:
         data = replace(data, warnings=(*start.notes, *data.warnings))
         config = start.model.config
         layers, width = config.num_hidden_layers, config.hidden_size
-        return cls(task, source, tokenizer, data, train, dev, machine, layers, width)
+        linear = linear_start(recipe, task, source, train, machine)
+        return cls(task, source, tokenizer, data, train, dev, machine, layers, width, linear)
+
+    def start(self, recipe: FinetuneRecipe, seed: int) -> TaskModel:
+        """What a run of this seed begins with."""
+        found = start_model(recipe, self.task, self.source, seed, self.linear)
+        return found.model.to(self.machine.device)
 
     def finish(self, recipe: FinetuneRecipe, run: Path, adapter: Path | None = None) -> TaskModel:
         """The model of a run's best weights, LoRA's merged; with `adapter` these are saved there first."""
@@ -76,17 +89,35 @@ class Workbench:
         self.task.bind(model.head)
         return model.to(self.machine.device)
 
-    def measure(self, model: TaskModel, restarts: list[Restart]) -> Results:
+    def measure(self, recipe: FinetuneRecipe, model: TaskModel, restarts: list[Restart]) -> Results:
         """Calibrates on dev, and measures the model and its baselines there and, once, on test."""
-        task = self.task
-        outputs = outputs_of(model, self.dev.encoded)
-        figures = task.calibrate(outputs, self.dev.examples, self.dev.encoded)
-        evaluations = {"dev": evaluate(task, outputs, self.data.train, self.dev)}
+        task, splits = self.task, {"dev": self.dev}
         if self.data.test is not None:
-            test = encode_examples(task, self.data.test, self.tokenizer)
-            evaluations["test"] = evaluate(task, outputs_of(model, test.encoded), self.data.train, test)
+            splits["test"] = encode_examples(task, self.data.test, self.tokenizer)
+        frozen = self._frozen(recipe, splits)
+        figures = task.calibrate(outputs_of(model, self.dev.encoded), self.dev.examples, self.dev.encoded)
+        evaluations = {
+            name: evaluate(task, outputs_of(model, split.encoded), self.data.train, split, frozen.get(name))
+            for name, split in splits.items()
+        }
         warnings, rows = self.data.warnings, len(self.data.train)
         return Results(task, tuple(restarts), leading(restarts), evaluations, figures, warnings, rows)
+
+    def _frozen(
+        self, recipe: FinetuneRecipe, splits: Mapping[str, EncodedExamples]
+    ) -> dict[str, dict[str, list[Prediction]]]:
+        """Of each split what the start says before any training: a linear model of the features."""
+        if self.linear is None:
+            return {}
+        task, model = copy(self.task), self.start(recipe, recipe.seed)
+        model.head.finish()
+        task.bind(model.head)
+        outputs = {name: outputs_of(model, split.encoded) for name, split in splits.items()}
+        task.calibrate(outputs["dev"], self.dev.examples, self.dev.encoded)
+        return {
+            name: {FROZEN: task.decode(outputs[name], split.examples, split.encoded)}
+            for name, split in splits.items()
+        }
 
     def save(
         self, folder: Path, model: TaskModel, recipe: FinetuneRecipe, results: Results, **facts: Any

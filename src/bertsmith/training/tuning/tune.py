@@ -22,7 +22,6 @@ from bertsmith.training.distributed import leave
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, write_results
-from bertsmith.training.finetuning.start import start_model
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.finetuning.workbench import Workbench
 from bertsmith.training.hardware import Hardware
@@ -134,7 +133,7 @@ def _run(
     kept.resume(best.steps)
     assert kept.score is not None
     restart = Restart(recipe.seed, kept.score, kept.step, best.steps, best.seconds)
-    results = bench.measure(model, [restart])
+    results = bench.measure(recipe, model, [restart])
     bench.save(out / "model", model, recipe, results, trials=len(trials))
     write_results(out, recipe, results)
     importance = importance_of(trials, space, recipe.seed)
@@ -153,7 +152,7 @@ def _try_next(
     number, choice = len(trials), dict(asked.params)
     recipe, folder = search.recipe_of(choice), trial_folder(out, number)
     shutil.rmtree(folder, ignore_errors=True)  # of a trial that was killed: it is short, and run again
-    model = start_model(recipe, bench.task, bench.source).model.to(bench.machine.device)
+    model = bench.start(recipe, recipe.seed)
     settings = recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed)
     pruned = False
 
@@ -177,6 +176,7 @@ def _try_next(
         folder,
         observer,
         should_stop=should_stop,
+        measure_first=bench.linear is not None,
     )
     begun = time.monotonic()
     try:

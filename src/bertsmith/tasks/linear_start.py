@@ -1,0 +1,175 @@
+"""A head that begins as the best linear model of the frozen encoder's features, and not at random (linear
+probing, then fine-tuning: Kumar et al. 2022, section 3.4).
+
+By itself it is the oldest use of BERT, and a baseline that fine-tuning has to beat; it costs one pass over
+the examples.
+
+E examples, R rows that the head answers for, F features, C outputs.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertsmith.arrays import Ints
+from bertsmith.data.batch import PackedBatch
+from bertsmith.tasks.classifier_head import ClassifierHead
+from bertsmith.tasks.encoding import Layout
+from bertsmith.tasks.evaluation_mode import evaluating
+from bertsmith.tasks.finetuning import EncodedExamples
+from bertsmith.tasks.folds import folds_of
+from bertsmith.tasks.forward_passes import forward_passes
+from bertsmith.tasks.task import Task
+from bertsmith.tasks.task_model import TaskModel
+
+MOST_EXAMPLES = 20_000  # more are sampled: a pass over them takes a minute
+_MOST_TO_CHOOSE_BY = 2000
+_FOLDS = 3
+# Of the mean loss, multiplied by the examples: as scikit-learn's 1 / C.
+_STRENGTHS = (4.0, 1.0, 0.25, 0.06, 0.015, 0.004)
+_ITERATIONS = 100
+
+
+@dataclass(frozen=True)
+class LinearStart:
+    """The weights that the head's last layer begins with, how strongly they were held small, and the seconds
+    it took.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    strength: float
+    seconds: float
+
+    def apply(self, model: TaskModel) -> None:
+        """Puts them into a model of the same head."""
+        assert isinstance(model.head, ClassifierHead)
+        with torch.no_grad():
+            model.head.out.weight.copy_(self.weight)
+            model.head.out.bias.copy_(self.bias)
+
+
+def fit_linear_start(task: Task[Any], model: TaskModel, train: EncodedExamples) -> LinearStart | None:
+    """Minimises the task's own loss over the head's last layer, with its squares held small; how strongly is
+    chosen by cross-validation. None for a head that isn't linear in features, and too few examples.
+
+    Deterministic. The model stays as it is.
+    """
+    head = model.head
+    if not isinstance(head, ClassifierHead) or len(train) < 2:
+        return None
+    begun = time.monotonic()
+    rows = _some(len(train), MOST_EXAMPLES)
+    task.bind(head)
+    features = features_of(model, [train.encoded[row] for row in rows])
+    targets = [train.encoded[row].target for row in rows]
+    problem = _Problem(task, head, features, targets)
+    everything = np.arange(len(rows))
+    chosen = _some(len(rows), _MOST_TO_CHOOSE_BY)
+    folds = folds_of(task, [train.examples[rows[each]] for each in chosen], _FOLDS)
+    losses = np.zeros(len(_STRENGTHS))
+    for fold in range(_FOLDS):
+        learned, held = chosen[folds != fold], chosen[folds == fold]
+        if not len(learned) or not len(held):
+            continue
+        weights = problem.begin()
+        for number, strength in enumerate(_STRENGTHS):  # each begins where the one before ended
+            problem.solve(weights, learned, strength)
+            losses[number] += problem.loss(weights, held)
+    strength = _STRENGTHS[int(losses.argmin())]
+    weights = problem.begin()
+    problem.solve(weights, everything, strength)
+    return LinearStart(*problem.unscaled(weights), strength, time.monotonic() - begun)
+
+
+def features_of(model: TaskModel, encoded: Sequence[Any]) -> list[Tensor]:
+    """(F,) of each example, or (R, F) where the head answers per row: what its last layer reads."""
+    head = model.head
+    assert isinstance(head, ClassifierHead)
+
+    def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+        return head.features(model.states(batch, layout), layout).float()
+
+    found: list[Tensor | None] = [None] * len(encoded)
+    with evaluating(model):
+        for numbers, layout, outputs in forward_passes(compute, encoded, next(model.parameters()).device):
+            ends = np.cumsum(layout.rows_of_example)[:-1] if head.per_row else None
+            pieces = outputs if ends is None else np.split(outputs, ends)
+            for number, piece in zip(numbers, pieces, strict=True):
+                found[number] = torch.from_numpy(piece)
+    return [each for each in found if each is not None]
+
+
+class _Problem:
+    """The task's loss as a function of the last layer."""
+
+    def __init__(
+        self, task: Task[Any], head: ClassifierHead, features: Sequence[Tensor], targets: Sequence[Any]
+    ) -> None:
+        self._task, self._head = task, head
+        self._features, self._targets = features, targets
+        # features of mean square length 1, so that strengths mean the same for every encoder
+        squares = sum(float(each.square().sum()) for each in features)
+        self._scale = math.sqrt(squares / sum(each.numel() // each.shape[-1] for each in features)) or 1.0
+
+    def begin(self) -> tuple[Tensor, Tensor]:
+        """No weights, and the head's own biases: what it would say without a look at the text."""
+        out = self._head.out
+        weight = torch.zeros_like(out.weight, device="cpu").requires_grad_()
+        return weight, out.bias.detach().cpu().clone().requires_grad_()
+
+    def unscaled(self, weights: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """As the head takes them."""
+        return weights[0].detach() / self._scale, weights[1].detach()
+
+    def loss(self, weights: tuple[Tensor, Tensor], rows: Ints) -> float:
+        """Per count, on some of the examples."""
+        with torch.no_grad():
+            return float(self._objective(weights, *self._data(rows), 0.0))
+
+    def solve(self, weights: tuple[Tensor, Tensor], rows: Ints, strength: float) -> None:
+        """Changes `weights` to the minimum over some of the examples."""
+        data = self._data(rows)
+        optimizer = torch.optim.LBFGS(
+            weights,
+            max_iter=_ITERATIONS,
+            tolerance_grad=1e-6,
+            tolerance_change=1e-7,
+            line_search_fn="strong_wolfe",
+        )
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            found = self._objective(weights, *data, strength)
+            found.backward()
+            return found
+
+        optimizer.step(closure)
+
+    def _data(self, rows: Ints) -> tuple[Tensor, list[Any]]:
+        parts = [self._features[row] for row in rows.tolist()]
+        features = torch.cat(parts) if self._head.per_row else torch.stack(parts)
+        return features / self._scale, [self._targets[row] for row in rows.tolist()]
+
+    def _objective(
+        self, weights: tuple[Tensor, Tensor], features: Tensor, targets: list[Any], strength: float
+    ) -> Tensor:
+        weight, bias = weights
+        outputs = self._head.in_units(features @ weight.T + bias)
+        count = self._task.count(targets)
+        held_small = strength / 2 * weight.square().sum()
+        total: Tensor = (self._task.loss(outputs, targets) + held_small) / count
+        return total
+
+
+def _some(count: int, most: int) -> Ints:
+    """All, or as many as there may be, drawn once and for all."""
+    if count <= most:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(0).choice(count, most, replace=False))

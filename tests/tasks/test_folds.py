@@ -1,0 +1,61 @@
+"""Folds: every example in one, equal texts together, labels spread evenly."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertsmith.tasks.classification import Classification, ClassificationSettings
+from bertsmith.tasks.folds import folds_of
+from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
+from bertsmith.tasks.text_task import TextExample
+
+TASK = Classification(ClassificationSettings())
+
+
+def rows(labels: list[object], texts: list[str] | None = None) -> list[TextExample]:
+    texts = texts or [f"text {number}" for number in range(len(labels))]
+    return [TextExample(text, None, label, "rows") for text, label in zip(texts, labels, strict=True)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_each_class_is_spread_as_evenly_as_can_be(count: int) -> None:
+    labels: list[object] = ["a"] * 31 + ["b"] * 8 + ["c"] * 2
+    folds = folds_of(TASK, rows(labels), count)
+    for label in "abc":
+        mine = np.bincount(folds[[each == label for each in labels]], minlength=count)
+        assert mine.max() - mine.min() <= 1
+    assert np.ptp(np.bincount(folds, minlength=count)) <= 3
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    numbers=st.lists(st.integers(0, 9), min_size=1, max_size=60),
+    count=st.integers(2, 5),
+    seed=st.integers(0, 5),
+)
+def test_equal_texts_are_never_divided_and_the_seed_decides(
+    numbers: list[int], count: int, seed: int
+) -> None:
+    examples = rows(["x", "y", "x"] * len(numbers), [f"text {number}" for number in numbers] * 3)
+    folds = folds_of(TASK, examples, count, seed)
+    assert len(folds) == len(examples)
+    assert set(folds) <= set(range(count))
+    by_text: dict[str, set[int]] = {}
+    for example, fold in zip(examples, folds.tolist(), strict=True):
+        by_text.setdefault(example.text, set()).add(fold)
+    assert all(len(mine) == 1 for mine in by_text.values())
+    assert (folds == folds_of(TASK, examples, count, seed)).all()
+
+
+def test_other_seeds_draw_other_folds() -> None:
+    examples = rows(["a", "b"] * 20)
+    assert (folds_of(TASK, examples, 4, 0) != folds_of(TASK, examples, 4, 1)).any()
+
+
+def test_rare_labels_of_several_are_spread_before_frequent_ones() -> None:
+    task = MultiLabel(MultiLabelSettings())
+    labels: list[object] = [("often",)] * 20 + [("often", "rare")] * 4 + [()] * 8
+    folds = folds_of(task, rows(labels), 4)
+    assert sorted(folds[20:24].tolist()) == [0, 1, 2, 3]
+    assert np.ptp(np.bincount(folds)) <= 2

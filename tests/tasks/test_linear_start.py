@@ -1,0 +1,138 @@
+"""A head begun as a linear model: against scikit-learn's, and what training and files make of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, Ridge
+from small_tasks import VALUES, WORDS, examples_of, make_task, random_model, split_of
+
+from bertsmith.tasks import linear_start
+from bertsmith.tasks.classifier_head import ClassifierHead
+from bertsmith.tasks.linear_start import LinearStart, features_of, fit_linear_start
+from bertsmith.tasks.task_model import TaskModel, outputs_of
+from bertsmith.text.tokens.tokenizer import Tokenizer
+
+LINEAR = ["classification", "multi-label", "regression", "tagging", "reranking"]
+POOLED = ["classification", "multi-label", "regression"]
+
+
+def start_of(
+    name: str, tokenizer: Tokenizer, count: int = 60, **settings: Any
+) -> tuple[Any, TaskModel, Any, LinearStart]:
+    task = make_task(name, **settings)
+    examples = examples_of(task, WORDS, count, longest=12)
+    model = random_model(task, tokenizer)
+    train = split_of(task, examples, tokenizer)
+    start = fit_linear_start(task, model, train)
+    assert start is not None
+    return task, model, train, start
+
+
+def mean_loss(task: Any, model: TaskModel, train: Any) -> float:
+    outputs = [torch.from_numpy(each) for each in outputs_of(model, train.encoded)]
+    joined = torch.cat(outputs) if model.head.per_row else torch.stack(outputs)
+    targets = [each.target for each in train.encoded]
+    return float(task.loss(joined, targets)) / task.count(targets)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_it_beats_a_head_that_has_not_seen_the_rows(tokenizer: Tokenizer, name: str) -> None:
+    task, model, train, start = start_of(name, tokenizer)
+    assert isinstance(model.head, ClassifierHead)
+    with torch.no_grad():
+        model.head.out.weight.zero_()
+    before = mean_loss(task, model, train)
+    start.apply(model)
+    assert mean_loss(task, model, train) < before
+
+
+@pytest.mark.parametrize("pooling", [None, "mean", "cls", "max"])
+def test_classes_are_those_of_scikit_learns_logistic_regression(
+    tokenizer: Tokenizer, pooling: str | None
+) -> None:
+    _, model, train, start = start_of("classification", tokenizer, pooling=pooling)
+    features = torch.stack(features_of(model, train.encoded)).numpy()
+    scale = np.sqrt((features**2).sum(1).mean())
+    gold = np.array([each.target for each in train.encoded])
+    theirs = LogisticRegression(C=1 / start.strength, tol=1e-8, max_iter=5000).fit(features / scale, gold)
+    start.apply(model)
+    ours = np.stack(outputs_of(model, train.encoded))
+    expected = theirs.predict_log_proba(features / scale)
+    found = ours - np.logaddexp.reduce(ours, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, expected, atol=5e-3)
+
+
+def test_numbers_are_those_of_scikit_learns_ridge_regression(tokenizer: Tokenizer) -> None:
+    _, model, train, start = start_of("regression", tokenizer, pooling="mean")
+    features = torch.stack(features_of(model, train.encoded)).numpy()
+    gold = np.array([each.target for each in train.encoded])
+    scale = np.sqrt((features**2).sum(1).mean())
+    # half of the squares here, all of them there
+    theirs = Ridge(alpha=start.strength / 2).fit(features / scale, gold)
+    start.apply(model)
+    found = np.stack(outputs_of(model, train.encoded))[:, 0]
+    np.testing.assert_allclose(found, theirs.predict(features / scale), atol=5e-3)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_the_model_stays_as_it_is_and_the_start_is_the_same_again(tokenizer: Tokenizer, name: str) -> None:
+    task, model, train, start = start_of(name, tokenizer)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    again = fit_linear_start(task, model, train)
+    assert again is not None
+    assert torch.equal(start.weight, again.weight)
+    assert torch.equal(start.bias, again.bias)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", POOLED)
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_windows_of_a_long_text_are_pooled_together(tokenizer: Tokenizer, name: str, pooling: str) -> None:
+    """However a text is cut into windows without an overlap, a mean is one of all its tokens."""
+    task = make_task(name, pooling=pooling, max_length=16, stride=3)
+    examples = examples_of(task, WORDS, 6)
+    model = random_model(task, tokenizer)
+    train = split_of(task, examples, tokenizer)
+    assert any(len(each.windows) > 1 for each in train.encoded)
+    for each, output in zip(train.encoded, outputs_of(model, train.encoded), strict=True):
+        alone = outputs_of(model, [each])[0]
+        np.testing.assert_allclose(output, alone, atol=1e-5)
+
+
+def test_heads_that_are_not_linear_have_none(tokenizer: Tokenizer) -> None:
+    for name in ("similarity", "retrieval"):
+        task = make_task(name)
+        examples = examples_of(task, WORDS)
+        assert (
+            fit_linear_start(task, random_model(task, tokenizer), split_of(task, examples, tokenizer)) is None
+        )
+
+
+def test_many_examples_are_sampled(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_start, "MOST_EXAMPLES", 12)
+    monkeypatch.setattr(linear_start, "_MOST_TO_CHOOSE_BY", 9)
+    read: list[int] = []
+    original = linear_start.features_of
+    monkeypatch.setattr(
+        linear_start,
+        "features_of",
+        lambda model, encoded: read.append(len(encoded)) or original(model, encoded),
+    )
+    start_of("classification", tokenizer)
+    assert read == [12]
+
+
+def test_rare_labels_leave_no_fold_without_a_loss(tokenizer: Tokenizer) -> None:
+    """A class of one example is in one fold; the others have none to measure, and nothing breaks."""
+    task = make_task("classification")
+    examples = examples_of(task, WORDS, 12)
+    examples[0] = replace(examples[0], label="once")
+    task.learn_labels(examples)
+    model = random_model(task, tokenizer)
+    start = fit_linear_start(task, model, split_of(task, examples, tokenizer))
+    assert start is not None
+    assert start.weight.shape[0] == len(VALUES["classification"]) + 1
+    assert start.weight.isfinite().all()
