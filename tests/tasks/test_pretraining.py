@@ -113,6 +113,24 @@ def test_micro_batches_add_up_to_the_global_batch(
         assert sum(part[name].item() for part in losses) == pytest.approx(loss.item(), rel=1e-5)
 
 
+def test_a_sample_of_the_vocabulary_is_for_training_alone(store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Each place has its own; held-out figures are of all pieces, and the count of products is of the sample."""
+    whole = small_task(store, tokenizer)
+    sampled = replace(whole, sampled_pieces=8, seed=2)
+    whole.model.eval()
+    sequences = first_sequences(whole)
+    sampled.follow(Cursor(), 0.0)
+    first = sampled.loss(sequences)
+    sampled.follow(Cursor(offset=1), 0.0)
+    second = sampled.loss(sequences)
+    assert len({float(each["mlm"]) for each in (whole.loss(sequences), first, second)}) == 3
+    assert first["nsp"] == second["nsp"] == whole.loss(sequences)["nsp"]
+    assert sampled.metrics(sampled.sums(0, 1)) == whole.metrics(whole.sums(0, 1))
+    hidden, masked = whole.model.config.hidden_size, whole.host_masker.count(sequences)
+    saved = 3 * 2 * masked * hidden * (tokenizer.vocab_size - 8)
+    assert whole.operations(sequences) - sampled.operations(sequences) == saved
+
+
 @each_masking
 @pytest.mark.parametrize("decayed", [0.0, 0.4, 1.0])
 def test_counts_losses_and_operations_are_of_the_decays_masks_and_evaluation_is_not(

@@ -21,9 +21,7 @@ from bertsmith.data.masking import IGNORED
 from bertsmith.data.stream import Cursor
 
 _HIDDEN = -1e30  # a score whose exponential is zero
-_POWER = (
-    0.75  # of the counts (Mikolov et al. 2013, section 2.2): frequent pieces are left out now and then too
-)
+_POWER = 0.75  # of the counts (Mikolov et al. 2013, section 2.2): rare pieces are drawn more often
 _STREAM = 0x736F6674  # keeps these draws apart from the others of a seed
 
 
