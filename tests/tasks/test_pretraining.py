@@ -114,7 +114,7 @@ def test_micro_batches_add_up_to_the_global_batch(
 
 
 def test_a_sample_of_the_vocabulary_is_for_training_alone(store: TokenStore, tokenizer: Tokenizer) -> None:
-    """Each place has its own; held-out figures are of all pieces, and the count of products is of the sample."""
+    """Each place has its own; held-out figures are of all pieces, the products counted of the sample."""
     whole = small_task(store, tokenizer)
     sampled = replace(whole, sampled_pieces=8, seed=2)
     whole.model.eval()
@@ -123,7 +123,7 @@ def test_a_sample_of_the_vocabulary_is_for_training_alone(store: TokenStore, tok
     first = sampled.loss(sequences)
     sampled.follow(Cursor(offset=1), 0.0)
     second = sampled.loss(sequences)
-    assert len({float(each["mlm"]) for each in (whole.loss(sequences), first, second)}) == 3
+    assert len({each["mlm"].item() for each in (whole.loss(sequences), first, second)}) == 3
     assert first["nsp"] == second["nsp"] == whole.loss(sequences)["nsp"]
     assert sampled.metrics(sampled.sums(0, 1)) == whole.metrics(whole.sums(0, 1))
     hidden, masked = whole.model.config.hidden_size, whole.host_masker.count(sequences)
