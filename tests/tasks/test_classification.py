@@ -170,3 +170,8 @@ def test_a_stride_that_fits_a_single_text_only_does_for_a_pair(tokenizer: Tokeni
     pieces = tokenizer.encode_pieces(["bano", "delo " * 60])
     encoded = task.encode(TextExample("bano", "delo " * 60, "b", "here"), pieces, tokenizer)
     assert max(len(window.token_ids) for window in encoded.windows) == 32
+
+
+def test_a_pooling_that_there_is_not_is_refused_with_all_that_there_are() -> None:
+    with pytest.raises(ValidationError, match="'mean', 'cls', 'max' or 'published'"):
+        ClassificationSettings(pooling="median")  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ class PooledSettings(TaskSettings):
     published: the head of the family's class in transformers. None: training chooses, as the encoder suits.
     """
 
-    pooling: Pooling | Literal["published"] | None = None
+    pooling: Literal["mean", "cls", "max", "published"] | None = None
 
     @property
     def linear_pooling(self) -> Pooling | None:
