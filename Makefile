@@ -5,10 +5,12 @@
 #   make test VENV=/tmp/venv                          another environment
 #   make demo PIP_FLAGS="--find-links wheels"         more options for pip, such as a folder of wheels
 #   make test PYTEST_FLAGS="-k corpus -x"             more options for pytest
+#   make test TEST_WORKERS=8                          more processes that test, each on one core
 
 VENV ?= .venv
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
+TEST_WORKERS ?= 2
 NO_SCRIPTS := harness material labelled peers growing_step growth_plot varied_text trainer trainer_answers trainer_tasks \
 	pretraining_sides pretraining_slice plain_loop accuracy_plot cutting
 BENCH ?= $(filter-out $(NO_SCRIPTS:%=bench/%.py),$(sort $(wildcard bench/*.py)))
@@ -38,7 +40,7 @@ demo: $(VENV)/.base
 	$(BIN)/bertsmith quickstart
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(PYTEST_FLAGS)
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not cuda" --timeout 3600 $(PYTEST_FLAGS)

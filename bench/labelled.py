@@ -208,6 +208,7 @@ def _timing(run: Path, recipe: dict[str, Any]) -> dict[str, Any]:
     from bertsmith.training.log import RunLog, task_metrics
 
     records = RunLog.read(run)
+    epochs = [record for record in records if record["kind"] == "evaluation" and record["step"] > 0]
     seconds, tokens = [], 0
     for before, record in itertools.pairwise(records):
         if record["kind"] == "step":
@@ -216,7 +217,7 @@ def _timing(run: Path, recipe: dict[str, Any]) -> dict[str, Any]:
             seconds.append(of_step if between else record["elapsed"] - before["elapsed"])
             tokens = record["tokens"]
     return {
-        "epochs": [task_metrics(record) for record in records if record["kind"] == "evaluation"],
+        "epochs": [task_metrics(record) for record in epochs],
         "seconds": sum(seconds),
         "step_seconds": statistics.median(seconds),
         "tokens": tokens,
