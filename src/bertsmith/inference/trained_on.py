@@ -8,6 +8,7 @@ from bertsmith.files import sha256
 from bertsmith.model.manifest import read_manifest
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetuning.labelled_data import hold_out
+from bertsmith.training.finetuning.results import FOLDS
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,9 @@ class TrainedOn:
         recipe, hashes = provenance.get("recipe", {}), provenance.get("sha256", {})
         if "train" not in recipe or "train" not in hashes:
             return None
-        return cls(
-            Path(str(recipe["train"])),
-            str(hashes["train"]),
-            recipe.get("dev_share") if recipe.get("dev") is None else None,
-        )
+        held_out = recipe.get("dev") is None and provenance.get("judged_by") != FOLDS
+        share = recipe.get("dev_share") if held_out else None
+        return cls(Path(str(recipe["train"])), str(hashes["train"]), share)
 
     def is_at(self, path: Path) -> bool:
         """Whether the file is there, unchanged."""

@@ -4,7 +4,7 @@ Keys of the task itself (max_length, stride, class_weights, …) stand beside th
 and under [settings] in the recipe.
 """
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -26,6 +26,9 @@ from bertsmith.training.settings import (
 _SPECIAL_TOKENS = 2  # around a single text
 _BASE_WIDTH = 768  # of BERT-base, which the rates of the papers are for
 _FEW_STEPS, _MOST_EPOCHS = 600, 10
+_FOLDS, _FEW_ROWS = 5, 1000  # cross-validated, where there is no dev
+_SECONDS, _SECONDS_A_ROW = 8.0, 0.08  # to choose a method in
+_CONTRASTIVE_EPOCHS = 6
 _RATE, _LAYER_DECAY = 1e-4, 0.75  # of the head, and of each layer in that of the one above
 _RATE_OF_ALL, _LORA_FACTOR = 5e-5, 10  # where all layers have the same
 # By `completed`, where they aren't given.
@@ -63,6 +66,9 @@ class FinetuneRecipe(RunSettings):
     batch_size: int = Field(32, ge=1)
     micro_batch_tokens: int | None = Field(None, ge=8)
     dev_share: float = Field(0.1, gt=0, lt=1)
+    method: Literal["auto", "linear", "full", "contrastive"] = "auto"
+    folds: int | None = Field(None, ge=2)
+    minutes: float | None = Field(None, ge=0)
     evaluations: int = Field(1, ge=1)
     patience: int | None = Field(None, ge=1)
     restarts: int = Field(1, ge=1)
@@ -83,6 +89,14 @@ class FinetuneRecipe(RunSettings):
         return self
 
     @model_validator(mode="after")
+    def _one_judge(self) -> Self:
+        if self.folds is not None:
+            for name, other in (("dev", self.dev is not None), ("restarts", self.restarts > 1)):
+                if other:
+                    raise ValueError(f"folds has every row judge and train in turn: leave out {name}")
+        return self
+
+    @model_validator(mode="after")
     def _one_adaptation(self) -> Self:
         if self.lora.rank and (self.freeze_embeddings or self.freeze_layers or self.reinitialise):
             raise ValueError(
@@ -90,6 +104,28 @@ class FinetuneRecipe(RunSettings):
                 "freeze_layers and reinitialise, or set lora.rank=0"
             )
         return self
+
+    def folds_of(self, rows: int) -> int:
+        """Into how many folds so many labelled rows are divided; 0 where a dev judges instead: one that is
+        given, or a share of rows that are many or that several restarts compare themselves by.
+        """
+        if self.folds is not None:
+            return min(self.folds, rows)
+        held_out = self.dev is not None or self.restarts > 1 or self.patience is not None
+        held_out = held_out or "dev_share" in self.model_fields_set
+        return 0 if held_out or rows > _FEW_ROWS else min(_FOLDS, rows)
+
+    def seconds_to_choose(self, rows: int) -> float:
+        """How long methods may be compared."""
+        return _SECONDS + _SECONDS_A_ROW * rows if self.minutes is None else 60 * self.minutes
+
+    def contrastive(self) -> "FinetuneRecipe":
+        """The same for the encoder that is taught by pairs: fewer epochs do."""
+        return (
+            self
+            if "epochs" in self.model_fields_set
+            else self.model_copy(update={"epochs": _CONTRASTIVE_EPOCHS})
+        )
 
     def completed(self, width: int, steps_per_epoch: int) -> "FinetuneRecipe":
         """What nobody gave is chosen for a model of this hidden size and for epochs of so many steps.

@@ -77,6 +77,14 @@ class Best:
         if write:
             self._write_history()
 
+    def keep(self, step: int, model: nn.Module, write: bool = True) -> None:
+        """Keeps the weights of a run that nothing measured on the way: those of its last step."""
+        self.history = [(step, WORST)]
+        weights = whole_tensors(model.state_dict(), keep=write)
+        if write:
+            self._write_weights(weights)
+            self._write_history()
+
     def restore(self, model: nn.Module) -> None:
         """Puts the best weights into the model."""
         model.load_state_dict(load_file(self.folder / "weights.safetensors"))

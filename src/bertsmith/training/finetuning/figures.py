@@ -88,23 +88,25 @@ def headline(results: Results) -> list[tuple[str, str]]:
         for name, evaluation in results.evaluations.items()
     ]
     tiles += [
-        (f"{name}, on dev", figure(metric, score)) for name, score in baselines_to_beat(results).items()
+        (f"{name}, on {results.judge}", figure(metric, score))
+        for name, score in baselines_to_beat(results).items()
     ]
     if len(results.restarts) > 1:
         summary = results.summary()
         spread = figure(metric, summary["mean"], summary["spread"])
         tiles.append((f"mean of {len(results.restarts)} restarts on dev, ± spread", spread))
     if "ece_after" in results.figures:
-        tiles.append(("calibration error on dev", units.percent(results.figures["ece_after"])))
+        tiles.append((f"calibration error on {results.judge}", units.percent(results.figures["ece_after"])))
     tiles.append(("training rows", units.count(results.train_rows)))
     seconds = sum(restart.seconds for restart in results.restarts)
     return [*tiles, ("of training", units.duration(seconds))]
 
 
 def baselines_to_beat(results: Results) -> dict[str, float]:
-    """On dev, the most frequent answer and the best of the others, by the main metric."""
+    """The most frequent answer and the best of the others, by the main metric on what chose the model."""
     metric = results.task.main_metric
-    scores = {name: figures[metric] for name, figures in results.evaluations["dev"].baselines.items()}
+    found = results.evaluations[results.judge].baselines
+    scores = {name: figures[metric] for name, figures in found.items()}
     names = list(scores)
     best = max(names[1:], key=lambda name: scores[name], default=None)
     return {name: scores[name] for name in (*names[:1], best) if name is not None}
@@ -138,6 +140,22 @@ def restart_table(results: Results) -> Table:
         for number, restart in enumerate(results.restarts)
     ]
     return Table("", ["Restart", "Seed", f"Best {metric} on dev", "At step", "Time"], rows)
+
+
+def tried_table(results: Results) -> Table:
+    """A row for each method that cross-validation compared."""
+    metric = results.task.main_metric
+    rows = [
+        [
+            each.method,
+            units.UNKNOWN if each.score is None else figure(metric, each.score),
+            units.UNKNOWN if each.gain is None else figure(metric, each.gain, each.error),
+            f"{each.rows:,}" if each.score is not None else "not tried: no time left",
+            units.duration(each.seconds),
+        ]
+        for each in results.tried
+    ]
+    return Table("", ["Method", metric_name(metric), "Gain over the first", "Rows judged", "Time"], rows)
 
 
 def class_table(found: Sequence[ClassScore]) -> Table:

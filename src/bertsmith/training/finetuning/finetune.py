@@ -3,6 +3,7 @@
 out/recipe.toml    the resolved recipe      out/restarts/1 …   the run of each seed: log, checkpoints, best
 out/results.json   every figure             out/model/         the best, which transformers opens too
 out/report.html    the same to look at      out/adapter/       with LoRA, the added weights alone
+out/choice.json    on few rows: the methods tried by cross-validation
 """
 
 import shutil
@@ -13,10 +14,15 @@ from typing import Any
 
 from rich.console import Console
 
+from bertsmith.files import make_folder
 from bertsmith.model.adaptation import trained_share
 from bertsmith.model.cpu.allocator import keep_memory
+from bertsmith.tasks.class_contrast import ClassContrast
 from bertsmith.training.distributed import leave, wait
 from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun, make_finetune_recipe
+from bertsmith.training.finetuning.best import WORST, Best
+from bertsmith.training.finetuning.choosing import Choice, Tried, as_sentence, read_choice, write_choice
+from bertsmith.training.finetuning.methods import AUTO, CONTRASTIVE, FULL, LINEAR, named_method
 from bertsmith.training.finetuning.report import write_finetune_report
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
@@ -75,39 +81,62 @@ def _run(
     recipe: FinetuneRecipe, out: Path, resume: bool, machine: Machine, console: Console | None
 ) -> FinetuneResult:
     keep_memory()
-    bench = Workbench.open(recipe, machine)
+    given, bench = recipe, Workbench.open(recipe, machine, folds=machine.ranks.count == 1)
     steps = bench.steps_per_epoch(recipe)
     recipe = recipe.completed(bench.width, steps)
-    runs = [recipe.resolved(steps, recipe.seed + number) for number in range(recipe.restarts)]
+    recipe.resolved(steps, recipe.seed)  # refuses, before anything is written
     first, hashes = machine.ranks.is_first, data_hashes(recipe)
     require_same_data(out, hashes)
     wait()  # a rank that comes late must not find the run that the first one is about to begin
     if first:
         begin_folder(recipe, out, hashes)
+    choice = None if bench.folds is None else _choose(given, bench, out, resume, console)
+    named = named_method(recipe)
+    method = choice.method if choice else FULL if named == AUTO else named
+    trained = given.contrastive().completed(bench.width, steps) if method == CONTRASTIVE else recipe
     restarts: list[Restart] = []
-    for settings in runs:
-        folder = _restart_folder(out, len(restarts) + 1)
-        restarts.append(_train_once(recipe, settings, bench, folder, resume, console))
+    for number in range(recipe.restarts if method != LINEAR else 1):
+        folder = _restart_folder(out, number + 1)
+        settings = trained.resolved(steps, recipe.seed + number)
+        restarts.append(_train_once(trained, settings, bench, method, choice, folder, resume, console))
         # Until here a rank may still read the checkpoint that is now removed; after it all read the best
         # weights, which the first one alone wrote, maybe a moment ago.
         wait()
         if first:
             _keep_best_only(out, restarts)
-    adapter = out / "adapter" if recipe.lora.rank and first else None
-    model = bench.finish(recipe, _restart_folder(out, leading(restarts) + 1), adapter)
-    results = bench.measure(recipe, model, restarts)
+    adapter = out / "adapter" if recipe.lora.rank and first and method != LINEAR else None
+    model = bench.finish(recipe, _restart_folder(out, leading(restarts) + 1), adapter, method)
+    results = bench.measure(recipe, model, restarts, choice)
     if first:
-        bench.save(out / "model", model, recipe, results)
+        bench.save(out / "model", model, recipe, results, method=method, judged_by=results.judge)
         write_results(out, recipe, results)
         write_finetune_report(out, recipe, results)
     wait()
     return FinetuneResult(out / "model", out / "report.html", results)
 
 
+def _choose(
+    recipe: FinetuneRecipe, bench: Workbench, out: Path, resume: bool, console: Console | None
+) -> Choice:
+    """By cross-validation, once."""
+    if resume and (made := read_choice(out)) is not None:
+        return made
+
+    def tell(tried: Tried) -> None:
+        if console is not None:
+            console.print(as_sentence(tried, bench.task.main_metric), markup=False, highlight=False)
+
+    choice = bench.choose(recipe, tell)
+    write_choice(out, choice)
+    return choice
+
+
 def _train_once(
     recipe: FinetuneRecipe,
     settings: FinetuneRun,
     bench: Workbench,
+    method: str,
+    choice: Choice | None,
     folder: Path,
     resume: bool,
     console: Console | None,
@@ -116,21 +145,50 @@ def _train_once(
     machine, number = bench.machine, settings.seed - recipe.seed + 1
     if resume and (folder / "restart.json").exists():
         return Restart.read(folder / "restart.json")
+    best, steps, elapsed = None, 0, 0.0
+    if method != LINEAR:
+        best, steps, elapsed = _train(recipe, settings, bench, method, folder, number, resume, console)
+    elif bench.linear is not None:
+        elapsed = bench.linear.seconds
+    if choice is not None:
+        score = next(each.score for each in choice.tried if each.method == choice.method)
+    elif method == FULL:
+        assert best is not None
+        score = best.score
+    else:
+        score = bench.score(bench.finish(recipe, folder, method=method))
+    at = best.step if best is not None else 0
+    restart = Restart(settings.seed, WORST if score is None else score, at, steps, elapsed)
+    if machine.ranks.is_first:
+        make_folder(folder)
+        restart.write(folder / "restart.json")
+    return restart
+
+
+def _train(
+    recipe: FinetuneRecipe,
+    settings: FinetuneRun,
+    bench: Workbench,
+    method: str,
+    folder: Path,
+    number: int,
+    resume: bool,
+    console: Console | None,
+) -> tuple[Best, int, float]:
+    """What was best, after how many steps and seconds."""
+    machine = bench.machine
     model = bench.start(recipe, settings.seed)
     facts = run_facts(model, model.config, Path(recipe.train).name, machine)
     if trained_share(model) < 1:
         facts["trained"] = f"{trained_share(model):.1%} trained"
     title = bench.task.name.capitalize() + (f" {number} of {recipe.restarts}" if recipe.restarts > 1 else "")
     observer = RunObserver(folder, title, facts, settings, machine, console)
+    task, dev = bench.task, bench.dev if len(bench.dev) else None
+    if method == CONTRASTIVE:
+        task, dev = ClassContrast(bench.task), None
+        model.head = task.head(model.config).to(machine.device)
     run = TaskRun(
-        bench.task,
-        model,
-        bench.train,
-        bench.dev,
-        settings,
-        machine,
-        folder,
-        observer,
+        *(task, model, bench.train, dev, settings, machine, folder, observer),
         resumable=True,
         measure_first=bench.linear is not None,
     )
@@ -142,11 +200,7 @@ def _train_once(
         run.run()
         elapsed = run.loop.progress.elapsed or time.monotonic() - begun
         observer.record("end", run.step, elapsed=elapsed, reason="finished")
-    assert run.best.score is not None
-    restart = Restart(settings.seed, run.best.score, run.best.step, run.step, elapsed)
-    if machine.ranks.is_first:
-        restart.write(folder / "restart.json")
-    return restart
+    return run.best, run.step, elapsed
 
 
 def _restart_folder(out: Path, number: int) -> Path:

@@ -11,6 +11,7 @@ from bertsmith.metrics.shared_texts import shared_texts
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 
+FEWEST_TEXTS = 10  # to be divided into folds
 FEW_ROWS = 30  # of dev: below, one row more or less that is right moves accuracy by over 3 points
 
 
@@ -24,13 +25,16 @@ class LabelledData:
     warnings: tuple[str, ...]
 
 
-def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe) -> LabelledData:
+def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool = False) -> LabelledData:
     """Reads the files and teaches the task its labels.
 
-    Without a dev file a share of the training rows is held out. Raises InputError naming file and line.
+    Without a dev file a share of the training rows is held out; dev is empty where the recipe has all rows
+    train and judge in turn, and `folds` allows it. Raises InputError naming file and line.
     """
     train = task.read(Path(recipe.train))
-    if recipe.dev is None:
+    if folds and recipe.folds_of(len(train)) and _can_be_folded(task, train):
+        dev: list[Any] = []
+    elif recipe.dev is None:
         rows, labels = len(train), {label for example in train for label in task.labels_of(example)}
         train, dev = hold_out(task, train, recipe.dev_share)
         if (not train or not dev) and 2 * len(labels) > max(rows, 10):
@@ -51,6 +55,11 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe) -> LabelledData:
     for examples in (train, dev, test or []):
         task.check(examples)
     return LabelledData(train, dev, test, tuple(_warnings(task, recipe, train, dev, test)))
+
+
+def _can_be_folded(task: Task[Any], train: Sequence[Any]) -> bool:
+    """Whether there are as many different texts as rows to judge by: too few are refused as ever."""
+    return len({tuple(task.kept_together(example)) for example in train}) >= FEWEST_TEXTS
 
 
 def hold_out(task: Task[Any], examples: Sequence[Any], share: float) -> tuple[list[Any], list[Any]]:
@@ -105,7 +114,9 @@ def _warnings(
 
 def _of_dev(task: Task[Any], dev: Sequence[Any]) -> list[str]:
     """What chooses the weights has to tell good from bad."""
-    sentences = []
+    sentences: list[str] = []
+    if not dev:  # every row judges in turn
+        return sentences
     if len(dev) < FEW_ROWS:
         sentences.append(
             f"dev has {len(dev)} rows: too few to choose weights by, and its figures say little. Give more "

@@ -40,8 +40,8 @@ def write_finetune_report(out: Path, recipe: FinetuneRecipe, results: Results) -
 
 def render_finetune(out: Path, recipe: FinetuneRecipe, results: Results) -> str:
     """The page as text. What comes from data, such as texts and labels, is escaped."""
-    task, dev = results.task, results.evaluations["dev"]
-    details, errors = results.details["dev"], results.standard_errors
+    task, dev = results.task, results.evaluations[results.judge]
+    details, errors = results.details[results.judge], results.standard_errors
     logs = [_log(out / "restarts" / str(number + 1)) for number in range(len(results.restarts))]
     return render_page(
         TEMPLATE,
@@ -53,6 +53,8 @@ def render_finetune(out: Path, recipe: FinetuneRecipe, results: Results) -> str:
             figures.evaluation_table(name, evaluation, task.main_metric, errors[name])
             for name, evaluation in results.evaluations.items()
         ],
+        judge=results.judge,
+        tried=figures.tried_table(results) if results.tried else None,
         strip=_strip(results),
         restarts=figures.restart_table(results) if len(results.restarts) > 1 else None,
         curves=_curves(logs, results),
@@ -185,7 +187,7 @@ def _smoothed(points: list[Point]) -> list[Point]:
 
 def _where_pictures(results: Results, details: Details) -> Pictures:
     """Where the model errs: by length, and by the right score."""
-    task, dev = results.task, results.evaluations["dev"]
+    task, dev = results.task, results.evaluations[results.judge]
     metric = figures.metric_name(task.main_metric)
     lengths = figures.score_by_length(task, dev)
     pictures = []

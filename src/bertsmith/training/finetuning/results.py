@@ -7,7 +7,7 @@ out/predictions/dev.jsonl   what the model says of each row, with the right answ
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -20,7 +20,10 @@ from bertsmith.tasks.uncertainty import standard_error
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import WORST
+from bertsmith.training.finetuning.choosing import Tried
 from bertsmith.training.log import json_value
+
+FOLDS = "cross-validation"  # in the place of dev, where the rows judge in turn
 
 
 class Restart(NamedTuple):
@@ -53,7 +56,9 @@ def leading(restarts: Sequence[Restart]) -> int:
 
 @dataclass(frozen=True)
 class Results:
-    """Of the whole run. `best` is the index of the restart whose weights were kept."""
+    """Of the whole run. `best` is the index of the restart whose weights were kept; `tried` are the methods
+    that were compared by cross-validation.
+    """
 
     task: Task[Any]
     restarts: tuple[Restart, ...]
@@ -62,6 +67,12 @@ class Results:
     figures: Metrics
     data_warnings: tuple[str, ...]
     train_rows: int
+    tried: tuple[Tried, ...] = ()
+
+    @property
+    def judge(self) -> str:
+        """What the model was chosen by: dev, or cross-validation."""
+        return next(iter(self.evaluations))
 
     @property
     def degenerate(self) -> int:
@@ -130,6 +141,7 @@ class Results:
                 }
                 for name, evaluation in self.evaluations.items()
             },
+            "tried": [asdict(each) for each in self.tried],
             "figures": self.figures,
             "restarts": [each._asdict() for each in self.restarts],
             "best_restart": self.best + 1,
@@ -139,7 +151,7 @@ class Results:
         return cast(dict[str, Any], json_value(record))
 
     def _majority(self) -> float | None:
-        baselines = self.evaluations["dev"].baselines
+        baselines = self.evaluations[self.judge].baselines
         return next(iter(baselines.values()))[self.task.main_metric] if baselines else None
 
 

@@ -15,7 +15,9 @@ from bertsmith.training.machine import Machine
 
 
 class TaskRun:
-    """Trains `model` on `train`, and keeps in `best` what did best on `dev`, where there is one."""
+    """Trains `model` on `train`, and keeps in `best` what did best on `dev`; without one, the last
+    weights of a run that is `resumable`.
+    """
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class TaskRun:
         """
         self.best = Best(folder / "best", task.main_metric, settings.patience)
         self._should_stop, self._machine = should_stop, machine
-        self._measure_first = measure_first
+        self._measure_first, self._has_dev, self._resumable = measure_first, dev is not None, resumable
         objective = Finetuning(task, model, train, dev, settings.batch_size, settings.seed, machine.device)
         checkpoints = folder if resumable else None
         self.loop = Loop(objective, settings, machine, checkpoints, observer, self._after_evaluation)
@@ -58,10 +60,12 @@ class TaskRun:
         """To the last step and its evaluation, or until dev gets no better. Raises as `Loop.run` does."""
         if self.best.stopped:
             return
-        if self._measure_first and self.step == 0 and not self.best.history:
+        if self._measure_first and self._has_dev and self.step == 0 and not self.best.history:
             self._after_evaluation(0, self.loop.evaluate())
         self.loop.run()
-        if not self.best.stopped and not self.best.has(self.step):
+        if not self._has_dev and self._resumable:
+            self.best.keep(self.step, self.loop.task.model, self._machine.ranks.is_first)
+        elif self._has_dev and not self.best.stopped and not self.best.has(self.step):
             self._after_evaluation(self.step, self.loop.evaluate())
 
     def _after_evaluation(self, step: int, metrics: Metrics) -> bool:

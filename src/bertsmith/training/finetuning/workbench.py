@@ -3,19 +3,22 @@ is measured.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bertsmith.arrays import Ints
 from bertsmith.model.adapter import pooler_tensors, save_adapter
 from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import merge_lora
 from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.tasks.class_contrast import ClassContrast
 from bertsmith.tasks.evaluation import evaluate
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
-from bertsmith.tasks.linear_start import LinearStart
+from bertsmith.tasks.folds import folds_of
+from bertsmith.tasks.linear_start import LinearStart, fit_linear_start
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_checkpoint import head_tensors, save_task_model
@@ -23,8 +26,20 @@ from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, task_settings
 from bertsmith.training.finetuning.best import Best
+from bertsmith.training.finetuning.choosing import Choice, Tried, choose, evaluate_choice, some
 from bertsmith.training.finetuning.labelled_data import LabelledData, read_labelled_data
-from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading
+from bertsmith.training.finetuning.methods import (
+    AUTO,
+    CONTRASTIVE,
+    FULL,
+    LINEAR,
+    named_method,
+    possible_methods,
+    require_possible,
+    suits_folds,
+    train_part,
+)
+from bertsmith.training.finetuning.results import FOLDS, Restart, Results, data_hashes, leading
 from bertsmith.training.finetuning.start import choose_pooling, linear_start, start_model
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import Machine
@@ -35,7 +50,8 @@ FROZEN = "frozen encoder + linear model"
 @dataclass(frozen=True)
 class Workbench:
     """A task that knows its labels, its data, and where to compute. `source` is the model's folder, `layers`
-    and `width` its encoder's; `linear` is what the head begins with.
+    and `width` its encoder's; `linear` is what the head begins with. `folds` (E,) are those of `train`, where
+    its rows judge in turn and `dev` is empty.
     """
 
     task: Task[Any]
@@ -48,19 +64,22 @@ class Workbench:
     layers: int
     width: int
     linear: LinearStart | None
+    folds: Ints | None = None
 
     def steps_per_epoch(self, recipe: FinetuneRecipe) -> int:
         """How many batches of the recipe's size an epoch is divided into."""
         return steps_of_epoch(self.task, self.train, recipe.batch_size)
 
     @classmethod
-    def open(cls, recipe: FinetuneRecipe, machine: Machine) -> "Workbench":
-        """Reads, checks and encodes: refuses what can't be trained before anything is written."""
+    def open(cls, recipe: FinetuneRecipe, machine: Machine, *, folds: bool = False) -> "Workbench":
+        """Reads, checks and encodes: refuses what can't be trained before anything is written. `folds`: few
+        rows may judge in turn.
+        """
         kind = find_task(recipe.task)
         task = kind(task_settings(recipe, kind))
         source = locate_model(recipe.model).folder
         choose_pooling(task, source)
-        data = read_labelled_data(task, recipe)
+        data = read_labelled_data(task, recipe, folds=folds and suits_folds(task, recipe))
         start = start_model(recipe, task, source)
         tokenizer = load_own_tokenizer(source, start.model.config)
         train, dev = (encode_examples(task, examples, tokenizer) for examples in (data.train, data.dev))
@@ -68,17 +87,47 @@ class Workbench:
         config = start.model.config
         layers, width = config.num_hidden_layers, config.hidden_size
         linear = linear_start(recipe, task, source, train, machine)
-        return cls(task, source, tokenizer, data, train, dev, machine, layers, width, linear)
+        require_possible(recipe.method, task, linear is not None)
+        parts = None if len(dev) else folds_of(task, train.examples, recipe.folds_of(len(train)), recipe.seed)
+        return cls(task, source, tokenizer, data, train, dev, machine, layers, width, linear, parts)
+
+    def choose(self, recipe: FinetuneRecipe, on_tried: Callable[[Tried], None]) -> Choice:
+        """The method for few rows, by cross-validation; the recipe may name it, and it is only measured."""
+        assert self.folds is not None
+        methods = possible_methods(self.task, self.linear is not None)
+        if named_method(recipe) != AUTO:
+            methods = [named_method(recipe)]
+
+        def train(method: str, rows: EncodedExamples) -> TaskModel:
+            return train_part(method, self.task, self.source, recipe, rows, self.machine)
+
+        seconds = recipe.seconds_to_choose(len(self.train))
+        steps, epochs = self.steps_per_epoch(recipe), {LINEAR: 0.0}
+        epochs[FULL] = recipe.completed(self.width, steps).epochs
+        epochs[CONTRASTIVE] = recipe.contrastive().epochs
+        costs = {method: epochs[method] for method in methods}
+        return choose(self.task, costs, self.train, self.folds, train, seconds, on_tried)
 
     def start(self, recipe: FinetuneRecipe, seed: int) -> TaskModel:
         """What a run of this seed begins with."""
         found = start_model(recipe, self.task, self.source, seed, self.linear)
         return found.model.to(self.machine.device)
 
-    def finish(self, recipe: FinetuneRecipe, run: Path, adapter: Path | None = None) -> TaskModel:
+    def finish(
+        self, recipe: FinetuneRecipe, run: Path, adapter: Path | None = None, method: str = FULL
+    ) -> TaskModel:
         """The model of a run's best weights, LoRA's merged; with `adapter` these are saved there first."""
         model = start_model(recipe, self.task, self.source).model
-        Best(run / "best", self.task.main_metric).restore(model)
+        head = model.head
+        if method == CONTRASTIVE:
+            model.head = ClassContrast(self.task).head(model.config)
+        if method != LINEAR:
+            Best(run / "best", self.task.main_metric).restore(model)
+        model.head = head
+        if method != FULL:
+            linear = fit_linear_start(self.task, model.to(self.machine.device), self.train)
+            assert linear is not None
+            linear.apply(model)
         model.head.finish()
         if adapter is not None:
             heads, _ = head_tensors(model.head)
@@ -89,11 +138,27 @@ class Workbench:
         self.task.bind(model.head)
         return model.to(self.machine.device)
 
-    def measure(self, recipe: FinetuneRecipe, model: TaskModel, restarts: list[Restart]) -> Results:
-        """Calibrates on dev, and measures the model and its baselines there and, once, on test."""
-        task, splits = self.task, {"dev": self.dev}
+    def score(self, model: TaskModel) -> float:
+        """The main metric on dev."""
+        return evaluate(self.task, outputs_of(model, self.dev.encoded), None, self.dev).model[
+            self.task.main_metric
+        ]
+
+    def measure(
+        self,
+        recipe: FinetuneRecipe,
+        model: TaskModel,
+        restarts: list[Restart],
+        choice: Choice | None = None,
+    ) -> Results:
+        """Calibrates on dev, and measures the model and its baselines there and, once, on test. With a
+        `choice`, what cross-validation said of the rows stands in dev's place.
+        """
+        task, splits = self.task, {} if choice else {"dev": self.dev}
         if self.data.test is not None:
             splits["test"] = encode_examples(task, self.data.test, self.tokenizer)
+        if choice is not None:
+            return self._measure_choice(recipe, model, restarts, choice, splits)
         frozen = self._frozen(recipe, splits)
         figures = task.calibrate(outputs_of(model, self.dev.encoded), self.dev.examples, self.dev.encoded)
         evaluations = {
@@ -102,6 +167,29 @@ class Workbench:
         }
         warnings, rows = self.data.warnings, len(self.data.train)
         return Results(task, tuple(restarts), leading(restarts), evaluations, figures, warnings, rows)
+
+    def _measure_choice(
+        self,
+        recipe: FinetuneRecipe,
+        model: TaskModel,
+        restarts: list[Restart],
+        choice: Choice,
+        splits: Mapping[str, EncodedExamples],
+    ) -> Results:
+        task = self.task
+        assert self.folds is not None
+        judged = some(self.train, choice.rows)
+        figures = task.calibrate(choice.outputs, judged.examples, judged.encoded)
+        evaluations = {FOLDS: evaluate_choice(task, choice, self.train, self.folds)}
+        frozen = self._frozen(recipe, splits) if choice.method != LINEAR else {}
+        if choice.method != LINEAR and self.linear is not None and (reached := choice.simplest()) is not None:
+            evaluations[FOLDS].baselines[FROZEN] = {task.main_metric: reached}
+        evaluations |= {
+            name: evaluate(task, outputs_of(model, split.encoded), self.data.train, split, frozen.get(name))
+            for name, split in splits.items()
+        }
+        found = tuple(restarts), leading(restarts), evaluations, figures, self.data.warnings
+        return Results(task, *found, len(self.data.train), choice.tried)
 
     def _frozen(
         self, recipe: FinetuneRecipe, splits: Mapping[str, EncodedExamples]
@@ -113,7 +201,8 @@ class Workbench:
         model.head.finish()
         task.bind(model.head)
         outputs = {name: outputs_of(model, split.encoded) for name, split in splits.items()}
-        task.calibrate(outputs["dev"], self.dev.examples, self.dev.encoded)
+        if "dev" in outputs:
+            task.calibrate(outputs["dev"], self.dev.examples, self.dev.encoded)
         return {
             name: {FROZEN: task.decode(outputs[name], split.examples, split.encoded)}
             for name, split in splits.items()

@@ -1,0 +1,69 @@
+"""Pairs of one label as a lesson: the loss by its definition, and batches where texts meet their like."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from small_tasks import WORDS, examples_of, make_task, random_model, split_of
+from torch.nn import functional as F
+
+from bertsmith.tasks import class_contrast
+from bertsmith.tasks.class_contrast import ClassContrast
+from bertsmith.tasks.task_model import outputs_of
+from bertsmith.text.tokens.tokenizer import Tokenizer
+
+
+def contrast() -> ClassContrast:
+    return ClassContrast(make_task("classification", pooling="mean"))
+
+
+def test_the_loss_is_equation_2_of_khosla() -> None:
+    torch.manual_seed(0)
+    vectors, labels = F.normalize(torch.randn(7, 5), dim=1), [0, 1, 0, 2, 1, 0, 3]
+    expected = []
+    for one, label in enumerate(labels):
+        others = [n for n in range(7) if n != one]
+        near = {n: math.exp(float(vectors[one] @ vectors[n]) / class_contrast._TEMPERATURE) for n in others}
+        alike = [n for n in others if labels[n] == label]
+        terms = [-math.log(near[n] / sum(near.values())) for n in alike]
+        expected.append(sum(terms) / len(terms) if terms else 0.0)
+    found = contrast().losses(vectors, labels)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+    assert float(contrast().loss(vectors, labels)) == pytest.approx(sum(expected), rel=1e-5)
+
+
+def test_its_gradient_is_finite_where_no_text_has_its_like() -> None:
+    vectors = F.normalize(torch.randn(3, 4), dim=1).requires_grad_()
+    contrast().loss(vectors, [0, 1, 2]).backward()
+    assert vectors.grad is not None
+    assert vectors.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(("labels", "each"), [(2, 40), (77, 8), (5, 3)])
+def test_an_epoch_has_every_text_once_and_texts_meet_their_like(labels: int, each: int) -> None:
+    targets = [label for label in range(labels) for _ in range(each)]
+    order = np.random.default_rng(0).permutation(len(targets))
+    batches = contrast().divide(targets, order, 32)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(targets)))
+    assert max(map(len, batches)) <= 32
+    met = 0
+    for batch in batches:
+        of_batch = [targets[row] for row in batch.tolist()]
+        met += sum(of_batch.count(label) > 1 for label in of_batch)
+    assert met >= 0.85 * len(targets)
+    again = contrast().divide(targets, np.random.default_rng(1).permutation(len(targets)), 32)
+    assert [each.tolist() for each in batches] != [each.tolist() for each in again]
+
+
+def test_outputs_are_what_the_linear_head_reads(tokenizer: Tokenizer) -> None:
+    task = make_task("classification", pooling="mean")
+    train = split_of(task, examples_of(task, WORDS, 12), tokenizer)
+    model = random_model(task, tokenizer)
+    head = model.head
+    logits = np.stack(outputs_of(model, train.encoded))
+    model.head = ClassContrast(task).head(model.config)
+    vectors = np.stack(outputs_of(model, train.encoded))
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    weight, bias = head.out.weight.detach().numpy(), head.out.bias.detach().numpy()  # type: ignore[union-attr, operator]
+    np.testing.assert_allclose(vectors @ weight.T + bias, logits, atol=1e-5)

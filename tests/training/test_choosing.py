@@ -1,0 +1,266 @@
+"""Few rows, no dev: methods are compared by cross-validation, and the final model learns from all rows."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finetune_toys import SMALL_RUN, run, tiny_encoder, write_rows
+from safetensors.torch import load_file
+
+from bertsmith.errors import RecipeError
+from bertsmith.inference.predictor import Predictor
+from bertsmith.inference.trained_on import TrainedOn
+from bertsmith.tasks.finetuning import EncodedExamples
+from bertsmith.tasks.folds import folds_of
+from bertsmith.tasks.registry import find_task
+from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
+from bertsmith.training.finetuning import choosing, finetune
+from bertsmith.training.finetuning.choosing import Choice, choose, read_choice, write_choice
+from bertsmith.training.finetuning.methods import CONTRASTIVE, FULL, LINEAR
+from bertsmith.training.finetuning.results import FOLDS
+from bertsmith.training.finetuning.workbench import FROZEN
+
+FOREVER = 1e9
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_encoder(tmp_path_factory.mktemp("toy") / "encoder")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_peak() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertsmith.training.machine.matmul_flops", lambda *given, **named: 1e9)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pictures take longer than a run here."""
+    if "all_judge" not in request.node.name:
+        monkeypatch.setattr(finetune, "write_finetune_report", lambda *given: None)
+
+
+def few_rows(encoder: Path, folder: Path, *overrides: str, task: str = "classification", **files: Any) -> Any:
+    """Over 40 rows without a dev."""
+    folder.mkdir(parents=True, exist_ok=True)
+    train = files.pop("train", None) or write_rows(folder / "train.jsonl", task, 40)
+    places = {"model": str(encoder), "train": str(train), "out": str(folder / "run")}
+    return finetune.finetune(task, *SMALL_RUN, *overrides, **(places | files))
+
+
+def results_of(result: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((result.model.parent / "results.json").read_text())
+    return found
+
+
+# -- choosing alone ------------------------------------------------------------------------------------------
+
+
+def examples(tmp_path: Path, count: int) -> tuple[Any, EncodedExamples]:
+    kind = find_task("classification")
+    task = kind(kind.Settings())
+    found = task.read(write_rows(tmp_path / "rows.jsonl", "classification", count))
+    task.learn_labels(found)
+    return task, EncodedExamples(found, found)  # type: ignore[arg-type]
+
+
+def choose_by(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, right: dict[str, float], seconds: float = FOREVER
+) -> tuple[Choice, list[tuple[str, int]], np.ndarray]:
+    """Methods that are right on the first so many of a fold's rows; what each was trained on, by size."""
+    task, train = examples(tmp_path, 40)
+    folds = folds_of(task, train.examples, 5)
+    trained: list[tuple[str, int]] = []
+
+    def train_part(method: str, rows: EncodedExamples) -> Any:
+        trained.append((method, len(rows)))
+        return method
+
+    def outputs_of(method: Any, encoded: list[Any]) -> list[Any]:
+        found = []
+        for place, example in enumerate(encoded):
+            target = task.target(example.label)
+            answer = target if place < right[method] * len(encoded) else 1 - target
+            found.append(np.eye(2, dtype=np.float32)[answer])
+        return found
+
+    monkeypatch.setattr(choosing, "outputs_of", outputs_of)
+    choice = choose(task, dict.fromkeys(right, 1.0), train, folds, train_part, seconds)
+    return choice, trained, folds
+
+
+def test_the_best_on_rows_it_has_not_seen_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    choice, trained, folds = choose_by(monkeypatch, tmp_path, {"a": 0.5, "b": 0.9, "c": 0.7})
+    assert choice.method == "b"
+    assert len(trained) == 15
+    sizes = [40 - int((folds == fold).sum()) for fold in range(5)]
+    assert [size for method, size in trained if method == "a"] == sizes
+    assert choice.rows.tolist() == list(range(40))
+    first, second, third = choice.tried
+    assert first.gain is None
+    assert second.gain == pytest.approx(second.score - first.score)  # type: ignore[operator]
+    assert second.error is not None and second.error > 0
+    assert third.rows == 40
+    assert choice.simplest() == pytest.approx(first.score)
+
+
+def test_the_simplest_stays_where_nothing_gains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert choose_by(monkeypatch, tmp_path, {"a": 0.8, "b": 0.8, "c": 0.3})[0].method == "a"
+
+
+def test_without_time_the_first_alone_is_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    choice, trained, _ = choose_by(monkeypatch, tmp_path, {"a": 0.5, "b": 0.9}, seconds=0)
+    assert choice.method == "a"
+    assert {method for method, _ in trained} == {"a"}
+    assert choice.tried[1].score is None
+
+
+def test_a_choice_is_read_as_it_was_written(tmp_path: Path) -> None:
+    outputs = [np.array([0.25, -1.5], np.float32), np.zeros((3, 2), np.float32)]
+    tried = (choosing.Tried("linear", 0.5, rows=12, seconds=1.5), choosing.Tried("full"))
+    choice = Choice("linear", tried, np.array([2, 11]), outputs)
+    assert read_choice(tmp_path) is None
+    write_choice(tmp_path, choice)
+    found = read_choice(tmp_path)
+    assert found is not None
+    assert (found.method, found.tried, found.rows.tolist()) == ("linear", tried, [2, 11])
+    for ours, theirs in zip(found.outputs, outputs, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+# -- who judges ----------------------------------------------------------------------------------------------
+
+
+def recipe_of(*overrides: str, **values: Any) -> FinetuneRecipe:
+    given = {"task": "classification", "model": "m", "train": "t", "out": "o"}
+    return make_finetune_recipe(given | values, list(overrides))
+
+
+def test_few_rows_judge_in_turn_and_many_are_held_out() -> None:
+    assert recipe_of().folds_of(100) == 5
+    assert recipe_of("folds=10").folds_of(5000) == 10
+    assert recipe_of().folds_of(1001) == 0
+    for held_out in ("dev=d", "restarts=3", "patience=1", "dev_share=0.2"):
+        assert recipe_of(held_out).folds_of(100) == 0
+    assert recipe_of("minutes=2").seconds_to_choose(10) == 120
+    assert recipe_of().seconds_to_choose(100) == pytest.approx(16)
+
+
+@pytest.mark.parametrize("other", ["dev=d", "restarts=2"])
+def test_folds_and_a_dev_exclude_each_other(other: str) -> None:
+    with pytest.raises(RecipeError, match="every row judge"):
+        recipe_of("folds=5", other)
+
+
+# -- whole runs ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["classification", "multi-label", "regression", "tagging"])
+def test_all_rows_train_and_all_judge(encoder: Path, tmp_path: Path, task: str) -> None:
+    test = write_rows(tmp_path / "test.jsonl", task, 30, seed=2)
+    result = few_rows(encoder, tmp_path, "epochs=2", "minutes=1", task=task, test=str(test))
+    found = results_of(result)
+    assert found["train_rows"] == 40
+    assert list(found["evaluations"]) == [FOLDS, "test"]
+    assert found["evaluations"][FOLDS]["rows"] == 40
+    methods = [LINEAR, CONTRASTIVE, FULL] if task == "classification" else [LINEAR, FULL]
+    assert [each["method"] for each in found["tried"]] == methods
+    metric, scores = found["main_metric"], [each["score"] for each in found["tried"]]
+    best = max(scores)
+    assert found["evaluations"][FOLDS]["model"][metric] == pytest.approx(best, abs=0.15)  # calibrated since
+    baselines = found["evaluations"][FOLDS]["baselines"]
+    assert best > next(iter(baselines.values()))[metric]
+    assert len((tmp_path / "run" / "predictions" / f"{FOLDS}.jsonl").read_text().splitlines()) == 40
+    again = Predictor.load(result.model).evaluate(test, tmp_path / "train.jsonl").model[metric]
+    assert again == pytest.approx(found["evaluations"]["test"]["model"][metric], abs=1e-6)
+    trained_on = TrainedOn.of_folder(result.model)
+    assert trained_on is not None
+    assert trained_on.dev_share is None
+    page = result.report.read_text()
+    assert "The methods tried" in page
+    assert "on dev" not in page
+
+
+@pytest.mark.parametrize("method", [LINEAR, CONTRASTIVE, FULL])
+def test_a_method_that_is_named_is_taken_with_a_dev_too(encoder: Path, tmp_path: Path, method: str) -> None:
+    """From the same rows by the same method: the dev judges, and the weights are as without one."""
+    named = few_rows(encoder, tmp_path / "folds", f"method={method}", "epochs=2")
+    assert [each["method"] for each in results_of(named)["tried"]] == [method]
+    judged = run("classification", encoder, tmp_path / "folds", f"method={method}", "epochs=2",
+                 train=str(tmp_path / "folds" / "train.jsonl"), out=str(tmp_path / "judged"))  # fmt: skip
+    assert list(results_of(judged)["evaluations"]) == ["dev"]
+    assert results_of(judged)["evaluations"]["dev"]["model"]["accuracy"] > 0.5
+    if method != FULL:  # of which a dev keeps the best epoch, and not the last
+        ours, theirs = (load_file(each.model / "model.safetensors") for each in (named, judged))
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    untouched = load_file(encoder / "model.safetensors")
+    name = next(name for name in untouched if "layer.1.output.dense.weight" in name)
+    trained = load_file(named.model / "model.safetensors")
+    same = next(each for key, each in trained.items() if key.endswith("encoder.layer.1.output.dense.weight"))
+    assert torch.equal(same, untouched[name]) == (method == LINEAR)
+
+
+def test_a_method_that_the_task_has_not_is_refused(encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="method = contrastive is not for this tagging"):
+        few_rows(encoder, tmp_path, "method=contrastive", task="tagging")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(RecipeError, match="method"):
+        few_rows(encoder, tmp_path, "method=magic")
+
+
+def test_lora_is_trained_whatever_the_linear_model_reaches(encoder: Path, tmp_path: Path) -> None:
+    result = few_rows(encoder, tmp_path, "lora.rank=2", "epochs=1")
+    assert [each["method"] for each in results_of(result)["tried"]] == [FULL]
+    assert (tmp_path / "run" / "adapter").is_dir()
+
+
+@pytest.mark.parametrize("place", ["while choosing", "after the choice", "in training"])
+def test_an_interrupted_run_comes_to_the_same_model(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    whole = few_rows(encoder, tmp_path / "whole", "minutes=1", "epochs=3", "method=contrastive")
+    functions = {
+        "while choosing": (finetune, "write_choice"),
+        "after the choice": (finetune, "_train_once"),
+        "in training": (finetune, "_keep_best_only"),
+    }
+    module, name = functions[place]
+
+    def killed(*given: Any, **named: Any) -> None:
+        raise RuntimeError("killed")
+
+    train, out = tmp_path / "whole" / "train.jsonl", tmp_path / "parts"
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(module, name, killed)
+        few_rows(encoder, out, "minutes=1", "epochs=3", "method=contrastive", train=train)
+    if place != "while choosing":
+        monkeypatch.setattr(finetune.Workbench, "choose", killed)  # it was made
+    again = few_rows(encoder, out, "minutes=1", "epochs=3", "method=contrastive", train=train, resume=True)
+    for name in ("model.safetensors", "head.safetensors"):
+        assert (again.model / name).read_bytes() == (whole.model / name).read_bytes()
+    ours, theirs = results_of(again), results_of(whole)
+    assert ours["evaluations"] == theirs["evaluations"]
+    assert [replace(each, seconds=0) for each in again.results.tried] == [
+        replace(each, seconds=0) for each in whole.results.tried
+    ]
+
+
+def test_equal_texts_are_judged_together(encoder: Path, tmp_path: Path) -> None:
+    """Otherwise a text that is there twice would be judged by a model that has learned it."""
+    rows = write_rows(tmp_path / "once.jsonl", "classification", 30).read_text().splitlines()
+    (tmp_path / "twice.jsonl").write_text("\n".join([*rows, *rows]) + "\n")
+    kind = find_task("classification")
+    task = kind(kind.Settings())
+    train = task.read(tmp_path / "twice.jsonl")
+    folds = folds_of(task, train, 5)
+    assert folds[:30].tolist() == folds[30:].tolist()
+    result = few_rows(encoder, tmp_path, "method=linear", train=tmp_path / "twice.jsonl")
+    assert results_of(result)["evaluations"][FOLDS]["rows"] == 60
+    assert FROZEN not in results_of(result)["evaluations"][FOLDS]["baselines"]  # it is the model itself
