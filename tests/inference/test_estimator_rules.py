@@ -65,13 +65,16 @@ each_kind = pytest.mark.parametrize("kind", [ClassifierOfNumbers, RegressorOfNum
 
 @each_kind
 def test_the_checks_of_the_interface_pass(kind: type[BertClassifier], tiny_bert: Path) -> None:
-    assert failed(kind(str(tiny_bert), epochs=1, batch_size=64, max_length=32), legacy=False) == {}
+    assert (
+        failed(kind(str(tiny_bert), method="full", epochs=1, batch_size=64, max_length=32), legacy=False)
+        == {}
+    )
 
 
 @pytest.mark.slow
 @each_kind
 def test_all_checks_pass_but_those_named(kind: type[BertClassifier], tiny_bert: Path) -> None:
-    found = failed(kind(str(tiny_bert), epochs=1, batch_size=64, max_length=64), legacy=True)
+    found = failed(kind(str(tiny_bert), method="full", epochs=1, batch_size=64, max_length=64), legacy=True)
     assert {name: why for name, why in found.items() if name not in EXPECTED_TO_FAIL} == {}
 
 

@@ -27,8 +27,8 @@ LABELS = [text.split()[1] for text in TEXTS]
 SCORES = [1000.0 + 10 * COLOURS.index(label) for label in LABELS]
 KNOWN = [number for number, text in enumerate(TEXTS) if "bird" not in text]
 NEW = [number for number, text in enumerate(TEXTS) if "bird" in text]
-LEARNS = {"epochs": 30, "batch_size": 8, "learning_rate": 2e-3, "max_length": 16}
-QUICK = {"epochs": 1, "batch_size": 12, "learning_rate": 1e-3, "max_length": 16}
+LEARNS = {"method": "full", "epochs": 30, "batch_size": 8, "learning_rate": 2e-3, "max_length": 16}
+QUICK = {"method": "full", "epochs": 1, "batch_size": 12, "learning_rate": 1e-3, "max_length": 16}
 
 
 def of(values: list[Any], numbers: list[int]) -> list[Any]:
@@ -107,6 +107,23 @@ def test_all_of_x_is_trained_on_unless_training_may_stop_early(tiny_bert: Path) 
     assert early.predictor_.task.confidence.examples == 9
 
 
+def test_few_texts_choose_the_method_and_calibrate(tiny_bert: Path) -> None:
+    model = BertClassifier(tiny_bert, **QUICK | {"method": "auto"}, settings={"minutes": 2})
+    model.fit(TEXTS, LABELS)
+    reached = {each["method"]: each["score"] for each in model.tried_}
+    assert set(reached) == {"linear", "contrastive", "full"}
+    assert reached[model.recipe_["method"]] == max(reached.values())
+    assert model.predictor_.task.confidence.examples == len(TEXTS)
+
+
+def test_a_frozen_encoder_is_not_taught_by_pairs(tiny_bert: Path) -> None:
+    frozen = {"freeze_layers": 2, "freeze_embeddings": True}
+    model = BertClassifier(tiny_bert, **QUICK | {"method": "auto"}, settings=frozen).fit(TEXTS, LABELS)
+    assert [each["method"] for each in model.tried_] == ["linear", "full"]
+    with pytest.raises(RecipeError, match="there are linear, full"):
+        BertClassifier(tiny_bert, **QUICK | {"method": "contrastive"}, settings=frozen).fit(TEXTS, LABELS)
+
+
 def test_settings_are_those_of_finetune(tiny_bert: Path) -> None:
     frozen = {"freeze_layers": 2, "freeze_embeddings": True}
     model = BertClassifier(tiny_bert, settings=frozen, **QUICK).fit(TEXTS, LABELS)
@@ -153,9 +170,8 @@ def test_it_works_in_a_search_over_a_pipeline(tiny_bert: Path) -> None:
 
 def test_parameters_may_be_numpys_numbers_as_searches_draw_them(tiny_bert: Path) -> None:
     plain = BertClassifier(tiny_bert, settings={"freeze_layers": 1}, **QUICK).fit(TEXTS, LABELS)
-    drawn = {
-        name: (np.int64 if isinstance(value, int) else np.float64)(value) for name, value in QUICK.items()
-    }
+    kinds = {int: np.int64, float: np.float64, str: np.str_}
+    drawn = {name: kinds[type(value)](value) for name, value in QUICK.items()}
     numpys = BertClassifier(
         tiny_bert, settings={"freeze_layers": np.int64(1)}, random_state=np.int64(0), **drawn
     )

@@ -7,7 +7,7 @@ import torch
 
 from bertsmith.errors import RecipeError
 from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.model.checkpoint import load_encoder, save_checkpoint
 from bertsmith.model.config import make_config
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.task_checkpoint import load_task_model
@@ -62,7 +62,7 @@ def test_it_gives_the_weights_and_the_calibration_of_the_same_run_with_files(
     given = {"task": "classification", "model": str(model), "train": train, "out": "", **values}
     recipe = make_finetune_recipe(given, OVERRIDES)
     task = Classification(task_settings(recipe, Classification))
-    ours, _ = finetune_examples(task, recipe, model, task.read(train), task.read(dev))
+    ours = finetune_examples(task, recipe, model, task.read(train), task.read(dev)).model
     expected = theirs.state_dict()
     assert ours.state_dict().keys() == expected.keys()
     for name, tensor in ours.state_dict().items():
@@ -70,14 +70,34 @@ def test_it_gives_the_weights_and_the_calibration_of_the_same_run_with_files(
     assert task.state()["confidence"] == their_task.state()["confidence"]
 
 
-def test_progress_counts_the_steps(model: Path, tmp_path: Path) -> None:
+def test_few_rows_choose_the_method_calibrate_and_all_train(model: Path, tmp_path: Path) -> None:
     train = write_rows(tmp_path / "train.csv", "")
     given = {"task": "classification", "model": str(model), "train": train, "out": "", "max_length": 12}
-    recipe = make_finetune_recipe({**given, "epochs": 2, "batch_size": 5}, OVERRIDES)
+    recipe = make_finetune_recipe({**given, "epochs": 2, "minutes": 5}, OVERRIDES)
     task = Classification(task_settings(recipe, Classification))
-    seen: list[tuple[int, int | None, str]] = []
-    finetune_examples(task, recipe, model, task.read(train), progress=lambda *counted: seen.append(counted))
-    assert seen == [(step, 6, "steps") for step in range(1, 7)]
+    before = torch.get_rng_state()
+    trained = finetune_examples(task, recipe, model, task.read(train))
+    assert trained.choice is not None
+    assert [each.method for each in trained.choice.tried] == ["linear", "contrastive", "full"]
+    assert all(each.rows == 12 for each in trained.choice.tried)
+    assert trained.recipe.method == trained.choice.method
+    assert "temperature" in task.state()["confidence"]
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("method", ["linear", "contrastive", "full"])
+def test_a_named_method_is_trained_and_nothing_is_compared(model: Path, tmp_path: Path, method: str) -> None:
+    train = write_rows(tmp_path / "train.csv", "")
+    given = {"task": "classification", "model": str(model), "train": train, "out": "", "max_length": 12}
+    recipe = make_finetune_recipe({**given, "epochs": 2, "method": method}, OVERRIDES)
+    task = Classification(task_settings(recipe, Classification))
+    trained = finetune_examples(task, recipe, model, task.read(train))
+    assert trained.choice is None
+    assert trained.recipe.method == method
+    before = load_encoder(model).state_dict()
+    after = trained.model.encoder.state_dict()
+    same = all(torch.equal(before[name], tensor) for name, tensor in after.items())
+    assert same == (method == "linear")
 
 
 def test_restarts_are_refused(model: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from finetune_toys import tiny_encoder, write_rows
 from safetensors.torch import load_file
 
@@ -133,6 +134,35 @@ def test_importance_is_shared_out_among_what_was_searched(found: TuneResult) -> 
     assert set(found.importance) in (set(), NAMES)
     if found.importance:
         assert sum(found.importance.values()) == pytest.approx(1)
+
+
+# -- few rows and no dev ------------------------------------------------------------------------------------
+
+
+def test_few_rows_judge_trials_in_turn_and_the_best_learns_from_all(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    rows = {"model": files["model"], "train": files["train"]}
+    short = [change for change in SMALL if not change.startswith("trials")]
+    found = tune("classification", *short, "trials=2", **rows, out=str(tmp_path / "search"))
+    assert found.results.judge == "cross-validation"
+    assert found.results.train_rows == 64
+    best = found.best
+    assert found.results.restarts[0].score == best.score
+    assert found.results.evaluations["cross-validation"].model["accuracy"] == pytest.approx(best.score)
+    assert " by cross-validation." in (tmp_path / "search" / "best.toml").read_text()
+    settings = [f"{name}={value}" for name, value in best.choice.items()]
+    fixed = [change for change in short if not change.startswith("search")]
+    again = finetune("classification", *fixed, *settings, "method=full", **rows, out=str(tmp_path / "again"))
+    kept, run = (load_file(folder / "model.safetensors") for folder in (found.out / "model", again.model))
+    assert all(torch.equal(kept[name], run[name]) for name in kept)
+    longer = tune("classification", *short, "trials=3", **rows, out=str(tmp_path / "search"), resume=True)
+    assert timeless(longer.trials)[:2] == timeless(found.trials)
+
+
+def test_a_method_without_these_settings_is_refused(files: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="method = linear has none of the settings"):
+        search(files, tmp_path / "search", "method=linear")
 
 
 # -- going on ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ def tune(
     layout: Annotated[Layout | None, AS_NAMED] = None,
     resume: Flag = False,
 ) -> None:
-    """Search the settings that suit a task, by the score on dev.
+    """Search the settings that suit a task, by the score on dev or, of few rows, by cross-validation.
 
     Trial 0 is the baseline: the defaults, or what you give. OUT/best.toml is the recipe that did best,
     OUT/model its model, OUT/report.html every trial and which settings mattered. The rows are read and
@@ -51,7 +51,8 @@ def tune(
 
     result = run(task, *overrides, resume=resume, on_trial=on_trial, **given(files, columns, layout))
     header_row, rows = trial_rows(result.trials)
-    print_table(header_row, rows, title=f"{len(rows)} trials by {result.results.task.main_metric} on dev")
+    by = f"{result.results.task.main_metric} of {result.results.judge}"
+    print_table(header_row, rows, title=f"{len(rows)} trials by {by}")
     if result.importance:
         shares = [(name, f"{share:.0%}") for name, share in result.importance.items()]
         print_table(("setting", "share of the spread"), shares)

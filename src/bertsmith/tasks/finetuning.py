@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bertsmith.arrays import Ints
 from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.model.flops import encoder_flops
@@ -35,6 +36,13 @@ class EncodedExamples:
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    def some(self, rows: Ints) -> "EncodedExamples":
+        """Those of these numbers, in their order."""
+        numbers = rows.tolist()
+        return EncodedExamples(
+            [self.examples[row] for row in numbers], [self.encoded[row] for row in numbers]
+        )
 
 
 def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedExamples:

@@ -7,6 +7,7 @@ E texts, C classes. X is a list of texts or of pairs of texts, or one or two col
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
@@ -48,6 +49,7 @@ class _FinetunedEstimator(TextEstimator):
         self,
         model: str | Path = "minilm",
         *,
+        method: str = "auto",
         epochs: float | None = None,
         batch_size: int = 32,
         learning_rate: float | None = None,
@@ -59,6 +61,7 @@ class _FinetunedEstimator(TextEstimator):
         random_state: Any = 0,
     ) -> None:
         self.model = model
+        self.method = method
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -114,9 +117,10 @@ class _FinetunedEstimator(TextEstimator):
         examples = [_example(*each) for each in zip(range(len(texts)), texts, labels, strict=True)]
         train, dev = self._held_out(examples, recipe.seed)
         source = locate_model(recipe.model).folder
-        model, completed = finetune_examples(task, recipe, source, train, dev)
-        self.recipe_ = json.loads(completed.model_dump_json())
-        model = model.to(device_of("auto"))  # as a pickled copy will be
+        trained = finetune_examples(task, recipe, source, train, dev)
+        self.recipe_ = json.loads(trained.recipe.model_dump_json())
+        self.tried_ = [asdict(each) for each in trained.choice.tried] if trained.choice else []
+        model = trained.model.to(device_of("auto"))  # as a pickled copy will be
         self.predictor_ = Predictor(model, task, Tokenizer.load(source))
 
     def _recipe(self) -> FinetuneRecipe:
@@ -129,6 +133,7 @@ class _FinetunedEstimator(TextEstimator):
             "model": str(self.model),
             "train": "X",
             "out": "",
+            "method": self.method,
             "epochs": self.epochs,
             "batch_size": self.batch_size,
             "optimizer": None if self.learning_rate is None else {"learning_rate": self.learning_rate},
@@ -165,13 +170,16 @@ class _FinetunedEstimator(TextEstimator):
 class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc]
     """Fine-tunes a BERT to tell classes apart.
 
-    >>> BertClassifier("minilm", epochs=4).fit(texts, labels).predict_proba(["Where is my parcel?"])
+    >>> BertClassifier("minilm").fit(texts, labels).predict_proba(["Where is my parcel?"])
 
     Parameters are those of `bertsmith finetune classification`, which chooses epochs and learning rate where
     they are None; `settings` takes its dotted names, such as {"freeze_layers": 3, "lora.rank": 8}.
-    class_weights: none, auto, or a weight a class. With `patience`, `validation_fraction` of X is held out:
-    the best epoch's weights are kept, training ends after so many epochs without a better one, and
-    probabilities are calibrated. Without, all of X is trained on.
+    class_weights: none, auto, or a weight a class.
+
+    All of X is trained on. Of up to 1,000 texts cross-validation chooses the `method`, linear, contrastive or
+    full, and calibrates probabilities: `tried_` says what each reached. More are trained in full. With
+    `patience`, `validation_fraction` of X is held out instead: the best epoch's weights are kept, training
+    ends after so many epochs without a better one, and probabilities are calibrated by it.
     """
 
     _task = "classification"
@@ -181,6 +189,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         self,
         model: str | Path = "minilm",
         *,
+        method: str = "auto",
         epochs: float | None = None,
         batch_size: int = 32,
         learning_rate: float | None = None,
@@ -194,6 +203,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
     ) -> None:
         super().__init__(
             model,
+            method=method,
             epochs=epochs,
             batch_size=batch_size,
             learning_rate=learning_rate,
@@ -254,7 +264,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
 class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
     """Fine-tunes a BERT to give a number for each text or pair; parameters as those of BertClassifier.
 
-    >>> BertRegressor("minilm", epochs=4).fit(pairs, scores).predict([("A cat sleeps.", "A cat naps.")])
+    >>> BertRegressor("minilm").fit(pairs, scores).predict([("A cat sleeps.", "A cat naps.")])
     """
 
     _task = "regression"

@@ -91,9 +91,9 @@ def choose(
             if not needed and (left <= 0 or a_fold * folds_needed > left):
                 break
             held = np.flatnonzero(folds == fold)
-            model = train_part(method, some(train, np.flatnonzero(folds != fold)))
+            model = train_part(method, train.some(np.flatnonzero(folds != fold)))
             now = time.monotonic()
-            outputs |= zip(held.tolist(), outputs_of(model, some(train, held).encoded), strict=True)
+            outputs |= zip(held.tolist(), outputs_of(model, train.some(held).encoded), strict=True)
             forward, forward_rows = forward + time.monotonic() - now, forward_rows + len(held)
         judged = len({int(folds[row]) for row in outputs})
         took = time.monotonic() - started
@@ -108,19 +108,11 @@ def choose(
     return Choice(method, tuple(tried), rows, [found[method][row] for row in rows.tolist()])
 
 
-def some(examples: EncodedExamples, rows: Ints) -> EncodedExamples:
-    """These rows of them."""
-    numbers = rows.tolist()
-    return EncodedExamples(
-        [examples.examples[row] for row in numbers], [examples.encoded[row] for row in numbers]
-    )
-
-
 def evaluate_choice(task: Task[Any], choice: Choice, train: EncodedExamples, folds: Ints) -> Evaluation:
     """The chosen method's figures on the rows it was judged by, beside the task's baselines, which learn
     from the same folds.
     """
-    judged = some(train, choice.rows)
+    judged = train.some(choice.rows)
     predictions = task.decode(choice.outputs, judged.examples, judged.encoded)
     guessed: dict[str, dict[int, Prediction]] = {}
     for fold in sorted(set(folds[choice.rows].tolist())):
@@ -178,7 +170,7 @@ def _compared(
     seconds: float,
 ) -> Tried:
     rows = np.array(sorted(outputs), np.int64)
-    judged = some(train, rows)
+    judged = train.some(rows)
 
     def predictions(of: dict[int, Outputs]) -> list[Prediction]:
         return task.decode([of[row] for row in rows.tolist()], judged.examples, judged.encoded)

@@ -32,7 +32,7 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
     train and judge in turn, and `folds` allows it. Raises InputError naming file and line.
     """
     train = task.read(Path(recipe.train))
-    if folds and recipe.folds_of(len(train)) and _can_be_folded(task, train):
+    if folds and recipe.folds_of(len(train)) and can_be_folded(task, train):
         dev: list[Any] = []
     elif recipe.dev is None:
         rows, labels = len(train), {label for example in train for label in task.labels_of(example)}
@@ -57,7 +57,7 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
     return LabelledData(train, dev, test, tuple(_warnings(task, recipe, train, dev, test)))
 
 
-def _can_be_folded(task: Task[Any], train: Sequence[Any]) -> bool:
+def can_be_folded(task: Task[Any], train: Sequence[Any]) -> bool:
     """Whether there are as many different texts as rows to judge by: too few are refused as ever."""
     return len({tuple(task.kept_together(example)) for example in train}) >= FEWEST_TEXTS
 

@@ -26,8 +26,8 @@ from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, task_settings
 from bertsmith.training.finetuning.best import Best
-from bertsmith.training.finetuning.choosing import Choice, Tried, choose, evaluate_choice, some
-from bertsmith.training.finetuning.labelled_data import LabelledData, read_labelled_data
+from bertsmith.training.finetuning.choosing import Choice, Tried, choose, evaluate_choice
+from bertsmith.training.finetuning.labelled_data import LabelledData, can_be_folded, read_labelled_data
 from bertsmith.training.finetuning.methods import (
     AUTO,
     CONTRASTIVE,
@@ -50,7 +50,8 @@ FROZEN = "frozen encoder + linear model"
 @dataclass(frozen=True)
 class Workbench:
     """A task that knows its labels, its data, and where to compute. `source` is the model's folder, `layers`
-    and `width` its encoder's; `linear` is what the head begins with. `folds` (E,) are those of `train`, where
+    and `width` its encoder's; `linear` is what the head begins with,
+    `methods` are the possible ones. `folds` (E,) are those of `train`, where
     its rows judge in turn and `dev` is empty.
     """
 
@@ -64,6 +65,7 @@ class Workbench:
     layers: int
     width: int
     linear: LinearStart | None
+    methods: list[str]
     folds: Ints | None = None
 
     def steps_per_epoch(self, recipe: FinetuneRecipe) -> int:
@@ -78,8 +80,15 @@ class Workbench:
         kind = find_task(recipe.task)
         task = kind(task_settings(recipe, kind))
         source = locate_model(recipe.model).folder
-        choose_pooling(task, source)
         data = read_labelled_data(task, recipe, folds=folds and suits_folds(task, recipe))
+        return cls.prepare(task, recipe, source, data, machine)
+
+    @classmethod
+    def prepare(
+        cls, task: Task[Any], recipe: FinetuneRecipe, source: Path, data: LabelledData, machine: Machine
+    ) -> "Workbench":
+        """The same for data in memory. Where dev is empty, and they are few, the rows judge in turn."""
+        choose_pooling(task, source)
         start = start_model(recipe, task, source)
         tokenizer = load_own_tokenizer(source, start.model.config)
         train, dev = (encode_examples(task, examples, tokenizer) for examples in (data.train, data.dev))
@@ -87,19 +96,24 @@ class Workbench:
         config = start.model.config
         layers, width = config.num_hidden_layers, config.hidden_size
         linear = linear_start(recipe, task, source, train, machine)
-        require_possible(recipe.method, task, linear is not None)
-        parts = None if len(dev) else folds_of(task, train.examples, recipe.folds_of(len(train)), recipe.seed)
-        return cls(task, source, tokenizer, data, train, dev, machine, layers, width, linear, parts)
+        methods = possible_methods(task, recipe, linear is not None, layers)
+        require_possible(recipe.method, task, methods)
+        judging = not len(dev) and suits_folds(task, recipe) and can_be_folded(task, data.train)
+        count = recipe.folds_of(len(train)) if judging else 0
+        parts = folds_of(task, train.examples, count, recipe.seed) if count else None
+        return cls(task, source, tokenizer, data, train, dev, machine, layers, width, linear, methods, parts)
 
-    def choose(self, recipe: FinetuneRecipe, on_tried: Callable[[Tried], None]) -> Choice:
+    def choose(
+        self, recipe: FinetuneRecipe, on_tried: Callable[[Tried], None] = lambda tried: None
+    ) -> Choice:
         """The method for few rows, by cross-validation; the recipe may name it, and it is only measured."""
         assert self.folds is not None
-        methods = possible_methods(self.task, self.linear is not None)
+        methods = self.methods
         if named_method(recipe) != AUTO:
             methods = [named_method(recipe)]
 
         def train(method: str, rows: EncodedExamples) -> TaskModel:
-            return train_part(method, self.task, self.source, recipe, rows, self.machine)
+            return self.learn(method, recipe, rows)
 
         seconds = recipe.seconds_to_choose(len(self.train))
         steps, epochs = self.steps_per_epoch(recipe), {LINEAR: 0.0}
@@ -107,6 +121,11 @@ class Workbench:
         epochs[CONTRASTIVE] = recipe.contrastive().epochs
         costs = {method: epochs[method] for method in methods}
         return choose(self.task, costs, self.train, self.folds, train, seconds, on_tried)
+
+    def learn(self, method: str, recipe: FinetuneRecipe, rows: EncodedExamples) -> TaskModel:
+        """A model of these rows alone, by its last weights."""
+        linear = self.linear if rows is self.train else None
+        return train_part(method, self.task, self.source, recipe, rows, self.machine, linear)
 
     def start(self, recipe: FinetuneRecipe, seed: int) -> TaskModel:
         """What a run of this seed begins with."""
@@ -178,7 +197,7 @@ class Workbench:
     ) -> Results:
         task = self.task
         assert self.folds is not None
-        judged = some(self.train, choice.rows)
+        judged = self.train.some(choice.rows)
         figures = task.calibrate(choice.outputs, judged.examples, judged.encoded)
         evaluations = {FOLDS: evaluate_choice(task, choice, self.train, self.folds)}
         frozen = self._frozen(recipe, splits) if choice.method != LINEAR else {}

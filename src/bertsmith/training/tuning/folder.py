@@ -60,14 +60,16 @@ def keep_trials(out: Path, trials: Sequence[Trial]) -> None:
     leading = leading_trial(trials)
     for trial in trials:
         if trial != leading:
-            (trial_folder(out, trial.number) / "best" / "weights.safetensors").unlink(missing_ok=True)
+            for name in ("best/weights.safetensors", "choice.safetensors"):
+                (trial_folder(out, trial.number) / name).unlink(missing_ok=True)
 
 
-def write_best_recipe(out: Path, recipe: FinetuneRecipe, best: Trial) -> None:
-    """best.toml, its header saying how to train it as a run of its own."""
+def write_best_recipe(out: Path, recipe: FinetuneRecipe, best: Trial, judge: str) -> None:
+    """best.toml, its header saying what judged it, and how to train it as a run of its own."""
     import tomli_w
 
-    header = f"# Trial {best.number}, {best.score:.4f} on dev. To train it again:\n# {command(recipe)}\n"
+    score = f"{best.score:.4f} {'on' if judge == 'dev' else 'by'} {judge}"
+    header = f"# Trial {best.number}, {score}. To train it again:\n# {command(recipe)}\n"
     text = tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True, exclude={*MADE_FROM_EPOCHS}))
     atomic_write(out / BEST_FILE, header + text)
 

@@ -28,18 +28,19 @@ def write_tune_report(
     best = leading_trial(trials)
     assert best is not None
     metric = results.task.main_metric
+    by = "on dev" if results.judge == "dev" else f"by {results.judge}"
     columns, rows = trial_rows(trials)
     page = render_page(
         "tune.html.jinja",
         title=f"Search · {out.resolve().name}",
         status=f"{recipe.task} · {len(trials)} trials on {results.train_rows:,} rows",
         headline=[
-            (f"{metric} on dev, trial {best.number}", units.score(best.score)),
+            (f"{metric} {by}, trial {best.number}", units.score(best.score)),
             ("the baseline, trial 0", units.score(trials[0].score)),
             ("trials given up early", str(sum(trial.state != COMPLETE for trial in trials))),
         ],
         warnings=results.warnings,
-        pictures=_pictures(trials, best, metric),
+        pictures=_pictures(trials, best, f"{metric} {by}"),
         importance=Table("", ["Setting", "Share"], [[name, f"{s:.0%}"] for name, s in importance.items()]),
         trials=Table("", columns, rows),
         command=command(recipe),
@@ -86,6 +87,6 @@ def _dots(title: str, x_label: str, places: Sequence[tuple[float, Trial]], best:
         if x_label in _LOGARITHMIC:
             axes.set_xscale("log")
         axes.set_xlabel(x_label)
-        axes.set_ylabel(f"{metric} on dev")
+        axes.set_ylabel(metric)
 
     return picture(title, paint)

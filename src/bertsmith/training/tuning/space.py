@@ -130,6 +130,10 @@ def make_search(values: dict[str, Any], overrides: list[str]) -> Search:
             "tune: restarts are not searched: each trial trains once. Give restarts to finetune, together "
             "with the settings that the search found."
         )
+    if recipe.method not in ("auto", "full"):
+        raise RecipeError(
+            f"tune: method = {recipe.method} has none of the settings that are searched. Leave it out."
+        )
     fixed = frozenset(change.partition("=")[0] for change in others) | frozenset(values)
     if recipe.epochs != round(recipe.epochs):  # the user gave it, so it isn't searched
         fixed |= {"epochs"}

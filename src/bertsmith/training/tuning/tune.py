@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import NotFinite, RecipeError, TrainingStopped, require
+from bertsmith.files import make_folder
 from bertsmith.training.distributed import leave
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import Best
+from bertsmith.training.finetuning.choosing import read_choice, write_choice
+from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.finetuning.workbench import Workbench
@@ -36,7 +39,7 @@ from bertsmith.training.tuning.folder import (
     write_best_recipe,
 )
 from bertsmith.training.tuning.report import write_tune_report
-from bertsmith.training.tuning.space import Search, make_search
+from bertsmith.training.tuning.space import Choice, Search, make_search
 from bertsmith.training.tuning.trials import (
     COMPLETE,
     DIVERGED,
@@ -80,7 +83,8 @@ def tune(
     on_trial: OnTrial | None = None,
     **values: Any,
 ) -> TuneResult:
-    """Searches learning rate, layer decay, epochs, batch size and frozen layers by the score on dev.
+    """Searches learning rate, layer decay, epochs, batch size and frozen layers by the score on dev, or, for
+    few rows without one, by cross-validation.
 
     Arguments are those of `finetune`, with `trials`, `prune` and bounds such as `search.learning_rate=[1e-5,
     1e-3]` among the settings; what is given is not searched. `on_trial` hears of each trial that is over.
@@ -105,9 +109,12 @@ def _run(
 ) -> TuneResult:
     if machine.ranks.count > 1:
         raise RecipeError("tune runs in one process. Start it without torchrun.")
-    bench = Workbench.open(search.recipe, machine)
+    bench = Workbench.open(search.recipe, machine, folds=True)
     steps = bench.steps_per_epoch(search.recipe)
-    completed = replace(search, recipe=search.recipe.completed(bench.width, steps))
+    recipe = search.recipe.completed(bench.width, steps)
+    if bench.folds is not None:  # where `finetune` would choose
+        recipe = recipe.model_copy(update={"method": FULL})
+    completed = replace(search, recipe=recipe)
     space = completed.distributions(bench.layers)
     if not space:
         raise RecipeError(
@@ -127,14 +134,20 @@ def _run(
     if best is None:
         raise TrainingStopped("Every trial diverged. Search lower rates: search.learning_rate=[1e-6,1e-5].")
     recipe = search.recipe_of(best.choice)
-    write_best_recipe(out, recipe, best)
-    model = bench.finish(recipe, trial_folder(out, best.number))
-    kept = Best(trial_folder(out, best.number) / "best", bench.task.main_metric)
-    kept.resume(best.steps)
-    assert kept.score is not None
-    restart = Restart(recipe.seed, kept.score, kept.step, best.steps, best.seconds)
-    results = bench.measure(recipe, model, [restart])
-    bench.save(out / "model", model, recipe, results, trials=len(trials))
+    folder = trial_folder(out, best.number)
+    choice = read_choice(folder) if bench.folds is not None else None
+    if choice is not None:
+        model = bench.learn(FULL, recipe, bench.train)
+        restart = Restart(recipe.seed, best.score or 0.0, best.steps, best.steps, best.seconds)
+    else:
+        model = bench.finish(recipe, folder)
+        kept = Best(folder / "best", bench.task.main_metric)
+        kept.resume(best.steps)
+        assert kept.score is not None
+        restart = Restart(recipe.seed, kept.score, kept.step, best.steps, best.seconds)
+    results = bench.measure(recipe, model, [restart], choice)
+    write_best_recipe(out, recipe, best, results.judge)
+    bench.save(out / "model", model, recipe, results, trials=len(trials), judged_by=results.judge)
     write_results(out, recipe, results)
     importance = importance_of(trials, space, recipe.seed)
     write_tune_report(out, trials, importance, recipe, results)
@@ -152,6 +165,8 @@ def _try_next(
     number, choice = len(trials), dict(asked.params)
     recipe, folder = search.recipe_of(choice), trial_folder(out, number)
     shutil.rmtree(folder, ignore_errors=True)  # of a trial that was killed: it is short, and run again
+    if bench.folds is not None:
+        return _cross_validate(number, choice, recipe, bench, folder)
     model = bench.start(recipe, recipe.seed)
     settings = recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed)
     pruned = False
@@ -189,3 +204,20 @@ def _try_next(
     state = DIVERGED if not finite else PRUNED if pruned else COMPLETE
     seconds = time.monotonic() - begun
     return Trial(number, choice, state, max(finite, default=None), seconds, run.step, scores)
+
+
+def _cross_validate(
+    number: int, choice: Choice, recipe: FinetuneRecipe, bench: Workbench, folder: Path
+) -> Trial:
+    """Few rows: each is judged by a model that hasn't seen it."""
+    begun = time.monotonic()
+    try:
+        found = bench.choose(recipe.model_copy(update={"minutes": math.inf}))
+    except (TrainingStopped, NotFinite):
+        return Trial(number, choice, DIVERGED, None, time.monotonic() - begun, 0)
+    make_folder(folder)
+    write_choice(folder, found)
+    score, seconds = found.tried[0].score, time.monotonic() - begun
+    assert score is not None
+    steps = recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed).steps or 0
+    return Trial(number, choice, COMPLETE, score, seconds, steps, [score])
