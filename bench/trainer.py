@@ -40,6 +40,10 @@ def load_model(kind: str, labels: Sequence[str], seed: int) -> Any:
     set_seed(seed)
     classes: dict[str, tuple[Any, dict[str, Any]]] = {
         "classification": (AutoModelForSequenceClassification, {"num_labels": len(labels)}),
+        "multi-label": (
+            AutoModelForSequenceClassification,
+            {"num_labels": len(labels), "problem_type": "multi_label_classification"},
+        ),
         "regression": (AutoModelForSequenceClassification, {"num_labels": 1, "problem_type": "regression"}),
         "tagging": (AutoModelForTokenClassification, {"num_labels": len(labels)}),
         "question-answering": (AutoModelForQuestionAnswering, {}),

@@ -59,6 +59,24 @@ class Numbers(Classes):
         }
 
 
+class Sets(Classes):
+    """Any number of labels for each text or pair: a sigmoid each, given from a half on."""
+
+    def target(self, example: Any) -> Any:
+        return [float(label in example.label) for label in self.labels]
+
+    def metrics(self, model: Any, rows: Sequence[Row], examples: Sequence[Any]) -> dict[str, float]:
+        from sklearn.metrics import f1_score
+
+        outputs = outputs_of(model, self.collate, rows, ["logits"])
+        guessed = np.stack([logits >= 0 for (logits,) in outputs])
+        gold = np.array([row["labels"] for row in rows], np.bool_)
+        strange = sum(len(set(example.label) - set(self.labels)) for example in examples)
+        right, given, wanted = (gold & guessed).sum(), guessed.sum(), gold.sum() + strange
+        assert strange or np.isclose(2 * right / (given + wanted), f1_score(gold, guessed, average="micro"))
+        return {"micro_f1": float(2 * right / (given + wanted))}
+
+
 class Tags:
     """A tag for each word, read from its first piece, as in run_ner.py."""
 
@@ -95,4 +113,9 @@ class Tags:
         return {"f1": float(f1_score([list(example.tags) for example in examples], guessed))}
 
 
-USUAL: dict[str, Any] = {"classification": Classes, "regression": Numbers, "tagging": Tags}
+USUAL: dict[str, Any] = {
+    "classification": Classes,
+    "multi-label": Sets,
+    "regression": Numbers,
+    "tagging": Tags,
+}

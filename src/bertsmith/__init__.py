@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bertsmith.inference.predictor import Predictor
     from bertsmith.inference.scikit_learn.estimators import BertClassifier, BertRegressor
     from bertsmith.inference.scikit_learn.feature_transformer import BertFeatures
+    from bertsmith.inference.suggesting.suggest import Suggestions, suggest
     from bertsmith.model.bert import Bert
     from bertsmith.model.checkpoint import load_encoder
     from bertsmith.model.config import BertConfig, preset
@@ -96,6 +97,8 @@ _RUN = {
     "Hardware": "bertsmith.training.hardware",
     "MaskedLanguageModel": "bertsmith.inference.masked_language",
     "Predictor": "bertsmith.inference.predictor",
+    "suggest": "bertsmith.inference.suggesting.suggest",
+    "Suggestions": "bertsmith.inference.suggesting.suggest",
     "Features": "bertsmith.inference.features",
     "Embedder": "bertsmith.inference.embedding.embedder",
     "DocumentSettings": "bertsmith.text.retrieval.documents",
@@ -153,6 +156,7 @@ __all__ = [
     "RecipeError",
     "ResourceError",
     "StoreError",
+    "Suggestions",
     "TokenStore",
     "Tokenizer",
     "TokenizerError",
@@ -170,6 +174,7 @@ __all__ = [
     "pretrain",
     "read_recipe",
     "save_pretraining_model",
+    "suggest",
     "tokenize_corpus",
     "train_tokenizer",
     "tune",

@@ -64,6 +64,7 @@ COMMANDS = (
     Command("plan", "bertsmith.cli.plan:plan", "Hours, cost and memory of a run, beforehand.", _FLOW),
     Command("pretrain", "bertsmith.cli.pretrain:pretrain", "Train a BERT by a recipe, or go on.", _FLOW),
     Command("finetune", "bertsmith.cli.finetune:finetune", "Train a head on labelled text.", _FLOW),
+    Command("suggest", "bertsmith.cli.suggest:suggest", "Rows to label next, labels to doubt.", _FLOW),
     Command("tune", "bertsmith.cli.tune:tune", "Search the settings that suit a task.", _FLOW),
     Command("mine", "bertsmith.cli.mine:mine", "Hard negatives to train a search with.", _FLOW),
     Command("fill-mask", "bertsmith.cli.look:fill_mask", "What a model puts in place of [MASK].", _LOOK),

@@ -19,13 +19,14 @@ from torch import Tensor
 
 from bertsmith.arrays import Ints
 from bertsmith.data.batch import PackedBatch
+from bertsmith.progress import Progress
 from bertsmith.tasks.classifier_head import ClassifierHead
 from bertsmith.tasks.encoding import Layout
 from bertsmith.tasks.evaluation_mode import evaluating
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.folds import folds_of
 from bertsmith.tasks.forward_passes import forward_passes
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel
 
 MOST_EXAMPLES = 20_000  # more are sampled: a pass over them takes a minute
@@ -61,34 +62,37 @@ def fit_linear_start(task: Task[Any], model: TaskModel, train: EncodedExamples) 
 
     Deterministic. The model stays as it is.
     """
-    head = model.head
-    if not isinstance(head, ClassifierHead) or len(train) < 2:
+    if not isinstance(model.head, ClassifierHead) or len(train) < 2:
         return None
     begun = time.monotonic()
-    rows = _some(len(train), MOST_EXAMPLES)
-    task.bind(head)
-    features = features_of(model, [train.encoded[row] for row in rows])
-    targets = [train.encoded[row].target for row in rows]
-    problem = _Problem(task, head, features, targets)
-    everything = np.arange(len(rows))
-    chosen = _some(len(rows), _MOST_TO_CHOOSE_BY)
-    folds = folds_of(task, [train.examples[rows[each]] for each in chosen], _FOLDS)
-    losses = np.zeros(len(_STRENGTHS))
-    for fold in range(_FOLDS):
-        learned, held = chosen[folds != fold], chosen[folds == fold]
-        if not len(learned) or not len(held):
-            continue
+    problem = _Problem.of(task, model, train, _some(len(train), MOST_EXAMPLES))
+    return problem.best(begun)
+
+
+def judge_linear(
+    task: Task[Any],
+    model: TaskModel,
+    train: EncodedExamples,
+    folds: Ints,
+    progress: Progress | None = None,
+) -> tuple[LinearStart, list[Outputs]]:
+    """The linear model of all examples, and for each (C,) of the one that learned from the other folds.
+
+    For a head that is linear in features and gives one answer an example; `folds` (E,), at least two.
+    """
+    begun = time.monotonic()
+    problem = _Problem.of(task, model, train, np.arange(len(train)), progress)
+    found = problem.best(begun)
+    outputs = torch.empty(len(train), len(found.bias))
+    for fold in sorted(set(folds.tolist())):
+        held = torch.from_numpy(folds == fold)
         weights = problem.begin()
-        for number, strength in enumerate(_STRENGTHS):  # each begins where the one before ended
-            problem.solve(weights, learned, strength)
-            losses[number] += problem.loss(weights, held)
-    strength = _STRENGTHS[int(losses.argmin())]
-    weights = problem.begin()
-    problem.solve(weights, everything, strength)
-    return LinearStart(*problem.unscaled(weights), strength, time.monotonic() - begun)
+        problem.solve(weights, np.flatnonzero(folds != fold), found.strength)
+        outputs[held] = problem.outputs(weights, np.flatnonzero(folds == fold))
+    return found, list(outputs.numpy())
 
 
-def features_of(model: TaskModel, encoded: Sequence[Any]) -> list[Tensor]:
+def features_of(model: TaskModel, encoded: Sequence[Any], progress: Progress | None = None) -> list[Tensor]:
     """(F,) of each example, or (R, F) where the head answers per row: what its last layer reads."""
     head = model.head
     assert isinstance(head, ClassifierHead)
@@ -97,26 +101,71 @@ def features_of(model: TaskModel, encoded: Sequence[Any]) -> list[Tensor]:
         return head.features(model.states(batch, layout), layout).float()
 
     found: list[Tensor | None] = [None] * len(encoded)
+    done = 0
     with evaluating(model):
         for numbers, layout, outputs in forward_passes(compute, encoded, next(model.parameters()).device):
             ends = np.cumsum(layout.rows_of_example)[:-1] if head.per_row else None
             pieces = outputs if ends is None else np.split(outputs, ends)
             for number, piece in zip(numbers, pieces, strict=True):
                 found[number] = torch.from_numpy(piece)
+            done += len(numbers)
+            if progress is not None:
+                progress(done, len(encoded), "texts")
     return [each for each in found if each is not None]
 
 
 class _Problem:
-    """The task's loss as a function of the last layer."""
+    """The task's loss on examples as a function of the last layer."""
 
     def __init__(
-        self, task: Task[Any], head: ClassifierHead, features: Sequence[Tensor], targets: Sequence[Any]
+        self,
+        task: Task[Any],
+        head: ClassifierHead,
+        examples: Sequence[Any],
+        features: Sequence[Tensor],
+        targets: Sequence[Any],
     ) -> None:
-        self._task, self._head = task, head
+        self._task, self._head, self._examples = task, head, examples
         self._features, self._targets = features, targets
         # features of mean square length 1, so that strengths mean the same for every encoder
         squares = sum(float(each.square().sum()) for each in features)
         self._scale = math.sqrt(squares / sum(each.numel() // each.shape[-1] for each in features)) or 1.0
+
+    @classmethod
+    def of(
+        cls,
+        task: Task[Any],
+        model: TaskModel,
+        train: EncodedExamples,
+        rows: Ints,
+        progress: Progress | None = None,
+    ) -> "_Problem":
+        """On these of the examples, by one pass over them."""
+        head = model.head
+        assert isinstance(head, ClassifierHead)
+        task.bind(head)
+        chosen = train.some(rows)
+        targets = [each.target for each in chosen.encoded]
+        features = features_of(model, chosen.encoded, progress)
+        return cls(task, head, chosen.examples, features, targets)
+
+    def best(self, begun: float) -> LinearStart:
+        """With the strength that does best on examples it hasn't learned from."""
+        chosen = _some(len(self._targets), _MOST_TO_CHOOSE_BY)
+        folds = folds_of(self._task, [self._examples[each] for each in chosen], _FOLDS)
+        losses = np.zeros(len(_STRENGTHS))
+        for fold in range(_FOLDS):
+            learned, held = chosen[folds != fold], chosen[folds == fold]
+            if not len(learned) or not len(held):
+                continue
+            weights = self.begin()
+            for number, strength in enumerate(_STRENGTHS):  # each begins where the one before ended
+                self.solve(weights, learned, strength)
+                losses[number] += self.loss(weights, held)
+        strength = _STRENGTHS[int(losses.argmin())]
+        weights = self.begin()
+        self.solve(weights, np.arange(len(self._targets)), strength)
+        return LinearStart(*self.unscaled(weights), strength, time.monotonic() - begun)
 
     def begin(self) -> tuple[Tensor, Tensor]:
         """No weights, and the head's own biases: what it would say without a look at the text."""
@@ -132,6 +181,11 @@ class _Problem:
         """Per count, on some of the examples."""
         with torch.no_grad():
             return float(self._objective(weights, *self._data(rows), 0.0))
+
+    def outputs(self, weights: tuple[Tensor, Tensor], rows: Ints) -> Tensor:
+        """(rows, C) of some of the examples."""
+        with torch.no_grad():
+            return self._outputs(weights, self._data(rows)[0])
 
     def solve(self, weights: tuple[Tensor, Tensor], rows: Ints, strength: float) -> None:
         """Changes `weights` to the minimum over some of the examples."""
@@ -160,12 +214,15 @@ class _Problem:
     def _objective(
         self, weights: tuple[Tensor, Tensor], features: Tensor, targets: list[Any], strength: float
     ) -> Tensor:
-        weight, bias = weights
-        outputs = self._head.in_units(features @ weight.T + bias)
+        outputs, weight = self._outputs(weights, features), weights[0]
         count = self._task.count(targets)
         held_small = strength / 2 * weight.square().sum()
         total: Tensor = (self._task.loss(outputs, targets) + held_small) / count
         return total
+
+    def _outputs(self, weights: tuple[Tensor, Tensor], features: Tensor) -> Tensor:
+        weight, bias = weights
+        return self._head.in_units(features @ weight.T + bias)
 
 
 def _some(count: int, most: int) -> Ints:

@@ -71,6 +71,35 @@ class TextTask(Task[TextExample]):
         names = [*roles] if labelled else [*roles, ID]
         return [self._example(dict(zip(names, values, strict=True)), where) for values, where in rows]
 
+    def read_partly_labelled(self, path: Path | str) -> list[TextExample]:
+        """One example a row; its label is None where its cell is blank, or there is no such column. Raises as
+        `read` does.
+        """
+        settings, columns = self.settings, None
+        if not are_lines(path, format=settings.format, encoding=settings.encoding):
+            names = read_column_names(
+                path, format=settings.format, header=settings.header, encoding=settings.encoding
+            )
+            column = guess_columns(names, str(path)).label if settings.label is None else settings.label
+            if column in names or (column is not None and not settings.header):
+                columns = self._columns(path, True)
+        if columns is None:
+            return self.read(path, labelled=False)
+        rows = read_rows(
+            path,
+            list(columns.values()),
+            format=settings.format,
+            header=settings.header,
+            encoding=settings.encoding,
+        )
+        found = []
+        for values, where in rows:
+            named = dict(zip(columns, values, strict=True))
+            if named["label"] is None or (isinstance(named["label"], str) and not named["label"].strip()):
+                del named["label"]
+            found.append(self._example(named, where))
+        return found
+
     def _columns(self, path: Path | str, labelled: bool) -> dict[str, str | int]:
         """Which column plays which role: as set, else by the names in the file."""
         settings = self.settings

@@ -106,7 +106,7 @@ def _run(
             _keep_best_only(out, restarts)
     adapter = out / "adapter" if recipe.lora.rank and first and method != LINEAR else None
     model = bench.finish(recipe, _restart_folder(out, leading(restarts) + 1), adapter, method)
-    results = bench.measure(recipe, model, restarts, choice)
+    results = bench.measure(recipe, model, restarts, choice, method)
     if first:
         bench.save(out / "model", model, recipe, results, method=method, judged_by=results.judge)
         write_results(out, recipe, results)

@@ -21,6 +21,7 @@ from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import WORST
 from bertsmith.training.finetuning.choosing import Tried
+from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.log import json_value
 
 FOLDS = "cross-validation"  # in the place of dev, where the rows judge in turn
@@ -57,7 +58,7 @@ def leading(restarts: Sequence[Restart]) -> int:
 @dataclass(frozen=True)
 class Results:
     """Of the whole run. `best` is the index of the restart whose weights were kept; `tried` are the methods
-    that were compared by cross-validation.
+    that were compared by cross-validation, `method` the one by which the model was trained.
     """
 
     task: Task[Any]
@@ -68,6 +69,7 @@ class Results:
     data_warnings: tuple[str, ...]
     train_rows: int
     tried: tuple[Tried, ...] = ()
+    method: str = FULL
 
     @property
     def judge(self) -> str:
@@ -141,6 +143,7 @@ class Results:
                 }
                 for name, evaluation in self.evaluations.items()
             },
+            "method": self.method,
             "tried": [asdict(each) for each in self.tried],
             "figures": self.figures,
             "restarts": [each._asdict() for each in self.restarts],

@@ -169,6 +169,7 @@ class Workbench:
         model: TaskModel,
         restarts: list[Restart],
         choice: Choice | None = None,
+        method: str = FULL,
     ) -> Results:
         """Calibrates on dev, and measures the model and its baselines there and, once, on test. With a
         `choice`, what cross-validation said of the rows stands in dev's place.
@@ -185,7 +186,8 @@ class Workbench:
             for name, split in splits.items()
         }
         warnings, rows = self.data.warnings, len(self.data.train)
-        return Results(task, tuple(restarts), leading(restarts), evaluations, figures, warnings, rows)
+        found = tuple(restarts), leading(restarts), evaluations, figures, warnings
+        return Results(task, *found, rows, method=method)
 
     def _measure_choice(
         self,
@@ -208,7 +210,7 @@ class Workbench:
             for name, split in splits.items()
         }
         found = tuple(restarts), leading(restarts), evaluations, figures, self.data.warnings
-        return Results(task, *found, len(self.data.train), choice.tried)
+        return Results(task, *found, len(self.data.train), choice.tried, choice.method)
 
     def _frozen(
         self, recipe: FinetuneRecipe, splits: Mapping[str, EncodedExamples]

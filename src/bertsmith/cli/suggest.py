@@ -1,0 +1,114 @@
+"""`bertsmith suggest`."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from bertsmith.cli.options import AS_NAMED, LabelledColumns, Layout, given
+from bertsmith.errors import InputError
+
+if TYPE_CHECKING:
+    from bertsmith.inference.suggesting.suggest import Suggestions
+
+_SHOWN, _LONGEST = 10, 60  # rows on the screen, characters of a text
+
+
+def suggest(
+    model: str,
+    file: Path,
+    *,
+    out: Path,
+    count: int = 50,
+    labelled: Path | None = None,
+    task: Literal["classification", "multi-label"] = "classification",
+    seed: int = 0,
+    columns: Annotated[LabelledColumns | None, AS_NAMED] = None,
+    layout: Annotated[Layout | None, AS_NAMED] = None,
+) -> None:
+    """Which rows to label next, and which labels are probably wrong.
+
+    Rows without a label are chosen where the model is unsure and unlike each other, and written to rows.csv,
+    to be filled in. Rows with one are judged by the others, by cross-validation: those that look wrong come
+    first in labels.csv. report.html shows both.
+
+    Parameters
+    ----------
+    model
+        A fine-tuned model such as runs/NAME/model, or an encoder, such as minilm, under which a linear model
+        learns from the labelled rows.
+    file
+        Rows with and without labels, in any mixture; a text file has none.
+    out
+        A folder for rows.csv, labels.csv and report.html.
+    count
+        How many rows to label next.
+    labelled
+        More labelled rows. By default those that the model was fine-tuned on.
+    task
+        For an encoder: what the labels are.
+    seed
+        Another draws other rows.
+
+    Examples
+    --------
+    bertsmith suggest minilm tickets.csv --count 50 --out runs/next
+
+    bertsmith suggest runs/intents/model unlabelled.txt --out runs/next
+
+    bertsmith suggest minilm pool.jsonl --labelled rows.csv --label topic --out runs/next
+    """
+    from bertsmith.cli.screen import print_note, print_paths, progress_bar
+    from bertsmith.inference.suggesting.folder import write_suggestions
+    from bertsmith.inference.suggesting.suggest import suggest as find
+
+    if count < 1:
+        raise InputError(f"--count must be 1 or more, found {count}.")
+    if out.exists():  # before the work, not after it
+        raise InputError(f"{out} already exists. Choose another name or remove it first.")
+    said = given(columns, layout)
+    with progress_bar("Reading") as progress:
+        found = find(
+            model, file, labelled=labelled, task=task, count=count, seed=seed, progress=progress, **said
+        )
+    options = {"count": count, "labelled": labelled, "task": task, "seed": seed} | said
+    usual = {"count": 50, "labelled": None, "task": "classification", "seed": 0}
+    words = ["bertsmith", "suggest", model, str(file)]
+    for name, value in options.items():
+        if value is False:
+            words.append(f"--no-{name}")
+        elif value != usual.get(name):
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    write_suggestions(out, found, shlex.join([*words, "--out", str(out)]))
+    for note in found.notes:
+        print_note(note)
+    _show(found)
+    paths = {"rows": out / "rows.csv"} if found.rows else {}
+    paths |= {"labels": out / "labels.csv"} if found.doubts else {}
+    print_paths(**paths, report=out / "report.html")
+
+
+def _show(found: "Suggestions") -> None:
+    from bertsmith.cli.screen import print_table
+
+    if found.rows:
+        rows = [(_cut(row.example.text), row.guess, f"{row.confidence:.0%}") for row in found.rows[:_SHOWN]]
+        title = f"{len(found.rows):,} of {found.without_label:,} rows to label next"
+        print_table(("text", "it looks like", "sure"), rows, title=title)
+    if found.doubts:
+        wrong = [
+            (_cut(each.example.text), str(each.example.label), each.guess) for each in found.wrong[:_SHOWN]
+        ]
+        title = f"{len(found.wrong):,} of {len(found.doubts):,} labels to look at"
+        print_table(("text", "label", "it looks like"), wrong, title=title)
+    if found.contradictions:
+        pairs = [
+            (_cut(first.text), str(first.label), str(second.label))
+            for first, second, _ in found.contradictions[:_SHOWN]
+        ]
+        title = f"{len(found.contradictions):,} pairs of nearly the same text with different labels"
+        print_table(("text", "label", "and"), pairs, title=title)
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -1,0 +1,1 @@
+"""Suggesting: which rows to label next, and which labels to look at again."""

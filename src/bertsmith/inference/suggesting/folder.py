@@ -1,0 +1,117 @@
+"""Suggestions as a folder.
+
+rows.csv     the rows to label: fill in the label's column, and put them beside those you have
+labels.csv   every labelled row, the most doubtful first
+report.html  both to look at, and rows of nearly the same text that have different labels
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertsmith.files import atomic_folder
+from bertsmith.inference.suggesting.suggest import Suggestions
+from bertsmith.tasks.text_task import TextExample
+from bertsmith.training import units
+from bertsmith.training.report.page import render_page
+from bertsmith.training.report.tables import Table
+
+_SHOWN, _LONGEST = 100, 300  # rows of a table, characters of a text
+
+
+def write_suggestions(out: Path, found: Suggestions, command: str) -> None:
+    """`command` is what to type to get them again. Raises InputError when `out` exists."""
+    *texts, label = found.columns
+    with atomic_folder(out) as folder:
+        rows = ([*_texts(row.example), "", row.guess, f"{row.confidence:.4f}"] for row in found.rows)
+        if found.rows:
+            _write(folder / "rows.csv", [*texts, label, "guess", "confidence"], rows)
+        doubts = (
+            [
+                *_texts(doubt.example),
+                _label(doubt.example),
+                doubt.guess,
+                f"{doubt.confidence:.4f}",
+                "yes" if doubt.wrong else "no",
+                doubt.example.where,
+            ]
+            for doubt in found.doubts
+        )
+        if found.doubts:
+            names = [*texts, label, "guess", "confidence", "doubtful", "where"]
+            _write(folder / "labels.csv", names, doubts)
+        (folder / "report.html").write_text(render_suggestions(found, command), encoding="utf-8")
+
+
+def render_suggestions(found: Suggestions, command: str) -> str:
+    """The page as text; texts and labels are escaped."""
+    headline = []
+    if found.rows:
+        headline.append(("rows to label next", f"{len(found.rows):,} of {found.without_label:,}"))
+    if found.doubts:
+        headline.append(("labels to look at", f"{len(found.wrong):,} of {len(found.doubts):,}"))
+    if found.contradictions:
+        headline.append(("near copies that disagree", units.counted(len(found.contradictions), "pair")))
+    return render_page(
+        "suggest.html.jinja",
+        title="What to label next",
+        status=found.task,
+        headline=headline,
+        warnings=found.notes,
+        rows=_table(
+            ["Text", "It looks like", "Sure"],
+            [[_shown(row.example), row.guess, f"{row.confidence:.0%}"] for row in found.rows],
+            {0, 1},
+        ),
+        copies=found.copies,
+        doubts=_table(
+            ["Text", "Label", "It looks like", "Chance of the label", "Where"],
+            [
+                [
+                    *(_shown(each.example), _label(each.example), each.guess),
+                    *(f"{each.confidence:.1%}", each.example.where),
+                ]
+                for each in found.wrong
+            ],
+            {0, 1, 2, 4},
+        ),
+        contradictions=_table(
+            ["One text", "Its label", "The other", "Its label", "Alike"],
+            [
+                [
+                    *(_shown(each.first), _label(each.first), _shown(each.second), _label(each.second)),
+                    f"{each.likeness:.0%}",
+                ]
+                for each in found.contradictions
+            ],
+            {0, 1, 2, 3},
+        ),
+        command=command,
+    )
+
+
+def _table(columns: list[str], rows: list[list[str]], words: set[int]) -> Table:
+    return Table("", columns, rows[:_SHOWN], max(len(rows) - _SHOWN, 0), frozenset(words))
+
+
+def _write(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(rows)
+    path.write_bytes(text.getvalue().encode("utf-8", "backslashreplace"))
+
+
+def _texts(row: TextExample) -> list[str]:
+    return [row.text] if row.text_pair is None else [row.text, row.text_pair]
+
+
+def _label(row: TextExample) -> str:
+    return ",".join(row.label) if isinstance(row.label, tuple) else str(row.label)
+
+
+def _shown(row: TextExample) -> str:
+    text = " / ".join(_texts(row))
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -1,0 +1,87 @@
+"""Confident learning, by its definition and beside cleanlab; and rows drawn as their gradients lie."""
+
+import numpy as np
+import pytest
+
+from bertsmith.arrays import Floats, Ints
+from bertsmith.inference.suggesting.label_doubts import class_thresholds, find_doubts, off_diagonal
+from bertsmith.inference.suggesting.near_copies import Characters
+from bertsmith.inference.suggesting.next_rows import choose_rows
+
+
+def drawn(rows: int, classes: int, seed: int, surer: float = 2) -> tuple[Floats, Ints]:
+    """Probabilities that mostly agree with the labels, every class among these."""
+    draw = np.random.default_rng(seed)
+    labels = np.concatenate([np.arange(classes), draw.integers(0, classes, rows - classes)])
+    logits = draw.normal(0, 1.5, (rows, classes))
+    logits[np.arange(rows), labels] += surer
+    weights = np.exp(logits)
+    return weights / weights.sum(1, keepdims=True), labels
+
+
+def test_a_threshold_is_the_mean_probability_of_those_that_bear_the_label() -> None:
+    probabilities = np.array([[0.9, 0.1, 0.0], [0.5, 0.5, 0.0], [0.2, 0.8, 0.0]])
+    assert class_thresholds(probabilities, np.array([0, 0, 1])) == pytest.approx([0.7, 0.8, 1.0])
+
+
+def test_a_class_the_model_is_never_sure_of_is_not_doubted_for_that() -> None:
+    """Row 3 is likelier 0 than its label 1, but less so than rows of 0 are."""
+    probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.45, 0.55], [0.55, 0.45], [0.95, 0.05]])
+    labels = np.array([0, 0, 1, 1, 1])
+    assert off_diagonal(probabilities, labels).tolist() == [False, False, False, False, True]
+    found = find_doubts(probabilities, labels)
+    assert found.order[0] == 4 and found.wrong == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("classes", [2, 5, 20])
+def test_the_doubtful_are_cleanlabs(classes: int, seed: int) -> None:
+    filters = pytest.importorskip("cleanlab.filter")
+    probabilities, labels = drawn(400, classes, seed)
+    theirs = filters.find_label_issues(labels, probabilities, filter_by="confident_learning", n_jobs=1)
+    ours = off_diagonal(probabilities, labels)
+    # Where several classes reach their threshold, cleanlab counts for the likeliest of all, reached or not.
+    likeliest = probabilities.argmax(1)
+    clear = probabilities.max(1) >= class_thresholds(probabilities, labels)[likeliest]
+    assert (ours == theirs)[clear].all()
+    assert ours[clear].sum() > 5
+
+
+def test_wrong_labels_come_first() -> None:
+    probabilities, labels = drawn(1000, 10, 0, surer=4)
+    draw = np.random.default_rng(1)
+    wrong = draw.choice(1000, 50, replace=False)
+    labels[wrong] = (labels[wrong] + draw.integers(1, 10, 50)) % 10
+    found = find_doubts(probabilities, labels)
+    assert len(set(found.order[:50].tolist()) & set(wrong.tolist())) >= 35
+    assert 40 <= found.wrong <= 100
+
+
+def test_rows_lie_as_the_products_of_features_and_residuals_do() -> None:
+    draw = np.random.default_rng(0)
+    features, residuals = draw.normal(size=(40, 6)), draw.normal(size=(40, 3))
+    chosen = choose_rows(features, residuals, 12, seed=3)
+    places = (features[:, :, None] * residuals[:, None, :]).reshape(40, -1)
+    again, nearest = np.random.default_rng(3), np.full(40, np.inf)
+    expected = [int(np.square(places).sum(1).argmax())]
+    while len(expected) < 12:
+        nearest = np.minimum(nearest, np.square(places - places[expected[-1]]).sum(1))
+        expected.append(int(again.choice(40, p=nearest / nearest.sum())))
+    assert chosen.tolist() == expected
+    assert len(set(expected)) == 12
+
+
+def test_rows_that_tell_nothing_new_are_not_drawn() -> None:
+    same = np.ones((5, 2))
+    assert len(choose_rows(same, np.full((5, 3), 0.5), 4)) == 1
+    assert choose_rows(same[:0], np.zeros((0, 3)), 4).tolist() == []
+    assert len(choose_rows(np.eye(3), np.full((3, 2), 0.5), 10)) == 3
+
+
+def test_near_copies_are_found_by_their_characters() -> None:
+    texts = ["My card has not arrived yet", "my card has not arrived yet!", "Where is the nearest bank?", ""]
+    characters = Characters(texts)
+    assert [(pair.first, pair.second) for pair in characters.pairs()] == [(0, 1)]
+    assert characters.first_of_each([0, 1, 2], []) == [0, 2]
+    assert characters.first_of_each([2, 1], [0]) == [2]
+    assert list(Characters(["", " "]).pairs()) == []

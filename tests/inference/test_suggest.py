@@ -1,0 +1,155 @@
+"""Suggestions end to end: mixed files, an encoder or a fine-tuned model, and what a slip is answered with."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from bertsmith.cli.main import main
+from bertsmith.errors import InputError
+from bertsmith.inference.suggesting.suggest import suggest
+from bertsmith.training.finetuning.finetune import finetune
+
+COLOURS, SIZES, ANIMALS = ("red", "blue", "green"), ("small", "large", "old", "new"), ("cat", "dog", "bird")
+TEXTS = [f"{size} {colour} {animal}" for size in SIZES for animal in ANIMALS for colour in COLOURS]
+
+
+def colour(text: str) -> str:
+    return text.split()[1]
+
+
+def write(path: Path, rows: list[tuple[str, str]], names: tuple[str, ...] = ("text", "label")) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([names, *rows])
+    return path
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Eighteen rows with a label, one of them wrong, and as many without."""
+    labelled = [(text, colour(text)) for text in TEXTS[:18]]
+    labelled[4] = (labelled[4][0], "red")  # it is blue
+    return write(tmp_path / "mixed.csv", [*labelled, *((text, "") for text in TEXTS[18:])])
+
+
+def test_an_encoder_suggests_rows_without_a_label_and_doubts_those_with_one(
+    tiny_bert: Path, mixed: Path
+) -> None:
+    found = suggest(tiny_bert, mixed, count=5)
+    assert found.without_label == 18 and len(found.rows) == 5
+    assert {row.example.text for row in found.rows} <= set(TEXTS[18:])
+    assert {row.guess for row in found.rows} <= set(COLOURS)
+    assert len({row.example.text for row in found.rows}) == 5
+    assert len(found.doubts) == 18
+    assert {doubt.example.text for doubt in found.doubts} == set(TEXTS[:18])
+    assert suggest(tiny_bert, mixed, count=5) == found
+
+
+def test_a_fine_tuned_model_doubts_what_it_was_trained_on_by_the_encoder_before(
+    tiny_bert: Path, tmp_path: Path
+) -> None:
+    rows = write(tmp_path / "rows.csv", [(text, colour(text)) for text in TEXTS[:24]])
+    run = finetune(
+        "classification",
+        *("method=linear", "max_length=16", "hardware.threads=1"),
+        model=str(tiny_bert),
+        train=str(rows),
+        out=str(tmp_path / "run"),
+    )
+    pool = tmp_path / "pool.txt"
+    pool.write_text("\n".join(TEXTS[24:]))
+    found = suggest(run.model, pool, count=4)
+    assert found.columns == ("text", "label") and len(found.rows) == 4 and len(found.doubts) == 24
+    assert found.notes == []
+    rows.write_text("text,label\nsmall red cat,red\n")
+    later = suggest(run.model, pool, count=4)
+    assert later.doubts == [] and len(later.rows) == 4
+    assert "which the model was fine-tuned on, is not there, or was changed" in later.notes[0]
+
+
+def test_several_labels(tiny_bert: Path, tmp_path: Path) -> None:
+    rows = [(text, ";".join(text.split()[1:])) for text in TEXTS]
+    path = write(tmp_path / "sets.csv", [*rows[:30], *((text, "") for text, _ in rows[30:])])
+    found = suggest(tiny_bert, path, task="multi-label", count=3, separator=";")
+    assert len(found.rows) == 3 and len(found.doubts) == 30
+    assert all(set(row.guess.split(";")) <= {"", *COLOURS, *ANIMALS} for row in found.rows)
+    for doubt in found.doubts:  # a label more or a label less
+        names = set(doubt.guess.split(";")) - {""}
+        assert len(names ^ set(doubt.example.label)) == 1
+
+
+def test_texts_that_come_twice_with_different_labels(tiny_bert: Path, tmp_path: Path) -> None:
+    rows = [(text, colour(text)) for text in TEXTS[:18]] + [("small red cat", "blue"), ("old red dog", "")]
+    found = suggest(tiny_bert, write(tmp_path / "rows.csv", rows))
+    (pair,) = found.contradictions
+    assert (pair.first.label, pair.second.label) == ("red", "blue")
+    assert pair.first.text == pair.second.text == "small red cat"
+
+
+def test_a_copy_of_a_labelled_row_is_not_suggested(tiny_bert: Path, tmp_path: Path) -> None:
+    rows = [(text, colour(text)) for text in TEXTS[:18]]
+    copies = [(text.upper(), "") for text in TEXTS[:9]]
+    found = suggest(tiny_bert, write(tmp_path / "rows.csv", [*rows, *copies, (TEXTS[30], "")]))
+    assert [row.example.text for row in found.rows] == [TEXTS[30]]
+    assert found.copies > 0
+
+
+def test_the_folder_can_be_filled_in_and_trained_on(tiny_bert: Path, mixed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "next"
+    assert main(["suggest", str(tiny_bert), str(mixed), "--count", "4", "--out", str(out)]) == 0
+    with (out / "rows.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [*rows[0]] == ["text", "label", "guess", "confidence"]
+    assert len(rows) == 4 and all(row["label"] == "" for row in rows)
+    with (out / "labels.csv").open(encoding="utf-8") as file:
+        labels = list(csv.DictReader(file))
+    assert len(labels) == 18 and {row["doubtful"] for row in labels} <= {"yes", "no"}
+    assert labels[0]["where"].startswith(f"{mixed}, line ")
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert rows[0]["text"] in page and "bertsmith suggest" in page
+    filled = write(tmp_path / "filled.csv", [(row["text"], colour(row["text"])) for row in rows])
+    known = suggest(tiny_bert, filled, labelled=write(tmp_path / "more.csv", [(t, colour(t)) for t in TEXTS]))
+    assert len(known.doubts) == len(TEXTS) + 4
+
+
+def test_markup_in_texts_and_labels_is_escaped(tiny_bert: Path, tmp_path: Path) -> None:
+    rows = [(f"{text} <b>", f"<i>{colour(text)}") for text in TEXTS[:18]]
+    path, out = write(tmp_path / "rows.csv", [*rows, ("<script>alert(1)</script>", "")]), tmp_path / "next"
+    assert main(["suggest", str(tiny_bert), str(path), "--out", str(out)]) == 0
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in page and "&lt;script&gt;alert" in page
+
+
+def test_slips_get_a_sentence(tiny_bert: Path, mixed: Path, tmp_path: Path) -> None:
+    few = write(tmp_path / "few.csv", [("red", "red"), ("blue", "blue"), ("green", "")])
+    with pytest.raises(InputError, match="has no head, and there are 2 labelled rows: at least 10"):
+        suggest(tiny_bert, few)
+    with pytest.raises(InputError, match="classification or multi-label, found tagging"):
+        suggest(tiny_bert, mixed, task="tagging")
+    regression = tmp_path / "numbers.csv"
+    write(regression, [(text, str(number)) for number, text in enumerate(TEXTS)])
+    run = finetune(
+        "regression",
+        *("method=linear", "max_length=16", "hardware.threads=1"),
+        model=str(tiny_bert),
+        train=str(regression),
+        out=str(tmp_path / "run"),
+    )
+    with pytest.raises(InputError, match="is a model of regression"):
+        suggest(run.model, mixed)
+    command = ["suggest", str(tiny_bert), str(mixed)]
+    assert main([*command, "--count", "0", "--out", str(tmp_path / "next")]) == 2
+    assert main([*command, "--out", str(tmp_path)]) == 2
+    assert main(["suggest", str(tiny_bert), str(tmp_path / "none.csv"), "--out", str(tmp_path / "next")]) == 2
+    assert not (tmp_path / "next").exists()
+
+
+def test_json_lines_with_null_for_no_label(tiny_bert: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [
+        {"text": text, "label": colour(text) if number % 2 else None} for number, text in enumerate(TEXTS)
+    ]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    found = suggest(tiny_bert, path, count=3)
+    assert len(found.rows) == 3 and found.without_label == len(found.doubts) == 18
