@@ -2,10 +2,10 @@
 
     python bench/suggesting.py [--share 0.05] [--pool 3000] [--rounds 4] [--count 100] [--draws 3]
 
-Wrong labels: that share of the 10,003 training rows gets another label by chance; how many of them are among as
-many rows at the head of labels.csv? Choice: from --pool rows, 100 of which have a label, --rounds times --count
-are labelled, as `suggest` chooses or by chance; after each a linear model of MiniLM's frozen features learns
-from all that are labelled, and is measured on the whole test file.
+Wrong labels: that share of the 10,003 training rows gets another label by chance; how many of them are among
+as many rows at the head of labels.csv? Choice: from --pool rows, 100 of which have a label, --rounds times
+--count are labelled, as `suggest` chooses or by chance; after each a linear model of MiniLM's frozen features
+learns from all that are labelled, and is measured on the whole test file.
 """
 
 import argparse
