@@ -264,3 +264,21 @@ def test_equal_texts_are_judged_together(encoder: Path, tmp_path: Path) -> None:
     result = few_rows(encoder, tmp_path, "method=linear", train=tmp_path / "twice.jsonl")
     assert results_of(result)["evaluations"][FOLDS]["rows"] == 60
     assert FROZEN not in results_of(result)["evaluations"][FOLDS]["baselines"]  # it is the model itself
+
+
+# -- what more rows would bring ------------------------------------------------------------------------------
+
+
+def test_the_learning_curve_of_all_judge(encoder: Path, tmp_path: Path) -> None:
+    """A quarter, half and all of four fifths of the rows; the next doubling divides what is missing alike."""
+    run = few_rows(encoder, tmp_path, "epochs=1")
+    curve = run.results.learning_curve
+    assert curve.rows == (8, 16, 32)
+    linear = next(each for each in run.results.tried if each.method == LINEAR)
+    assert curve.scores[-1] == pytest.approx(linear.score)
+    missing = [1 - score for score in curve.scores]
+    assert 1 - (curve.scores[-1] + curve.gain) == pytest.approx(missing[2] ** 2 / max(missing[1], 1e-9))
+    assert curve.error >= 0
+    assert results_of(run)["learning_curve"]["rows"] == [8, 16, 32]
+    page = run.report.read_text()
+    assert "What more rows would bring" in page and "Twice the rows would bring" in page

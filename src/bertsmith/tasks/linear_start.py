@@ -62,34 +62,8 @@ def fit_linear_start(task: Task[Any], model: TaskModel, train: EncodedExamples) 
 
     Deterministic. The model stays as it is.
     """
-    if not isinstance(model.head, ClassifierHead) or len(train) < 2:
-        return None
-    begun = time.monotonic()
-    problem = _Problem.of(task, model, train, _some(len(train), MOST_EXAMPLES))
-    return problem.best(begun)
-
-
-def judge_linear(
-    task: Task[Any],
-    model: TaskModel,
-    train: EncodedExamples,
-    folds: Ints,
-    progress: Progress | None = None,
-) -> tuple[LinearStart, list[Outputs]]:
-    """The linear model of all examples, and for each (C,) of the one that learned from the other folds.
-
-    For a head that is linear in features and gives one answer an example; `folds` (E,), at least two.
-    """
-    begun = time.monotonic()
-    problem = _Problem.of(task, model, train, np.arange(len(train)), progress)
-    found = problem.best(begun)
-    outputs = torch.empty(len(train), len(found.bias))
-    for fold in sorted(set(folds.tolist())):
-        held = torch.from_numpy(folds == fold)
-        weights = problem.begin()
-        problem.solve(weights, np.flatnonzero(folds != fold), found.strength)
-        outputs[held] = problem.outputs(weights, np.flatnonzero(folds == fold))
-    return found, list(outputs.numpy())
+    probe = LinearProbe.of(task, model, train)
+    return None if probe is None else probe.best()
 
 
 def features_of(model: TaskModel, encoded: Sequence[Any], progress: Progress | None = None) -> list[Tensor]:
@@ -114,8 +88,10 @@ def features_of(model: TaskModel, encoded: Sequence[Any], progress: Progress | N
     return [each for each in found if each is not None]
 
 
-class _Problem:
-    """The task's loss on examples as a function of the last layer."""
+class LinearProbe:
+    """The task's loss on examples as a function of the head's last layer, whose features are computed once:
+    a fold, or a part of the examples, costs no pass of its own. `seconds` is how long the pass took.
+    """
 
     def __init__(
         self,
@@ -124,9 +100,11 @@ class _Problem:
         examples: Sequence[Any],
         features: Sequence[Tensor],
         targets: Sequence[Any],
+        seconds: float,
     ) -> None:
+        """`features` (F,) of each example, or (R, F). See `of`."""
         self._task, self._head, self._examples = task, head, examples
-        self._features, self._targets = features, targets
+        self._features, self._targets, self.seconds = features, targets, seconds
         # features of mean square length 1, so that strengths mean the same for every encoder
         squares = sum(float(each.square().sum()) for each in features)
         self._scale = math.sqrt(squares / sum(each.numel() // each.shape[-1] for each in features)) or 1.0
@@ -137,20 +115,24 @@ class _Problem:
         task: Task[Any],
         model: TaskModel,
         train: EncodedExamples,
-        rows: Ints,
+        most: int = MOST_EXAMPLES,
         progress: Progress | None = None,
-    ) -> "_Problem":
-        """On these of the examples, by one pass over them."""
-        head = model.head
-        assert isinstance(head, ClassifierHead)
+    ) -> "LinearProbe | None":
+        """On `most` of the examples, drawn once and for all. None for a head that isn't linear in features,
+        and for fewer than two examples.
+        """
+        head, begun = model.head, time.monotonic()
+        if not isinstance(head, ClassifierHead) or len(train) < 2:
+            return None
         task.bind(head)
-        chosen = train.some(rows)
-        targets = [each.target for each in chosen.encoded]
+        chosen = train.some(_some(len(train), most))
         features = features_of(model, chosen.encoded, progress)
-        return cls(task, head, chosen.examples, features, targets)
+        targets = [each.target for each in chosen.encoded]
+        return cls(task, head, chosen.examples, features, targets, time.monotonic() - begun)
 
-    def best(self, begun: float) -> LinearStart:
+    def best(self) -> LinearStart:
         """With the strength that does best on examples it hasn't learned from."""
+        begun = time.monotonic()
         chosen = _some(len(self._targets), _MOST_TO_CHOOSE_BY)
         folds = folds_of(self._task, [self._examples[each] for each in chosen], _FOLDS)
         losses = np.zeros(len(_STRENGTHS))
@@ -165,7 +147,27 @@ class _Problem:
         strength = _STRENGTHS[int(losses.argmin())]
         weights = self.begin()
         self.solve(weights, np.arange(len(self._targets)), strength)
-        return LinearStart(*self.unscaled(weights), strength, time.monotonic() - begun)
+        return LinearStart(*self.unscaled(weights), strength, self.seconds + time.monotonic() - begun)
+
+    def judge(self, folds: Ints, strength: float, share: float = 1.0, seed: int = 0) -> list[Outputs]:
+        """What is said of each example, (C,) or (R, C), by the linear model that learned from the other
+        folds, or from that share of them, drawn by the seed. `folds` (E,): at least two.
+        """
+        draw = np.random.default_rng(seed)
+        found: list[Outputs] = [np.empty(0, np.float32)] * len(self._targets)
+        for fold in sorted(set(folds.tolist())):
+            held, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+            if share < 1:
+                others = np.sort(draw.choice(others, max(round(share * len(others)), 1), replace=False))
+            weights = self.begin()
+            self.solve(weights, others, strength)
+            with torch.no_grad():
+                outputs = self._outputs(weights, self._data(held)[0]).numpy()
+            ends = np.cumsum([len(self._features[row]) for row in held[:-1].tolist()])
+            pieces = np.split(outputs, ends) if self._head.per_row else list(outputs)
+            for row, piece in zip(held.tolist(), pieces, strict=True):
+                found[row] = piece
+        return found
 
     def begin(self) -> tuple[Tensor, Tensor]:
         """No weights, and the head's own biases: what it would say without a look at the text."""
@@ -181,11 +183,6 @@ class _Problem:
         """Per count, on some of the examples."""
         with torch.no_grad():
             return float(self._objective(weights, *self._data(rows), 0.0))
-
-    def outputs(self, weights: tuple[Tensor, Tensor], rows: Ints) -> Tensor:
-        """(rows, C) of some of the examples."""
-        with torch.no_grad():
-            return self._outputs(weights, self._data(rows)[0])
 
     def solve(self, weights: tuple[Tensor, Tensor], rows: Ints, strength: float) -> None:
         """Changes `weights` to the minimum over some of the examples."""

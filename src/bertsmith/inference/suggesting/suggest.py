@@ -26,7 +26,7 @@ from bertsmith.tasks.calibrated_task import CalibratedTask
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.folds import folds_of
-from bertsmith.tasks.linear_start import features_of, judge_linear
+from bertsmith.tasks.linear_start import LinearProbe, features_of
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs
@@ -308,7 +308,10 @@ class _Judge:
         model = begin_task_model(encoder, task).model.eval().to(device_of("auto"))
         answering = _Model(model, task, encoder)
         train = answering.encode(rows)
-        found, outputs = judge_linear(task, model, train, folds_of(task, rows, _FOLDS), progress)
+        probe = LinearProbe.of(task, model, train, len(train), progress)
+        assert probe is not None
+        found = probe.best()
+        outputs = probe.judge(folds_of(task, rows, _FOLDS), found.strength)
         found.apply(model)
         return cls(rows, answering, outputs)
 

@@ -12,6 +12,7 @@ from bertsmith.arrays import Floats
 from bertsmith.metrics.calibration import ReliabilityBin, reliability
 from bertsmith.metrics.scores import LengthScore
 from bertsmith.tasks.details import Calibration
+from bertsmith.training.finetuning.learning_curve import LearningCurve
 from bertsmith.training.report.charts import FIRST, MOST_POINTS, MUTED, SECOND, picture
 from bertsmith.training.report.curves import Curve, Point
 
@@ -39,6 +40,25 @@ def restart_strip(scores: Sequence[float], best: int, baselines: Mapping[str, fl
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
     return picture("restarts", paint, height=1.9)
+
+
+def learning_curve(title: str, curve: LearningCurve) -> str:
+    """The score by rows, and where twice as many would lead, with a standard error to either side."""
+
+    def paint(axes: "Axes") -> None:
+        axes.plot(curve.rows, curve.scores, color=FIRST, marker="o", markersize=4, label="measured")
+        ends = [curve.rows[-1], 2 * curve.rows[-1]]
+        expected = curve.scores[-1] + curve.gain
+        axes.plot(ends, [curve.scores[-1], expected], color=SECOND, linestyle=_DASHES, label="expected")
+        axes.errorbar(ends[1], expected, yerr=curve.error, color=SECOND, marker="o", markersize=4, capsize=3)
+        axes.set_xscale("log", base=2)
+        places = [*curve.rows, ends[1]]
+        axes.set_xticks(places, [f"{place:,}" for place in places])
+        axes.minorticks_off()
+        axes.set_xlabel("rows")
+        axes.legend(loc="lower right")
+
+    return picture(title, paint)
 
 
 def restart_curves(

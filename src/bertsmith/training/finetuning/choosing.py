@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load_file, save
@@ -42,6 +43,16 @@ class Tried:
     seconds: float = 0.0
 
 
+class Judged(NamedTuple):
+    """What a method says of each row when it hasn't learned from it, the seconds that took, and those of one
+    pass over all rows.
+    """
+
+    outputs: list[Outputs]
+    seconds: float
+    pass_seconds: float
+
+
 @dataclass(frozen=True)
 class Choice:
     """The method chosen, all that were tried, and what the chosen one said of `rows` (E,) when it hadn't
@@ -67,11 +78,12 @@ def choose(
     train_part: TrainPart,
     seconds: float,
     on_tried: Callable[[Tried], None] = lambda tried: None,
+    judged: Mapping[str, Judged] = MappingProxyType({}),
 ) -> Choice:
     """Tries the methods, each with the epochs it trains, the simplest first, until the time is up.
 
     The first is always tried. The one chosen gains most over the first, on the folds that both were
-    judged by. `on_tried` hears of each that is over.
+    judged by. `on_tried` hears of each that is over. `judged` has those that needn't be tried any more.
     """
     begun = time.monotonic()
     found: dict[str, dict[int, Outputs]] = {}
@@ -80,9 +92,14 @@ def choose(
     numbers = sorted(set(folds.tolist()))
     for place, (method, epochs) in enumerate(methods.items()):
         started, outputs = time.monotonic(), dict[int, Outputs]()
+        if method in judged:
+            known = judged[method]
+            outputs = dict(enumerate(known.outputs))
+            started -= known.seconds
+            forward, forward_rows = forward + known.pass_seconds, forward_rows + len(train)
         learned = len(train) * (1 - 1 / len(numbers))
         expected = _STEP * epochs * learned * forward / max(forward_rows, 1)
-        for done, fold in enumerate(numbers):
+        for done, fold in enumerate(numbers if method not in judged else ()):
             now = time.monotonic()
             left = seconds - (now - begun)
             a_fold = (now - started) / done if done else expected
@@ -95,9 +112,9 @@ def choose(
             now = time.monotonic()
             outputs |= zip(held.tolist(), outputs_of(model, train.some(held).encoded), strict=True)
             forward, forward_rows = forward + time.monotonic() - now, forward_rows + len(held)
-        judged = len({int(folds[row]) for row in outputs})
+        folds_judged = len({int(folds[row]) for row in outputs})
         took = time.monotonic() - started
-        if judged < min(_FEWEST_FOLDS, len(numbers)):
+        if folds_judged < min(_FEWEST_FOLDS, len(numbers)):
             tried.append(Tried(method, seconds=took))
         else:
             found[method] = outputs
@@ -175,22 +192,32 @@ def _compared(
     def predictions(of: dict[int, Outputs]) -> list[Prediction]:
         return task.decode([of[row] for row in rows.tolist()], judged.examples, judged.encoded)
 
-    def score(of: list[Prediction], places: Sequence[int]) -> float:
-        metrics: Metrics = task.metrics(
-            [of[place] for place in places], [judged.examples[place] for place in places]
-        )
-        value = metrics[task.main_metric]
-        return value if math.isfinite(value) else -1.0
-
-    ours, theirs = predictions(outputs), predictions(simplest)
-    everything = range(len(rows))
-    reached = score(ours, everything)
+    ours = predictions(outputs)
     if outputs is simplest:
-        return Tried(method, reached, rows=len(rows), seconds=seconds)
+        return Tried(method, score_of(task, ours, judged.examples), rows=len(rows), seconds=seconds)
+    reached, gain, error = gain_of(task, ours, predictions(simplest), judged.examples)
+    return Tried(method, reached, gain, error, len(rows), seconds)
+
+
+def gain_of(
+    task: Task[Any], ours: Sequence[Prediction], theirs: Sequence[Prediction], examples: Sequence[Any]
+) -> tuple[float, float, float]:
+    """Our main metric, by how much it is above theirs, and the standard error of that, by the bootstrap over
+    the examples.
+    """
     draw = np.random.default_rng(0)
     differences = []
     for _ in range(_RESAMPLES):
-        places = draw.integers(0, len(rows), len(rows)).tolist()
-        differences.append(score(ours, places) - score(theirs, places))
-    gain = reached - score(theirs, everything)
-    return Tried(method, reached, gain, float(np.std(differences)), len(rows), seconds)
+        places = draw.integers(0, len(examples), len(examples)).tolist()
+        drawn = [examples[place] for place in places]
+        pair = [score_of(task, [of[place] for place in places], drawn) for of in (ours, theirs)]
+        differences.append(pair[0] - pair[1])
+    reached = score_of(task, ours, examples)
+    return reached, reached - score_of(task, theirs, examples), float(np.std(differences))
+
+
+def score_of(task: Task[Any], predictions: Sequence[Prediction], examples: Sequence[Any]) -> float:
+    """The main metric; -1 where it is no number."""
+    metrics: Metrics = task.metrics(predictions, examples)
+    value = metrics[task.main_metric]
+    return value if math.isfinite(value) else -1.0

@@ -55,6 +55,10 @@ def render_finetune(out: Path, recipe: FinetuneRecipe, results: Results) -> str:
         ],
         judge=results.judge,
         tried=figures.tried_table(results) if results.tried else None,
+        more_rows=_more_rows(results),
+        more_rows_in_words=results.learning_curve.as_sentence(task.main_metric)
+        if results.learning_curve
+        else "",
         strip=_strip(results),
         restarts=figures.restart_table(results) if len(results.restarts) > 1 else None,
         curves=_curves(logs, results),
@@ -87,6 +91,14 @@ def command(recipe: FinetuneRecipe) -> str:
         if usual.get(name) != value or name in CHOSEN:
             words.append(f"{name}={_as_override(value)}")
     return shlex.join(words)
+
+
+def _more_rows(results: Results) -> Pictures:
+    curve, metric = results.learning_curve, results.task.main_metric
+    if curve is None:
+        return []
+    title = f"{metric} by rows learned from"
+    return [(title, as_markup(charts.learning_curve(title, curve)))]
 
 
 def _as_override(value: Any) -> str:

@@ -21,6 +21,7 @@ from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import WORST
 from bertsmith.training.finetuning.choosing import Tried
+from bertsmith.training.finetuning.learning_curve import LearningCurve
 from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.log import json_value
 
@@ -58,7 +59,8 @@ def leading(restarts: Sequence[Restart]) -> int:
 @dataclass(frozen=True)
 class Results:
     """Of the whole run. `best` is the index of the restart whose weights were kept; `tried` are the methods
-    that were compared by cross-validation, `method` the one by which the model was trained.
+    that were compared by cross-validation, `method` the one by which the model was trained;
+    `learning_curve` what more rows would bring, where few judged in turn.
     """
 
     task: Task[Any]
@@ -70,6 +72,7 @@ class Results:
     train_rows: int
     tried: tuple[Tried, ...] = ()
     method: str = FULL
+    learning_curve: LearningCurve | None = None
 
     @property
     def judge(self) -> str:
@@ -145,6 +148,7 @@ class Results:
             },
             "method": self.method,
             "tried": [asdict(each) for each in self.tried],
+            "learning_curve": asdict(self.learning_curve) if self.learning_curve else None,
             "figures": self.figures,
             "restarts": [each._asdict() for each in self.restarts],
             "best_restart": self.best + 1,

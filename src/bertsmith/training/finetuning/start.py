@@ -10,7 +10,7 @@ from bertsmith.model.adaptation import freeze, reinitialise
 from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.lora import add_lora
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.linear_start import LinearStart, fit_linear_start
+from bertsmith.tasks.linear_start import LinearProbe, LinearStart
 from bertsmith.tasks.sentence_settings import read_pooling
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_checkpoint import Start, begin_task_model
@@ -28,13 +28,13 @@ def choose_pooling(task: Task[Any], source: Path) -> None:
         task.settings = task.settings.model_copy(update={"pooling": read_pooling(source) or "mean"})
 
 
-def linear_start(
+def linear_probe(
     recipe: FinetuneRecipe, task: Task[Any], source: Path, train: EncodedExamples, machine: Machine
-) -> LinearStart | None:
-    """What the head begins with; None where the encoder itself begins anew, or the head isn't linear."""
+) -> LinearProbe | None:
+    """What the head may begin with; None where the encoder itself begins anew, or the head isn't linear."""
     if recipe.reinitialise:
         return None
-    return fit_linear_start(task, start_model(recipe, task, source).model.to(machine.device), train)
+    return LinearProbe.of(task, start_model(recipe, task, source).model.to(machine.device), train)
 
 
 def start_model(

@@ -3,6 +3,7 @@ is measured.
 """
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from bertsmith.tasks.class_contrast import ClassContrast
 from bertsmith.tasks.evaluation import evaluate
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.folds import folds_of
-from bertsmith.tasks.linear_start import LinearStart, fit_linear_start
+from bertsmith.tasks.linear_start import MOST_EXAMPLES, LinearProbe, LinearStart, fit_linear_start
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_checkpoint import head_tensors, save_task_model
@@ -26,8 +27,9 @@ from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, task_settings
 from bertsmith.training.finetuning.best import Best
-from bertsmith.training.finetuning.choosing import Choice, Tried, choose, evaluate_choice
+from bertsmith.training.finetuning.choosing import Choice, Judged, Tried, choose, evaluate_choice
 from bertsmith.training.finetuning.labelled_data import LabelledData, can_be_folded, read_labelled_data
+from bertsmith.training.finetuning.learning_curve import LearningCurve, draw_learning_curve
 from bertsmith.training.finetuning.methods import (
     AUTO,
     CONTRASTIVE,
@@ -40,7 +42,7 @@ from bertsmith.training.finetuning.methods import (
     train_part,
 )
 from bertsmith.training.finetuning.results import FOLDS, Restart, Results, data_hashes, leading
-from bertsmith.training.finetuning.start import choose_pooling, linear_start, start_model
+from bertsmith.training.finetuning.start import choose_pooling, linear_probe, start_model
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import Machine
 
@@ -52,7 +54,7 @@ class Workbench:
     """A task that knows its labels, its data, and where to compute. `source` is the model's folder, `layers`
     and `width` its encoder's; `linear` is what the head begins with,
     `methods` are the possible ones. `folds` (E,) are those of `train`, where
-    its rows judge in turn and `dev` is empty.
+    its rows judge in turn and `dev` is empty; `probe` has their features then.
     """
 
     task: Task[Any]
@@ -67,6 +69,7 @@ class Workbench:
     linear: LinearStart | None
     methods: list[str]
     folds: Ints | None = None
+    probe: LinearProbe | None = None
 
     def steps_per_epoch(self, recipe: FinetuneRecipe) -> int:
         """How many batches of the recipe's size an epoch is divided into."""
@@ -95,13 +98,16 @@ class Workbench:
         data = replace(data, warnings=(*start.notes, *data.warnings))
         config = start.model.config
         layers, width = config.num_hidden_layers, config.hidden_size
-        linear = linear_start(recipe, task, source, train, machine)
+        probe = linear_probe(recipe, task, source, train, machine)
+        linear = None if probe is None else probe.best()
         methods = possible_methods(task, recipe, linear is not None, layers)
         require_possible(recipe.method, task, methods)
         judging = not len(dev) and suits_folds(task, recipe) and can_be_folded(task, data.train)
         count = recipe.folds_of(len(train)) if judging else 0
         parts = folds_of(task, train.examples, count, recipe.seed) if count else None
-        return cls(task, source, tokenizer, data, train, dev, machine, layers, width, linear, methods, parts)
+        probe = probe if count else None  # its features are as large as the data
+        found = task, source, tokenizer, data, train, dev, machine, layers, width, linear, methods
+        return cls(*found, parts, probe)
 
     def choose(
         self, recipe: FinetuneRecipe, on_tried: Callable[[Tried], None] = lambda tried: None
@@ -120,7 +126,23 @@ class Workbench:
         epochs[FULL] = recipe.completed(self.width, steps).epochs
         epochs[CONTRASTIVE] = recipe.contrastive().epochs
         costs = {method: epochs[method] for method in methods}
-        return choose(self.task, costs, self.train, self.folds, train, seconds, on_tried)
+        every_row = len(self.train) <= MOST_EXAMPLES  # has its features in the probe
+        judged = {LINEAR: self._judge_linear()} if LINEAR in costs and every_row else {}
+        return choose(self.task, costs, self.train, self.folds, train, seconds, on_tried, judged)
+
+    def learning_curve(self) -> LearningCurve | None:
+        """What more rows would bring; None where they don't judge in turn."""
+        if self.probe is None or self.linear is None or len(self.train) > MOST_EXAMPLES:
+            return None
+        assert self.folds is not None
+        return draw_learning_curve(self.task, self.probe, self.linear.strength, self.train, self.folds)
+
+    def _judge_linear(self) -> Judged:
+        """From the features that the start was learned from."""
+        assert self.folds is not None and self.probe is not None and self.linear is not None
+        begun = time.monotonic()
+        outputs = self.probe.judge(self.folds, self.linear.strength)
+        return Judged(outputs, self.linear.seconds + time.monotonic() - begun, self.probe.seconds)
 
     def learn(self, method: str, recipe: FinetuneRecipe, rows: EncodedExamples) -> TaskModel:
         """A model of these rows alone, by its last weights."""
@@ -210,7 +232,8 @@ class Workbench:
             for name, split in splits.items()
         }
         found = tuple(restarts), leading(restarts), evaluations, figures, self.data.warnings
-        return Results(task, *found, len(self.data.train), choice.tried, choice.method)
+        rows, curve = len(self.data.train), self.learning_curve()
+        return Results(task, *found, rows, choice.tried, choice.method, curve)
 
     def _frozen(
         self, recipe: FinetuneRecipe, splits: Mapping[str, EncodedExamples]
