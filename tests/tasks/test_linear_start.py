@@ -119,7 +119,7 @@ def test_many_examples_are_sampled(tokenizer: Tokenizer, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         linear_start,
         "features_of",
-        lambda model, encoded: read.append(len(encoded)) or original(model, encoded),
+        lambda model, encoded, *given: read.append(len(encoded)) or original(model, encoded, *given),
     )
     start_of("classification", tokenizer)
     assert read == [12]

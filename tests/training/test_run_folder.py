@@ -48,9 +48,9 @@ def test_all_ranks_have_looked_before_finetuning_writes(
     events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe: Any = SimpleNamespace(completed=lambda *_: recipe, resolved=lambda *_: None, seed=0, restarts=1)
-    bench = SimpleNamespace(width=16, steps_per_epoch=lambda _: 3)
+    bench = SimpleNamespace(width=16, steps_per_epoch=lambda _: 3, folds=None)
     machine: Any = SimpleNamespace(ranks=Ranks(0, 2))
-    monkeypatch.setattr(finetune, "Workbench", SimpleNamespace(open=lambda *_: bench))
+    monkeypatch.setattr(finetune, "Workbench", SimpleNamespace(open=lambda *_, folds: bench))
     monkeypatch.setattr(finetune, "data_hashes", lambda _: {})
     with pytest.raises(Stopped):
         finetune._run(recipe, tmp_path, False, machine, None)

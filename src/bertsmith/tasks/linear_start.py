@@ -115,17 +115,17 @@ class LinearProbe:
         task: Task[Any],
         model: TaskModel,
         train: EncodedExamples,
-        most: int = MOST_EXAMPLES,
+        most: int | None = None,
         progress: Progress | None = None,
     ) -> "LinearProbe | None":
-        """On `most` of the examples, drawn once and for all. None for a head that isn't linear in features,
-        and for fewer than two examples.
+        """On `most` of the examples, 20,000 by default, drawn once and for all. None for a head that isn't
+        linear in features, and for fewer than two examples.
         """
         head, begun = model.head, time.monotonic()
         if not isinstance(head, ClassifierHead) or len(train) < 2:
             return None
         task.bind(head)
-        chosen = train.some(_some(len(train), most))
+        chosen = train.some(_some(len(train), MOST_EXAMPLES if most is None else most))
         features = features_of(model, chosen.encoded, progress)
         targets = [each.target for each in chosen.encoded]
         return cls(task, head, chosen.examples, features, targets, time.monotonic() - begun)
