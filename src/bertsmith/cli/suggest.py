@@ -88,7 +88,7 @@ def suggest(
 
 
 def _show(found: "Suggestions") -> None:
-    from bertsmith.cli.screen import print_table
+    from bertsmith.cli.screen import print_note, print_table
 
     if found.rows:
         rows = [(_cut(row.example.text), row.guess, f"{row.confidence:.0%}") for row in found.rows[:_SHOWN]]
@@ -99,7 +99,10 @@ def _show(found: "Suggestions") -> None:
             (_cut(each.example.text), str(each.example.label), each.guess) for each in found.wrong[:_SHOWN]
         ]
         title = f"{len(found.wrong):,} of {len(found.doubts):,} labels to look at"
-        print_table(("text", "label", "it looks like"), wrong, title=title)
+        if wrong:
+            print_table(("text", "label", "it looks like"), wrong, title=title)
+        else:
+            print_note(f"none of the {len(found.doubts):,} labels looks wrong")
     if found.contradictions:
         pairs = [
             (_cut(first.text), str(first.label), str(second.label))
