@@ -24,7 +24,8 @@ from bertsmith.tasks.task import Metrics, Outputs, Prediction, Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 
 TrainPart = Callable[[str, EncodedExamples], TaskModel]  # by a method, from some of the rows
-_FEWEST_FOLDS = 2  # that a method must be judged by to be chosen
+_FEWEST_FOLDS = 2  # that the simplest method is judged by, whatever it takes
+_USUAL_GAIN, _USUAL_SPREAD = 0.01, 0.03  # of other methods over the simplest
 _RESAMPLES = 200
 _STEP = 3  # times what a forward pass takes
 
@@ -80,49 +81,109 @@ def choose(
     on_tried: Callable[[Tried], None] = lambda tried: None,
     judged: Mapping[str, Judged] = MappingProxyType({}),
 ) -> Choice:
-    """Tries the methods, each with the epochs it trains, the simplest first, until the time is up.
+    """Judges the methods, each with the epochs it trains, the simplest first, fold after fold until `seconds`
+    are over but for what the final training will take.
 
-    The first is always tried. The one chosen gains most over the first, on the folds that both were
-    judged by. `on_tried` hears of each that is over. `judged` has those that needn't be tried any more.
+    In a round each is judged by one more fold, the most promising first; one that is clearly worse than the
+    simplest is given up. What a method takes is known from its last fold, and beforehand from forward passes.
+    The simplest is always judged by two folds, or `judged` has what it says of all. `on_tried` hears of each.
+    The one chosen has the largest expected gain over the simplest: what was measured, shrunk towards what is
+    usual by how uncertain it is, so that chance on a few rows doesn't decide.
     """
-    begun = time.monotonic()
-    found: dict[str, dict[int, Outputs]] = {}
-    tried: list[Tried] = []
-    simplest, forward, forward_rows = next(iter(methods)), 0.0, 0
-    numbers = sorted(set(folds.tolist()))
-    for place, (method, epochs) in enumerate(methods.items()):
-        started, outputs = time.monotonic(), dict[int, Outputs]()
-        if method in judged:
-            known = judged[method]
-            outputs = dict(enumerate(known.outputs))
-            started -= known.seconds
-            forward, forward_rows = forward + known.pass_seconds, forward_rows + len(train)
-        learned = len(train) * (1 - 1 / len(numbers))
-        expected = _STEP * epochs * learned * forward / max(forward_rows, 1)
-        for done, fold in enumerate(numbers if method not in judged else ()):
-            now = time.monotonic()
-            left = seconds - (now - begun)
-            a_fold = (now - started) / done if done else expected
-            folds_needed = max(_FEWEST_FOLDS - done, 1)
-            needed = place == 0 and done < _FEWEST_FOLDS
-            if not needed and (left <= 0 or a_fold * folds_needed > left):
-                break
-            held = np.flatnonzero(folds == fold)
-            model = train_part(method, train.some(np.flatnonzero(folds != fold)))
-            now = time.monotonic()
-            outputs |= zip(held.tolist(), outputs_of(model, train.some(held).encoded), strict=True)
-            forward, forward_rows = forward + time.monotonic() - now, forward_rows + len(held)
-        folds_judged = len({int(folds[row]) for row in outputs})
-        took = time.monotonic() - started
-        if folds_judged < min(_FEWEST_FOLDS, len(numbers)):
-            tried.append(Tried(method, seconds=took))
+    race = _Race(task, methods, train, folds, train_part, time.monotonic() + seconds, judged)
+    race.run()
+    tried = [race.tried(method) for method in methods]
+    for each in tried:
+        on_tried(each)
+    method = max(tried, key=_expected_gain).method
+    found = race.outputs[method]
+    rows = np.array(sorted(found), np.int64)
+    return Choice(method, tuple(tried), rows, [found[row] for row in rows.tolist()])
+
+
+class _Race:
+    """Methods beside each other, fold by fold."""
+
+    def __init__(
+        self,
+        task: Task[Any],
+        methods: Mapping[str, float],
+        train: EncodedExamples,
+        folds: Ints,
+        train_part: TrainPart,
+        end: float,
+        judged: Mapping[str, Judged],
+    ) -> None:
+        self._task, self._epochs, self._train, self._end = task, methods, train, end
+        self._folds, self._train_part, self._judged = folds, train_part, judged
+        self._numbers = sorted(set(folds.tolist()))
+        self._first = next(iter(methods))
+        self.outputs: dict[str, dict[int, Outputs]] = {
+            method: dict(enumerate(judged[method].outputs)) if method in judged else {} for method in methods
+        }
+        self._seconds = {method: judged[method].seconds if method in judged else 0.0 for method in methods}
+        self._done = dict.fromkeys(methods, 0)
+        passes = list(judged.values())
+        self._forward, self._forward_rows = sum(of.pass_seconds for of in passes), len(train) * len(passes)
+
+    def run(self) -> None:
+        """Until all folds are judged by, or nothing more can be finished in time."""
+        running = [method for method in self._epochs if method not in self._judged]
+        simplest = self.outputs[self._first]
+        for number, fold in enumerate(self._numbers):
+            for method in sorted(running, key=lambda each: each != self._first):
+                needed = method == self._first and number < _FEWEST_FOLDS
+                beside = method == self._first or int(np.flatnonzero(self._folds == fold)[0]) in simplest
+                late = time.monotonic() + self._cost(method) > self._end
+                if not beside or (late and not needed):
+                    running.remove(method)
+                    continue
+                self._judge(method, fold)
+            running = [method for method in running if not self._hopeless(method)]
+            running.sort(key=lambda each: -_expected_gain(self.tried(each)))
+
+    def tried(self, method: str) -> Tried:
+        """How it stands."""
+        if not self.outputs[method]:
+            return Tried(method)
+        given = self._task, method, self.outputs[method], self.outputs[self._first], self._train
+        return _compared(*given, self._seconds[method])
+
+    def _judge(self, method: str, fold: int) -> None:
+        begun, held = time.monotonic(), np.flatnonzero(self._folds == fold)
+        model = self._train_part(method, self._train.some(np.flatnonzero(self._folds != fold)))
+        trained, encoded = time.monotonic(), self._train.some(held).encoded
+        self.outputs[method] |= zip(held.tolist(), outputs_of(model, encoded), strict=True)
+        over = time.monotonic()
+        self._forward, self._forward_rows = self._forward + over - trained, self._forward_rows + len(held)
+        self._seconds[method] += over - begun
+        self._done[method] += 1
+
+    def _cost(self, method: str) -> float:
+        """The seconds of one more fold, and of training on all rows after it."""
+        learned = 1 - 1 / len(self._numbers)
+        if self._done[method]:
+            fold = self._seconds[method] / self._done[method]
         else:
-            found[method] = outputs
-            tried.append(_compared(task, method, outputs, found[simplest], train, took))
-        on_tried(tried[-1])
-    method = _best(tried)
-    rows = np.array(sorted(found[method]), np.int64)
-    return Choice(method, tuple(tried), rows, [found[method][row] for row in rows.tolist()])
+            row = self._forward / max(self._forward_rows, 1)
+            fold = _STEP * self._epochs[method] * len(self._train) * learned * row
+        return fold + (0.0 if method == self._first else fold / learned)
+
+    def _hopeless(self, method: str) -> bool:
+        tried = self.tried(method)
+        if tried.gain is None or tried.error is None:
+            return False
+        return tried.gain + 2 * tried.error < 0
+
+
+def _expected_gain(tried: Tried) -> float:
+    """Over the simplest method, whose own is 0: the mean of the gain given what was measured, where gains are
+    as usual beforehand (normal, both).
+    """
+    if tried.gain is None or tried.error is None:
+        return 0.0 if tried.score is not None else -math.inf
+    known, usual = 1 / max(tried.error, 1e-3) ** 2, 1 / _USUAL_SPREAD**2
+    return round((known * tried.gain + usual * _USUAL_GAIN) / (known + usual), 3)  # less is nothing
 
 
 def evaluate_choice(task: Task[Any], choice: Choice, train: EncodedExamples, folds: Ints) -> Evaluation:
@@ -171,11 +232,6 @@ def as_sentence(tried: Tried, metric: str) -> str:
         return f"{tried.method}: not tried, for want of time; minutes=10 gives more"
     gain = "" if tried.gain is None else f" ({tried.gain:+.4f} ± {tried.error:.4f})"
     return f"{tried.method}: {metric} {tried.score:.4f}{gain} on {tried.rows:,} rows, {tried.seconds:.0f} s"
-
-
-def _best(tried: Sequence[Tried]) -> str:
-    """The one that gains most over the first, which stays where none does."""
-    return max(tried, key=lambda each: each.gain or 0.0).method
 
 
 def _compared(
