@@ -433,7 +433,7 @@ def test_the_command_gives_the_same_recipe_again(run: FinetuneRecipe) -> None:
     assert values.pop("out") == "runs/again"
     again = make_finetune_recipe(values | {"out": run.out}, words)
     assert again == run
-    assert again.completed(64, 100) == run  # what would be chosen otherwise is given
+    assert again.completed(64, 2, 100) == run  # what would be chosen otherwise is given
 
 
 def test_the_command_keeps_weights_of_classes_with_dots_in_their_names(run: FinetuneRecipe) -> None:

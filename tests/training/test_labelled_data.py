@@ -54,32 +54,34 @@ def test_settings_of_the_task_stand_beside_those_of_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "width", "rows", "epochs", "rate", "decay"),
+    ("given", "width", "layers", "rows", "epochs", "rate", "decay"),
     [
-        ([], 768, 100_000, 3, 1e-4, 0.75),
-        ([], 384, 100_000, 3, 2e-4, 0.75),
-        ([], 128, 100_000, 3, 6e-4, 0.75),
-        ([], 1024, 100_000, 3, 7.5e-5, 0.75),
-        ([], 384, 3576, 6, 2e-4, 0.75),  # 112 steps an epoch
-        ([], 384, 20, 10, 2e-4, 0.75),
-        (["batch_size=16"], 384, 3576, 3, 2e-4, 0.75),
-        (["lora.rank=8"], 384, 100_000, 3, 1e-3, 1),
-        (["optimizer.layer_decay=1"], 384, 100_000, 3, 1e-4, 1),
-        (["optimizer.layer_decay=0.9"], 384, 100_000, 3, 2e-4, 0.9),
-        (["epochs=3", "optimizer.learning_rate=5e-5"], 128, 20, 3, 5e-5, 1),
-        (["optimizer.weight_decay=0"], 384, 100_000, 3, 2e-4, 0.75),
+        ([], 768, 6, 100_000, 3, 1e-4, 0.75),
+        ([], 384, 6, 100_000, 3, 2e-4, 0.75),
+        ([], 128, 6, 100_000, 3, 6e-4, 0.75),
+        ([], 192, 2, 100_000, 3, 1.2e-3, 0.75),
+        ([], 768, 12, 100_000, 3, 1e-4, 0.75),
+        ([], 1024, 6, 100_000, 3, 7.5e-5, 0.75),
+        ([], 384, 6, 3576, 6, 2e-4, 0.75),  # 112 steps an epoch
+        ([], 384, 6, 20, 10, 2e-4, 0.75),
+        (["batch_size=16"], 384, 6, 3576, 3, 2e-4, 0.75),
+        (["lora.rank=8"], 384, 6, 100_000, 3, 1e-3, 1),
+        (["optimizer.layer_decay=1"], 384, 6, 100_000, 3, 1e-4, 1),
+        (["optimizer.layer_decay=0.9"], 384, 6, 100_000, 3, 2e-4, 0.9),
+        (["epochs=3", "optimizer.learning_rate=5e-5"], 128, 6, 20, 3, 5e-5, 1),
+        (["optimizer.weight_decay=0"], 384, 6, 100_000, 3, 2e-4, 0.75),
     ],
 )
-def test_what_nobody_gave_is_chosen_by_width_and_rows(
-    given: list[str], width: int, rows: int, epochs: float, rate: float, decay: float
+def test_what_nobody_gave_is_chosen_by_shape_and_rows(
+    given: list[str], width: int, layers: int, rows: int, epochs: float, rate: float, decay: float
 ) -> None:
     values = {"task": "classification", "model": "m", "train": "t", "out": "o"}
     recipe = make_finetune_recipe(values, given)
-    completed = recipe.completed(width, -(-rows // recipe.batch_size))
+    completed = recipe.completed(width, layers, -(-rows // recipe.batch_size))
     assert (completed.epochs, completed.optimizer.learning_rate) == (epochs, pytest.approx(rate))
     assert completed.optimizer.layer_decay == decay
     assert completed.optimizer.weight_decay == recipe.optimizer.weight_decay
-    assert completed.completed(64, 7) == completed
+    assert completed.completed(64, 2, 7) == completed
     assert recipe.chosen_as(completed) == completed
 
 

@@ -83,7 +83,7 @@ def timeless(trials: list[Trial]) -> list[tuple[Any, ...]]:
 def test_the_baseline_comes_first_and_the_others_differ_within_the_bounds(found: TuneResult) -> None:
     baseline, *others = [trial.choice for trial in found.trials]
     assert baseline == {
-        "optimizer.learning_rate": 0.0048,  # chosen for a model of 16
+        "optimizer.learning_rate": 0.014,  # chosen for two layers of 16
         "optimizer.layer_decay": 0.75,
         "epochs": 10,  # and for few rows
         "batch_size": 32,
@@ -314,7 +314,7 @@ def test_the_command_line_tells_of_each_trial_and_goes_on_to_more(
     command = ["tune", "classification", *options, "--out", out, *SMALL[1:]]
     assert main([*command, "trials=1"]) == 0
     told = capsys.readouterr().out
-    assert "trial 0: " in told and "optimizer.learning_rate=0.0048" in told
+    assert "trial 0: " in told and "optimizer.learning_rate=0.014" in told
     assert main([*command, "trials=2", "--resume"]) == 0
     told = capsys.readouterr().out
     assert "trial 1: " in told and "trial 0: " not in told

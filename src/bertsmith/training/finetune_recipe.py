@@ -25,6 +25,7 @@ from bertsmith.training.settings import (
 
 _SPECIAL_TOKENS = 2  # around a single text
 _BASE_WIDTH = 768  # of BERT-base, which the rates of the papers are for
+_SHALLOW = 6  # layers, below which the rate grows
 _FEW_STEPS, _MOST_EPOCHS = 600, 10
 _FOLDS, _FEW_ROWS = 5, 1000  # cross-validated, where there is no dev
 _SECONDS, _SECONDS_A_ROW = 10.0, 0.1  # to choose a method in, and to train by it
@@ -127,14 +128,16 @@ class FinetuneRecipe(RunSettings):
             else self.model_copy(update={"epochs": _CONTRASTIVE_EPOCHS})
         )
 
-    def completed(self, width: int, steps_per_epoch: int) -> "FinetuneRecipe":
-        """What nobody gave is chosen for a model of this hidden size and for epochs of so many steps.
+    def completed(self, width: int, layers: int, steps_per_epoch: int) -> "FinetuneRecipe":
+        """What nobody gave is chosen for a model of this hidden size and so many layers, and for epochs of so
+        many steps.
 
-        The head's rate is 1e-4 at 768 and as much more as the model is narrower (2e-4 at 384), and each layer
-        learns at 0.75 of the rate of the one above, much as Clark et al. 2020 trained ELECTRA (table 7): a
-        rate that the head needs would spoil the lowest layers. With LoRA, or where a decay of 1 is given, all
-        have one rate, 5e-5 at 768; LoRA ten times that (Hu et al. 2021, appendix D). A rate that is given is
-        that of all layers unless a decay is given too.
+        The head's rate is 1e-4 at 768 and as much more as the model is narrower (2e-4 at 384), and as its
+        layers are fewer than six: what a small model knows is soon relearned. Each layer learns at 0.75 of
+        the rate of the one above, much as Clark et al. 2020 trained ELECTRA (table 7): a rate that the head
+        needs would spoil the lowest layers. With LoRA, or where a decay of 1 is given, all have one rate,
+        5e-5 at 768; LoRA ten times that (Hu et al. 2021, appendix D). A rate that is given is that of all
+        layers unless a decay is given too.
         Few steps get more than three epochs, so that there are some 600 steps, but no more than ten (Mosbach
         et al. 2021: small data need more steps than three epochs).
         """
@@ -144,7 +147,8 @@ class FinetuneRecipe(RunSettings):
             if not self.lora.rank and "layer_decay" not in self.optimizer.model_fields_set:
                 decay = _LAYER_DECAY
             rate = _RATE if decay < 1 else _RATE_OF_ALL * (_LORA_FACTOR if self.lora.rank else 1)
-            rates = {"learning_rate": float(f"{rate * _BASE_WIDTH / width:.2g}"), "layer_decay": decay}
+            rate *= _BASE_WIDTH / width * max(_SHALLOW / layers, 1)
+            rates = {"learning_rate": float(f"{rate:.2g}"), "layer_decay": decay}
             chosen["optimizer"] = self.optimizer.model_copy(update=rates)
         if "epochs" not in self.model_fields_set:
             chosen["epochs"] = max(self.epochs, min(-(-_FEW_STEPS // steps_per_epoch), _MOST_EPOCHS))

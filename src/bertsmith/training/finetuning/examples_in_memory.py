@@ -66,7 +66,7 @@ def finetune_examples(
             method = choice.method
         elif method == AUTO:
             method = FULL
-        completed = recipe.completed(bench.width, bench.steps_per_epoch(recipe))
+        completed = recipe.completed(bench.width, bench.layers, bench.steps_per_epoch(recipe))
         if method == FULL and dev:
             model = _best_on_dev(bench, completed)
         else:

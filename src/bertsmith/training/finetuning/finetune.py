@@ -83,7 +83,7 @@ def _run(
     keep_memory()
     given, bench = recipe, Workbench.open(recipe, machine, folds=machine.ranks.count == 1)
     steps = bench.steps_per_epoch(recipe)
-    recipe = recipe.completed(bench.width, steps)
+    recipe = recipe.completed(bench.width, bench.layers, steps)
     recipe.resolved(steps, recipe.seed)  # refuses, before anything is written
     first, hashes = machine.ranks.is_first, data_hashes(recipe)
     require_same_data(out, hashes)
@@ -93,7 +93,9 @@ def _run(
     choice = None if bench.folds is None else _choose(given, bench, out, resume, console)
     named = named_method(recipe)
     method = choice.method if choice else FULL if named == AUTO else named
-    trained = given.contrastive().completed(bench.width, steps) if method == CONTRASTIVE else recipe
+    trained = (
+        given.contrastive().completed(bench.width, bench.layers, steps) if method == CONTRASTIVE else recipe
+    )
     restarts: list[Restart] = []
     for number in range(recipe.restarts if method != LINEAR else 1):
         folder = _restart_folder(out, number + 1)

@@ -110,7 +110,9 @@ def _train(
     task: Task[Any], model: TaskModel, recipe: FinetuneRecipe, train: EncodedExamples, machine: Machine
 ) -> None:
     steps = steps_of_epoch(task, train, recipe.batch_size)
-    settings = recipe.completed(model.config.hidden_size, steps).resolved(steps, recipe.seed)
+    settings = recipe.completed(model.config.hidden_size, model.config.num_hidden_layers, steps).resolved(
+        steps, recipe.seed
+    )
     with TemporaryDirectory() as folder:
         TaskRun(task, model, train, None, settings, machine, Path(folder), Silent()).run()
 

@@ -123,7 +123,7 @@ class Workbench:
 
         seconds = recipe.seconds_to_choose(len(self.train))
         steps, epochs = self.steps_per_epoch(recipe), {LINEAR: 0.0}
-        epochs[FULL] = recipe.completed(self.width, steps).epochs
+        epochs[FULL] = recipe.completed(self.width, self.layers, steps).epochs
         epochs[CONTRASTIVE] = recipe.contrastive().epochs
         costs = {method: epochs[method] for method in methods}
         every_row = len(self.train) <= MOST_EXAMPLES  # has its features in the probe

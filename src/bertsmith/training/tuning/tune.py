@@ -111,7 +111,7 @@ def _run(
         raise RecipeError("tune runs in one process. Start it without torchrun.")
     bench = Workbench.open(search.recipe, machine, folds=True)
     steps = bench.steps_per_epoch(search.recipe)
-    recipe = search.recipe.completed(bench.width, steps)
+    recipe = search.recipe.completed(bench.width, bench.layers, steps)
     if bench.folds is not None:  # where `finetune` would choose
         recipe = recipe.model_copy(update={"method": FULL})
     completed = replace(search, recipe=recipe)
