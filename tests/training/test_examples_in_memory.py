@@ -79,7 +79,8 @@ def test_few_rows_choose_the_method_calibrate_and_all_train(model: Path, tmp_pat
     trained = finetune_examples(task, recipe, model, task.read(train))
     assert trained.choice is not None
     assert [each.method for each in trained.choice.tried] == ["linear", "contrastive", "full"]
-    assert all(each.rows == 12 for each in trained.choice.tried)
+    assert trained.choice.tried[0].rows == 12
+    assert all(each.score is not None for each in trained.choice.tried)
     assert trained.recipe.method == trained.choice.method
     assert "temperature" in task.state()["confidence"]
     assert torch.equal(before, torch.get_rng_state())

@@ -48,7 +48,7 @@ def test_all_ranks_have_looked_before_finetuning_writes(
     events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe: Any = SimpleNamespace(completed=lambda *_: recipe, resolved=lambda *_: None, seed=0, restarts=1)
-    bench = SimpleNamespace(width=16, steps_per_epoch=lambda _: 3, folds=None)
+    bench = SimpleNamespace(width=16, layers=2, steps_per_epoch=lambda _: 3, folds=None)
     machine: Any = SimpleNamespace(ranks=Ranks(0, 2))
     monkeypatch.setattr(finetune, "Workbench", SimpleNamespace(open=lambda *_, folds: bench))
     monkeypatch.setattr(finetune, "data_hashes", lambda _: {})
