@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import material
+from bertsmith.tasks.linear_start import FROZEN  # a baseline that does need the model
 from cutting import cut, divide_classes
 from harness import report, serve
 from labelled import KEPT, MODEL, find, finetune_in, mean_and_error, quiet, run_folder, run_once, when_run
 
-FROZEN = "frozen encoder + linear model"  # a baseline that does need the model
 _PLACE = KEPT / "pretraining_worth"
 _DEV_A_CLASS = 5
 _AS_IT_COMES: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from test_layers import own_imports
 
 REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "bertsmith"
-README = REPOSITORY / "README.md"
+MAP = REPOSITORY / "docs" / "map.md"
 PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted(REPOSITORY.glob("docs/**/*.md"))]
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
@@ -48,6 +48,10 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_the_readme_is_read_in_minutes() -> None:
+    assert (REPOSITORY / "README.md").stat().st_size <= 10 * 1024
+
+
 def test_the_index_lists_every_page_of_the_documentation() -> None:
     index = read(REPOSITORY / "docs" / "index.md")
     listed = {REPOSITORY / "docs" / link for link, _ in LINK.findall(index)}
@@ -55,15 +59,15 @@ def test_the_index_lists_every_page_of_the_documentation() -> None:
 
 
 def test_the_map_names_every_file_of_the_source_once_with_a_line_on_it() -> None:
-    mapped = list(mapped_files(read(README)))
+    mapped = list(mapped_files(read(MAP)))
     there = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if path.stem != "__init__"}
     assert len(mapped) == len(set(mapped)), "a file stands twice"
     assert set(mapped) == there
 
 
-def mapped_files(readme: str) -> Iterator[str]:
+def mapped_files(page: str) -> Iterator[str]:
     """The files of the map, which is indented as the folders are: folder/file.py."""
-    (tree,) = re.findall(r"```\nsrc/bertsmith/\n(.+?)```", readme, re.DOTALL)
+    (tree,) = re.findall(r"```\nsrc/bertsmith/\n(.+?)```", page, re.DOTALL)
     folders: list[str] = []
     for line in tree.splitlines():
         found = re.fullmatch(r"((?: {4}){1,4})(\S+)  +\S.*", line)
@@ -77,9 +81,7 @@ def mapped_files(readme: str) -> Iterator[str]:
 
 
 def test_each_file_of_the_map_imports_only_from_those_above_it() -> None:
-    modules = [
-        "bertsmith." + file.removesuffix(".py").replace("/", ".") for file in mapped_files(read(README))
-    ]
+    modules = ["bertsmith." + file.removesuffix(".py").replace("/", ".") for file in mapped_files(read(MAP))]
     place = {module: number for number, module in enumerate(modules)}
     upside_down = [
         str(found)

@@ -14,8 +14,8 @@ from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
-def contrast() -> ClassContrast:
-    return ClassContrast(make_task("classification", pooling="mean"))
+def contrast(task: str = "classification") -> ClassContrast:
+    return ClassContrast(make_task(task, pooling="mean"))
 
 
 def test_the_loss_is_equation_2_of_khosla() -> None:
@@ -67,3 +67,26 @@ def test_outputs_are_what_the_linear_head_reads(tokenizer: Tokenizer) -> None:
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
     weight, bias = head.out.weight.detach().numpy(), head.out.bias.detach().numpy()  # type: ignore[union-attr, operator]
     np.testing.assert_allclose(vectors @ weight.T + bias, logits, atol=1e-5)
+
+
+def test_of_several_labels_texts_are_alike_by_the_share_that_both_have() -> None:
+    vectors = F.normalize(torch.randn(4, 5), dim=1)
+    targets = [np.array(row, np.bool_) for row in ([1, 1, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0])]
+    found = contrast("multi-label").losses(vectors, targets)
+    others = [float(vectors[0] @ vectors[n]) / class_contrast._TEMPERATURE for n in (1, 2, 3)]
+    expected = float(torch.logsumexp(torch.tensor(others), 0)) - others[0]
+    assert float(found[0]) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert found[2:].tolist() == [0, 0]  # what shares no label, and what has none
+    np.testing.assert_allclose(class_contrast._alikeness(targets)[0], [0, 0.5, 0, 0])
+    one_each = [np.eye(3, dtype=np.bool_)[label] for label in (0, 2, 2, 1)]
+    np.testing.assert_array_equal(
+        class_contrast._alikeness(one_each), class_contrast._alikeness([0, 2, 2, 1])
+    )
+
+
+def test_a_text_of_several_labels_is_with_those_of_its_rarest() -> None:
+    targets = [np.array([True, number % 10 == 0, number % 2 == 0]) for number in range(200)]
+    batches = contrast("multi-label").divide(targets, np.random.default_rng(0).permutation(200), 20)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(200))
+    rare = [sum(targets[row][1] for row in batch.tolist()) for batch in batches]
+    assert all(count != 1 for count in rare)

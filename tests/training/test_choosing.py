@@ -12,18 +12,29 @@ import torch
 from finetune_toys import SMALL_RUN, run, tiny_encoder, write_rows
 from safetensors.torch import load_file
 
-from bertsmith.errors import RecipeError
+from bertsmith.errors import InputError, RecipeError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
+from bertsmith.model.checkpoint import read_checkpoint
+from bertsmith.tasks.classifier_head import PooledHead
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.folds import folds_of
+from bertsmith.tasks.linear_start import FROZEN, LinearProbe
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.finetuning import choosing, finetune
+from bertsmith.training.finetuning import adaptation, choosing, finetune
 from bertsmith.training.finetuning.choosing import Choice, choose, read_choice, write_choice
-from bertsmith.training.finetuning.methods import CONTRASTIVE, FULL, LINEAR
+from bertsmith.training.finetuning.methods import (
+    CLOZE,
+    CONTRASTIVE,
+    FULL,
+    LINEAR,
+    LORA,
+    SELF_TRAINING,
+    UPPER,
+)
 from bertsmith.training.finetuning.results import FOLDS
-from bertsmith.training.finetuning.workbench import FROZEN
+from bertsmith.training.finetuning.self_training import SelfTraining
 
 FOREVER = 1e9
 
@@ -119,14 +130,14 @@ def test_on_few_rows_what_is_usual_decides_and_on_many_what_is_measured() -> Non
     """One row more or less of a few says little; the simplest has a gain of 0 by definition."""
 
     def expected(gain: float, error: float) -> float:
-        return choosing._expected_gain(choosing.Tried("full", 0.7, gain, error, 20))
+        return choosing.expected_gain(choosing.Tried("full", 0.7, gain, error, 20))
 
     assert expected(0.0, 0.2) == pytest.approx(0.01, abs=1e-3)
     assert expected(-0.05, 0.2) > 0 > expected(-0.05, 0.02)
     assert expected(0.05, 0.005) == pytest.approx(0.05, abs=2e-3)
     assert expected(0.0, 0.0) == 0
-    assert choosing._expected_gain(choosing.Tried("linear", 0.7, rows=20)) == 0
-    assert choosing._expected_gain(choosing.Tried("full")) < 0
+    assert choosing.expected_gain(choosing.Tried("linear", 0.7, rows=20)) == 0
+    assert choosing.expected_gain(choosing.Tried("full")) < 0
 
 
 def test_what_is_clearly_worse_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -192,7 +203,8 @@ def test_all_rows_train_and_all_judge(encoder: Path, tmp_path: Path, task: str) 
     assert found["train_rows"] == 40
     assert list(found["evaluations"]) == [FOLDS, "test"]
     assert found["evaluations"][FOLDS]["rows"] == 40
-    methods = [LINEAR, CONTRASTIVE, FULL] if task == "classification" else [LINEAR, FULL]
+    labels = task in ("classification", "multi-label")
+    methods = [LINEAR, *[CONTRASTIVE] * labels, FULL, UPPER, LORA]
     assert [each["method"] for each in found["tried"]] == methods
     metric, scores = found["main_metric"], [each["score"] for each in found["tried"]]
     best = max(scores)
@@ -210,7 +222,7 @@ def test_all_rows_train_and_all_judge(encoder: Path, tmp_path: Path, task: str) 
     assert "on dev" not in page
 
 
-@pytest.mark.parametrize("method", [LINEAR, CONTRASTIVE, FULL])
+@pytest.mark.parametrize("method", [LINEAR, CONTRASTIVE, FULL, UPPER, LORA])
 def test_a_method_that_is_named_is_taken_with_a_dev_too(encoder: Path, tmp_path: Path, method: str) -> None:
     """From the same rows by the same method: the dev judges, and the weights are as without one."""
     named = few_rows(encoder, tmp_path / "folds", f"method={method}", "epochs=2")
@@ -219,14 +231,163 @@ def test_a_method_that_is_named_is_taken_with_a_dev_too(encoder: Path, tmp_path:
                  train=str(tmp_path / "folds" / "train.jsonl"), out=str(tmp_path / "judged"))  # fmt: skip
     assert list(results_of(judged)["evaluations"]) == ["dev"]
     assert results_of(judged)["evaluations"]["dev"]["model"]["accuracy"] > 0.5
-    if method != FULL:  # of which a dev keeps the best epoch, and not the last
+    if method in (LINEAR, CONTRASTIVE):  # of the others a dev keeps the best epoch, and not the last
         ours, theirs = (load_file(each.model / "model.safetensors") for each in (named, judged))
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     untouched = load_file(encoder / "model.safetensors")
     name = next(name for name in untouched if "layer.1.output.dense.weight" in name)
     trained = load_file(named.model / "model.safetensors")
     same = next(each for key, each in trained.items() if key.endswith("encoder.layer.1.output.dense.weight"))
-    assert torch.equal(same, untouched[name]) == (method == LINEAR)
+    assert torch.equal(same, untouched[name]) == (method in (LINEAR, LORA))  # which adds to query and value
+
+
+def test_the_upper_layers_alone_are_trained(encoder: Path, tmp_path: Path) -> None:
+    result = few_rows(encoder, tmp_path, f"method={UPPER}", "epochs=1")
+    before, after = (load_file(folder / "model.safetensors") for folder in (encoder, result.model))
+    changed = {
+        name.removeprefix("bert.")
+        for name, each in after.items()
+        if not torch.equal(each, before[name.removeprefix("bert.")])
+    }
+    assert changed and all(name.startswith("encoder.layer.1.") for name in changed)
+
+
+def test_lora_as_a_method_has_its_usual_rank_and_an_adapter(encoder: Path, tmp_path: Path) -> None:
+    few_rows(encoder, tmp_path, f"method={LORA}", "epochs=1")
+    settings = json.loads((tmp_path / "run" / "adapter" / "adapter_config.json").read_text())
+    assert settings["r"] == 8
+
+
+def test_methods_that_seldom_win_wait_for_time(encoder: Path, tmp_path: Path) -> None:
+    by_itself = few_rows(encoder, tmp_path, "epochs=1")
+    assert [each.method for each in by_itself.results.tried] == [LINEAR, CONTRASTIVE, FULL]
+
+
+@pytest.mark.parametrize("place", ["whole", "in training"])
+def test_a_cloze_is_learned_from_an_encoder_that_fills_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """It comes to the same model when it was killed on the way."""
+    filler = tiny_encoder(tmp_path / "filler", masked_language=True)
+    result = few_rows(filler, tmp_path / "whole", f"method={CLOZE}")
+    assert results_of(result)["evaluations"][FOLDS]["model"]["accuracy"] > 0.6
+    auto = few_rows(filler, tmp_path / "auto", "minutes=1", "epochs=1")
+    assert CLOZE in [each.method for each in auto.results.tried]
+    if place == "whole":
+        return
+
+    def killed(*given: Any) -> None:
+        raise RuntimeError("killed")
+
+    train = tmp_path / "whole" / "train.jsonl"
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(finetune, "_keep_best_only", killed)
+        few_rows(filler, tmp_path / "parts", f"method={CLOZE}", train=train)
+    again = few_rows(filler, tmp_path / "parts", f"method={CLOZE}", train=train, resume=True)
+    assert (again.model / "model.safetensors").read_bytes() == (
+        result.model / "model.safetensors"
+    ).read_bytes()
+
+
+# -- texts without labels ------------------------------------------------------------------------------------
+
+
+def unlabelled_rows(folder: Path, count: int = 200) -> Path:
+    rows = write_rows(folder / "labelled.jsonl", "classification", count, seed=7).read_text().splitlines()
+    (folder / "unlabelled.txt").write_text("".join(json.loads(row)["text"] + "\n" for row in rows))
+    return folder / "unlabelled.txt"
+
+
+def test_unlabelled_texts_are_a_method_of_their_own(encoder: Path, tmp_path: Path) -> None:
+    texts = str(unlabelled_rows(tmp_path))
+    auto = few_rows(encoder, tmp_path / "auto", "epochs=1", unlabelled=texts)
+    assert [each.method for each in auto.results.tried] == [LINEAR, SELF_TRAINING, CONTRASTIVE, FULL]
+    tried = {each.method: each for each in auto.results.tried}
+    assert tried[SELF_TRAINING].rows == 40
+    named = few_rows(encoder, tmp_path / "named", f"method={SELF_TRAINING}", unlabelled=texts)
+    assert named.results.method == SELF_TRAINING
+    before, after = (load_file(folder / "model.safetensors") for folder in (encoder, named.model))
+    assert all(torch.equal(each, before[name.removeprefix("bert.")]) for name, each in after.items())
+    linear = few_rows(encoder, tmp_path / "linear", f"method={LINEAR}", unlabelled=texts)
+    heads = [load_file(each.model / "head.safetensors")["out.weight"] for each in (named, linear)]
+    assert not torch.equal(*heads)
+    assert "unlabelled" in json.loads((named.model / "bertsmith.json").read_text())["provenance"]["sha256"]
+
+
+def test_what_can_not_be_learned_from_unlabelled_texts(encoder: Path, tmp_path: Path) -> None:
+    texts = str(unlabelled_rows(tmp_path))
+    with pytest.raises(RecipeError, match="by classification, not by tagging"):
+        few_rows(encoder, tmp_path, task="tagging", unlabelled=texts)
+    with pytest.raises(RecipeError, match="method = self-training is not for this classification"):
+        few_rows(encoder, tmp_path, "method=self-training")
+    rows = write_rows(tmp_path / "train.jsonl", "classification", 40)
+    (tmp_path / "same.txt").write_text(
+        "".join(json.loads(row)["text"] + "\n" for row in rows.read_text().splitlines())
+    )
+    with pytest.raises(InputError, match="no text that isn't among the labelled ones"):
+        few_rows(encoder, tmp_path, unlabelled=str(tmp_path / "same.txt"))
+    with pytest.raises(InputError, match=r"missing\.txt"):
+        few_rows(encoder, tmp_path, unlabelled=str(tmp_path / "missing.txt"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_an_encoder_that_fills_gaps_is_pre_trained_further_and_kept_where_that_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, better: bool
+) -> None:
+    gain = 0.2 if better else -0.2
+    monkeypatch.setattr(adaptation, "gain_of", lambda *given: (0.7, gain, 0.01))
+    filler = tiny_encoder(tmp_path / "filler", masked_language=True)
+    texts = str(unlabelled_rows(tmp_path))
+    given = ("method=linear", "minutes=0.02")
+    result = few_rows(filler, tmp_path, *given, unlabelled=texts)
+    run = tmp_path / "run"
+    found = json.loads((run / "adapted.json").read_text())
+    assert found == {"gain": gain, "error": 0.01, "kept": better}
+    before, further, after = (
+        load_file(folder / "model.safetensors")
+        for folder in (filler, run / "adapted/run/model", result.model)
+    )
+    name = next(name for name in before if "layer.1.output.dense.weight" in name)
+    ours = next(each for key, each in after.items() if key.endswith("encoder.layer.1.output.dense.weight"))
+    assert not torch.equal(further[name], before[name])
+    assert torch.equal(ours, (further if better else before)[name])
+    # a run that is resumed begins from the same encoder, and pre-trains nothing
+    monkeypatch.setattr(adaptation, "pretrain", None)
+    monkeypatch.setattr(adaptation, "gain_of", None)
+    again = few_rows(filler, tmp_path, *given, unlabelled=texts, train=tmp_path / "train.jsonl", resume=True)
+    assert load_file(again.model / "model.safetensors").keys() == after.keys()
+
+
+def test_no_fold_is_judged_by_its_own_labels(encoder: Path, tmp_path: Path) -> None:
+    """Other labels on the held-out rows change nothing of what is said of them."""
+    task, train = examples(tmp_path, 40)
+    draw = np.random.default_rng(0)
+    features = [torch.from_numpy(each) for each in draw.normal(size=(140, 8)).astype(np.float32)]
+    head = PooledHead(read_checkpoint(encoder).config, 2, "mean")
+    head.out = torch.nn.Linear(8, 2)
+    folds = folds_of(task, train.examples, 5)
+    said = []
+    for swapped in (False, True):
+        targets = [task.target(each.label) for each in train.examples]
+        targets = [1 - each if swapped and folds[n] == 0 else each for n, each in enumerate(targets)]
+        probe = LinearProbe(task, head, train.examples, features[:40], targets, 0.0)
+        judged = SelfTraining(probe, 0.25, features[40:], 0.0).judge(folds)
+        said.append([each.tolist() for each, fold in zip(judged, folds.tolist(), strict=True) if fold == 0])
+    assert said[0] == said[1]
+
+
+# -- how alike two texts are ---------------------------------------------------------------------------------
+
+
+def test_of_similarity_the_encoder_as_it_is_is_a_method(encoder: Path, tmp_path: Path) -> None:
+    test = write_rows(tmp_path / "test.jsonl", "similarity", 30, seed=2)
+    result = few_rows(encoder, tmp_path, "epochs=2", "minutes=1", task="similarity", test=str(test))
+    assert [each.method for each in result.results.tried] == [LINEAR, FULL]
+    assert "frozen encoder" in results_of(result)["evaluations"]["test"]["baselines"]
+    named = few_rows(encoder, tmp_path / "named", "method=linear", task="similarity")
+    before, after = (load_file(folder / "model.safetensors") for folder in (encoder, named.model))
+    assert all(torch.equal(each, before[name]) for name, each in after.items())
 
 
 def test_a_method_that_the_task_has_not_is_refused(encoder: Path, tmp_path: Path) -> None:

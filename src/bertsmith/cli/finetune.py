@@ -1,5 +1,6 @@
 """`bertsmith finetune`."""
 
+from pathlib import Path
 from typing import Annotated
 
 from bertsmith.cli.options import AS_NAMED, Flag, LabelledColumns, Layout, RunFiles, given
@@ -11,6 +12,7 @@ def finetune(
     files: RunFiles,
     columns: Annotated[LabelledColumns | None, AS_NAMED] = None,
     layout: Annotated[Layout | None, AS_NAMED] = None,
+    unlabelled: Path | None = None,
     resume: Flag = False,
 ) -> None:
     """Train a head on labelled text, beside its baselines.
@@ -26,6 +28,9 @@ def finetune(
     overrides
         Settings as key=value, for instance epochs=4 batch_size=16 optimizer.learning_rate=3e-5 restarts=5
         patience=2 freeze_layers=3 lora.rank=8 max_length=256 stride=64 class_weights=auto.
+    unlabelled
+        More texts, without labels: a classification learns from them too where cross-validation says that
+        it helps.
     resume
         Go on where the run was interrupted: the same model, to the bit, as without the interruption.
 
@@ -36,6 +41,8 @@ def finetune(
     bertsmith finetune classification --model runs/law/model --train clauses.tsv --label kind \
               --out runs/clauses restarts=5 class_weights=auto
 
+    bertsmith finetune classification --model minilm --train fifty.csv --unlabelled tickets.csv --out runs/few
+
     bertsmith finetune tagging --model minilm --train train.conll --dev dev.conll --out runs/names epochs=3
 
     bertsmith finetune retrieval --model minilm --train pairs.jsonl --out runs/search batch_size=64
@@ -44,6 +51,7 @@ def finetune(
     from bertsmith.cli.screen import console, print_paths
     from bertsmith.training.finetuning.finetune import finetune as run
 
-    result = run(task, *overrides, resume=resume, console=console, **given(files, columns, layout))
+    values = given(files, columns, layout) | ({} if unlabelled is None else {"unlabelled": str(unlabelled)})
+    result = run(task, *overrides, resume=resume, console=console, **values)
     show_results(result.results)
     print_paths(model=result.model, report=result.report)

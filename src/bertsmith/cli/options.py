@@ -31,7 +31,8 @@ class RunFiles:
     out
         The folder for everything.
     dev
-        Rows to choose by. Without them a tenth of the training rows is held out.
+        Rows to choose by. Without them up to 1,000 training rows judge in turn, and of more a tenth is held
+        out.
     test
         Rows to report on, once.
     """

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bertsmith.errors import InputError
+from bertsmith.inference.frozen_baseline import encoder_before, frozen_predictions
 from bertsmith.inference.text_list import require_count, require_list
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
@@ -15,8 +16,9 @@ from bertsmith.model.cpu.kernel_linear import by_kernels
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
+from bertsmith.tasks.calibrated_task import CalibratedTask
 from bertsmith.tasks.evaluation import Evaluation, evaluate
-from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_checkpoint import load_task_model
 from bertsmith.tasks.task_model import TaskModel, outputs_of
@@ -39,6 +41,7 @@ class Predictor:
     task: Task[Any]
     tokenizer: Tokenizer
     trained_on: TrainedOn | None = None
+    before: Path | None = None  # the encoder's folder, without any fine-tuning
 
     @classmethod
     def load(
@@ -65,7 +68,8 @@ class Predictor:
         encoder = model.to(device_of(device)).encoder
         prepare_for_inference(encoder, precision or usual_precision(encoder))
         by_kernels(model)
-        return cls(model, opened, load_own_tokenizer(folder, model.config), TrainedOn.of_folder(folder))
+        tokenizer = load_own_tokenizer(folder, model.config)
+        return cls(model, opened, tokenizer, TrainedOn.of_folder(folder), encoder_before(folder))
 
     def predict(self, texts: Sequence[Any]) -> list[Prediction]:
         """One prediction a text, or a pair of texts, or (question, passage), or a sentence's words: whatever
@@ -106,8 +110,17 @@ class Predictor:
         split = encode_examples(self.task, examples, self.tokenizer)
         rows, warnings = self._training_rows(Path(train) if train else None, examples, Path(path).name)
         outputs = outputs_of(self.model, split.encoded)
-        evaluation = evaluate(self.task, outputs, rows, split)
+        evaluation = evaluate(self.task, outputs, rows, split, self._frozen(rows, split))
         return replace(evaluation, data_warnings=(*warnings, *task.warnings(examples)))
+
+    def _frozen(self, train: list[Any] | None, split: EncodedExamples) -> dict[str, list[Prediction]]:
+        """The baseline that needs the encoder as it was before it was fine-tuned."""
+        if not train or self.before is None:
+            return {}
+        task = self.reading()
+        if isinstance(task, CalibratedTask):
+            task.confidence = None
+        return frozen_predictions(task, self.before, train, split, next(self.model.parameters()).device)
 
     def _training_rows(
         self, train: Path | None, examples: Sequence[Any], name: str

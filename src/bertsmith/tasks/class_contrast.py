@@ -1,14 +1,14 @@
 """The encoder taught by pairs before there is a head: texts of one label near each other, others apart
 (supervised contrastive learning: Khosla et al. 2020, equation 2; for few rows: Tunstall et al. 2022, SetFit).
 
-E examples, F features.
+E examples, F features, C labels.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,9 +17,9 @@ from bertsmith.arrays import Ints
 from bertsmith.data.batch import to_device
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.classifier_head import PooledHead
-from bertsmith.tasks.encoding import Encoded, Layout
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.tasks.encoding import Layout
+from bertsmith.tasks.task import Head
+from bertsmith.tasks.teaching import Teaching
 
 _TEMPERATURE = 0.1
 
@@ -36,14 +36,10 @@ class FeatureHead(PooledHead):
         return self.features(states, layout)
 
 
-class ClassContrast(Task[Any]):
-    """A classification's texts, with a loss between them in place of one on their labels."""
-
-    main_metric = "accuracy"
-
-    def __init__(self, task: Task[Any]) -> None:
-        super().__init__(task.settings, task.labels)
-        self._task, self.name = task, task.name  # type: ignore[misc]
+class ClassContrast(Teaching):
+    """A loss between the texts of a batch in place of one on their labels. Targets are a class each, or
+    (C,) which labels a text has: two are then alike by the share of their labels that both have.
+    """
 
     @property
     def whole_batch(self) -> bool:
@@ -52,21 +48,23 @@ class ClassContrast(Task[Any]):
     def head(self, config: BertConfig) -> Head:
         return FeatureHead(config, self._task.settings.linear_pooling)  # type: ignore[attr-defined]
 
-    def loss(self, outputs: Tensor, targets: Sequence[int]) -> Tensor:
+    def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
         return self.losses(outputs, targets).sum()
 
-    def losses(self, outputs: Tensor, targets: Sequence[int]) -> Tensor:
-        """(E, F) -> (E,); 0 for a text whose label no other of the batch has."""
-        labels = to_device(np.array(targets, np.int64), outputs.device)
+    def losses(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
+        """(E, F) -> (E,); 0 for a text that shares no label with another of the batch."""
+        alike = to_device(_alikeness(targets), outputs.device)
         itself = torch.eye(len(targets), dtype=torch.bool, device=outputs.device)
-        alike = (labels[:, None] == labels) & ~itself
         near = (outputs.float() @ outputs.float().T / _TEMPERATURE).masked_fill(itself, -torch.inf)
-        shares = F.log_softmax(near, 1).masked_fill(~alike, 0.0)
-        return -shares.sum(1) / alike.sum(1).clamp(min=1)
+        shares = F.log_softmax(near, 1).masked_fill(itself, 0.0)
+        total = alike.sum(1)
+        return -(alike * shares).sum(1) / total.where(total > 0, 1.0)
 
-    def divide(self, targets: Sequence[int], order: Ints, batch_size: int) -> list[Ints]:
-        """Batches of several texts a label, as many labels as fit: each text meets some of its own label."""
-        labels = np.array(targets, np.int64)[order]
+    def divide(self, targets: Sequence[Any], order: Ints, batch_size: int) -> list[Ints]:
+        """Batches of several texts a label, as many labels as fit: each text meets some of its own label. A
+        text of several labels is counted as one of the rarest.
+        """
+        labels = _rarest(targets)[order]
         drawn = {label: place for place, label in enumerate(dict.fromkeys(labels.tolist()))}
         several = max(batch_size // len(drawn), min(4, batch_size // 2))
         seen = dict.fromkeys(drawn, 0)
@@ -79,24 +77,23 @@ class ClassContrast(Task[Any]):
         ordered = order[by_turn]
         return [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
 
-    # -- the rest is the task's own ------------------------------------------------------------------------
 
-    def example(self, text: Any, where: str = "the input") -> Any:
-        return self._task.example(text, where)
+def _alikeness(targets: Sequence[Any]) -> npt.NDArray[np.float32]:
+    """(E, E) in 0 … 1, 0 of each with itself: Jaccard's index of two sets of labels."""
+    sets = np.array(targets)
+    if sets.ndim == 1:
+        sets = sets[:, None] == np.unique(sets)
+    sets = sets.astype(np.float32)
+    both, sizes = sets @ sets.T, sets.sum(1)
+    alike: npt.NDArray[np.float32] = both / np.maximum(sizes[:, None] + sizes - both, 1)
+    np.fill_diagonal(alike, 0.0)
+    return alike
 
-    def read(self, path: Path | str, *, labelled: bool = True) -> list[Any]:
-        return self._task.read(path, labelled=labelled)
 
-    def texts(self, example: Any) -> Sequence[str]:
-        return self._task.texts(example)
-
-    def encode(self, example: Any, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
-        return self._task.encode(example, pieces, tokenizer)
-
-    def decode(
-        self, outputs: Sequence[Outputs], examples: Sequence[Any], encoded: Sequence[Encoded]
-    ) -> list[Prediction]:
-        return self._task.decode(outputs, examples, encoded)
-
-    def metrics(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> Metrics:
-        return self._task.metrics(predictions, examples)
+def _rarest(targets: Sequence[Any]) -> Ints:
+    """(E,) each text's label, or the rarest of several; -1 where there is none."""
+    given = np.array(targets)
+    if given.ndim == 1:
+        return given.astype(np.int64)
+    times = np.where(given, given.sum(0), len(given) + 1)
+    return np.where(given.any(1), times.argmin(1), -1).astype(np.int64)

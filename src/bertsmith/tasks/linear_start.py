@@ -29,6 +29,7 @@ from bertsmith.tasks.forward_passes import forward_passes
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel
 
+FROZEN = "frozen encoder + linear model"  # as tables call it
 MOST_EXAMPLES = 20_000  # more are sampled: a pass over them takes a minute
 _MOST_TO_CHOOSE_BY = 2000
 _FOLDS = 3
@@ -99,7 +100,7 @@ class LinearProbe:
         head: ClassifierHead,
         examples: Sequence[Any],
         features: Sequence[Tensor],
-        targets: Sequence[Any],
+        targets: list[Any],
         seconds: float,
     ) -> None:
         """`features` (F,) of each example, or (R, F). See `of`."""
@@ -129,6 +130,19 @@ class LinearProbe:
         features = features_of(model, chosen.encoded, progress)
         targets = [each.target for each in chosen.encoded]
         return cls(task, head, chosen.examples, features, targets, time.monotonic() - begun)
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def beside(self, features: Sequence[Tensor]) -> "LinearProbe":
+        """The same with more examples, (F,) each, behind these: `label` gives them their targets."""
+        both, targets = [*self._features, *features], [*self._targets, *[None] * len(features)]
+        return LinearProbe(self._task, self._head, self._examples, both, targets, self.seconds)
+
+    def label(self, rows: Ints, targets: Sequence[Any]) -> None:
+        """Sets the targets of some."""
+        for row, target in zip(rows.tolist(), targets, strict=True):
+            self._targets[row] = target
 
     def best(self) -> LinearStart:
         """With the strength that does best on examples it hasn't learned from."""
@@ -161,8 +175,7 @@ class LinearProbe:
                 others = np.sort(draw.choice(others, max(round(share * len(others)), 1), replace=False))
             weights = self.begin()
             self.solve(weights, others, strength)
-            with torch.no_grad():
-                outputs = self._outputs(weights, self._data(held)[0]).numpy()
+            outputs = self.outputs(weights, held).numpy()
             ends = np.cumsum([len(self._features[row]) for row in held[:-1].tolist()])
             pieces = np.split(outputs, ends) if self._head.per_row else list(outputs)
             for row, piece in zip(held.tolist(), pieces, strict=True):
@@ -178,6 +191,11 @@ class LinearProbe:
     def unscaled(self, weights: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """As the head takes them."""
         return weights[0].detach() / self._scale, weights[1].detach()
+
+    def outputs(self, weights: tuple[Tensor, Tensor], rows: Ints) -> Tensor:
+        """(E, C), or (R, C), of some of the examples."""
+        with torch.no_grad():
+            return self._outputs(weights, self._data(rows)[0])
 
     def loss(self, weights: tuple[Tensor, Tensor], rows: Ints) -> float:
         """Per count, on some of the examples."""

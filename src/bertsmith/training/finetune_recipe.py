@@ -29,7 +29,6 @@ _SHALLOW = 6  # layers, below which the rate grows
 _FEW_STEPS, _MOST_EPOCHS = 600, 10
 _FOLDS, _FEW_ROWS = 5, 1000  # cross-validated, where there is no dev
 _SECONDS, _SECONDS_A_ROW = 10.0, 0.1  # to choose a method in, and to train by it
-_CONTRASTIVE_EPOCHS = 4
 _RATE, _LAYER_DECAY = 1e-4, 0.75  # of the head, and of each layer in that of the one above
 _RATE_OF_ALL, _LORA_FACTOR = 5e-5, 10  # where all layers have the same
 # By `completed`, where they aren't given.
@@ -67,7 +66,10 @@ class FinetuneRecipe(RunSettings):
     batch_size: int = Field(32, ge=1)
     micro_batch_tokens: int | None = Field(None, ge=8)
     dev_share: float = Field(0.1, gt=0, lt=1)
-    method: Literal["auto", "linear", "full", "contrastive"] = "auto"
+    unlabelled: PathText | None = None
+    method: Literal["auto", "linear", "self-training", "contrastive", "cloze", "full", "upper", "lora"] = (
+        "auto"
+    )
     folds: int | None = Field(None, ge=2)
     minutes: float | None = Field(None, ge=0)
     evaluations: int = Field(1, ge=1)
@@ -119,14 +121,6 @@ class FinetuneRecipe(RunSettings):
     def seconds_to_choose(self, rows: int) -> float:
         """How long methods may be compared, the final training included."""
         return _SECONDS + _SECONDS_A_ROW * rows if self.minutes is None else 60 * self.minutes
-
-    def contrastive(self) -> "FinetuneRecipe":
-        """The same for the encoder that is taught by pairs: fewer epochs do."""
-        return (
-            self
-            if "epochs" in self.model_fields_set
-            else self.model_copy(update={"epochs": _CONTRASTIVE_EPOCHS})
-        )
 
     def completed(self, width: int, layers: int, steps_per_epoch: int) -> "FinetuneRecipe":
         """What nobody gave is chosen for a model of this hidden size and so many layers, and for epochs of so

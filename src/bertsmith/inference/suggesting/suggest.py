@@ -12,6 +12,7 @@ import numpy as np
 
 from bertsmith.arrays import Floats, Ints
 from bertsmith.errors import InputError, ModelError
+from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.inference.suggesting.label_doubts import find_doubts, off_diagonal
 from bertsmith.inference.suggesting.near_copies import Characters
 from bertsmith.inference.suggesting.next_rows import choose_rows
@@ -19,7 +20,6 @@ from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
-from bertsmith.model.manifest import read_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.calibrated_task import CalibratedTask
@@ -118,7 +118,8 @@ def suggest(
     known, notes = _labelled_rows(trained, folder, reading, file, labelled)
     known += [row for row in rows if row.label is not None]
     pool = [row for row in rows if row.label is None]
-    judge = _Judge.over(known, reading, *_encoder_before(trained, folder), notes, progress)
+    before = folder if trained is None else encoder_before(folder)
+    judge = _Judge.over(known, reading, before or folder, before is not None, notes, progress)
     if trained is None and judge is None:
         raise InputError(
             f"{model} has no head, and there are {len(known)} labelled rows: at least {FEWEST_LABELLED}, of "
@@ -188,18 +189,6 @@ def _labelled_rows(
     if not source.is_at(source.path):
         return [], [f"{source.path}, which the model was fine-tuned on, is not there, or was changed"]
     return source.rows(reading, source.path), []
-
-
-def _encoder_before(trained: _Model | None, folder: Path) -> tuple[Path, bool]:
-    """The encoder as it was before it saw any label, and whether it was found."""
-    if trained is None:
-        return folder, True
-    manifest = read_manifest(folder)
-    named = (manifest.provenance if manifest is not None else {}).get("recipe", {}).get("model")
-    try:
-        return (locate_model(str(named)).folder, True) if named else (folder, False)
-    except (ModelError, InputError):
-        return folder, False
 
 
 def _column_names(task: TextTask) -> list[str]:

@@ -78,7 +78,7 @@ def choose(
     folds: Ints,
     train_part: TrainPart,
     seconds: float,
-    on_tried: Callable[[Tried], None] = lambda tried: None,
+    on_fold: Callable[[str, int], None] = lambda method, number: None,
     judged: Mapping[str, Judged] = MappingProxyType({}),
 ) -> Choice:
     """Judges the methods, each with the epochs it trains, the simplest first, fold after fold until `seconds`
@@ -86,16 +86,15 @@ def choose(
 
     In a round each is judged by one more fold, the most promising first; one that is clearly worse than the
     simplest is given up. What a method takes is known from its last fold, and beforehand from forward passes.
-    The simplest is always judged by two folds, or `judged` has what it says of all. `on_tried` hears of each.
+    The simplest is always judged by two folds, or `judged` has what it says of all. `on_fold` hears which
+    method begins its fold of this number.
     The one chosen has the largest expected gain over the simplest: what was measured, shrunk towards what is
     usual by how uncertain it is, so that chance on a few rows doesn't decide.
     """
-    race = _Race(task, methods, train, folds, train_part, time.monotonic() + seconds, judged)
+    race = _Race(task, methods, train, folds, train_part, time.monotonic() + seconds, judged, on_fold)
     race.run()
     tried = [race.tried(method) for method in methods]
-    for each in tried:
-        on_tried(each)
-    method = max(tried, key=_expected_gain).method
+    method = max(tried, key=expected_gain).method
     found = race.outputs[method]
     rows = np.array(sorted(found), np.int64)
     return Choice(method, tuple(tried), rows, [found[row] for row in rows.tolist()])
@@ -113,7 +112,9 @@ class _Race:
         train_part: TrainPart,
         end: float,
         judged: Mapping[str, Judged],
+        on_fold: Callable[[str, int], None],
     ) -> None:
+        self._on_fold = on_fold
         self._task, self._epochs, self._train, self._end = task, methods, train, end
         self._folds, self._train_part, self._judged = folds, train_part, judged
         self._numbers = sorted(set(folds.tolist()))
@@ -140,7 +141,7 @@ class _Race:
                     continue
                 self._judge(method, fold)
             running = [method for method in running if not self._hopeless(method)]
-            running.sort(key=lambda each: -_expected_gain(self.tried(each)))
+            running.sort(key=lambda each: -expected_gain(self.tried(each)))
 
     def tried(self, method: str) -> Tried:
         """How it stands."""
@@ -150,6 +151,7 @@ class _Race:
         return _compared(*given, self._seconds[method])
 
     def _judge(self, method: str, fold: int) -> None:
+        self._on_fold(method, self._done[method] + 1)
         begun, held = time.monotonic(), np.flatnonzero(self._folds == fold)
         model = self._train_part(method, self._train.some(np.flatnonzero(self._folds != fold)))
         trained, encoded = time.monotonic(), self._train.some(held).encoded
@@ -176,7 +178,7 @@ class _Race:
         return tried.gain + 2 * tried.error < 0
 
 
-def _expected_gain(tried: Tried) -> float:
+def expected_gain(tried: Tried) -> float:
     """Over the simplest method, whose own is 0: the mean of the gain given what was measured, where gains are
     as usual beforehand (normal, both).
     """

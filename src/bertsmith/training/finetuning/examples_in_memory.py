@@ -18,8 +18,8 @@ from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import Choice
 from bertsmith.training.finetuning.labelled_data import LabelledData
-from bertsmith.training.finetuning.methods import AUTO, FULL, Silent, named_method
-from bertsmith.training.finetuning.task_run import TaskRun
+from bertsmith.training.finetuning.methods import AUTO, FULL, LINEAR, TRAINED, named_method, recipe_of
+from bertsmith.training.finetuning.task_run import Silent, TaskRun
 from bertsmith.training.finetuning.workbench import Workbench
 from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import plain_machine
@@ -66,8 +66,10 @@ def finetune_examples(
             method = choice.method
         elif method == AUTO:
             method = FULL
-        completed = recipe.completed(bench.width, bench.layers, bench.steps_per_epoch(recipe))
-        if method == FULL and dev:
+        completed = recipe_of(method, recipe, bench.layers).completed(
+            bench.width, bench.layers, bench.steps_per_epoch(recipe)
+        )
+        if method in TRAINED and dev:
             model = _best_on_dev(bench, completed)
         else:
             model = bench.learn(method, recipe, bench.train)
@@ -85,7 +87,7 @@ def _best_on_dev(bench: Workbench, recipe: FinetuneRecipe) -> TaskModel:
     with TemporaryDirectory() as folder:
         run = TaskRun(
             *(bench.task, model, bench.train, bench.dev, settings, bench.machine, Path(folder), Silent()),
-            measure_first=bench.linear is not None,
+            measure_first=LINEAR in bench.methods,
         )
         run.run()
         run.best.restore(model)

@@ -17,12 +17,20 @@ from rich.console import Console
 from bertsmith.files import make_folder
 from bertsmith.model.adaptation import trained_share
 from bertsmith.model.cpu.allocator import keep_memory
-from bertsmith.tasks.class_contrast import ClassContrast
 from bertsmith.training.distributed import leave, wait
 from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun, make_finetune_recipe
+from bertsmith.training.finetuning.adaptation import adapt
 from bertsmith.training.finetuning.best import WORST, Best
-from bertsmith.training.finetuning.choosing import Choice, Tried, as_sentence, read_choice, write_choice
-from bertsmith.training.finetuning.methods import AUTO, CONTRASTIVE, FULL, LINEAR, named_method
+from bertsmith.training.finetuning.choosing import Choice, as_sentence, read_choice, write_choice
+from bertsmith.training.finetuning.methods import (
+    AUTO,
+    FULL,
+    LINEAR,
+    TRAINED,
+    UNTRAINED,
+    named_method,
+    recipe_of,
+)
 from bertsmith.training.finetuning.report import write_finetune_report
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
@@ -90,14 +98,14 @@ def _run(
     wait()  # a rank that comes late must not find the run that the first one is about to begin
     if first:
         begin_folder(recipe, out, hashes)
+    if recipe.unlabelled is not None:
+        bench = adapt(given, bench, out, resume, console)
     choice = None if bench.folds is None else _choose(given, bench, out, resume, console)
     named = named_method(recipe)
     method = choice.method if choice else FULL if named == AUTO else named
-    trained = (
-        given.contrastive().completed(bench.width, bench.layers, steps) if method == CONTRASTIVE else recipe
-    )
+    trained = recipe_of(method, given, bench.layers).completed(bench.width, bench.layers, steps)
     restarts: list[Restart] = []
-    for number in range(recipe.restarts if method != LINEAR else 1):
+    for number in range(recipe.restarts if method not in UNTRAINED else 1):
         folder = _restart_folder(out, number + 1)
         settings = trained.resolved(steps, recipe.seed + number)
         restarts.append(_train_once(trained, settings, bench, method, choice, folder, resume, console))
@@ -106,8 +114,8 @@ def _run(
         wait()
         if first:
             _keep_best_only(out, restarts)
-    adapter = out / "adapter" if recipe.lora.rank and first and method != LINEAR else None
-    model = bench.finish(recipe, _restart_folder(out, leading(restarts) + 1), adapter, method)
+    adapter = out / "adapter" if trained.lora.rank and first and method not in UNTRAINED else None
+    model = bench.finish(trained, _restart_folder(out, leading(restarts) + 1), adapter, method)
     results = bench.measure(recipe, model, restarts, choice, method)
     if first:
         bench.save(out / "model", model, recipe, results, method=method, judged_by=results.judge)
@@ -121,14 +129,20 @@ def _choose(
     recipe: FinetuneRecipe, bench: Workbench, out: Path, resume: bool, console: Console | None
 ) -> Choice:
     """By cross-validation, once."""
+    folds = bench.folds
+    assert folds is not None
     if resume and (made := read_choice(out)) is not None:
         return made
 
-    def tell(tried: Tried) -> None:
-        if console is not None:
-            console.print(as_sentence(tried, bench.task.main_metric), markup=False, highlight=False)
+    shown = console or Console(quiet=True)
+    with shown.status("") as status:
 
-    choice = bench.choose(recipe, tell)
+        def tell(method: str, number: int) -> None:
+            status.update(f"Choosing a method: {method}, fold {number} of {len(set(folds.tolist()))}")
+
+        choice = bench.choose(recipe, tell)
+    for tried in choice.tried:
+        shown.print(as_sentence(tried, bench.task.main_metric), markup=False, highlight=False)
     write_choice(out, choice)
     return choice
 
@@ -148,13 +162,13 @@ def _train_once(
     if resume and (folder / "restart.json").exists():
         return Restart.read(folder / "restart.json")
     best, steps, elapsed = None, 0, 0.0
-    if method != LINEAR:
+    if method not in UNTRAINED:
         best, steps, elapsed = _train(recipe, settings, bench, method, folder, number, resume, console)
     elif bench.linear is not None:
         elapsed = bench.linear.seconds
     if choice is not None:
         score = next(each.score for each in choice.tried if each.method == choice.method)
-    elif method == FULL:
+    elif method in TRAINED:
         assert best is not None
         score = best.score
     else:
@@ -185,14 +199,15 @@ def _train(
         facts["trained"] = f"{trained_share(model):.1%} trained"
     title = bench.task.name.capitalize() + (f" {number} of {recipe.restarts}" if recipe.restarts > 1 else "")
     observer = RunObserver(folder, title, facts, settings, machine, console)
-    task, dev = bench.task, bench.dev if len(bench.dev) else None
-    if method == CONTRASTIVE:
-        task, dev = ClassContrast(bench.task), None
+    task, train, dev = bench.task, bench.train, bench.dev if len(bench.dev) else None
+    teaching = bench.teaching(method)
+    if teaching is not None:
+        task, train, dev = teaching, teaching.examples(train), None
         model.head = task.head(model.config).to(machine.device)
     run = TaskRun(
-        *(task, model, bench.train, dev, settings, machine, folder, observer),
+        *(task, model, train, dev, settings, machine, folder, observer),
         resumable=True,
-        measure_first=bench.linear is not None,
+        measure_first=LINEAR in bench.methods,
     )
     complaints = run.resume() if resume else []
     begun = time.monotonic()

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, RecipeError
 from bertsmith.metrics.shared_texts import shared_texts
+from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 
@@ -17,12 +18,15 @@ FEW_ROWS = 30  # of dev: below, one row more or less that is right moves accurac
 
 @dataclass(frozen=True)
 class LabelledData:
-    """Examples to train on, to choose by, and to report on; warnings are sentences for the user."""
+    """Examples to train on, to choose by, and to report on, and others without a label; warnings are
+    sentences for the user.
+    """
 
     train: list[Any]
     dev: list[Any]
     test: list[Any] | None
     warnings: tuple[str, ...]
+    unlabelled: Sequence[Any] = ()
 
 
 def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool = False) -> LabelledData:
@@ -54,7 +58,28 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
     task.learn_labels(train)
     for examples in (train, dev, test or []):
         task.check(examples)
-    return LabelledData(train, dev, test, tuple(_warnings(task, recipe, train, dev, test)))
+    warnings = _warnings(task, recipe, train, dev, test)
+    unlabelled = _unlabelled(task, recipe, (train, dev, test or []))
+    return LabelledData(train, dev, test, tuple(warnings), unlabelled)
+
+
+def _unlabelled(task: Task[Any], recipe: FinetuneRecipe, labelled: Sequence[Sequence[Any]]) -> list[Any]:
+    """Texts that have no label in the other files, each once. Raises InputError where there are none, and
+    RecipeError for a task that can't learn from them.
+    """
+    if recipe.unlabelled is None:
+        return []
+    if not isinstance(task, Classification):
+        raise RecipeError(f"unlabelled texts are learned from by classification, not by {task.name}.")
+    texts = task.read(Path(recipe.unlabelled), labelled=False)
+    known = {tuple(task.texts(example)) for examples in labelled for example in examples}
+    fresh = {tuple(task.texts(example)): example for example in texts}
+    found = [example for text, example in fresh.items() if text not in known]
+    if not found:
+        raise InputError(
+            f"{recipe.unlabelled} has no text that isn't among the labelled ones: there is nothing to learn."
+        )
+    return found
 
 
 def can_be_folded(task: Task[Any], train: Sequence[Any]) -> bool:

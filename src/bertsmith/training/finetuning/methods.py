@@ -1,54 +1,114 @@
 """The ways in which labelled rows become a model, each without a file: what cross-validation compares.
 
-linear        the encoder as it is, under a linear model of its features
-full          begun as that linear model, then all weights trained, as the recipe says
-contrastive   the encoder taught by pairs of one label, then a linear model of what its features became
+linear          the encoder as it is, under a linear model of its features, or their cosine for similarity
+self-training   the same, and unlabelled texts are learned from by what it says of them
+contrastive     the encoder taught by pairs of one label, then a linear model of what its features became
+cloze           the encoder taught to say the label's words in a gap, then the same
+full            begun as the linear model, then all weights trained, as the recipe says
+upper           the same for the upper half of the layers alone
+lora            the same for added weights of low rank alone
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from bertsmith.errors import RecipeError
-from bertsmith.model.lora import merge_lora
 from bertsmith.tasks.class_contrast import ClassContrast
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.finetuning import EncodedExamples, steps_of_epoch
-from bertsmith.tasks.linear_start import LinearStart, fit_linear_start
+from bertsmith.tasks.cloze import Cloze, can_be_gapped
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.regression import Regression
+from bertsmith.tasks.similarity import Similarity
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.task_model import TaskModel
+from bertsmith.tasks.teaching import Teaching
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.finetuning.start import start_model
-from bertsmith.training.finetuning.task_run import TaskRun
-from bertsmith.training.machine import Machine
 
 AUTO, LINEAR, FULL, CONTRASTIVE = "auto", "linear", "full", "contrastive"
+CLOZE, SELF_TRAINING, UPPER, LORA = "cloze", "self-training", "upper", "lora"
+UNTRAINED = LINEAR, SELF_TRAINING  # the encoder stays as it is
+TRAINED = FULL, UPPER, LORA  # with the head on it
+_TAUGHT_EPOCHS = 4
+_LORA_RANK = 8
 
 
-def possible_methods(task: Task[Any], recipe: FinetuneRecipe, linear: bool, layers: int) -> list[str]:
-    """Those that suit the task, the cheapest first, for an encoder of so many layers. `linear`: the head can
-    begin as a linear model.
+def possible_methods(
+    task: Task[Any],
+    recipe: FinetuneRecipe,
+    source: Path,
+    tokenizer: Tokenizer,
+    layers: int,
+    *,
+    linear: bool,
+    unlabelled: bool,
+) -> list[str]:
+    """Those that suit the task, the cheapest first, for the encoder in `source` of so many layers. `linear`:
+    the head can begin as a linear model; `unlabelled`: there are texts without labels.
     """
+    if compares_vectors(task) and not recipe.reinitialise:
+        return [LINEAR, FULL]
     if not linear:
         return [FULL]
-    frozen = recipe.freeze_embeddings and recipe.freeze_layers >= layers
-    by_pairs = isinstance(task, Classification) and task.settings.linear_pooling is not None
-    return [LINEAR, *[CONTRASTIVE] * (by_pairs and not frozen), FULL]
+    found = [LINEAR]
+    if unlabelled and isinstance(task, Classification):
+        found.append(SELF_TRAINING)
+    if recipe.freeze_embeddings and recipe.freeze_layers >= layers:
+        return [*found, FULL]
+    classes = isinstance(task, Classification | MultiLabel) and task.settings.linear_pooling is not None
+    if classes:
+        found.append(CONTRASTIVE)
+    if classes and isinstance(task, Classification) and can_be_gapped(task, source, tokenizer):
+        found.append(CLOZE)
+    found.append(FULL)
+    if not (recipe.lora.rank or recipe.freeze_embeddings or recipe.freeze_layers):
+        found += [UPPER] * (layers > 1) + [LORA]
+    return found
+
+
+def compared_methods(recipe: FinetuneRecipe, possible: Sequence[str]) -> list[str]:
+    """Those that are compared: the one that the recipe names or, where it gives no time, those that win most
+    often.
+    """
+    if named_method(recipe) != AUTO:
+        return [named_method(recipe)]
+    return [method for method in possible if recipe.minutes is not None or method not in (UPPER, LORA)]
 
 
 def named_method(recipe: FinetuneRecipe) -> str:
-    """LoRA asks to be trained; else what the recipe says."""
+    """LoRA's settings ask to be trained; else what the recipe says."""
     return FULL if recipe.method == AUTO and recipe.lora.rank else recipe.method
+
+
+def recipe_of(method: str, recipe: FinetuneRecipe, layers: int) -> FinetuneRecipe:
+    """What the method trains by, an encoder of so many layers."""
+    changes: dict[str, Any] = {}
+    if method in (CONTRASTIVE, CLOZE) and "epochs" not in recipe.model_fields_set:
+        changes["epochs"] = _TAUGHT_EPOCHS
+    if method == UPPER:
+        changes |= {"freeze_embeddings": True, "freeze_layers": layers // 2}
+    if method == LORA and not recipe.lora.rank:
+        changes["lora"] = recipe.lora.model_copy(update={"rank": _LORA_RANK})
+    return recipe.model_copy(update=changes) if changes else recipe
+
+
+def teaching_of(method: str, task: Task[Any], source: Path, tokenizer: Tokenizer) -> Teaching | None:
+    """What the encoder is taught by before it has its head, if anything."""
+    if method == CONTRASTIVE:
+        return ClassContrast(task)
+    return Cloze(task, source, tokenizer) if method == CLOZE else None
 
 
 def suits_folds(task: Task[Any], recipe: FinetuneRecipe) -> bool:
     """Whether a linear model of frozen features is a method here, which costs next to nothing a fold."""
-    few = isinstance(task, Classification | MultiLabel | Regression | Tagging)
+    few = isinstance(task, Classification | MultiLabel | Regression | Tagging) or compares_vectors(task)
     return few and not recipe.reinitialise
+
+
+def compares_vectors(task: Task[Any]) -> bool:
+    """Whether the encoder answers without a head that has weights: the cosine of two texts."""
+    return isinstance(task, Similarity) and task.settings.target == "score"
 
 
 def require_possible(method: str, task: Task[Any], possible: Sequence[str]) -> None:
@@ -58,70 +118,3 @@ def require_possible(method: str, task: Task[Any], possible: Sequence[str]) -> N
             f"method = {method} is not for this {task.name}: there {'are' if len(possible) > 1 else 'is'} "
             f"{', '.join(possible)}."
         )
-
-
-def train_part(
-    method: str,
-    task: Task[Any],
-    source: Path,
-    recipe: FinetuneRecipe,
-    train: EncodedExamples,
-    machine: Machine,
-    linear: LinearStart | None = None,
-) -> TaskModel:
-    """A model by this method, with the weights of its last step; the same for the same rows and seed.
-    `linear` is what the head begins with, where it is known.
-    """
-    model = start_model(recipe, task, source).model.to(machine.device)
-    if method == FULL:
-        linear = linear or _linear_start(task, model, recipe, train)
-        if linear is not None:
-            linear.apply(model)
-        _train(task, model, recipe, train, machine)
-    else:
-        if method == CONTRASTIVE:
-            _train_contrast(task, model, recipe, train, machine)
-        if method == CONTRASTIVE or linear is None:
-            linear = fit_linear_start(task, model, train)
-        assert linear is not None
-        linear.apply(model)
-    model.head.finish()
-    merge_lora(model.encoder)
-    task.bind(model.head)
-    return model
-
-
-def _linear_start(
-    task: Task[Any], model: TaskModel, recipe: FinetuneRecipe, train: EncodedExamples
-) -> LinearStart | None:
-    return None if recipe.reinitialise else fit_linear_start(task, model, train)
-
-
-def _train_contrast(
-    task: Task[Any], model: TaskModel, recipe: FinetuneRecipe, train: EncodedExamples, machine: Machine
-) -> None:
-    head, contrast = model.head, ClassContrast(task)
-    model.head = contrast.head(model.config).to(machine.device)
-    _train(contrast, model, recipe.contrastive(), train, machine)
-    model.head = head
-
-
-def _train(
-    task: Task[Any], model: TaskModel, recipe: FinetuneRecipe, train: EncodedExamples, machine: Machine
-) -> None:
-    steps = steps_of_epoch(task, train, recipe.batch_size)
-    settings = recipe.completed(model.config.hidden_size, model.config.num_hidden_layers, steps).resolved(
-        steps, recipe.seed
-    )
-    with TemporaryDirectory() as folder:
-        TaskRun(task, model, train, None, settings, machine, Path(folder), Silent()).run()
-
-
-class Silent:
-    """The loop's observer where nobody watches."""
-
-    def record(self, kind: str, step: int, **values: Any) -> None:
-        """Nothing."""
-
-    def rewind(self, step: int) -> None:
-        """Nothing."""

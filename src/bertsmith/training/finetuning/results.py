@@ -176,5 +176,5 @@ def write_results(out: Path, recipe: FinetuneRecipe, results: Results) -> None:
 
 def data_hashes(recipe: FinetuneRecipe) -> dict[str, str]:
     """The SHA-256 of each file the run was made from."""
-    files = {"train": recipe.train, "dev": recipe.dev, "test": recipe.test}
+    files = {name: getattr(recipe, name) for name in ("train", "dev", "test", "unlabelled")}
     return {name: sha256(Path(path)) for name, path in files.items() if path is not None}

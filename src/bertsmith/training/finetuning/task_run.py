@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from bertsmith.tasks.finetuning import EncodedExamples, Finetuning
+from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, steps_of_epoch
 from bertsmith.tasks.task import Metrics, Task
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.distributed import from_first
-from bertsmith.training.finetune_recipe import FinetuneRun
+from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.loop import Loop, Observer
 from bertsmith.training.machine import Machine
@@ -76,3 +77,24 @@ class TaskRun:
         scores = metrics | {self.best.metric: agreed}
         self.best.consider(step, scores, self.loop.task.model, self._machine.ranks.is_first)
         return self._should_stop(self.best) or self.best.stopped
+
+
+class Silent:
+    """The loop's observer where nobody watches."""
+
+    def record(self, kind: str, step: int, **values: Any) -> None:
+        """Nothing."""
+
+    def rewind(self, step: int) -> None:
+        """Nothing."""
+
+
+def train_silently(
+    task: Task[Any], model: TaskModel, recipe: FinetuneRecipe, train: EncodedExamples, machine: Machine
+) -> None:
+    """To the last step, without a dev or a file that stays."""
+    steps = steps_of_epoch(task, train, recipe.batch_size)
+    completed = recipe.completed(model.config.hidden_size, model.config.num_hidden_layers, steps)
+    settings = completed.resolved(steps, recipe.seed)
+    with TemporaryDirectory() as folder:
+        TaskRun(task, model, train, None, settings, machine, Path(folder), Silent()).run()

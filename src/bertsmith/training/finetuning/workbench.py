@@ -4,7 +4,7 @@ is measured.
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,46 +15,48 @@ from bertsmith.model.adapter import pooler_tensors, save_adapter
 from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import merge_lora
 from bertsmith.model.own_tokenizer import load_own_tokenizer
-from bertsmith.tasks.class_contrast import ClassContrast
 from bertsmith.tasks.evaluation import evaluate
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.folds import folds_of
-from bertsmith.tasks.linear_start import MOST_EXAMPLES, LinearProbe, LinearStart, fit_linear_start
+from bertsmith.tasks.linear_start import FROZEN, MOST_EXAMPLES, LinearProbe, LinearStart, fit_linear_start
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_checkpoint import head_tensors, save_task_model
 from bertsmith.tasks.task_model import TaskModel, outputs_of
+from bertsmith.tasks.teaching import Teaching
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, task_settings
 from bertsmith.training.finetuning.best import Best
-from bertsmith.training.finetuning.choosing import Choice, Judged, Tried, choose, evaluate_choice
+from bertsmith.training.finetuning.choosing import Choice, Judged, choose, evaluate_choice
 from bertsmith.training.finetuning.labelled_data import LabelledData, can_be_folded, read_labelled_data
 from bertsmith.training.finetuning.learning_curve import LearningCurve, draw_learning_curve
 from bertsmith.training.finetuning.methods import (
-    AUTO,
-    CONTRASTIVE,
     FULL,
     LINEAR,
-    named_method,
+    SELF_TRAINING,
+    TRAINED,
+    UNTRAINED,
+    compared_methods,
     possible_methods,
+    recipe_of,
     require_possible,
     suits_folds,
-    train_part,
+    teaching_of,
 )
 from bertsmith.training.finetuning.results import FOLDS, Restart, Results, data_hashes, leading
+from bertsmith.training.finetuning.self_training import SelfTraining
 from bertsmith.training.finetuning.start import choose_pooling, linear_probe, start_model
+from bertsmith.training.finetuning.task_run import train_silently
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import Machine
-
-FROZEN = "frozen encoder + linear model"
 
 
 @dataclass(frozen=True)
 class Workbench:
     """A task that knows its labels, its data, and where to compute. `source` is the model's folder, `layers`
-    and `width` its encoder's; `linear` is what the head begins with,
-    `methods` are the possible ones. `folds` (E,) are those of `train`, where
-    its rows judge in turn and `dev` is empty; `probe` has their features then.
+    and `width` its encoder's; `linear` is what the head begins with, `methods` are the possible ones. `folds`
+    (E,) are those of `train`, where its rows judge in turn and `dev` is empty; `probe` has their features
+    then, and `self_training` those of texts without labels.
     """
 
     task: Task[Any]
@@ -70,6 +72,7 @@ class Workbench:
     methods: list[str]
     folds: Ints | None = None
     probe: LinearProbe | None = None
+    self_training: SelfTraining | None = None
 
     def steps_per_epoch(self, recipe: FinetuneRecipe) -> int:
         """How many batches of the recipe's size an epoch is divided into."""
@@ -100,35 +103,57 @@ class Workbench:
         layers, width = config.num_hidden_layers, config.hidden_size
         probe = linear_probe(recipe, task, source, train, machine)
         linear = None if probe is None else probe.best()
-        methods = possible_methods(task, recipe, linear is not None, layers)
+        methods = possible_methods(
+            *(task, recipe, source, tokenizer, layers),
+            linear=linear is not None,
+            unlabelled=bool(data.unlabelled),
+        )
         require_possible(recipe.method, task, methods)
+        self_training = None
+        if SELF_TRAINING in methods and probe is not None and linear is not None:
+            texts = encode_examples(task, data.unlabelled, tokenizer)
+            self_training = SelfTraining.of(probe, linear.strength, start.model.to(machine.device), texts)
         judging = not len(dev) and suits_folds(task, recipe) and can_be_folded(task, data.train)
         count = recipe.folds_of(len(train)) if judging else 0
         parts = folds_of(task, train.examples, count, recipe.seed) if count else None
         probe = probe if count else None  # its features are as large as the data
         found = task, source, tokenizer, data, train, dev, machine, layers, width, linear, methods
-        return cls(*found, parts, probe)
+        return cls(*found, parts, probe, self_training)
+
+    def begun_from(self, recipe: FinetuneRecipe, source: Path) -> "Workbench":
+        """The same data for another encoder of the same vocabulary."""
+        return Workbench.prepare(copy(self.task), recipe, source, self.data, self.machine)
+
+    def judge_linear(self) -> list[Prediction]:
+        """What linear models of the features say of the rows that each hasn't learned from."""
+        assert self.folds is not None and self.probe is not None and self.linear is not None
+        outputs = self.probe.judge(self.folds, self.linear.strength)
+        return self.task.decode(outputs, self.train.examples, self.train.encoded)
 
     def choose(
-        self, recipe: FinetuneRecipe, on_tried: Callable[[Tried], None] = lambda tried: None
+        self, recipe: FinetuneRecipe, on_fold: Callable[[str, int], None] = lambda method, number: None
     ) -> Choice:
-        """The method for few rows, by cross-validation; the recipe may name it, and it is only measured."""
+        """The method for few rows, by cross-validation; the recipe may name it, and it is only measured.
+        `on_fold` hears which method begins its fold of this number.
+        """
         assert self.folds is not None
-        methods = self.methods
-        if named_method(recipe) != AUTO:
-            methods = [named_method(recipe)]
+        methods = compared_methods(recipe, self.methods)
 
         def train(method: str, rows: EncodedExamples) -> TaskModel:
             return self.learn(method, recipe, rows)
 
+        steps = self.steps_per_epoch(recipe)
+        costs = {
+            method: 0.0
+            if method in UNTRAINED
+            else recipe_of(method, recipe, self.layers).completed(self.width, self.layers, steps).epochs
+            for method in methods
+        }
+        judged = (
+            self._judge_frozen(recipe, methods) if len(self.train) <= MOST_EXAMPLES else {}
+        )  # all have features
         seconds = recipe.seconds_to_choose(len(self.train))
-        steps, epochs = self.steps_per_epoch(recipe), {LINEAR: 0.0}
-        epochs[FULL] = recipe.completed(self.width, self.layers, steps).epochs
-        epochs[CONTRASTIVE] = recipe.contrastive().epochs
-        costs = {method: epochs[method] for method in methods}
-        every_row = len(self.train) <= MOST_EXAMPLES  # has its features in the probe
-        judged = {LINEAR: self._judge_linear()} if LINEAR in costs and every_row else {}
-        return choose(self.task, costs, self.train, self.folds, train, seconds, on_tried, judged)
+        return choose(self.task, costs, self.train, self.folds, train, seconds, on_fold, judged)
 
     def learning_curve(self) -> LearningCurve | None:
         """What more rows would bring; None where they don't judge in turn."""
@@ -137,17 +162,57 @@ class Workbench:
         assert self.folds is not None
         return draw_learning_curve(self.task, self.probe, self.linear.strength, self.train, self.folds)
 
-    def _judge_linear(self) -> Judged:
+    def _judge_frozen(self, recipe: FinetuneRecipe, methods: Sequence[str]) -> dict[str, Judged]:
         """From the features that the start was learned from."""
-        assert self.folds is not None and self.probe is not None and self.linear is not None
-        begun = time.monotonic()
-        outputs = self.probe.judge(self.folds, self.linear.strength)
-        return Judged(outputs, self.linear.seconds + time.monotonic() - begun, self.probe.seconds)
+        assert self.folds is not None
+        found, begun = {}, time.monotonic()
+        if LINEAR in methods and self.probe is not None and self.linear is not None:
+            outputs = self.probe.judge(self.folds, self.linear.strength)
+            seconds = self.linear.seconds + time.monotonic() - begun
+            found[LINEAR] = Judged(outputs, seconds, self.probe.seconds)
+        elif LINEAR in methods:
+            outputs = outputs_of(self.start(recipe, recipe.seed), self.train.encoded)
+            seconds = time.monotonic() - begun
+            found[LINEAR] = Judged(outputs, seconds, seconds)
+        if SELF_TRAINING in methods and self.self_training is not None and self.probe is not None:
+            begun = time.monotonic()
+            outputs = self.self_training.judge(self.folds)
+            seconds = self.self_training.seconds + time.monotonic() - begun
+            found[SELF_TRAINING] = Judged(outputs, seconds, self.probe.seconds)
+        return found
 
     def learn(self, method: str, recipe: FinetuneRecipe, rows: EncodedExamples) -> TaskModel:
-        """A model of these rows alone, by its last weights."""
-        linear = self.linear if rows is self.train else None
-        return train_part(method, self.task, self.source, recipe, rows, self.machine, linear)
+        """A model of these rows alone, by its last weights; the same for the same rows and seed."""
+        recipe = recipe_of(method, recipe, self.layers)
+        model = start_model(recipe, self.task, self.source).model.to(self.machine.device)
+        head, teaching = model.head, self.teaching(method)
+        if teaching is not None:
+            model.head = teaching.head(model.config).to(self.machine.device)
+            train_silently(teaching, model, recipe, teaching.examples(rows), self.machine)
+            model.head = head
+        if not recipe.reinitialise:
+            linear = self._linear(method, model, rows)
+            if linear is not None:
+                linear.apply(model)
+        if method in TRAINED:
+            train_silently(self.task, model, recipe, rows, self.machine)
+        model.head.finish()
+        merge_lora(model.encoder)
+        self.task.bind(model.head)
+        return model
+
+    def teaching(self, method: str) -> Teaching | None:
+        """What the encoder is taught by before it has its head, if anything."""
+        return teaching_of(method, self.task, self.source, self.tokenizer)
+
+    def _linear(self, method: str, model: TaskModel, rows: EncodedExamples) -> LinearStart | None:
+        """What the method has the head begin, or end, with."""
+        if method == SELF_TRAINING:
+            assert self.self_training is not None and rows is self.train
+            return self.self_training.fit()
+        if rows is self.train and (method == LINEAR or method in TRAINED):
+            return self.linear
+        return fit_linear_start(self.task, model, rows)
 
     def start(self, recipe: FinetuneRecipe, seed: int) -> TaskModel:
         """What a run of this seed begins with."""
@@ -157,24 +222,28 @@ class Workbench:
     def finish(
         self, recipe: FinetuneRecipe, run: Path, adapter: Path | None = None, method: str = FULL
     ) -> TaskModel:
-        """The model of a run's best weights, LoRA's merged; with `adapter` these are saved there first."""
+        """The model of a run's best weights, LoRA's merged; with `adapter` these are saved there first.
+        `recipe` is the method's.
+        """
         model = start_model(recipe, self.task, self.source).model
-        head = model.head
-        if method == CONTRASTIVE:
-            model.head = ClassContrast(self.task).head(model.config)
-        if method != LINEAR:
+        head, teaching = model.head, self.teaching(method)
+        if teaching is not None:
+            model.head = teaching.head(model.config)
+        if method not in UNTRAINED:
             Best(run / "best", self.task.main_metric).restore(model)
         model.head = head
-        if method != FULL:
-            linear = fit_linear_start(self.task, model.to(self.machine.device), self.train)
-            assert linear is not None
-            linear.apply(model)
+        if method not in TRAINED:
+            linear = self._linear(method, model.to(self.machine.device), self.train)
+            if linear is not None:
+                linear.apply(model)
         model.head.finish()
         if adapter is not None:
             heads, _ = head_tensors(model.head)
             if model.new_pooler:
                 heads |= pooler_tensors(model.encoder)
-            save_adapter(adapter, model.encoder, heads=heads, base_model=recipe.model, replace=True)
+            as_named = self.source == locate_model(recipe.model).folder
+            base = recipe.model if as_named else str(self.source)
+            save_adapter(adapter, model.encoder, heads=heads, base_model=base, replace=True)
         merge_lora(model.encoder)
         self.task.bind(model.head)
         return model.to(self.machine.device)
@@ -225,8 +294,8 @@ class Workbench:
         figures = task.calibrate(choice.outputs, judged.examples, judged.encoded)
         evaluations = {FOLDS: evaluate_choice(task, choice, self.train, self.folds)}
         frozen = self._frozen(recipe, splits) if choice.method != LINEAR else {}
-        if choice.method != LINEAR and self.linear is not None and (reached := choice.simplest()) is not None:
-            evaluations[FOLDS].baselines[FROZEN] = {task.main_metric: reached}
+        if choice.method != LINEAR and LINEAR in self.methods and (reached := choice.simplest()) is not None:
+            evaluations[FOLDS].baselines[self._frozen_name] = {task.main_metric: reached}
         evaluations |= {
             name: evaluate(task, outputs_of(model, split.encoded), self.data.train, split, frozen.get(name))
             for name, split in splits.items()
@@ -235,11 +304,17 @@ class Workbench:
         rows, curve = len(self.data.train), self.learning_curve()
         return Results(task, *found, rows, choice.tried, choice.method, curve)
 
+    @property
+    def _frozen_name(self) -> str:
+        return "frozen encoder" if self.linear is None else FROZEN
+
     def _frozen(
         self, recipe: FinetuneRecipe, splits: Mapping[str, EncodedExamples]
     ) -> dict[str, dict[str, list[Prediction]]]:
-        """Of each split what the start says before any training: a linear model of the features."""
-        if self.linear is None:
+        """Of each split what the start says before any training: a linear model of the features, or their
+        cosine.
+        """
+        if LINEAR not in self.methods:
             return {}
         task, model = copy(self.task), self.start(recipe, recipe.seed)
         model.head.finish()
@@ -248,7 +323,7 @@ class Workbench:
         if "dev" in outputs:
             task.calibrate(outputs["dev"], self.dev.examples, self.dev.encoded)
         return {
-            name: {FROZEN: task.decode(outputs[name], split.examples, split.encoded)}
+            name: {self._frozen_name: task.decode(outputs[name], split.examples, split.encoded)}
             for name, split in splits.items()
         }
 

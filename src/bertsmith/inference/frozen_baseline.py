@@ -1,0 +1,46 @@
+"""The oldest use of BERT, to be beaten by a fine-tuned model: the encoder as it was before it saw any label,
+under a linear model that learns from the same rows.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith.errors import InputError, ModelError
+from bertsmith.model.locate import locate_model
+from bertsmith.model.manifest import read_manifest
+from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+from bertsmith.tasks.linear_start import FROZEN, MOST_EXAMPLES, fit_linear_start
+from bertsmith.tasks.task import Prediction, Task
+from bertsmith.tasks.task_checkpoint import begin_task_model
+from bertsmith.tasks.task_model import outputs_of
+
+
+def encoder_before(folder: Path) -> Path | None:
+    """The folder of the encoder that a model was fine-tuned from; None where that isn't known or found."""
+    manifest = read_manifest(folder)
+    named = (manifest.provenance if manifest is not None else {}).get("recipe", {}).get("model")
+    try:
+        return locate_model(str(named)).folder if named else None
+    except (ModelError, InputError):
+        return None
+
+
+def frozen_predictions(
+    task: Task[Any], source: Path, train: Sequence[Any], split: EncodedExamples, device: torch.device
+) -> dict[str, list[Prediction]]:
+    """By the baseline's name, of the split's examples; empty for a head that isn't linear in features.
+
+    `task` is used up: its confidence isn't to be the fine-tuned model's.
+    """
+    model = begin_task_model(source, task).model.eval().to(device)
+    tokenizer = load_own_tokenizer(source, model.config)
+    start = fit_linear_start(task, model, encode_examples(task, train[:MOST_EXAMPLES], tokenizer))
+    if start is None:
+        return {}
+    start.apply(model)
+    encoded = encode_examples(task, split.examples, tokenizer).encoded
+    return {FROZEN: task.decode(outputs_of(model, encoded), split.examples, encoded)}
