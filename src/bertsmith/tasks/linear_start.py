@@ -9,7 +9,7 @@ E examples, R rows that the head answers for, F features, C outputs.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +100,7 @@ class LinearProbe:
         head: ClassifierHead,
         examples: Sequence[Any],
         features: Sequence[Tensor],
-        targets: list[Any],
+        targets: Sequence[Any],
         seconds: float,
     ) -> None:
         """`features` (F,) of each example, or (R, F). See `of`."""
@@ -134,15 +134,17 @@ class LinearProbe:
     def __len__(self) -> int:
         return len(self._targets)
 
-    def beside(self, features: Sequence[Tensor]) -> "LinearProbe":
-        """The same with more examples, (F,) each, behind these: `label` gives them their targets."""
-        both, targets = [*self._features, *features], [*self._targets, *[None] * len(features)]
-        return LinearProbe(self._task, self._head, self._examples, both, targets, self.seconds)
+    def scaled(self, features: Tensor) -> Tensor:
+        """(…, F) as `solve` takes them."""
+        return features / self._scale
 
-    def label(self, rows: Ints, targets: Sequence[Any]) -> None:
-        """Sets the targets of some."""
-        for row, target in zip(rows.tolist(), targets, strict=True):
-            self._targets[row] = target
+    def class_shares(self, rows: Ints) -> Tensor:
+        """(C,) how often each class is the target of some of a classification's examples, each once more than
+        it is.
+        """
+        targets = torch.tensor([self._targets[row] for row in rows.tolist()])
+        counts = torch.bincount(targets, minlength=self._head.out.out_features) + 1.0
+        return counts / counts.sum()
 
     def best(self) -> LinearStart:
         """With the strength that does best on examples it hasn't learned from."""
@@ -199,45 +201,55 @@ class LinearProbe:
 
     def loss(self, weights: tuple[Tensor, Tensor], rows: Ints) -> float:
         """Per count, on some of the examples."""
+        features, targets = self._data(rows)
         with torch.no_grad():
-            return float(self._objective(weights, *self._data(rows), 0.0))
+            return float(self._summed(weights, features, targets, 0.0) / self._task.count(targets))
 
     def solve(self, weights: tuple[Tensor, Tensor], rows: Ints, strength: float) -> None:
         """Changes `weights` to the minimum over some of the examples."""
         data = self._data(rows)
-        optimizer = torch.optim.LBFGS(
-            weights,
-            max_iter=_ITERATIONS,
-            tolerance_grad=1e-6,
-            tolerance_change=1e-7,
-            line_search_fn="strong_wolfe",
-        )
+        count = self._task.count(data[1])
+        minimise(weights, lambda: self._summed(weights, *data, strength) / count)
 
-        def closure() -> Tensor:
-            optimizer.zero_grad()
-            found = self._objective(weights, *data, strength)
-            found.backward()
-            return found
-
-        optimizer.step(closure)
+    def total(self, weights: tuple[Tensor, Tensor], rows: Ints, strength: float) -> Tensor:
+        """The summed loss of some of the examples, and what holds the weights small."""
+        return self._summed(weights, *self._data(rows), strength)
 
     def _data(self, rows: Ints) -> tuple[Tensor, list[Any]]:
         parts = [self._features[row] for row in rows.tolist()]
         features = torch.cat(parts) if self._head.per_row else torch.stack(parts)
-        return features / self._scale, [self._targets[row] for row in rows.tolist()]
+        return self.scaled(features), [self._targets[row] for row in rows.tolist()]
 
-    def _objective(
+    def _summed(
         self, weights: tuple[Tensor, Tensor], features: Tensor, targets: list[Any], strength: float
     ) -> Tensor:
-        outputs, weight = self._outputs(weights, features), weights[0]
-        count = self._task.count(targets)
-        held_small = strength / 2 * weight.square().sum()
-        total: Tensor = (self._task.loss(outputs, targets) + held_small) / count
-        return total
+        loss = self._task.loss(self._outputs(weights, features), targets)
+        return loss + strength / 2 * weights[0].square().sum()
 
     def _outputs(self, weights: tuple[Tensor, Tensor], features: Tensor) -> Tensor:
         weight, bias = weights
         return self._head.in_units(features @ weight.T + bias)
+
+
+def minimise(
+    weights: tuple[Tensor, Tensor], total: Callable[[], Tensor], iterations: int = _ITERATIONS
+) -> None:
+    """Changes `weights` so that `total`, which is convex in them, is least (L-BFGS)."""
+    optimizer = torch.optim.LBFGS(
+        weights,
+        max_iter=iterations,
+        tolerance_grad=1e-6,
+        tolerance_change=1e-7,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        found = total()
+        found.backward()
+        return found
+
+    optimizer.step(closure)
 
 
 def _some(count: int, most: int) -> Ints:
