@@ -233,17 +233,21 @@ def a_class(rows: Sequence[dict[str, Any]], count: int, draw: int) -> list[dict[
 
 def train_ours(request: dict[str, Any]) -> dict[str, Any]:
     """As it comes: the method, the epochs and all else are chosen. Its baselines, in the table's order."""
+    from bertsmith.tasks.linear_start import FROZEN, FROZEN_ALONE
+
     data = DATA[request["name"]]
     with run_folder(__file__, "ours", request) as folder:
         files = draw_rows(request, folder)
-        found = {method: _finetune(data, files, method, folder, request) for method in ("auto", "linear")}
-    (run, seconds, test), (_, _, frozen) = found["auto"], found["linear"]
+        run, seconds, test = _finetune(data, files, folder, request)
     results = run.results
     estimate, error = results.evaluations[results.judge].model, results.standard_errors[results.judge]
-    without = [metrics.get(data.metric) for metrics in test.baselines.values()]
+    known = {name: metrics.get(data.metric) for name, metrics in test.baselines.items()}
+    frozen = [known.pop(name) for name in (FROZEN, FROZEN_ALONE) if name in known]
+    without = list(known.values())
+    score = test.model[data.metric]
     return {
-        "score": test.model[data.metric],
-        "baselines": [without[0], without[-1] if len(without) > 1 else None, frozen.model[data.metric]],
+        "score": score,
+        "baselines": [without[0], without[-1] if len(without) > 1 else None, *(frozen or [score])],
         "seconds": seconds,
         "method": results.method,
         "estimate": estimate[data.metric],
@@ -254,16 +258,15 @@ def train_ours(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _finetune(
-    data: _Data, files: dict[str, str], method: str, folder: Path, request: dict[str, Any]
+    data: _Data, files: dict[str, str], folder: Path, request: dict[str, Any]
 ) -> tuple[Any, float, Any]:
     """The run, its seconds, and its figures on test."""
     from bertsmith.inference.predictor import Predictor
     from bertsmith.training.finetuning.finetune import finetune
 
-    out = folder / method
-    settings = [f"method={method}", f"seed={request['draw']}"]
+    settings = [f"seed={request['draw']}"]
     begun = time.perf_counter()
-    run = finetune(data.task, *settings, model=MODEL, train=files["train"], out=str(out))
+    run = finetune(data.task, *settings, model=MODEL, train=files["train"], out=str(folder / "run"))
     seconds = time.perf_counter() - begun
     return run, seconds, Predictor.load(run.model).evaluate(files["test"])
 

@@ -111,7 +111,7 @@ def test_few_texts_choose_the_method_and_calibrate(tiny_bert: Path) -> None:
     model = BertClassifier(tiny_bert, **QUICK | {"method": "auto"}, settings={"minutes": 2})
     model.fit(TEXTS, LABELS)
     reached = {each["method"]: each["score"] for each in model.tried_}
-    assert set(reached) == {"linear", "contrastive", "full"}
+    assert set(reached) == {"linear", "contrastive", "full", "upper", "lora"}
     assert reached[model.recipe_["method"]] == max(reached.values())
     assert model.predictor_.task.confidence.examples == len(TEXTS)
 

@@ -13,7 +13,8 @@ from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import read_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
-from bertsmith.tasks.linear_start import FROZEN, MOST_EXAMPLES, fit_linear_start
+from bertsmith.tasks.linear_start import FROZEN, FROZEN_ALONE, fit_linear_start
+from bertsmith.tasks.similarity import compares_vectors
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_checkpoint import begin_task_model
 from bertsmith.tasks.task_model import outputs_of
@@ -32,15 +33,18 @@ def encoder_before(folder: Path) -> Path | None:
 def frozen_predictions(
     task: Task[Any], source: Path, train: Sequence[Any], split: EncodedExamples, device: torch.device
 ) -> dict[str, list[Prediction]]:
-    """By the baseline's name, of the split's examples; empty for a head that isn't linear in features.
+    """By the baseline's name, of the split's examples; empty for a head that isn't linear in features. How
+    alike two texts are the encoder says without one.
 
     `task` is used up: its confidence isn't to be the fine-tuned model's.
     """
     model = begin_task_model(source, task).model.eval().to(device)
     tokenizer = load_own_tokenizer(source, model.config)
-    start = fit_linear_start(task, model, encode_examples(task, train[:MOST_EXAMPLES], tokenizer))
-    if start is None:
+    start = fit_linear_start(task, model, encode_examples(task, train, tokenizer))
+    if start is None and not compares_vectors(task):
         return {}
-    start.apply(model)
+    if start is not None:
+        start.apply(model)
     encoded = encode_examples(task, split.examples, tokenizer).encoded
-    return {FROZEN: task.decode(outputs_of(model, encoded), split.examples, encoded)}
+    name = FROZEN if start is not None else FROZEN_ALONE
+    return {name: task.decode(outputs_of(model, encoded), split.examples, encoded)}

@@ -29,7 +29,7 @@ from bertsmith.tasks.forward_passes import forward_passes
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.tasks.task_model import TaskModel
 
-FROZEN = "frozen encoder + linear model"  # as tables call it
+FROZEN, FROZEN_ALONE = "frozen encoder + linear model", "frozen encoder"  # as tables call it
 MOST_EXAMPLES = 20_000  # more are sampled: a pass over them takes a minute
 _MOST_TO_CHOOSE_BY = 2000
 _FOLDS = 3

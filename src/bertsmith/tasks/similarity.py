@@ -24,7 +24,7 @@ from bertsmith.tasks.details import Details, class_details, number_details
 from bertsmith.tasks.encoding import Encoded, Layout, windows_apart
 from bertsmith.tasks.pooling import Pooling, pool_texts
 from bertsmith.tasks.sentence_folder import write_sentence_folder
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.tasks.text_task import TextExample, TextTask
 from bertsmith.text.files.values import as_label, as_number
 from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
@@ -181,6 +181,11 @@ class Similarity(TextTask):
     def write_beside(self, folder: Path, config: BertConfig) -> None:
         """What sentence-transformers reads: how the encoder's hidden states are pooled."""
         write_sentence_folder(folder, config, self.settings.pooling, self.settings.max_length)
+
+
+def compares_vectors(task: Task[Any]) -> bool:
+    """Whether the encoder answers without a head that has weights: by the cosine of two texts."""
+    return isinstance(task, Similarity) and task.settings.target == "score"
 
 
 def _pairs(examples: Sequence[TextExample]) -> list[tuple[str, str]]:

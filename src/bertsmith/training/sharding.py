@@ -8,21 +8,23 @@ A divided tensor is torch's DTensor. Gathering takes all ranks: one that gathers
 would wait for ever.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeGuard, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith.model.layers.layer import Layer
 from bertsmith.training.distributed import gathering_of_texts
 from bertsmith.training.machine import Machine
 from bertsmith.training.parts import WHOLE, Part
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 
@@ -55,6 +57,9 @@ def _divide(computation: Computation, machine: Machine) -> None:
     """The products of a layer are gathered together, in the precision they are computed in; LayerNorms,
     embeddings and heads in float32 at once, as autocast has them: the numbers are those of `none`.
     """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
     attributes = {name: dict(vars(parameter)) for name, parameter in computation.named_parameters()}
     mesh = init_device_mesh(machine.device.type, (machine.ranks.count,))
     policy = MixedPrecisionPolicy(
@@ -85,9 +90,10 @@ def with_whole_weights(computation: nn.Module, compute: Callable[[], T]) -> T:
     """`compute()`, for which every rank meanwhile has all weights: it may take ranks different numbers of
     forward passes. None of them may be followed by a backward pass.
     """
-    if not isinstance(computation, FSDPModule):
+    if not _is_divided_module(computation):
         return compute()
-    parts = [part for part in _divided_modules(computation) if part is not computation]
+    whole = cast("FSDPModule", computation)
+    parts = [part for part in _divided_modules(computation) if part is not whole]
 
     def gathered() -> T:
         for part in parts:
@@ -100,12 +106,22 @@ def with_whole_weights(computation: nn.Module, compute: Callable[[], T]) -> T:
         return result
 
     result: T = computation(gathered)
-    computation.reshard()  # torch keeps the outermost for a backward pass
+    whole.reshard()  # torch keeps the outermost for a backward pass
     return result
 
 
-def _divided_modules(computation: nn.Module) -> Iterator[FSDPModule]:
-    return (module for module in computation.modules() if isinstance(module, FSDPModule))
+def _divided_modules(computation: nn.Module) -> "Iterator[FSDPModule]":
+    return (cast("FSDPModule", each) for each in computation.modules() if _is_divided_module(each))
+
+
+def _is_divided_module(module: nn.Module) -> bool:
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # half a second to import, and seldom needed
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
+
+
+def _is_divided(tensor: Tensor) -> "TypeGuard[DTensor]":
+    distributed = sys.modules.get("torch.distributed.tensor")  # as above
+    return distributed is not None and isinstance(tensor, distributed.DTensor)
 
 
 def own_part(machine: Machine) -> Part:
@@ -118,16 +134,16 @@ def own_part(machine: Machine) -> Part:
 
 def own_rows(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Of each tensor what this rank holds; the same memory, not a copy."""
-    return {
-        name: tensor.to_local() if isinstance(tensor, DTensor) else tensor for name, tensor in tensors.items()
-    }
+    return {name: tensor.to_local() if _is_divided(tensor) else tensor for name, tensor in tensors.items()}
 
 
 def divided_like(tensor: Tensor, rows: Tensor) -> Tensor:
     """The inverse of `own_rows`: this rank's rows as part of a tensor that is divided as `tensor` is."""
     rows = rows.to(tensor.device)
-    if not isinstance(tensor, DTensor):
+    if not _is_divided(tensor):
         return rows
+    from torch.distributed.tensor import DTensor
+
     mesh, placements = tensor.device_mesh, tensor.placements
     divided: Tensor = DTensor.from_local(rows, mesh, placements, shape=tensor.shape, stride=tensor.stride())
     return divided
@@ -146,7 +162,7 @@ def whole_tensors(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str,
     """
     kept: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        whole = tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor
+        whole = tensor.full_tensor().cpu() if _is_divided(tensor) else tensor
         if keep:
             kept[name] = whole
     return kept
@@ -157,6 +173,6 @@ def clip_gradients(model: nn.Module, longest: float) -> Tensor:
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = nn.utils.get_total_norm(gradients, foreach=True)
-    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    norm = norm.full_tensor() if _is_divided(norm) else norm
     nn.utils.clip_grads_with_norm_(parameters, longest, norm, foreach=True)
     return norm

@@ -19,7 +19,7 @@ from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.cloze import Cloze, can_be_gapped
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.regression import Regression
-from bertsmith.tasks.similarity import Similarity
+from bertsmith.tasks.similarity import compares_vectors
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.teaching import Teaching
@@ -104,11 +104,6 @@ def suits_folds(task: Task[Any], recipe: FinetuneRecipe) -> bool:
     """Whether a linear model of frozen features is a method here, which costs next to nothing a fold."""
     few = isinstance(task, Classification | MultiLabel | Regression | Tagging) or compares_vectors(task)
     return few and not recipe.reinitialise
-
-
-def compares_vectors(task: Task[Any]) -> bool:
-    """Whether the encoder answers without a head that has weights: the cosine of two texts."""
-    return isinstance(task, Similarity) and task.settings.target == "score"
 
 
 def require_possible(method: str, task: Task[Any], possible: Sequence[str]) -> None:

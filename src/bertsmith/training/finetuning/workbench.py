@@ -18,7 +18,14 @@ from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.evaluation import evaluate
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.folds import folds_of
-from bertsmith.tasks.linear_start import FROZEN, MOST_EXAMPLES, LinearProbe, LinearStart, fit_linear_start
+from bertsmith.tasks.linear_start import (
+    FROZEN,
+    FROZEN_ALONE,
+    MOST_EXAMPLES,
+    LinearProbe,
+    LinearStart,
+    fit_linear_start,
+)
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_checkpoint import head_tensors, save_task_model
@@ -306,7 +313,7 @@ class Workbench:
 
     @property
     def _frozen_name(self) -> str:
-        return "frozen encoder" if self.linear is None else FROZEN
+        return FROZEN_ALONE if self.linear is None else FROZEN
 
     def _frozen(
         self, recipe: FinetuneRecipe, splits: Mapping[str, EncodedExamples]
