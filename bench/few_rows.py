@@ -167,10 +167,10 @@ def _chosen(answers: Sequence[dict[str, Any]]) -> str:
     """Which methods won by how much, and how near the estimate came."""
     counts = Counter(answer["method"] for answer in answers)
     said = ", ".join(f"{method} {times}" for method, times in counts.most_common())
-    shown = ", ".join(f"{each['estimate']:.2%} ± {each['error'] or 0:.2%}" for each in answers)
-    stated = [each for each in answers if each["error"]]
-    inside = sum(abs(each["score"] - each["estimate"]) <= 1.96 * each["error"] for each in stated)
-    return f"{said}; without test it says {shown}; test lies within 1.96 of it in {inside} of {len(stated)}"
+    stated = [(each["score"], *each["expected"]) for each in answers if each["expected"]]
+    shown = ", ".join(f"{score:.2%} ({low:.2%} – {high:.2%})" for _, score, low, high in stated)
+    inside = sum(low <= score <= high for score, _, low, high in stated)
+    return f"{said}; without test it expects {shown}; test lies inside in {inside} of {len(stated)}"
 
 
 # -- the rows ------------------------------------------------------------------------------------------------
@@ -240,7 +240,6 @@ def train_ours(request: dict[str, Any]) -> dict[str, Any]:
         files = draw_rows(request, folder)
         run, seconds, test = _finetune(data, files, folder, request)
     results = run.results
-    estimate, error = results.evaluations[results.judge].model, results.standard_errors[results.judge]
     known = {name: metrics.get(data.metric) for name, metrics in test.baselines.items()}
     frozen = [known.pop(name) for name in (FROZEN, FROZEN_ALONE) if name in known]
     without = list(known.values())
@@ -250,8 +249,9 @@ def train_ours(request: dict[str, Any]) -> dict[str, Any]:
         "baselines": [without[0], without[-1] if len(without) > 1 else None, *(frozen or [score])],
         "seconds": seconds,
         "method": results.method,
-        "estimate": estimate[data.metric],
-        "error": error,
+        "expected": [results.expected.score, results.expected.low, results.expected.high]
+        if results.expected
+        else None,
         "train_rows": results.train_rows,
         "test_rows": test.rows,
     }

@@ -314,6 +314,17 @@ def test_unlabelled_texts_are_a_method_of_their_own(encoder: Path, tmp_path: Pat
     assert "unlabelled" in json.loads((named.model / "bertsmith.json").read_text())["provenance"]["sha256"]
 
 
+def test_unlabelled_texts_beside_a_dev_are_used_where_that_is_asked_for(
+    encoder: Path, tmp_path: Path
+) -> None:
+    texts, dev = str(unlabelled_rows(tmp_path)), str(write_rows(tmp_path / "dev.jsonl", "classification", 40))
+    plain = few_rows(encoder, tmp_path / "plain", "epochs=1", unlabelled=texts, dev=dev)
+    assert any("were not learned from" in warning for warning in plain.results.data_warnings)
+    asked = few_rows(encoder, tmp_path / "asked", f"method={SELF_TRAINING}", unlabelled=texts, dev=dev)
+    assert asked.results.method == SELF_TRAINING
+    assert not any("were not learned from" in warning for warning in asked.results.data_warnings)
+
+
 def test_what_can_not_be_learned_from_unlabelled_texts(encoder: Path, tmp_path: Path) -> None:
     texts = str(unlabelled_rows(tmp_path))
     with pytest.raises(RecipeError, match="by classification, not by tagging"):

@@ -26,6 +26,8 @@ def show_results(results: Results) -> None:
     if results.figures:
         figures = (f"{_FIGURES.get(name, name)} {value:.4f}" for name, value in results.figures.items())
         console.print(" · ".join(figures), markup=False)
+    if results.expected is not None:
+        console.print(results.expected.as_sentence(results.task.main_metric), markup=False)
     if results.learning_curve is not None:
         console.print(results.learning_curve.as_sentence(results.task.main_metric), markup=False)
     for warning in results.warnings:

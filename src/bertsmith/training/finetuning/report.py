@@ -56,7 +56,9 @@ def render_finetune(out: Path, recipe: FinetuneRecipe, results: Results) -> str:
         judge=results.judge,
         tried=figures.tried_table(results) if results.tried else None,
         more_rows=_more_rows(results),
-        more_rows_in_words=results.learning_curve.as_sentence(task.main_metric)
+        more_rows_in_words=" ".join(
+            each.as_sentence(task.main_metric) for each in (results.expected, results.learning_curve) if each
+        )
         if results.learning_curve
         else "",
         strip=_strip(results),

@@ -21,6 +21,7 @@ from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import WORST
 from bertsmith.training.finetuning.choosing import Tried
+from bertsmith.training.finetuning.expectation import Expectation, expect
 from bertsmith.training.finetuning.learning_curve import LearningCurve
 from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.log import json_value
@@ -60,7 +61,7 @@ def leading(restarts: Sequence[Restart]) -> int:
 class Results:
     """Of the whole run. `best` is the index of the restart whose weights were kept; `tried` are the methods
     that were compared by cross-validation, `method` the one by which the model was trained;
-    `learning_curve` what more rows would bring, where few judged in turn.
+    `learning_curve` what more rows would bring, where few judged in turn, in so many `folds`.
     """
 
     task: Task[Any]
@@ -73,6 +74,7 @@ class Results:
     tried: tuple[Tried, ...] = ()
     method: str = FULL
     learning_curve: LearningCurve | None = None
+    folds: int = 0
 
     @property
     def judge(self) -> str:
@@ -117,6 +119,17 @@ class Results:
             for name, evaluation in self.evaluations.items()
         }
 
+    @cached_property
+    def expected(self) -> Expectation | None:
+        """What the model will reach on other texts; None where a dev was judge."""
+        if not self.folds:
+            return None
+        judged = self.evaluations[self.judge]
+        score, error = judged.model[self.task.main_metric], self.standard_errors[self.judge]
+        if not math.isfinite(score):
+            return None
+        return expect(score, error, judged.rows, self.folds, self.learning_curve)
+
     @property
     def scores(self) -> list[float]:
         """Of the restarts on dev, those that are numbers."""
@@ -149,6 +162,7 @@ class Results:
             "method": self.method,
             "tried": [asdict(each) for each in self.tried],
             "learning_curve": asdict(self.learning_curve) if self.learning_curve else None,
+            "expected": asdict(self.expected) if self.expected else None,
             "figures": self.figures,
             "restarts": [each._asdict() for each in self.restarts],
             "best_restart": self.best + 1,

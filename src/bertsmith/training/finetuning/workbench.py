@@ -57,6 +57,11 @@ from bertsmith.training.finetuning.task_run import train_silently
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import Machine
 
+_UNUSED = (
+    "the unlabelled texts were not learned from: they are where few rows judge in turn, without a dev, or "
+    "with method=self-training"
+)
+
 
 @dataclass(frozen=True)
 class Workbench:
@@ -123,6 +128,8 @@ class Workbench:
         judging = not len(dev) and suits_folds(task, recipe) and can_be_folded(task, data.train)
         count = recipe.folds_of(len(train)) if judging else 0
         parts = folds_of(task, train.examples, count, recipe.seed) if count else None
+        if data.unlabelled and not count and recipe.method != SELF_TRAINING:
+            data = replace(data, warnings=(*data.warnings, _UNUSED))
         probe = probe if count else None  # its features are as large as the data
         found = task, source, tokenizer, data, train, dev, machine, layers, width, linear, methods
         return cls(*found, parts, probe, self_training)
@@ -309,7 +316,8 @@ class Workbench:
         }
         found = tuple(restarts), leading(restarts), evaluations, figures, self.data.warnings
         rows, curve = len(self.data.train), self.learning_curve()
-        return Results(task, *found, rows, choice.tried, choice.method, curve)
+        folds = len(set(self.folds.tolist()))
+        return Results(task, *found, rows, choice.tried, choice.method, curve, folds)
 
     @property
     def _frozen_name(self) -> str:
