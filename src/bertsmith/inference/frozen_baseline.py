@@ -3,13 +3,13 @@ under a linear model that learns from the same rows.
 """
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bertsmith.errors import InputError, ModelError
-from bertsmith.model.locate import locate_model
+from bertsmith.model.locate import ALIASES, locate_model
 from bertsmith.model.manifest import read_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
@@ -21,13 +21,14 @@ from bertsmith.tasks.task_model import outputs_of
 
 
 def encoder_before(folder: Path) -> Path | None:
-    """The folder of the encoder that a model was fine-tuned from; None where that isn't known or found."""
+    """The folder of the encoder that a model was fine-tuned from; None where that isn't known, or isn't here.
+    The hub is never asked: whoever loads a model hasn't named another.
+    """
     manifest = read_manifest(folder)
-    named = (manifest.provenance if manifest is not None else {}).get("recipe", {}).get("model")
-    try:
-        return locate_model(str(named)).folder if named else None
-    except (ModelError, InputError):
-        return None
+    named = str((manifest.provenance if manifest is not None else {}).get("recipe", {}).get("model", ""))
+    alias = ALIASES.get(named)
+    installed = alias is not None and find_spec(alias.module) is not None
+    return locate_model(named).folder if named and (installed or Path(named).is_dir()) else None
 
 
 def frozen_predictions(
