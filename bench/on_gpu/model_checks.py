@@ -122,7 +122,7 @@ def vectors(dtype: torch.dtype, device: torch.device) -> float:
     texts = written_texts("texts", 40, TOKENIZER, 120)
     with tempfile.TemporaryDirectory() as folder:
         model = encoder_folder(Path(folder) / "model")
-        expected = Embedder(model).documents(texts)
+        expected = Embedder(model, precision=torch.float32).documents(texts)
         found = Embedder(model, device=device, precision=dtype).documents(texts)
     return apart(torch.from_numpy(found), torch.from_numpy(expected))
 

@@ -19,7 +19,7 @@ from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.retrieval.trec_run import read_run
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-pytest.importorskip("bm25s", reason="needs the extra `retrieval`")
+pytest.importorskip("Stemmer", reason="needs the extra `retrieval`")
 
 PAGE = Path(__file__).parents[2] / "docs" / "retrieval-evaluation.md"
 WORDS = ("red", "blue", "green", "cat", "dog", "bird", "runs", "sleeps")

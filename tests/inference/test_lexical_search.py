@@ -1,7 +1,9 @@
 """BM25's scores equal the formula written out; words are what Lucene's English analysis makes of them."""
 
 import math
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,6 @@ import pytest
 from bertsmith.errors import InputError, MissingExtra
 from bertsmith.inference.ranking.lexical_search import Bm25Settings, LexicalSearch
 
-pytest.importorskip("bm25s", reason="needs the extra `retrieval`")
 pytest.importorskip("Stemmer", reason="needs the extra `retrieval`")
 
 
@@ -71,3 +72,21 @@ def test_a_missing_extra_says_how_to_install_it(
         MissingExtra, match=rf"needs the package {package}: pip install 'bertsmith\[retrieval\]'"
     ):
         LexicalSearch(["text"])
+
+
+def test_search_does_not_import_jax(tmp_path: Path) -> None:
+    """bm25s imports it where it is installed, and on a GPU jax takes three quarters of the memory."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("raise SystemExit('jax was imported')")
+    search = (
+        "from bertsmith.inference.ranking.lexical_search import LexicalSearch; "
+        "print(LexicalSearch(['a wing']).scores(['wings'])); import jax"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {search}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("[["), done.stderr
+    assert done.stderr.strip() == "jax was imported"  # by its own user, who still can

@@ -14,7 +14,7 @@ from bertsmith.metrics.significance import intervals_of_means, p_value
 from bertsmith.progress import Progress
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
 
-pytest.importorskip("bm25s", reason="needs the extra `retrieval`")
+pytest.importorskip("Stemmer", reason="needs the extra `retrieval`")
 
 WORDS = ("wing", "flow", "heat", "plate", "shock")
 

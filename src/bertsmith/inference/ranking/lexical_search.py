@@ -7,8 +7,10 @@ Q queries, E documents.
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -40,9 +42,7 @@ class LexicalSearch:
 
     def __init__(self, documents: Sequence[str], settings: Bm25Settings | None = None) -> None:
         """Raises MissingExtra without the extra `retrieval`."""
-        _require_extra()
-        import bm25s
-
+        bm25s = _bm25s()
         settings = settings or Bm25Settings()
         self._split = _splitter(settings)
         self._count = len(documents)
@@ -71,10 +71,9 @@ class LexicalSearch:
 def _splitter(settings: Bm25Settings) -> Callable[[str], list[str]]:
     if not settings.english:
         return lambda text: _WORD.findall(text.lower())
-    from bm25s.stopwords import STOPWORDS_EN
     from Stemmer import Stemmer
 
-    stop_words, stemmer = frozenset(STOPWORDS_EN), Stemmer("english")
+    stop_words, stemmer = frozenset(_bm25s().stopwords.STOPWORDS_EN), Stemmer("english")
 
     def split(text: str) -> list[str]:
         stems: list[str] = stemmer.stemWords(
@@ -85,6 +84,19 @@ def _splitter(settings: Bm25Settings) -> Callable[[str], list[str]]:
     return split
 
 
-def _require_extra() -> None:
-    for module, package in (("bm25s", "bm25s"), ("Stemmer", "PyStemmer")):
-        require(module, "retrieval", "BM25, the baseline of every search,", package)
+def _bm25s() -> ModuleType:
+    """The package, imported without JAX: where that is installed, bm25s would run it once, which takes three
+    quarters of a GPU's memory for nothing that is used here.
+    """
+    hidden = "jax" not in sys.modules
+    if hidden:
+        sys.modules["jax"] = None  # type: ignore[assignment]  # `import jax` raises ImportError
+    try:
+        for module, package in (("bm25s", "bm25s"), ("Stemmer", "PyStemmer")):
+            require(module, "retrieval", "BM25, the baseline of every search,", package)
+    finally:
+        if hidden:
+            del sys.modules["jax"]
+    import bm25s.stopwords
+
+    return bm25s  # type: ignore[no-any-return]
