@@ -284,9 +284,9 @@ def _least_seconds(folder: str, lengths: Any, threads: int) -> float:
     """What the operations of these lengths take at the speed of a matrix product."""
     import torch
 
+    from bertsmith.machine.hardware import matmul_flops
     from bertsmith.model.checkpoint import read_checkpoint
     from bertsmith.model.flops import encoder_flops
-    from bertsmith.training.hardware import matmul_flops
 
     torch.set_num_threads(threads)
     operations = encoder_flops(read_checkpoint(folder).config, lengths, float(lengths.sum()))

@@ -117,11 +117,11 @@ class _Ours(_Sentences):
     """The real loop, one `advance` a step."""
 
     def __init__(self, name: str) -> None:
+        from bertsmith.machine.hardware import Hardware
         from bertsmith.model.cpu.allocator import keep_memory
         from bertsmith.model.locate import locate_model
         from bertsmith.tasks.task_checkpoint import begin_task_model
         from bertsmith.text.tokens.tokenizer import Tokenizer
-        from bertsmith.training.hardware import Hardware
         from bertsmith.training.machine import set_up_machine
         from bertsmith.training.settings import HardwareSettings
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 
 from bertsmith.data.stream import Cursor, GlobalBatch
+from bertsmith.machine.hardware import Hardware
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.training.distributed import leave
-from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import set_up_machine
 from bertsmith.training.settings import HardwareSettings
 from harness import resident

@@ -2,7 +2,8 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -18,11 +19,14 @@ LAYERS = [
     "text",
     "data",
     "model",
+    "machine",
     "metrics",
     "tasks",
+    "reporting",
     "training",
     "planning",
     "inference",
+    "estimators",
     "serving",
     "cli",
 ]
@@ -34,7 +38,14 @@ LONE_MODULES = {
     "validation": "base",
     "__main__": "cli",
 }
-STRANGERS = {("training", "serving"), ("serving", "training"), ("inference", "planning")}
+# What must not reach what, not even through others: who predicts needs nothing of what trains.
+APART = [
+    ("training", "serving"),
+    ("serving", "training"),
+    ("serving", "estimators"),
+    ("inference", "training"),
+    ("inference", "planning"),
+]
 ORACLES = {"transformers", "sentence_transformers", "datasets", "peft", "seqeval"}
 NAMES_THAT_SAY_NOTHING = {"util", "utils", "helper", "helpers", "common", "misc"}
 MACHINE_PATH = re.compile(r"(?<![\w.~:/-])/(?:work|root|home|Users|mnt|scratch)/\w+")
@@ -51,6 +62,11 @@ class Import(NamedTuple):
 
 def test_imports_point_down_the_layers() -> None:
     assert against_the_layers(SOURCE) == []
+
+
+@pytest.mark.parametrize(("layer", "unreachable"), APART)
+def test_a_layer_reaches_nothing_of_one_it_is_kept_apart_from(layer: str, unreachable: str) -> None:
+    assert paths_between(SOURCE, layer, unreachable) == []
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:
@@ -79,7 +95,6 @@ def test_no_path_of_someones_machine() -> None:
         ("text/corpus.py", "def f():\n    from bertsmith import model", "line 2, imports bertsmith.model"),
         ("text/corpus.py", "import_module('bertsmith.model.bert')", "bertsmith.model.bert"),
         ("errors.py", "import bertsmith.text.corpus", "bertsmith.errors, line 1"),
-        ("serving/page.py", "import bertsmith.training.loop", "bertsmith.training.loop"),
         ("training/loop.py", "import bertsmith.serving.page", "bertsmith.serving.page"),
     ],
 )
@@ -89,6 +104,17 @@ def test_a_planted_import_upwards_is_found(tmp_path: Path, path: str, code: str,
     (house / path).write_text(code)
     (found,) = against_the_layers(house)
     assert complaint in found
+
+
+def test_a_planted_detour_to_a_layer_kept_apart_is_found(tmp_path: Path) -> None:
+    house = model_house(tmp_path)
+    (house / "inference/score.py").write_text("from bertsmith.tasks import heads")
+    (house / "tasks/heads.py").touch()
+    assert paths_between(house, "inference", "training") == []
+    (house / "tasks/heads.py").write_text("def f():\n    import bertsmith.training.loop")
+    assert paths_between(house, "inference", "training") == [
+        "bertsmith.inference.score -> bertsmith.tasks.heads -> bertsmith.training.loop"
+    ]
 
 
 def test_a_planted_circle_is_found(tmp_path: Path) -> None:
@@ -140,7 +166,35 @@ def against_the_layers(root: Path) -> list[str]:
 
 
 def allowed(importer: str, imported: str) -> bool:
-    return LAYERS.index(imported) <= LAYERS.index(importer) and (importer, imported) not in STRANGERS
+    return LAYERS.index(imported) <= LAYERS.index(importer)
+
+
+def paths_between(root: Path, start: str, end: str) -> list[str]:
+    """The shortest chain of imports from each module of one layer to each module of the other."""
+    edges: dict[str, set[str]] = {}
+    for found in own_imports(root):
+        edges.setdefault(found.importer, set()).add(found.imported)
+    chains = []
+    for first in sorted(module for module in edges if layer(module) == start):
+        before: dict[str, str | None] = {first: None}
+        queue = deque([first])
+        while queue:
+            module = queue.popleft()
+            if layer(module) == end:
+                chains.append(" -> ".join(reversed(list(chain(module, before)))))
+                continue
+            for imported in sorted(edges.get(module, ())):
+                if imported not in before:
+                    before[imported] = module
+                    queue.append(imported)
+    return chains
+
+
+def chain(module: str | None, before: Mapping[str, str | None]) -> Iterator[str]:
+    """The module and those that led to it."""
+    while module is not None:
+        yield module
+        module = before[module]
 
 
 def circle(root: Path) -> list[str] | None:

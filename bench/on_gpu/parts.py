@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from bertsmith.machine.hardware import matmul_flops
 from bertsmith.model.flops import encoder_flops
 from bertsmith.planning.this_accelerator import memory_bandwidth
-from bertsmith.training.hardware import matmul_flops
 from on_gpu import model_checks, ours, theirs, work
 from on_gpu.checks import Check, parts
 from on_gpu.kernels import largest_kernels, profile_step

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
         TokenizerError,
         TrainingStopped,
     )
+    from bertsmith.estimators.estimators import BertClassifier, BertRegressor
+    from bertsmith.estimators.feature_transformer import BertFeatures
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.features import Features
     from bertsmith.inference.index.index import Index
     from bertsmith.inference.masked_language import MaskedLanguageModel
     from bertsmith.inference.predictor import Predictor
-    from bertsmith.inference.scikit_learn.estimators import BertClassifier, BertRegressor
-    from bertsmith.inference.scikit_learn.feature_transformer import BertFeatures
     from bertsmith.inference.suggesting.suggest import Suggestions, suggest
+    from bertsmith.machine.hardware import Hardware
     from bertsmith.model.bert import Bert
     from bertsmith.model.checkpoint import load_encoder
     from bertsmith.model.config import BertConfig, preset
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from bertsmith.text.tokens.tokenizer import Tokenizer
     from bertsmith.text.tokens.vocabulary import VocabularySettings, train_tokenizer
     from bertsmith.training.finetuning.finetune import FinetuneResult, finetune
-    from bertsmith.training.hardware import Hardware
     from bertsmith.training.pretrain import pretrain
     from bertsmith.training.recipe import Recipe, read_recipe
     from bertsmith.training.tuning.tune import TuneResult, tune
@@ -94,7 +94,7 @@ _RUN = {
     "FinetuneResult": "bertsmith.training.finetuning.finetune",
     "tune": "bertsmith.training.tuning.tune",
     "TuneResult": "bertsmith.training.tuning.tune",
-    "Hardware": "bertsmith.training.hardware",
+    "Hardware": "bertsmith.machine.hardware",
     "MaskedLanguageModel": "bertsmith.inference.masked_language",
     "Predictor": "bertsmith.inference.predictor",
     "suggest": "bertsmith.inference.suggesting.suggest",
@@ -104,9 +104,9 @@ _RUN = {
     "DocumentSettings": "bertsmith.text.retrieval.documents",
     "PassageSettings": "bertsmith.text.retrieval.passages",
     "Index": "bertsmith.inference.index.index",
-    "BertFeatures": "bertsmith.inference.scikit_learn.feature_transformer",
-    "BertClassifier": "bertsmith.inference.scikit_learn.estimators",
-    "BertRegressor": "bertsmith.inference.scikit_learn.estimators",
+    "BertFeatures": "bertsmith.estimators.feature_transformer",
+    "BertClassifier": "bertsmith.estimators.estimators",
+    "BertRegressor": "bertsmith.estimators.estimators",
 }
 _ERRORS = dict.fromkeys(
     (

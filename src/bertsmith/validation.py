@@ -3,11 +3,12 @@
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from bertsmith.errors import did_you_mean
+from bertsmith.errors import RecipeError, did_you_mean
 
 # The value may come from a stranger's file, of any size.
 _SHORTENED = reprlib.Repr()
@@ -30,10 +31,21 @@ _EXPECTED = {
 }
 
 
+Kind = TypeVar("Kind", bound=BaseModel)
+
+
 class Strict(BaseModel):
     """An unknown key is an error, and a value does not change once made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def check(kind: type[Kind], values: dict[str, Any], where: str) -> Kind:
+    """Values as checked settings. Raises RecipeError naming the wrong key and the nearest right one."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(f"{where}: {first_problem(error, kind)}") from error
 
 
 def first_problem(error: ValidationError, model: type[BaseModel]) -> str:

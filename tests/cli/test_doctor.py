@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from bertsmith.cli.main import main
-from bertsmith.training import diagnosis, hardware
+from bertsmith.machine import hardware
+from bertsmith.training import diagnosis
 
 
 @pytest.fixture(autouse=True)

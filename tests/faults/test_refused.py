@@ -11,13 +11,13 @@ from nursery import Settings, finish
 from tiny_run import NewRun
 
 from bertsmith.errors import BertsmithError, CorpusError, RecipeError, ResourceError, StoreError
+from bertsmith.machine.hardware import Hardware
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training import machine
 from bertsmith.training import pretrain as pretraining
 from bertsmith.training.distributed import Ranks
-from bertsmith.training.hardware import Hardware
 from bertsmith.training.recipe import check_recipe
 
 TWO_PHASES = {"sequence_shares": [0.6, 0.4]}

@@ -19,6 +19,8 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.text_windows import TextWindows
+from bertsmith.machine import hardware
+from bertsmith.machine.hardware import Gpu
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu import kernels
@@ -26,8 +28,6 @@ from bertsmith.tasks import similarity
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training import hardware
-from bertsmith.training.hardware import Gpu
 
 TEXTS = [
     "red cats",

@@ -14,7 +14,7 @@ import pytest
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from bertsmith.inference.scikit_learn.estimators import BertClassifier, BertRegressor
+from bertsmith.estimators.estimators import BertClassifier, BertRegressor
 
 ROUNDING = "float32: other texts in the batch change the last bits, and the check allows 1e-7 or less"
 EXPECTED_TO_FAIL = {

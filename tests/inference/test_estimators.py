@@ -17,8 +17,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from bertsmith.errors import InputError, ModelError, RecipeError, TrainingStopped
+from bertsmith.estimators.estimators import BertClassifier, BertRegressor
 from bertsmith.inference.predictor import Predictor
-from bertsmith.inference.scikit_learn.estimators import BertClassifier, BertRegressor
 from bertsmith.model.checkpoint import load_encoder
 
 COLOURS, SIZES, ANIMALS = ("red", "blue", "green"), ("small", "large", "old", "new"), ("cat", "dog", "bird")

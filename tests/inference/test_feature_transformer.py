@@ -12,8 +12,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from bertsmith.errors import InputError
+from bertsmith.estimators.feature_transformer import BertFeatures
 from bertsmith.inference.features import Features
-from bertsmith.inference.scikit_learn.feature_transformer import BertFeatures
 
 TEXTS = [
     f"{size} {colour} {animal}"

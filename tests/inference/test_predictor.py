@@ -18,11 +18,11 @@ from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.held_out import hold_out
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.finetuning.labelled_data import hold_out
 
 WORDS = ["bano", "delo", "firu", "guma", "kano", "lelo", "miru"]
 

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
+from bertsmith.machine import hardware
+from bertsmith.machine.hardware import Hardware
 from bertsmith.model.config import make_config
 from bertsmith.planning import this_accelerator
 from bertsmith.planning.accelerators import Accelerator, accelerators, find_accelerator
@@ -19,8 +21,6 @@ from bertsmith.planning.step_cost import operations_by_part
 from bertsmith.planning.this_accelerator import measure_here, memory_bandwidth, share_of_peak
 from bertsmith.planning.workload import StepAmounts
 from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.training import hardware
-from bertsmith.training.hardware import Hardware
 from bertsmith.training.settings import HardwareSettings
 
 TWO = Accelerator("two", "two", "", "", {256: 0.4, 768: 0.6})

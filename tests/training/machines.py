@@ -1,6 +1,6 @@
 """A machine that nothing is wrong with; tests replace what they are about."""
 
-from bertsmith.training.hardware import Hardware
+from bertsmith.machine.hardware import Hardware
 
 PLAIN = Hardware(
     processor="test",

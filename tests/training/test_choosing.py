@@ -18,7 +18,7 @@ from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.tasks.classifier_head import PooledHead
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.folds import folds_of
+from bertsmith.tasks.folds import CROSS_VALIDATION, folds_of
 from bertsmith.tasks.linear_start import FROZEN, LinearProbe
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
@@ -33,7 +33,6 @@ from bertsmith.training.finetuning.methods import (
     SELF_TRAINING,
     UPPER,
 )
-from bertsmith.training.finetuning.results import FOLDS
 from bertsmith.training.finetuning.self_training import SelfTraining
 
 FOREVER = 1e9
@@ -201,17 +200,21 @@ def test_all_rows_train_and_all_judge(encoder: Path, tmp_path: Path, task: str) 
     result = few_rows(encoder, tmp_path, "epochs=2", "minutes=1", task=task, test=str(test))
     found = results_of(result)
     assert found["train_rows"] == 40
-    assert list(found["evaluations"]) == [FOLDS, "test"]
-    assert found["evaluations"][FOLDS]["rows"] == 40
+    assert list(found["evaluations"]) == [CROSS_VALIDATION, "test"]
+    assert found["evaluations"][CROSS_VALIDATION]["rows"] == 40
     labels = task in ("classification", "multi-label")
     methods = [LINEAR, *[CONTRASTIVE] * labels, FULL, UPPER, LORA]
     assert [each["method"] for each in found["tried"]] == methods
     metric, scores = found["main_metric"], [each["score"] for each in found["tried"]]
     best = max(scores)
-    assert found["evaluations"][FOLDS]["model"][metric] == pytest.approx(best, abs=0.15)  # calibrated since
-    baselines = found["evaluations"][FOLDS]["baselines"]
+    assert found["evaluations"][CROSS_VALIDATION]["model"][metric] == pytest.approx(
+        best, abs=0.15
+    )  # calibrated since
+    baselines = found["evaluations"][CROSS_VALIDATION]["baselines"]
     assert best > next(iter(baselines.values()))[metric]
-    assert len((tmp_path / "run" / "predictions" / f"{FOLDS}.jsonl").read_text().splitlines()) == 40
+    assert (
+        len((tmp_path / "run" / "predictions" / f"{CROSS_VALIDATION}.jsonl").read_text().splitlines()) == 40
+    )
     again = Predictor.load(result.model).evaluate(test, tmp_path / "train.jsonl").model[metric]
     assert again == pytest.approx(found["evaluations"]["test"]["model"][metric], abs=1e-6)
     trained_on = TrainedOn.of_folder(result.model)
@@ -270,7 +273,7 @@ def test_a_cloze_is_learned_from_an_encoder_that_fills_gaps(
     """It comes to the same model when it was killed on the way."""
     filler = tiny_encoder(tmp_path / "filler", masked_language=True)
     result = few_rows(filler, tmp_path / "whole", f"method={CLOZE}")
-    assert results_of(result)["evaluations"][FOLDS]["model"]["accuracy"] > 0.6
+    assert results_of(result)["evaluations"][CROSS_VALIDATION]["model"]["accuracy"] > 0.6
     auto = few_rows(filler, tmp_path / "auto", "minutes=1", "epochs=1")
     assert CLOZE in [each.method for each in auto.results.tried]
     if place == "whole":
@@ -456,8 +459,10 @@ def test_equal_texts_are_judged_together(encoder: Path, tmp_path: Path) -> None:
     folds = folds_of(task, train, 5)
     assert folds[:30].tolist() == folds[30:].tolist()
     result = few_rows(encoder, tmp_path, "method=linear", train=tmp_path / "twice.jsonl")
-    assert results_of(result)["evaluations"][FOLDS]["rows"] == 60
-    assert FROZEN not in results_of(result)["evaluations"][FOLDS]["baselines"]  # it is the model itself
+    assert results_of(result)["evaluations"][CROSS_VALIDATION]["rows"] == 60
+    assert (
+        FROZEN not in results_of(result)["evaluations"][CROSS_VALIDATION]["baselines"]
+    )  # it is the model itself
 
 
 # -- what more rows would bring ------------------------------------------------------------------------------

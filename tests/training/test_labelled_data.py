@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
+from bertsmith.tasks.held_out import hold_out
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggedExample, Tagging
 from bertsmith.tasks.text_task import TextExample
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.finetuning.labelled_data import hold_out, read_labelled_data
+from bertsmith.training.finetuning.labelled_data import read_labelled_data
 
 
 def test_without_a_dev_file_a_share_is_held_out_that_stays_when_rows_are_added(tmp_path: Path) -> None:

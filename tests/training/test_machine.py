@@ -7,9 +7,9 @@ import torch
 from machines import PLAIN
 
 from bertsmith.errors import RecipeError
+from bertsmith.machine.hardware import Gpu
 from bertsmith.training import machine as machines
 from bertsmith.training.distributed import Ranks
-from bertsmith.training.hardware import Gpu
 from bertsmith.training.machine import plain_machine, set_up_machine
 from bertsmith.training.settings import HardwareSettings
 

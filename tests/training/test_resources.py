@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from bertsmith.errors import ResourceError
+from bertsmith.machine.hardware import Gpu, Hardware
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.distributed import Ranks
-from bertsmith.training.hardware import Gpu, Hardware
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe, check_recipe
 from bertsmith.training.resources import require_resources

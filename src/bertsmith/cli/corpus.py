@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from bertsmith.cli.screen import console, print_facts, print_table, print_warning, progress_bar
+from bertsmith.reporting import formatting
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.ray_engine import Engine
-from bertsmith.training import units
 
 if TYPE_CHECKING:
     from bertsmith.text.corpus.corpus import Corpus, Document
@@ -154,7 +154,7 @@ def verify(path: Path) -> None:
 def _print_summary(corpus: "Corpus") -> None:
     manifest = corpus.manifest
     rows = [
-        (split, counts.documents, counts.sentences, counts.words, units.bytes(counts.bytes))
+        (split, counts.documents, counts.sentences, counts.words, formatting.bytes(counts.bytes))
         for split, counts in [
             *((split, entry.counts) for split, entry in manifest.splits.items()),
             ("both", manifest.kept),

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.cli.options import Flag
-from bertsmith.training import units
+from bertsmith.reporting import formatting
 
 if TYPE_CHECKING:
     from bertsmith.training.diagnosis import Diagnosis
@@ -78,7 +78,7 @@ def _machine(diagnosis: "Diagnosis") -> dict[str, str]:
     ]
     limit = "" if hardware.cpu_limit is None else f", the time of {hardware.cpu_limit:g} granted"
     return {
-        "processor": f"{hardware.processor}, {units.counted(hardware.cores, 'core')}{limit}",
+        "processor": f"{hardware.processor}, {formatting.counted(hardware.cores, 'core')}{limit}",
         "instructions": ", ".join(hardware.instructions) or "none that matter",
         "memory": f"{hardware.memory / gb:.1f} GB, {hardware.memory_available / gb:.1f} GB free",
         "GPU": "; ".join(gpus) or "none that torch can use",
@@ -90,11 +90,11 @@ def _machine(diagnosis: "Diagnosis") -> dict[str, str]:
 def _used(diagnosis: "Diagnosis") -> dict[str, str]:
     hardware = diagnosis.hardware
     precision = str(hardware.precision).removeprefix("torch.")
-    processor = f"the processor, {units.counted(diagnosis.threads, 'thread')}"
+    processor = f"the processor, {formatting.counted(diagnosis.threads, 'thread')}"
     return {
         "device": "the GPU" if hardware.gpus else processor,
         "precision": f"{precision}: {hardware.precision_reason}",
-        "matrix product": units.flops(diagnosis.matmul_flops),
+        "matrix product": formatting.flops(diagnosis.matmul_flops),
         **({} if hardware.gpus else {"kernels": _kernels(diagnosis)}),
         "network": "not needed; only a model given by its hub name is fetched",
     }

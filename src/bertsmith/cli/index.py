@@ -7,9 +7,9 @@ from cyclopts import App, Parameter
 
 from bertsmith.cli.options import Flag, Products
 from bertsmith.cli.screen import console, print_facts, progress_bar
+from bertsmith.reporting import formatting
 from bertsmith.text.ray_engine import Engine
 from bertsmith.text.retrieval.documents import DocumentSettings
-from bertsmith.training import units
 
 if TYPE_CHECKING:
     from bertsmith.inference.embedding.embedder import Embedder
@@ -159,7 +159,7 @@ def remove(index: Path, *ids: str) -> None:
     if not ids:
         raise InputError("Name at least one document to remove, by its id.")
     count = Index.open(index).remove(ids)
-    console.print(f"{units.counted(count, 'document')} removed", markup=False)
+    console.print(f"{formatting.counted(count, 'document')} removed", markup=False)
 
 
 @app.command
@@ -202,18 +202,18 @@ def _embedder(products: Products | None, model: str | None, index: Path) -> "Emb
 def _print_changes(changes: "Changes") -> None:
     counts = f"{changes.new:,} new, {changes.changed:,} changed, {changes.removed:,} removed"
     console.print(f"Documents: {counts}, {changes.unchanged:,} unchanged", markup=False)
-    console.print(f"{units.counted(changes.passages, 'passage')} embedded", markup=False)
+    console.print(f"{formatting.counted(changes.passages, 'passage')} embedded", markup=False)
     if changes.left_out:
         console.print(changes.left_out, markup=False)
 
 
 def _print_info(index: "Index") -> None:
     noted = index.info
-    passages = units.counted(noted.rows, "passage")
+    passages = formatting.counted(noted.rows, "passage")
     size = sum(path.stat().st_size for path in index.path.rglob("*") if path.is_file())
     tokens, overlap, language = noted.passages.tokens, noted.passages.overlap, noted.passages.language
     facts = {
-        "documents": f"{noted.documents:,}, {passages}, {units.bytes(size)} on disk",
+        "documents": f"{noted.documents:,}, {passages}, {formatting.bytes(size)} on disk",
         "model": f"{noted.model.name}, {noted.model.dimension} dimensions",
         "passages": f"{tokens} tokens at most, overlap {overlap}, language {language}",
         "search": _search(noted),
@@ -235,5 +235,5 @@ def _search(noted: "IndexManifest") -> str:
         return "exact: every vector is compared"
     return (
         f"approximate: recall@10 {found.recall:.1%} of exact search, measured on {found.queries} vectors "
-        f"when it had {units.counted(found.rows, 'passage')} ({found.probes} groups looked at)"
+        f"when it had {formatting.counted(found.rows, 'passage')} ({found.probes} groups looked at)"
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.cli.options import Flag
-from bertsmith.training import units
+from bertsmith.reporting import formatting
 
 if TYPE_CHECKING:
     from bertsmith.planning.plan import Plan
@@ -89,15 +89,15 @@ def _print_page(plan: "Plan") -> None:
 
 
 def _run(plan: "Plan") -> dict[str, str]:
-    phases = [f"{units.count(phase.steps)} of {phase.sequence_length} tokens" for phase in plan.phases]
+    phases = [f"{formatting.count(phase.steps)} of {phase.sequence_length} tokens" for phase in plan.phases]
     means = {round(phase.step.mean_length) for phase in plan.phases}
     epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} times the store's"
-    tokens = units.large(plan.tokens)
+    tokens = formatting.large(plan.tokens)
     if plan.in_time:
-        tokens += _off_by(plan, plan.tokens, units.large)
+        tokens += _off_by(plan, plan.tokens, formatting.large)
     return {
-        "weights": units.large(plan.weights),
-        "steps": f"{units.count(plan.steps)}: {', '.join(phases)}",
+        "weights": formatting.large(plan.weights),
+        "steps": f"{formatting.count(plan.steps)}: {', '.join(phases)}",
         "sequences": f"{' and '.join(str(mean) for mean in sorted(means))} tokens long on average",
         "tokens": f"{tokens}{epochs}",
         "products": f"{plan.operations:.2e} FLOP",
@@ -105,21 +105,21 @@ def _run(plan: "Plan") -> dict[str, str]:
 
 
 def _needs(plan: "Plan") -> dict[str, str]:
-    memory, time = plan.memory, units.hours(plan.hours)
-    time += ", as asked for" if plan.in_time else _off_by(plan, plan.hours, units.hours)
-    copy = f"a checkpoint's copy {units.bytes(memory.copy)}, " if memory.copy else ""
+    memory, time = plan.memory, formatting.hours(plan.hours)
+    time += ", as asked for" if plan.in_time else _off_by(plan, plan.hours, formatting.hours)
+    copy = f"a checkpoint's copy {formatting.bytes(memory.copy)}, " if memory.copy else ""
     needs = {"time": time}
     if plan.cost is not None:
         needs["cost"] = _money(plan.cost) + ("" if plan.in_time else _off_by(plan, plan.cost, _money))
     return needs | {
         "hardware": f"{plan.gpus} x {plan.hardware.title}",
-        "speed": f"{units.count(plan.tokens_per_second)} tokens a second",
-        "memory": f"{units.bytes(memory.total)} of {units.bytes(plan.hardware.memory)} each: "
-        f"weights {units.bytes(memory.weights)}, gradients {units.bytes(memory.gradients)}, "
-        f"moments {units.bytes(memory.moments)}, {copy}at most {units.bytes(memory.activations)} for "
-        f"{units.count(plan.micro_batch_tokens)} tokens at a time",
-        "checkpoints": f"{units.bytes(plan.checkpoint_bytes)} each, {plan.recipe.checkpoint.keep} kept; "
-        f"{units.bytes(plan.disk_bytes)} of disk at most, the model with them",
+        "speed": f"{formatting.count(plan.tokens_per_second)} tokens a second",
+        "memory": f"{formatting.bytes(memory.total)} of {formatting.bytes(plan.hardware.memory)} each: "
+        f"weights {formatting.bytes(memory.weights)}, gradients {formatting.bytes(memory.gradients)}, "
+        f"moments {formatting.bytes(memory.moments)}, {copy}at most {formatting.bytes(memory.activations)} "
+        f"for {formatting.count(plan.micro_batch_tokens)} tokens at a time",
+        "checkpoints": f"{formatting.bytes(plan.checkpoint_bytes)} each, {plan.recipe.checkpoint.keep} kept; "
+        f"{formatting.bytes(plan.disk_bytes)} of disk at most, the model with them",
     }
 
 
@@ -137,7 +137,7 @@ def _rows(plan: "Plan") -> list[tuple[str, ...]]:
         (
             part.name,
             f"{part.operations:.2e}" if part.operations else "",
-            units.bytes(part.bytes) if part.bytes else "",
+            formatting.bytes(part.bytes) if part.bytes else "",
             f"{part.seconds / 3600:,.3f}",
             f"{part.seconds / (plan.hours * 3600):.1%}",
         )
@@ -149,6 +149,6 @@ def _rows(plan: "Plan") -> list[tuple[str, ...]]:
 def _grounds(plan: "Plan") -> dict[str, str]:
     hardware = plan.hardware
     return {
-        "peak": f"{units.flops(hardware.peak)} in {hardware.precision} ({hardware.source})",
+        "peak": f"{formatting.flops(hardware.peak)} in {hardware.precision} ({hardware.source})",
         "share of it": f"{plan.share:.0%} ({hardware.share_source})",
     }

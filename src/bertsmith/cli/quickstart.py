@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertsmith.errors import InputError
-from bertsmith.training import units
+from bertsmith.reporting import formatting
 
 if TYPE_CHECKING:
     from bertsmith.inference.masked_language import MaskedLanguageModel
@@ -103,10 +103,10 @@ def _corpus(source: str, path: Path) -> "Corpus":
     copies = dropped["exact_duplicates"] + dropped["near_duplicates"]
     heldout = corpus.manifest.splits["heldout"].counts.documents
     _tell(
-        f"{units.counted(kept.documents, 'document')} of "
-        f"{units.counted(len(corpus.manifest.sources), 'source')}, "
-        f"{units.counted(kept.sentences, 'sentence')}, {kept.words:,} words; {copies:,} dropped as copies, "
-        f"{heldout:,} held out"
+        f"{formatting.counted(kept.documents, 'document')} of "
+        f"{formatting.counted(len(corpus.manifest.sources), 'source')}, "
+        f"{formatting.counted(kept.sentences, 'sentence')}, {kept.words:,} words; {copies:,} dropped as "
+        f"copies, {heldout:,} held out"
     )
     return corpus
 

@@ -1,8 +1,8 @@
 """How the figures of a fine-tuned model are shown: beside its baselines, with what to mistrust."""
 
 from bertsmith.cli.screen import console, print_table, print_warning
+from bertsmith.reporting import formatting
 from bertsmith.tasks.evaluation import Evaluation
-from bertsmith.training import units
 from bertsmith.training.finetuning.results import Results
 
 _FIGURES = {"ece_before": "calibration error before", "ece_after": "after scaling by the temperature"}
@@ -18,8 +18,8 @@ def show_results(results: Results) -> None:
     if len(results.restarts) > 1:
         console.print(
             f"{len(results.restarts)} restarts, {results.task.main_metric} on dev: "
-            f"mean {units.score(summary['mean'])}, spread {units.score(summary['spread'])}, "
-            f"best {units.score(summary['best'])}, "
+            f"mean {formatting.score(summary['mean'])}, spread {formatting.score(summary['spread'])}, "
+            f"best {formatting.score(summary['best'])}, "
             f"{results.degenerate} degenerate",
             markup=False,
         )
@@ -37,7 +37,7 @@ def show_results(results: Results) -> None:
 def show_evaluation(evaluation: Evaluation, title: str) -> None:
     """One file's figures, a row for the model and one for each baseline."""
     names = list(evaluation.model)
-    rows = [("the model", *(units.score(evaluation.model[name]) for name in names))]
+    rows = [("the model", *(formatting.score(evaluation.model[name]) for name in names))]
     for baseline, metrics in evaluation.baselines.items():
-        rows.append((baseline, *(units.score(metrics.get(name)) for name in names)))
+        rows.append((baseline, *(formatting.score(metrics.get(name)) for name in names)))
     print_table(("", *names), rows, title=title)

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertsmith.progress import Progress
-from bertsmith.training import units
+from bertsmith.reporting import formatting
 
 # A pipe or a file has no width of its own; at rich's 80 columns tables would lose their cells there.
 _WIDTH_OF_A_FILE = 120
@@ -126,8 +126,8 @@ def _plain_lines(title: str) -> Progress:
 
 def _amount(done: int, total: int | None, unit: str) -> str:
     if unit == "bytes":
-        whole = "" if total is None else f" / {units.bytes(total)}"
-        return f"{units.bytes(done)}{whole}"
+        whole = "" if total is None else f" / {formatting.bytes(total)}"
+        return f"{formatting.bytes(done)}{whole}"
     whole = "" if total is None else f" / {total:,}"
     return f"{done:,}{whole} {unit}"
 

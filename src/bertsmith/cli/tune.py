@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from bertsmith.cli.options import AS_NAMED, Flag, LabelledColumns, Layout, RunFiles, given
-from bertsmith.training import units
+from bertsmith.reporting import formatting
 
 
 def tune(
@@ -46,7 +46,7 @@ def tune(
 
     def on_trial(trial: Trial) -> None:
         choice = " ".join(f"{name}={value:.4g}" for name, value in trial.choice.items())
-        line = f"trial {trial.number}: {units.score(trial.score)} {trial.state}  {choice}"
+        line = f"trial {trial.number}: {formatting.score(trial.score)} {trial.state}  {choice}"
         console.print(line, markup=False, soft_wrap=True)
 
     result = run(task, *overrides, resume=resume, on_trial=on_trial, **given(files, columns, layout))

@@ -18,6 +18,7 @@ from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.inference.text_list import require_list
+from bertsmith.machine.hardware import device_of
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.layers.attention import take
@@ -31,7 +32,6 @@ from bertsmith.tasks.forward_passes import forward_passes
 from bertsmith.tasks.pooling import Pooling, pool_examples
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.text.tokens.tokenizer import Pieces
-from bertsmith.training.hardware import device_of
 
 Layers = Literal["last", "last4-sum", "last4-concat"] | int | Sequence[int]
 FeaturePooling = Literal["mean", "cls", "max", "tokens", "words"]

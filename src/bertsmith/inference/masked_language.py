@@ -10,6 +10,7 @@ from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.errors import InputError
+from bertsmith.machine.hardware import device_of
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.fill_mask import Candidate
@@ -18,7 +19,6 @@ from bertsmith.tasks.finite import require_finite
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.hardware import device_of
 
 _FEWEST = 2  # held-out documents that are measured alone: of one, no pair of two could be made
 

@@ -11,6 +11,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.frozen_baseline import encoder_before, frozen_predictions
 from bertsmith.inference.text_list import require_count, require_list
 from bertsmith.inference.trained_on import TrainedOn
+from bertsmith.machine.hardware import device_of
 from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
 from bertsmith.model.cpu.kernel_linear import by_kernels
 from bertsmith.model.locate import locate_model
@@ -19,14 +20,13 @@ from bertsmith.progress import Progress
 from bertsmith.tasks.calibrated_task import CalibratedTask
 from bertsmith.tasks.evaluation import Evaluation, evaluate
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+from bertsmith.tasks.held_out import shared_with_train
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_checkpoint import load_task_model
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.training.finetuning.labelled_data import shared_with_train
-from bertsmith.training.hardware import device_of
-from bertsmith.training.settings import check
+from bertsmith.validation import check
 
 _EXAMPLES_AT_A_TIME = 4096  # bounds memory, and is enough to sort by length
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from bertsmith.files import sha256
 from bertsmith.model.manifest import read_manifest
+from bertsmith.tasks.folds import CROSS_VALIDATION
+from bertsmith.tasks.held_out import hold_out
 from bertsmith.tasks.task import Task
-from bertsmith.training.finetuning.labelled_data import hold_out
-from bertsmith.training.finetuning.results import FOLDS
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TrainedOn:
         recipe, hashes = provenance.get("recipe", {}), provenance.get("sha256", {})
         if "train" not in recipe or "train" not in hashes:
             return None
-        held_out = recipe.get("dev") is None and provenance.get("judged_by") != FOLDS
+        held_out = recipe.get("dev") is None and provenance.get("judged_by") != CROSS_VALIDATION
         share = recipe.get("dev_share") if held_out else None
         return cls(Path(str(recipe["train"])), str(hashes["train"]), share)
 

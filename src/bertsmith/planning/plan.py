@@ -11,6 +11,7 @@ import torch
 
 from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.errors import InputError, RecipeError
+from bertsmith.machine.hardware import Hardware
 from bertsmith.model.config import BertConfig
 from bertsmith.planning.accelerators import HERE, Accelerator, find_accelerator
 from bertsmith.planning.fitting import memory_warnings
@@ -19,12 +20,11 @@ from bertsmith.planning.run_cost import RunCost
 from bertsmith.planning.step_cost import Part
 from bertsmith.planning.this_accelerator import measure_here
 from bertsmith.planning.workload import PhaseWork
+from bertsmith.reporting.formatting import counted
 from bertsmith.training.distributed import Ranks
-from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.step_memory import Memory, checkpoint_bytes, step_memory, tokens_at_once
-from bertsmith.training.units import counted
 
 # How far a prediction may be off. The largest miss among published runs that no share was taken from is 13 %
 # (docs/plan.md), and a share of one model is taken for others; of this machine the rest is measured now. A

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from bertsmith.data.batch import PackedBatch
+from bertsmith.machine.hardware import Hardware
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.onednn_matmul import fast_products
 from bertsmith.planning.accelerators import Accelerator, entry_for_here
 from bertsmith.planning.step_cost import operations_by_part
 from bertsmith.planning.workload import StepAmounts
 from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.settings import HardwareSettings
 

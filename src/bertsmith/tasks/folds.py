@@ -9,6 +9,8 @@ import numpy as np
 from bertsmith.arrays import Ints
 from bertsmith.tasks.task import Task
 
+CROSS_VALIDATION = "cross-validation"  # the name of an evaluation in which the rows judge in turn
+
 
 def folds_of(task: Task[Any], examples: Sequence[Any], count: int, seed: int = 0) -> Ints:
     """(E,) each example's fold, below `count`; the same for the same examples and seed.

@@ -12,6 +12,7 @@ from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.tasks.encoding import Encoded, Window, join_segments, special_tokens
 from bertsmith.tasks.pooling import Pooling
+from bertsmith.tasks.sentence_settings import read_pooling
 from bertsmith.tasks.task import Prediction, Task, TaskSettings
 from bertsmith.text.files.columns import guess_columns, listed
 from bertsmith.text.files.values import as_text, shown
@@ -46,6 +47,14 @@ class PooledSettings(TaskSettings):
     def linear_pooling(self) -> Pooling | None:
         """None for the published head, which is that of a model that says nothing."""
         return None if self.pooling == "published" else self.pooling
+
+
+def choose_pooling(task: Task[Any], source: Path) -> None:
+    """Settles, where the user didn't, what a head of the task reads: the pooling that the encoder's folder
+    names, else the mean.
+    """
+    if isinstance(task.settings, PooledSettings) and task.settings.pooling is None:
+        task.settings = task.settings.model_copy(update={"pooling": read_pooling(source) or "mean"})
 
 
 class TextTask(Task[TextExample]):

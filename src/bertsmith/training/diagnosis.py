@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bertsmith.machine.hardware import Hardware, matmul_flops
 from bertsmith.model.config import PRESETS, BertConfig, preset
 from bertsmith.model.cpu.kernels import has_kernels
 from bertsmith.model.flops import encoder_flops, vocabulary_flops
-from bertsmith.training.hardware import Hardware, matmul_flops
+from bertsmith.reporting.formatting import counted
 from bertsmith.training.machine import usual_threads
-from bertsmith.training.units import counted
 
 EXTRAS = ("minilm", "hub", "tune", "retrieval", "ray")  # of pyproject.toml, for users
 

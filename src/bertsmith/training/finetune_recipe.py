@@ -19,9 +19,9 @@ from bertsmith.training.settings import (
     PathText,
     RunSettings,
     Settings,
-    check,
     override,
 )
+from bertsmith.validation import check
 
 _SPECIAL_TOKENS = 2  # around a single text
 _BASE_WIDTH = 768  # of BERT-base, which the rates of the papers are for

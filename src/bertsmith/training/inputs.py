@@ -11,6 +11,7 @@ from bertsmith.data.stream import require_documents
 from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import CorpusError, RecipeError, StoreError, TokenizerError
 from bertsmith.files import sha256
+from bertsmith.machine.hardware import Hardware
 from bertsmith.model.bert import Bert
 from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import BertConfig
@@ -21,7 +22,6 @@ from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks, wait
-from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.resources import require_resources

@@ -17,21 +17,21 @@ from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.errors import RecipeError
 from bertsmith.files import write_json
+from bertsmith.machine.hardware import Hardware
 from bertsmith.model.blueprint import blueprint
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.tasks.fill_mask import Candidate, fill_mask, masked_examples
 from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
 from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
 from bertsmith.training.distributed import leave, text_of_first, wait
-from bertsmith.training.hardware import Hardware
 from bertsmith.training.inputs import Inputs, open_inputs
 from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.recipe import Recipe, read_recipe
-from bertsmith.training.report.summary import write_summary
 from bertsmith.training.run_folder import as_begun, open_run, write_recipe
 from bertsmith.training.run_lock import sole_run
+from bertsmith.training.run_summary import write_summary
 from bertsmith.training.sharding import whole_tensors
 from bertsmith.training.stable_checkpoint import require_same_text, with_stable_checkpoint
 

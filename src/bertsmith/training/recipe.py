@@ -14,7 +14,8 @@ from bertsmith.errors import ModelError, RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, make_config, preset
 from bertsmith.model.families import find_family
 from bertsmith.training.schedule import Schedule
-from bertsmith.training.settings import PathText, RunSettings, Settings, check, override, read_toml
+from bertsmith.training.settings import PathText, RunSettings, Settings, override, read_toml
+from bertsmith.validation import check
 
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 

@@ -8,7 +8,8 @@ from bertsmith.errors import RecipeError
 from bertsmith.files import atomic_write, make_folder, read_json, write_json
 from bertsmith.training.finetune_recipe import MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.recipe import Recipe, read_recipe
-from bertsmith.training.settings import RunSettings, check, read_toml
+from bertsmith.training.settings import RunSettings, read_toml
+from bertsmith.validation import check
 
 _DATA = "data.json"  # the SHA-256 of each labelled file
 # What may change between the parts of a run: none of it changes the text, the model or the schedule. Other

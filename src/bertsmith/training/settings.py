@@ -6,13 +6,12 @@ On the command line, settings have dotted names: `optimizer.learning_rate=3e-4`.
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from bertsmith.errors import RecipeError
 from bertsmith.training.schedule import Schedule
-from bertsmith.validation import first_problem
 
 # A shell leaves ~ as it is behind a = or within quotes.
 PathText = Annotated[str, AfterValidator(os.path.expanduser)]
@@ -138,17 +137,6 @@ class RunSettings(Settings):
     def phase_facts(self, phase: int) -> dict[str, int]:
         """What the log says of a phase when it begins."""
         return {}
-
-
-Kind = TypeVar("Kind", bound=BaseModel)
-
-
-def check(kind: type[Kind], values: dict[str, Any], where: str) -> Kind:
-    """Values as checked settings. Raises RecipeError naming the wrong key and the nearest right one."""
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        raise RecipeError(f"{where}: {first_problem(error, kind)}") from error
 
 
 def read_toml(path: Path, name: str) -> dict[str, Any]:

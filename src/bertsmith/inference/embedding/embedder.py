@@ -20,6 +20,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.embedding.text_windows import Chunk, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.text_list import require_count, require_list, require_texts
+from bertsmith.machine.hardware import Hardware, device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
@@ -32,7 +33,6 @@ from bertsmith.tasks.encoding import Encoded, Layout
 from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
 from bertsmith.tasks.pooling import Pooling, pool_examples
 from bertsmith.tasks.sentence_settings import SHORTEST, read_sentence_settings
-from bertsmith.training.hardware import Hardware, device_of
 
 Kind = Literal["query", "document"]
 Watch = Callable[[int, int], None]  # told how many texts and tokens are done

@@ -10,9 +10,9 @@ import numpy as np
 from bertsmith.arrays import Floats
 from bertsmith.inference.ranking.results import Comparison, Difference, Figures
 from bertsmith.metrics.significance import Interval
-from bertsmith.training.report.charts import FIRST, MUTED, SECOND, picture
-from bertsmith.training.report.page import as_markup, render_page
-from bertsmith.training.report.tables import Table, raw_facts
+from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
+from bertsmith.reporting.page import as_markup, render_page
+from bertsmith.reporting.tables import Table, raw_facts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,10 +13,10 @@ from typing import Any
 
 from bertsmith.files import atomic_folder
 from bertsmith.inference.suggesting.suggest import Suggestions
+from bertsmith.reporting import formatting
+from bertsmith.reporting.page import render_page
+from bertsmith.reporting.tables import Table
 from bertsmith.tasks.text_task import TextExample
-from bertsmith.training import units
-from bertsmith.training.report.page import render_page
-from bertsmith.training.report.tables import Table
 
 _SHOWN, _LONGEST = 100, 300  # rows of a table, characters of a text
 
@@ -53,7 +53,7 @@ def render_suggestions(found: Suggestions, command: str) -> str:
     if found.doubts:
         headline.append(("labels to look at", f"{len(found.wrong):,} of {len(found.doubts):,}"))
     if found.contradictions:
-        headline.append(("near copies that disagree", units.counted(len(found.contradictions), "pair")))
+        headline.append(("near copies that disagree", formatting.counted(len(found.contradictions), "pair")))
     return render_page(
         "suggest.html.jinja",
         title="What to label next",

@@ -17,6 +17,7 @@ from bertsmith.inference.suggesting.label_doubts import find_doubts, off_diagona
 from bertsmith.inference.suggesting.near_copies import Characters
 from bertsmith.inference.suggesting.next_rows import choose_rows
 from bertsmith.inference.trained_on import TrainedOn
+from bertsmith.machine.hardware import device_of
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
@@ -32,10 +33,8 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs
 from bertsmith.tasks.task_checkpoint import begin_task_model, load_task_model
 from bertsmith.tasks.task_model import TaskModel, outputs_of
-from bertsmith.tasks.text_task import TextExample, TextTask
-from bertsmith.training.finetuning.start import choose_pooling
-from bertsmith.training.hardware import device_of
-from bertsmith.training.settings import check
+from bertsmith.tasks.text_task import TextExample, TextTask, choose_pooling
+from bertsmith.validation import check
 
 FEWEST_LABELLED = 10  # to learn from, and to doubt
 _FOLDS = 5

@@ -11,10 +11,10 @@ import numpy as np
 from bertsmith.arrays import Floats
 from bertsmith.metrics.calibration import ReliabilityBin, reliability
 from bertsmith.metrics.scores import LengthScore
+from bertsmith.reporting.charts import FIRST, MOST_POINTS, MUTED, SECOND, picture
+from bertsmith.reporting.curves import Curve, Point
 from bertsmith.tasks.details import Calibration
 from bertsmith.training.finetuning.learning_curve import LearningCurve
-from bertsmith.training.report.charts import FIRST, MOST_POINTS, MUTED, SECOND, picture
-from bertsmith.training.report.curves import Curve, Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

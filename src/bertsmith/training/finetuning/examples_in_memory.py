@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from bertsmith.errors import RecipeError
+from bertsmith.machine.hardware import Hardware
 from bertsmith.model.lora import merge_lora
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
@@ -21,7 +22,6 @@ from bertsmith.training.finetuning.labelled_data import LabelledData
 from bertsmith.training.finetuning.methods import AUTO, FULL, LINEAR, TRAINED, named_method, recipe_of
 from bertsmith.training.finetuning.task_run import Silent, TaskRun
 from bertsmith.training.finetuning.workbench import Workbench
-from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import plain_machine
 
 

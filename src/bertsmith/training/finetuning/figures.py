@@ -14,13 +14,13 @@ import numpy as np
 from bertsmith.arrays import Floats
 from bertsmith.metrics.scores import ClassScore, LengthScore, by_length
 from bertsmith.metrics.thresholds import risk_coverage
+from bertsmith.reporting import formatting
+from bertsmith.reporting.tables import MOST_ROWS, Table
 from bertsmith.tasks.details import Answer, Confusion, Details
 from bertsmith.tasks.evaluation import Evaluation
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.uncertainty import groups_of, score_of
-from bertsmith.training import units
 from bertsmith.training.finetuning.results import Results
-from bertsmith.training.report.tables import MOST_ROWS, Table
 
 MOST_CLASSES = 20
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -72,7 +72,7 @@ def figure(name: str, value: float, error: float | None = None) -> str:
     share = bool(_SHARES.search(name))
     factor, decimals, unit = (100, 1, " %") if share else (1, 3, "")
     if not math.isfinite(value):
-        return units.UNKNOWN
+        return formatting.UNKNOWN
     spread = "" if error is None or math.isnan(error) else f" ± {factor * error:.{decimals}f}"
     return f"{factor * value:.{decimals}f}{spread}{unit}".replace(" ", NO_BREAK)
 
@@ -96,10 +96,12 @@ def headline(results: Results) -> list[tuple[str, str]]:
         spread = figure(metric, summary["mean"], summary["spread"])
         tiles.append((f"mean of {len(results.restarts)} restarts on dev, ± spread", spread))
     if "ece_after" in results.figures:
-        tiles.append((f"calibration error on {results.judge}", units.percent(results.figures["ece_after"])))
-    tiles.append(("training rows", units.count(results.train_rows)))
+        tiles.append(
+            (f"calibration error on {results.judge}", formatting.percent(results.figures["ece_after"]))
+        )
+    tiles.append(("training rows", formatting.count(results.train_rows)))
     seconds = sum(restart.seconds for restart in results.restarts)
-    return [*tiles, ("of training", units.duration(seconds))]
+    return [*tiles, ("of training", formatting.duration(seconds))]
 
 
 def baselines_to_beat(results: Results) -> dict[str, float]:
@@ -118,7 +120,7 @@ def evaluation_table(name: str, evaluation: Evaluation, metric: str, error: floa
 
     def row(title: str, figures: dict[str, float], error: float | None = None) -> list[str]:
         spread = "" if error is None else f" ± {error:.4f}"
-        values = [f"{figures[n]:.4f}" if n in figures else units.UNKNOWN for n in names]
+        values = [f"{figures[n]:.4f}" if n in figures else formatting.UNKNOWN for n in names]
         return [title, *(value + (spread if n == metric else "") for n, value in zip(names, values))]
 
     rows = [row("the model", evaluation.model, error)]
@@ -133,9 +135,9 @@ def restart_table(results: Results) -> Table:
         [
             f"{number + 1}" + (" (kept)" if number == results.best else ""),
             str(restart.seed),
-            units.score(restart.score),
+            formatting.score(restart.score),
             f"{restart.step:,} of {restart.steps:,}",
-            units.duration(restart.seconds),
+            formatting.duration(restart.seconds),
         ]
         for number, restart in enumerate(results.restarts)
     ]
@@ -148,10 +150,10 @@ def tried_table(results: Results) -> Table:
     rows = [
         [
             each.method,
-            units.UNKNOWN if each.score is None else figure(metric, each.score),
-            units.UNKNOWN if each.gain is None else figure(metric, each.gain, each.error),
+            formatting.UNKNOWN if each.score is None else figure(metric, each.score),
+            formatting.UNKNOWN if each.gain is None else figure(metric, each.gain, each.error),
             f"{each.rows:,}" if each.score is not None else "not tried: no time left",
-            units.duration(each.seconds),
+            formatting.duration(each.seconds),
         ]
         for each in results.tried
     ]
@@ -194,7 +196,8 @@ def coverage_table(confidence: Floats, error: Floats) -> Table:
     """What answering only the surest texts gains."""
     found = risk_coverage(confidence, 1 - error)
     rows = [
-        [units.percent(each.coverage), units.percent(each.risk), f"{each.threshold:.3f}"] for each in found
+        [formatting.percent(each.coverage), formatting.percent(each.risk), f"{each.threshold:.3f}"]
+        for each in found
     ]
     columns = ["Texts answered", "Error among them", "Confidence from"]
     return Table("", columns, rows, text_columns=frozenset())

@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from bertsmith.files import make_folder
+from bertsmith.machine.hardware import Hardware
 from bertsmith.model.adaptation import trained_share
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.training.distributed import leave, wait
@@ -35,7 +36,6 @@ from bertsmith.training.finetuning.report import write_finetune_report
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.finetuning.workbench import Workbench
-from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.run_folder import begin_folder, open_finetuning, require_same_data

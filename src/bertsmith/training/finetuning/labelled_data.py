@@ -1,14 +1,13 @@
 """The labelled files of a fine-tuning run, read and checked against each other before anything is trained."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, RecipeError
-from bertsmith.metrics.shared_texts import shared_texts
 from bertsmith.tasks.classification import Classification
+from bertsmith.tasks.held_out import hold_out, shared_with_train
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 
@@ -87,39 +86,10 @@ def can_be_folded(task: Task[Any], train: Sequence[Any]) -> bool:
     return len({tuple(task.kept_together(example)) for example in train}) >= FEWEST_TEXTS
 
 
-def hold_out(task: Task[Any], examples: Sequence[Any], share: float) -> tuple[list[Any], list[Any]]:
-    """Training examples and those held out as dev: by a hash of their texts, so that equal texts fall on one
-    side and the split stays when rows are added.
-
-    Chance must not decide about the few texts of a small class: each label, and the whole, has a text in dev
-    where its share is one, and keeps one in train.
-    """
-    texts = [tuple(task.kept_together(example)) for example in examples]
-    place = {text: _place(text) for text in texts}
-    dev = {text for text in place if place[text] < share}
-    having: dict[Any, set[tuple[str, ...]]] = {}
-    for example, text in zip(examples, texts, strict=True):
-        for label in (None, *task.labels_of(example)):  # None: the whole
-            having.setdefault(label, set()).add(text)
-    ordered = [sorted(own, key=place.__getitem__) for own in having.values()]
-    dev |= {own[0] for own in ordered if dev.isdisjoint(own) and round(share * len(own))}
-    dev -= {own[-1] for own in ordered if dev.issuperset(own)}
-    return (
-        [example for example, text in zip(examples, texts, strict=True) if text not in dev],
-        [example for example, text in zip(examples, texts, strict=True) if text in dev],
-    )
-
-
 def _require_text(task: Task[Any], train: Sequence[Any]) -> None:
     """A few empty texts are learned from as they are; nothing else than these is a slip."""
     if not any(text.strip() for example in train for text in task.texts(example)):
         raise InputError(f"Every text is empty, from {train[0].where} on. Is --text the right column?")
-
-
-def _place(texts: Sequence[str]) -> float:
-    """In 0 … 1, by hash."""
-    digest = hashlib.blake2b("\x1f".join(texts).encode("utf-8", "replace"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
 
 
 def _warnings(
@@ -151,17 +121,3 @@ def _of_dev(task: Task[Any], dev: Sequence[Any]) -> list[str]:
     if len(labels) == 1:
         sentences.append(f"dev has one label only, {labels.pop()!r}: whoever always gives it is right there")
     return sentences
-
-
-def shared_with_train(
-    task: Task[Any], train: Sequence[Any], examples: Sequence[Any], name: str, trained_on: str
-) -> list[str]:
-    """Texts that are in the training file too make a score look better than it is."""
-    shared = shared_texts(map(task.texts, train), map(task.texts, examples))
-    if not shared:
-        return []
-    first = " ".join(task.texts(examples[shared[0]]))
-    return [
-        f"{len(shared):,} of the {len(examples):,} {name} texts occur in {trained_on} too, such as "
-        f"{first[:80]!r}: the score on {name} is flattered by them"
-    ]

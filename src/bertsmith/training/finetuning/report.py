@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from bertsmith.files import atomic_write
+from bertsmith.machine.hardware import Hardware
+from bertsmith.reporting import tables
+from bertsmith.reporting.curves import Curve, Point, smooth
+from bertsmith.reporting.page import as_markup, render_page
+from bertsmith.reporting.run_report import REPORT_FILE
 from bertsmith.tasks.details import Details
 from bertsmith.training.environment import environment
 from bertsmith.training.finetune_recipe import CHOSEN, MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.finetuning import charts, figures
 from bertsmith.training.finetuning.results import Results, data_hashes
-from bertsmith.training.hardware import Hardware
 from bertsmith.training.log import LOG_FILE, RunLog
-from bertsmith.training.report import tables
-from bertsmith.training.report.curves import Curve, Point, smooth
-from bertsmith.training.report.page import as_markup, render_page
-from bertsmith.training.report.run_report import REPORT_FILE
 
 Record = dict[str, Any]
 Pictures = list[tuple[str, Any]]

@@ -26,8 +26,6 @@ from bertsmith.training.finetuning.learning_curve import LearningCurve
 from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.log import json_value
 
-FOLDS = "cross-validation"  # in the place of dev, where the rows judge in turn
-
 
 class Restart(NamedTuple):
     """The run of one seed: its best score on dev, at which step, of how many, in how many seconds.

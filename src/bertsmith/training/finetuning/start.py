@@ -11,21 +11,11 @@ from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.lora import add_lora
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.linear_start import LinearProbe, LinearStart
-from bertsmith.tasks.sentence_settings import read_pooling
 from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_checkpoint import Start, begin_task_model
 from bertsmith.tasks.task_model import TaskModel
-from bertsmith.tasks.text_task import PooledSettings
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.machine import Machine
-
-
-def choose_pooling(task: Task[Any], source: Path) -> None:
-    """Settles, where the user didn't, what a head of the task reads: the pooling that the encoder's folder
-    names, else the mean.
-    """
-    if isinstance(task.settings, PooledSettings) and task.settings.pooling is None:
-        task.settings = task.settings.model_copy(update={"pooling": read_pooling(source) or "mean"})
 
 
 def linear_probe(

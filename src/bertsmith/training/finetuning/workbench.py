@@ -17,7 +17,7 @@ from bertsmith.model.lora import merge_lora
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.evaluation import evaluate
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
-from bertsmith.tasks.folds import folds_of
+from bertsmith.tasks.folds import CROSS_VALIDATION, folds_of
 from bertsmith.tasks.linear_start import (
     FROZEN,
     FROZEN_ALONE,
@@ -31,6 +31,7 @@ from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_checkpoint import head_tensors, save_task_model
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.tasks.teaching import Teaching
+from bertsmith.tasks.text_task import choose_pooling
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, task_settings
 from bertsmith.training.finetuning.best import Best
@@ -50,9 +51,9 @@ from bertsmith.training.finetuning.methods import (
     suits_folds,
     teaching_of,
 )
-from bertsmith.training.finetuning.results import FOLDS, Restart, Results, data_hashes, leading
+from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading
 from bertsmith.training.finetuning.self_training import SelfTraining
-from bertsmith.training.finetuning.start import choose_pooling, linear_probe, start_model
+from bertsmith.training.finetuning.start import linear_probe, start_model
 from bertsmith.training.finetuning.task_run import train_silently
 from bertsmith.training.log import json_value
 from bertsmith.training.machine import Machine
@@ -306,10 +307,10 @@ class Workbench:
         assert self.folds is not None
         judged = self.train.some(choice.rows)
         figures = task.calibrate(choice.outputs, judged.examples, judged.encoded)
-        evaluations = {FOLDS: evaluate_choice(task, choice, self.train, self.folds)}
+        evaluations = {CROSS_VALIDATION: evaluate_choice(task, choice, self.train, self.folds)}
         frozen = self._frozen(recipe, splits) if choice.method != LINEAR else {}
         if choice.method != LINEAR and LINEAR in self.methods and (reached := choice.simplest()) is not None:
-            evaluations[FOLDS].baselines[self._frozen_name] = {task.main_metric: reached}
+            evaluations[CROSS_VALIDATION].baselines[self._frozen_name] = {task.main_metric: reached}
         evaluations |= {
             name: evaluate(task, outputs_of(model, split.encoded), self.data.train, split, frozen.get(name))
             for name, split in splits.items()

@@ -5,7 +5,7 @@ from itertools import groupby
 
 from rich.text import Text
 
-from bertsmith.training.report.curves import Point
+from bertsmith.reporting.curves import Point
 
 # The bits of a braille cell, by row and column of its dots (Unicode 15, section 21.1).
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))

@@ -12,11 +12,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bertsmith.training import units
+from bertsmith.reporting import formatting
+from bertsmith.reporting.curves import Point, smooth
 from bertsmith.training.live.braille import Canvas
 from bertsmith.training.live.state import RunState
 from bertsmith.training.log import task_metrics
-from bertsmith.training.report.curves import Point, smooth
 
 TRAINING, HELDOUT, SPEED, QUIET = "cyan", "magenta", "green", "dim"
 SIGNS_OF_LIFE = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -62,15 +62,15 @@ def _progress_bar(state: RunState) -> Table:
 
 
 def _progress_line(state: RunState, width: int, frame: int) -> Text:
-    step, spent = f"step {units.count(state.latest.get('step', 0))}", units.duration(state.elapsed)
+    step, spent = f"step {formatting.count(state.latest.get('step', 0))}", formatting.duration(state.elapsed)
     if state.total_steps:
-        step += f" of {units.count(state.total_steps)}"
+        step += f" of {formatting.count(state.total_steps)}"
     if state.total_seconds:
-        spent += f" of {units.duration(state.total_seconds)}"
+        spent += f" of {formatting.duration(state.total_seconds)}"
     parts = [f"{SIGNS_OF_LIFE[frame % len(SIGNS_OF_LIFE)]} {step}", spent]
     if state.checkpoint is not None:
-        parts.append(f"checkpoint {units.count(state.checkpoint)}")
-    left = f"{units.duration(state.seconds_left)} left"
+        parts.append(f"checkpoint {formatting.count(state.checkpoint)}")
+    left = f"{formatting.duration(state.seconds_left)} left"
     line = Text("  ·  ".join(parts))
     line.truncate(width - len(left) - 1, overflow="ellipsis", pad=True)
     return line.append(f" {left}", "bold")
@@ -80,22 +80,22 @@ def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
     """Title, style, and names with their values."""
     step, evaluation = state.latest, state.evaluation
     training = {
-        state.loss_name: units.loss(state.loss),
-        "NSP loss": units.loss(state.nsp_loss),
-        "learning rate": units.small(step.get("learning_rate")),
-        "gradient norm": units.loss(step.get("gradient_norm")),
+        state.loss_name: formatting.loss(state.loss),
+        "NSP loss": formatting.loss(state.nsp_loss),
+        "learning rate": formatting.small(step.get("learning_rate")),
+        "gradient norm": formatting.loss(step.get("gradient_norm")),
     }
     heldout = _task_metrics(state) or {
-        "MLM accuracy": units.percent(evaluation.get("mlm_accuracy")),
-        "NSP accuracy": units.percent(evaluation.get("nsp_accuracy")),
-        "MLM perplexity": units.perplexity(evaluation.get("mlm_perplexity")),
-        "at step": units.count(evaluation.get("step")),
+        "MLM accuracy": formatting.percent(evaluation.get("mlm_accuracy")),
+        "NSP accuracy": formatting.percent(evaluation.get("nsp_accuracy")),
+        "MLM perplexity": formatting.perplexity(evaluation.get("mlm_perplexity")),
+        "at step": formatting.count(evaluation.get("step")),
     }
     speed = {
-        "tokens/s": units.count(step.get("tokens_per_second")),
-        "of matmul peak": units.percent(step.get("peak_share")),
-        "tokens seen": units.large(step.get("tokens")),
-        "length": units.count(state.sequence_length),
+        "tokens/s": formatting.count(step.get("tokens_per_second")),
+        "of matmul peak": formatting.percent(step.get("peak_share")),
+        "tokens seen": formatting.large(step.get("tokens")),
+        "length": formatting.count(state.sequence_length),
     }
     if step and "nsp_loss" not in step:
         training.pop("NSP loss")
@@ -109,7 +109,7 @@ def _task_metrics(state: RunState) -> dict[str, str]:
         return {}
     found = list(task_metrics(state.evaluation).items())[:3]
     return {name.replace("_", " ")[:NAME_WIDTH]: f"{value:.4f}" for name, value in found} | {
-        "at step": units.count(state.evaluation.get("step"))
+        "at step": formatting.count(state.evaluation.get("step"))
     }
 
 
@@ -149,7 +149,7 @@ def _loss_curve(state: RunState, width: int, rows: int) -> list[Text]:
 
 
 def _x_axis(state: RunState, x_range: Point, width: int) -> Text:
-    first, last = (units.count(x) for x in x_range)
+    first, last = (formatting.count(x) for x in x_range)
     legend = Text.assemble(
         ("─", TRAINING), " training  ", ("●", HELDOUT), f" held out  {state.loss_name} by step"
     )

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-from bertsmith.training.report.curves import Curve
+from bertsmith.reporting.curves import Curve
 
 Record = dict[str, Any]
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from bertsmith.training import units
+from bertsmith.reporting import formatting
 from bertsmith.training.live.panel import panel
 from bertsmith.training.live.state import Record, RunState
 from bertsmith.training.log import task_metrics
@@ -156,12 +156,12 @@ def _step_line(state: RunState) -> str:
     of_steps = f"/{state.total_steps:,}" if state.total_steps else ""
     parts = {
         f"step {record['step']:,}{of_steps}": True,
-        f"{state.loss_name} {units.loss(state.loss)}": state.loss is not None,
-        f"learning rate {units.small(record.get('learning_rate'))}": "learning_rate" in record,
-        f"{units.count(record.get('tokens_per_second'))} tokens/s": "tokens_per_second" in record,
-        f"{units.percent(record.get('peak_share'))} of peak": "peak_share" in record,
-        f"{units.duration(state.elapsed)} spent": True,
-        f"{units.duration(state.seconds_left)} left": state.seconds_left is not None,
+        f"{state.loss_name} {formatting.loss(state.loss)}": state.loss is not None,
+        f"learning rate {formatting.small(record.get('learning_rate'))}": "learning_rate" in record,
+        f"{formatting.count(record.get('tokens_per_second'))} tokens/s": "tokens_per_second" in record,
+        f"{formatting.percent(record.get('peak_share'))} of peak": "peak_share" in record,
+        f"{formatting.duration(state.elapsed)} spent": True,
+        f"{formatting.duration(state.seconds_left)} left": state.seconds_left is not None,
     }
     return " | ".join(part for part, known in parts.items() if known)
 
@@ -172,10 +172,10 @@ def _evaluation_line(record: Record) -> str:
         return " | ".join([f"dev at step {record['step']:,}", *found])
     parts = [
         f"held out at step {record['step']:,}",
-        f"MLM loss {units.loss(record.get('mlm_loss'))}",
-        f"perplexity {units.perplexity(record.get('mlm_perplexity'))}",
-        f"accuracy {units.percent(record.get('mlm_accuracy'))}",
+        f"MLM loss {formatting.loss(record.get('mlm_loss'))}",
+        f"perplexity {formatting.perplexity(record.get('mlm_perplexity'))}",
+        f"accuracy {formatting.percent(record.get('mlm_accuracy'))}",
     ]
     if record.get("nsp_accuracy") is not None:
-        parts.append(f"NSP accuracy {units.percent(record['nsp_accuracy'])}")
+        parts.append(f"NSP accuracy {formatting.percent(record['nsp_accuracy'])}")
     return " | ".join(parts)

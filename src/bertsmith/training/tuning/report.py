@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertsmith.files import atomic_write
-from bertsmith.training import units
+from bertsmith.reporting import formatting
+from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
+from bertsmith.reporting.page import as_markup, render_page
+from bertsmith.reporting.run_report import REPORT_FILE
+from bertsmith.reporting.tables import Table
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.report import command
 from bertsmith.training.finetuning.results import Results
-from bertsmith.training.report.charts import FIRST, MUTED, SECOND, picture
-from bertsmith.training.report.page import as_markup, render_page
-from bertsmith.training.report.run_report import REPORT_FILE
-from bertsmith.training.report.tables import Table
 from bertsmith.training.tuning.trials import COMPLETE, Trial, leading_trial
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def write_tune_report(
         title=f"Search · {out.resolve().name}",
         status=f"{recipe.task} · {len(trials)} trials on {results.train_rows:,} rows",
         headline=[
-            (f"{metric} {by}, trial {best.number}", units.score(best.score)),
-            ("the baseline, trial 0", units.score(trials[0].score)),
+            (f"{metric} {by}, trial {best.number}", formatting.score(best.score)),
+            ("the baseline, trial 0", formatting.score(trials[0].score)),
             ("trials given up early", str(sum(trial.state != COMPLETE for trial in trials))),
         ],
         warnings=results.warnings,
@@ -57,7 +57,7 @@ def trial_rows(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             f"{trial.number} (baseline)" if trial.number == 0 else str(trial.number),
-            units.score(trial.score),
+            formatting.score(trial.score),
             *(f"{trial.choice[name]:.4g}" for name in names),
             f"{trial.seconds:.0f}",
             trial.state,

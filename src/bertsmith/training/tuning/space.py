@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 from bertsmith.errors import RecipeError, did_you_mean
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.settings import Settings, check, override
+from bertsmith.training.settings import Settings, override
+from bertsmith.validation import check
 
 Choice = dict[str, float | int]  # dotted name of a setting → its value
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from bertsmith.errors import NotFinite, RecipeError, TrainingStopped, require
 from bertsmith.files import make_folder
+from bertsmith.machine.hardware import Hardware
 from bertsmith.training.distributed import leave
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import Best
@@ -27,7 +28,6 @@ from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
 from bertsmith.training.finetuning.workbench import Workbench
-from bertsmith.training.hardware import Hardware
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver
 from bertsmith.training.run_lock import sole_run

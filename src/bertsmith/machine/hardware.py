@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import torch
 
+from bertsmith.machine.cgroup_limits import cpu_limit, memory_limit
 from bertsmith.model.cpu.onednn_matmul import fast_products
-from bertsmith.training.container import cpu_limit, memory_limit
 
 # The Linux kernel's names of what matters to matrix products -> the names people use.
 _INSTRUCTIONS = {

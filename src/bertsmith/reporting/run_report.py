@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.files import atomic_write
-from bertsmith.training import units
-from bertsmith.training.report import charts, tables
-from bertsmith.training.report.page import as_markup, render_page
+from bertsmith.reporting import charts, formatting, tables
+from bertsmith.reporting.page import as_markup, render_page
 
 Record = dict[str, Any]
 
@@ -77,17 +76,17 @@ def _headline(content: RunReport) -> list[tuple[str, str]]:
     end = _last(content.records, "end") or step
     parameters = sum(number for _, number, _ in _parameter_shares(content.model)) or None
     figures = [
-        ("held-out MLM accuracy", units.percent(evaluation.get("mlm_accuracy"))),
-        ("held-out MLM perplexity", units.perplexity(evaluation.get("mlm_perplexity"))),
-        ("held-out NSP accuracy", units.percent(evaluation.get("nsp_accuracy"))),
-        ("parameters", units.large(parameters)),
-        ("steps", units.count(step.get("step"))),
-        ("real tokens seen", units.large(step.get("tokens"))),
-        ("of training", units.duration(end.get("elapsed"))),
-        ("real tokens per second", units.count(_mean(content.records, "tokens_per_second"))),
-        ("of the matmul peak", units.percent(_mean(content.records, "peak_share"))),
+        ("held-out MLM accuracy", formatting.percent(evaluation.get("mlm_accuracy"))),
+        ("held-out MLM perplexity", formatting.perplexity(evaluation.get("mlm_perplexity"))),
+        ("held-out NSP accuracy", formatting.percent(evaluation.get("nsp_accuracy"))),
+        ("parameters", formatting.large(parameters)),
+        ("steps", formatting.count(step.get("step"))),
+        ("real tokens seen", formatting.large(step.get("tokens"))),
+        ("of training", formatting.duration(end.get("elapsed"))),
+        ("real tokens per second", formatting.count(_mean(content.records, "tokens_per_second"))),
+        ("of the matmul peak", formatting.percent(_mean(content.records, "peak_share"))),
     ]
-    return [(name, value) for name, value in figures if value != units.UNKNOWN]
+    return [(name, value) for name, value in figures if value != formatting.UNKNOWN]
 
 
 def _status(records: Sequence[Record]) -> str:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from bertsmith.estimators.estimator_input import RefusedInput, TextEstimator, as_texts
 from bertsmith.inference.features import USUAL_STRIDE, FeaturePooling, Features, Layers
-from bertsmith.inference.scikit_learn.estimator_input import RefusedInput, TextEstimator, as_texts
 
 
 class BertFeatures(TransformerMixin, TextEstimator):  # type: ignore[misc]

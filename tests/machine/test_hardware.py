@@ -9,8 +9,8 @@ import pytest
 import torch
 from machines import PLAIN
 
-from bertsmith.training import hardware as module
-from bertsmith.training.hardware import Gpu, Hardware, device_of, matmul_flops
+from bertsmith.machine import hardware as module
+from bertsmith.machine.hardware import Gpu, Hardware, device_of, matmul_flops
 
 V100 = Gpu("V100", 16 * 10**9, (7, 0))
 A100 = Gpu("A100", 40 * 10**9, (8, 0))

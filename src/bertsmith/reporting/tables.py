@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertsmith.training import units
+from bertsmith.reporting import formatting
 
 BIGGEST_SOURCES = 10
 MOST_ROWS = 20
@@ -79,7 +79,9 @@ def corpus_tables(corpus: Mapping[str, Any]) -> list[Table]:
     counts = ("documents", "sentences", "words", "bytes")
     splits = {name: split.get("counts", split) for name, split in (corpus.get("splits") or {}).items()}
     if splits:
-        rows = [[name, *(units.count(split.get(key)) for key in counts)] for name, split in splits.items()]
+        rows = [
+            [name, *(formatting.count(split.get(key)) for key in counts)] for name, split in splits.items()
+        ]
         found.append(Table("Splits", ["Split", *(label(key) for key in counts)], rows))
     sources = sorted(corpus.get("sources") or [], key=_words, reverse=True)
     if sources:
@@ -96,10 +98,12 @@ def corpus_facts(corpus: Mapping[str, Any]) -> list[tuple[str, str]]:
         name: sum(source.get(name) or 0 for source in sources)
         for name in ("exact_duplicates", "near_duplicates", "empty")
     }
-    dropped = [(f"{label(name)} dropped", units.count(total)) for name, total in totals.items() if sources]
+    dropped = [
+        (f"{label(name)} dropped", formatting.count(total)) for name, total in totals.items() if sources
+    ]
     shown_elsewhere = ("splits", "sources", "settings", "format_version")
     rest = {name: value for name, value in corpus.items() if name not in shown_elsewhere}
-    return [("Sources", units.count(len(sources))), *dropped, *facts(rest)]
+    return [("Sources", formatting.count(len(sources))), *dropped, *facts(rest)]
 
 
 def vocabulary_facts(vocabulary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -148,10 +152,10 @@ def readable(name: str, value: Any) -> str:
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return plain(value)
     if isinstance(value, int):
-        return units.count(value)
+        return formatting.count(value)
     if isinstance(value, float):
         if SHARES.search(name) and 0 <= value <= 1:
-            return units.percent(value) if value >= 0.01 or value == 0 else f"{100 * value:.2g} %"
+            return formatting.percent(value) if value >= 0.01 or value == 0 else f"{100 * value:.2g} %"
         return f"{value:,.4g}"
     if isinstance(value, list | tuple):
         return ", ".join(readable(name, item) for item in value[:MOST_ROWS])
@@ -161,12 +165,12 @@ def readable(name: str, value: Any) -> str:
 def plain(value: Any) -> str:
     """A value as a recipe would have it."""
     if value is None or value == "":
-        return units.UNKNOWN
+        return formatting.UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         items = (f"({plain(item)})" if isinstance(item, list | tuple) else plain(item) for item in value)
-        return ", ".join(items) or units.UNKNOWN
+        return ", ".join(items) or formatting.UNKNOWN
     return str(value)
 
 
@@ -188,8 +192,8 @@ def _source_row(source: Mapping[str, Any]) -> list[str]:
     dropped = sum(number or 0 for number in duplicates) if any(n is not None for n in duplicates) else None
     return [
         plain(source.get("name")),
-        units.count(kept.get("documents")),
-        units.count(kept.get("words")),
-        units.count(dropped),
-        units.count(source.get("empty")),
+        formatting.count(kept.get("documents")),
+        formatting.count(kept.get("words")),
+        formatting.count(dropped),
+        formatting.count(source.get("empty")),
     ]

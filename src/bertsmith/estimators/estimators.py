@@ -20,8 +20,9 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from bertsmith.estimators.estimator_input import RefusedInput, TextEstimator, TextOrPair, as_texts
 from bertsmith.inference.predictor import Predictor
-from bertsmith.inference.scikit_learn.estimator_input import RefusedInput, TextEstimator, TextOrPair, as_texts
+from bertsmith.machine.hardware import device_of
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.locate import locate_model
 from bertsmith.tasks.calibrated_task import CalibratedTask
@@ -34,7 +35,6 @@ from bertsmith.tasks.text_task import TextExample
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, task_settings
 from bertsmith.training.finetuning.examples_in_memory import finetune_examples
-from bertsmith.training.hardware import device_of
 
 _FILES = "model_files"  # what a pickle has in place of the model
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bertsmith.training.report.curves import Curve, Point, smooth
+from bertsmith.reporting.curves import Curve, Point, smooth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,12 +5,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from bertsmith.machine.hardware import Hardware
+from bertsmith.reporting.run_report import RunReport, write_report
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.training.environment import environment
-from bertsmith.training.hardware import Hardware
 from bertsmith.training.log import RunLog
 from bertsmith.training.recipe import Recipe
-from bertsmith.training.report.run_report import RunReport, write_report
 
 
 def write_summary(

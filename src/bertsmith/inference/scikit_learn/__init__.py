@@ -1,1 +1,0 @@
-"""Fine-tuning and features as estimators of scikit-learn."""
