@@ -339,7 +339,7 @@ def test_a_copy_for_another_process_computes_on_the_processor(
         patched.setattr(hardware, "_gpus", lambda: (Gpu("a GPU", 1 << 34, (9, 0)),))
         patched.setattr(Bert, "to", lambda self, device: self)
         # which leaves a GPU's as it is
-        prepare = "bertsmith.inference.embedding.embedder.prepare_for_inference"
+        prepare = "bertsmith.inference.engine.prepare_for_inference"
         patched.setattr(prepare, lambda encoder, precision: encoder)
         on_a_gpu = Embedder(tiny_bert, device="cuda", precision=precision)
         sent = pickle.dumps(on_a_gpu)

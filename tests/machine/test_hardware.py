@@ -7,10 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from machines import PLAIN
 
 from bertsmith.machine import hardware as module
 from bertsmith.machine.hardware import Gpu, Hardware, device_of, matmul_flops
+from machines import PLAIN
 
 V100 = Gpu("V100", 16 * 10**9, (7, 0))
 A100 = Gpu("A100", 40 * 10**9, (8, 0))

@@ -17,13 +17,11 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
+from bertsmith.inference.engine import start_engine
 from bertsmith.inference.text_list import require_list
-from bertsmith.machine.hardware import device_of
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.layers.attention import take
 from bertsmith.model.locate import locate_model
-from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
@@ -100,9 +98,9 @@ class Features:
         if pooling not in get_args(FeaturePooling):
             raise InputError(f"pooling must be {', '.join(get_args(FeaturePooling))}, found {pooling!r}.")
         folder = locate_model(model).folder
-        self.device = device_of(device)
-        self.encoder = prepare_for_inference(load_encoder(folder).to(self.device))
-        self.tokenizer = load_own_tokenizer(folder, self.encoder.config)
+        self.encoder, self.tokenizer, self.device, _ = start_engine(
+            load_encoder(folder), folder, device, torch.float32
+        )
         self.pooling = pooling
         self.mix = LayerMix.parse(layers, self.encoder.config.num_hidden_layers)
         self.max_length = _length(max_length, self.encoder.config.max_length)

@@ -10,9 +10,8 @@ from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.errors import InputError
-from bertsmith.machine.hardware import device_of
+from bertsmith.inference.engine import start_engine
 from bertsmith.model.locate import locate_model
-from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.fill_mask import Candidate
 from bertsmith.tasks.fill_mask import fill_mask as fill
 from bertsmith.tasks.finite import require_finite
@@ -42,7 +41,8 @@ class MaskedLanguageModel:
         """
         folder = locate_model(str(name)).folder
         model, _ = load_pretraining_model(folder)
-        return cls(model.to(device_of(device)), load_own_tokenizer(folder, model.config))
+        engine = start_engine(model, folder, device)
+        return cls(engine.model, engine.tokenizer)
 
     def fill_mask(self, text: str, top: int = 5) -> list[list[Candidate]]:
         """The `top` candidates for each mask, see bertsmith.tasks.fill_mask."""

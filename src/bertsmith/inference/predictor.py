@@ -7,15 +7,11 @@ from typing import Any
 
 import torch
 
-from bertsmith.errors import InputError
+from bertsmith.inference.engine import start_engine
 from bertsmith.inference.frozen_baseline import encoder_before, frozen_predictions
 from bertsmith.inference.text_list import require_count, require_list
 from bertsmith.inference.trained_on import TrainedOn
-from bertsmith.machine.hardware import device_of
-from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
-from bertsmith.model.cpu.kernel_linear import by_kernels
 from bertsmith.model.locate import locate_model
-from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.calibrated_task import CalibratedTask
 from bertsmith.tasks.evaluation import Evaluation, evaluate
@@ -49,27 +45,21 @@ class Predictor:
         name: str | Path,
         task: type[Task[Any]] | None = None,
         device: torch.device | str = "auto",
-        precision: torch.dtype | None = torch.float32,
+        precision: torch.dtype | None = None,
     ) -> "Predictor":
         """By path, alias or hub name; `task` for a model of a task of your own. Computes on a GPU where there
-        is one, unless `device` says otherwise. On a processor the encoder multiplies in `precision`: float32,
-        or int16 by the compiled kernels, which takes two thirds of the time and changes probabilities by some
-        1e-4; None for int16 where that can be had. By the kernels a text's prediction is the same to the bit
-        whatever the other texts are; by torch's products the last bits depend on them, and so may a printed
-        digit.
+        is one, unless `device` says otherwise. Products of the encoder are in `precision`: float32, or int16
+        by the compiled kernels, the default where these are (docs/promises.md has what it changes). By the
+        kernels a text's prediction is the same to the bit whatever the other texts are; by torch's products
+        the last bits depend on them, and so may a printed digit.
 
         Raises ModelError when the checkpoint has no head of a task, InputError for int16 without kernels and
         for other precisions.
         """
-        if precision not in (None, torch.float32, torch.int16):
-            raise InputError(f"precision must be torch.float32, torch.int16 or None, found {precision}.")
         folder = locate_model(str(name)).folder
         model, opened = load_task_model(folder, task)
-        encoder = model.to(device_of(device)).encoder
-        prepare_for_inference(encoder, precision or usual_precision(encoder))
-        by_kernels(model)
-        tokenizer = load_own_tokenizer(folder, model.config)
-        return cls(model, opened, tokenizer, TrainedOn.of_folder(folder), encoder_before(folder))
+        engine = start_engine(model, folder, device, precision)
+        return cls(model, opened, engine.tokenizer, TrainedOn.of_folder(folder), encoder_before(folder))
 
     def predict(self, texts: Sequence[Any]) -> list[Prediction]:
         """One prediction a text, or a pair of texts, or (question, passage), or a sentence's words: whatever

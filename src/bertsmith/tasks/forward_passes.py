@@ -1,16 +1,13 @@
 """Many examples through a model that learns nothing by it: packed, those of like length together, and on a
 processor a batch for each core at a time.
-
-Cores that share a batch wait for each other at every operation, hundreds of times; with one of its own none
-waits.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from threading import Barrier
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -18,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch, usual_batch_tokens
+from bertsmith.model.cpu.one_core_threads import one_core_threads
 from bertsmith.model.cpu.onednn_layer import ROWS
 from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS, fast_products
 from bertsmith.tasks.encoding import Encoded, Layout, pack_examples
@@ -54,14 +52,42 @@ def forward_passes(
         tokens = min(tokens, max(FEWEST_TOKENS, each))
     batches = list(batches_by_length(encoded, tokens))
     run = partial(_run, compute, encoded, device)
-    cores = min(torch.get_num_threads(), len(batches)) if on_cpu and tokens >= FEWEST_TOKENS else 1
-    if cores > 1:
-        # The setting of products is the process's. Each batch for itself, a small one would have it when a
-        # large one happens to be at work beside it, and so other last bits from call to call.
-        with fast_products(), _threads_of_one_core(cores) as threads:
-            yield from _fetched((threads.submit(run, numbers).result for numbers in batches), 2 * cores)
-    else:  # a GPU computes a batch while the next one is packed
-        yield from _fetched((partial(_Computing, *run(numbers)) for numbers in batches), int(not on_cpu))
+    if not on_cpu:  # a GPU computes a batch while the next one is packed
+        yield from _one_behind(map(run, batches))
+        return
+    cores = torch.get_num_threads()
+    with _CALLS.counted() as calls:
+        if tokens >= FEWEST_TOKENS and min(cores, len(batches)) > 1:
+            # The setting of products is the process's. Each batch for itself, a small one would have it when
+            # a large one happens to be at work beside it, and so other last bits from call to call.
+            with fast_products():
+                yield from _by_threads(run, batches, cores)
+        elif calls > 1:  # callers in several threads: each with all cores, they would wait for one another
+            yield from _by_threads(run, batches, cores)
+        else:
+            yield from map(_on_host, map(run, batches))
+
+
+class _Calls:
+    """How many threads of the process are at `forward_passes`."""
+
+    def __init__(self) -> None:
+        self._lock, self._count = Lock(), 0
+
+    @contextmanager
+    def counted(self) -> Iterator[int]:
+        """With this one."""
+        with self._lock:
+            self._count += 1
+            count = self._count
+        try:
+            yield count
+        finally:
+            with self._lock:
+                self._count -= 1
+
+
+_CALLS = _Calls()
 
 
 def usual_forward_tokens(device: torch.device) -> int:
@@ -106,38 +132,33 @@ def _run(
         return _Computing(numbers, layout, compute(batch, layout))
 
 
-def _fetched(computing: Iterable[Callable[[], _Computing]], ahead: int) -> Iterator[Computed]:
-    """In order, so many later than they are begun."""
-    begun = deque[Callable[[], _Computing]]()
+def _by_threads(
+    run: Callable[[list[int]], _Computing], batches: Sequence[list[int]], cores: int
+) -> Iterator[Computed]:
+    """In order, a batch a core at a time, and one more for each that is done early."""
+    threads, begun = one_core_threads(cores), deque[Future[_Computing]]()
+    try:
+        for numbers in batches:
+            begun.append(threads.submit(run, numbers))
+            if len(begun) > 2 * cores:
+                yield _on_host(begun.popleft().result())
+        while begun:
+            yield _on_host(begun.popleft().result())
+    finally:  # after Ctrl-C or an error, and where nobody asks for the rest
+        for each in begun:
+            each.cancel()
+
+
+def _one_behind(computing: Iterable[_Computing]) -> Iterator[Computed]:
+    """Each is fetched when the next one is under way."""
+    before = None
     for each in computing:
-        begun.append(each)
-        if len(begun) > ahead:
-            yield _on_host(begun.popleft()())
-    for each in begun:
-        yield _on_host(each())
+        if before is not None:
+            yield _on_host(before)
+        before = each
+    if before is not None:
+        yield _on_host(before)
 
 
 def _on_host(computed: _Computing) -> Computed:
     return Computed(computed.numbers, computed.layout, require_finite(computed.found.cpu()).numpy())
-
-
-@contextmanager
-def _threads_of_one_core(count: int) -> Iterator[ThreadPoolExecutor]:
-    """torch has a number of threads for each thread, and one that new threads begin with."""
-    usual = torch.get_num_threads()
-    everyone = Barrier(count + 1)
-    threads = ThreadPoolExecutor(count, "forward-pass", _on_one_core)
-    try:
-        for _ in range(count):
-            threads.submit(everyone.wait)
-        everyone.wait()
-        torch.set_num_threads(usual)  # sets both, as _on_one_core did
-        yield threads
-    finally:
-        everyone.abort()  # Ctrl-C may come while they wait
-        threads.shutdown(cancel_futures=True)
-
-
-def _on_one_core() -> None:
-    torch.get_num_threads()  # else torch would set the number later, to what it is then
-    torch.set_num_threads(1)

@@ -4,7 +4,6 @@ E texts, W windows of them, N tokens in the packed batch, H hidden size, D width
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -19,15 +18,12 @@ from bertsmith.data.prefetch import prefetch
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.text_windows import Chunk, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
+from bertsmith.inference.engine import autocasting, start_engine
 from bertsmith.inference.text_list import require_count, require_list, require_texts
-from bertsmith.machine.hardware import Hardware, device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
-from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
-from bertsmith.model.cpu.kernel_layer import KernelLayer
-from bertsmith.model.cpu.onednn_layer import PackedLayer
+from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.locate import locate_model
-from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded, Layout
 from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
@@ -88,10 +84,10 @@ class Embedder:
         self.folder = locate_model(model).folder
         found = read_sentence_settings(self.folder)
         self.weights = found.encoder / WEIGHTS
-        self.device = device_of(device)
-        encoder = load_encoder(found.encoder).to(self.device)
-        self.precision = precision or _precision(encoder, self.device)
-        self.encoder = prepare_for_inference(encoder, self.precision)
+        encoder = load_encoder(found.encoder)
+        self.encoder, self.tokenizer, self.device, self.precision = start_engine(
+            encoder, found.encoder, device, precision
+        )
         config = self.encoder.config
         self.dimensions = _at_most(dimensions, config.hidden_size, "dimensions", "the model's width")
         self.max_length = _at_most(
@@ -105,7 +101,6 @@ class Embedder:
         self.long_texts = long_texts
         self.normalise = normalise
         self.batch_tokens = batch_tokens or usual_forward_tokens(self.device)
-        self.tokenizer = load_own_tokenizer(found.encoder, config)
         self._windows = TextWindows(
             self.tokenizer,
             self.max_length,
@@ -217,21 +212,14 @@ def pooled_in_batches(
     batch_tokens: int | None = None,
 ) -> Iterator[tuple[list[int], Vectors]]:
     """Numbers of sequences of like length, and their vectors (…, H)."""
-    first = encoder.layers[0]
-    own = first.precision if isinstance(first, PackedLayer | KernelLayer) else None
 
     def pooled(batch: PackedBatch, layout: Layout) -> Tensor:
-        with nullcontext() if precision in (torch.float32, own) else torch.autocast(device.type, precision):
+        with autocasting(encoder, device, precision):
             states = encoder(batch, layout.rows)
         return pool_examples(states.float(), layout, pooling)
 
     for numbers, _, vectors in forward_passes(pooled, sequences, device, batch_tokens):
         yield numbers, vectors
-
-
-def _precision(encoder: Bert, device: torch.device) -> torch.dtype:
-    """A processor's never is bfloat16: cosines must not depend by more than 1e-5 on which one it was."""
-    return Hardware.detect().precision if device.type == "cuda" else usual_precision(encoder)
 
 
 def _mean_by_length(pooled: Vectors, chunk: Chunk) -> Vectors:

@@ -17,11 +17,10 @@ Reranker = Callable[
 
 def open_reranker(name: str) -> Reranker:
     """A model fine-tuned on pairs: a regression's number, or the probability of the last of several classes.
-    Its products are in int16 where the compiled kernels are: an order needs no more.
 
     Raises ModelError when there is no such model, InputError when it was trained for another task.
     """
-    predictor = Predictor.load(name, precision=None)
+    predictor = Predictor.load(name)
 
     def scores(query: str, passages: Sequence[str]) -> Sequence[float]:
         found = predictor.predict([(query, passage) for passage in passages])

@@ -1,0 +1,80 @@
+"""A model made ready for inference: on its device, its products in one precision, beside its tokenizer.
+
+All that predicts begins here.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch import nn
+
+from bertsmith.errors import InputError
+from bertsmith.machine.hardware import Hardware, device_of
+from bertsmith.model.bert import Bert
+from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
+from bertsmith.model.cpu.kernel_layer import KernelLayer
+from bertsmith.model.cpu.kernel_linear import by_kernels
+from bertsmith.model.cpu.one_core_threads import one_core_threads
+from bertsmith.model.cpu.onednn_layer import PackedLayer
+from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
+
+# A processor's own choice never is bfloat16: cosines must not depend by more than 1e-5 on which one it was.
+_OF_ENCODERS = torch.float32, torch.bfloat16, torch.int16
+_OF_HEADS = torch.float32, torch.int16
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class Engine(NamedTuple, Generic[Model]):
+    """Several threads may use it at once; by the kernels each gets the same bits as alone."""
+
+    model: Model
+    tokenizer: Tokenizer
+    device: torch.device
+    precision: torch.dtype
+
+
+def start_engine(
+    model: Model, folder: Path, device: torch.device | str = "auto", precision: torch.dtype | None = None
+) -> Engine[Model]:
+    """The model itself, an encoder or one with a head, which only computes from now on; `folder` has its
+    tokenizer.
+
+    `device` "auto" is a GPU where there is one. Products of the layers are in `precision`: by default in
+    int16 by the compiled kernels on a processor, in bfloat16 for an encoder alone on a GPU that has it, and
+    in float32 elsewhere. Heads compute in float32.
+
+    Raises InputError for a precision that isn't there, TokenizerError for the tokenizer.
+    """
+    on = device_of(device)
+    encoder = _encoder_of(model.to(on))
+    choices = _OF_ENCODERS if encoder is model else _OF_HEADS
+    if precision not in (None, *choices):
+        raise InputError(f"precision must be {', '.join(map(str, choices))} or None, found {precision}.")
+    alone_on_a_gpu = on.type == "cuda" and encoder is model
+    usual = Hardware.detect().precision if alone_on_a_gpu else usual_precision(encoder)
+    precision = precision or usual
+    prepare_for_inference(encoder, precision)
+    if on.type == "cpu":  # now, not in a call: while they begin, torch's number for new threads is another
+        one_core_threads(torch.get_num_threads())
+    if encoder is not model:
+        by_kernels(model)
+    model.eval()  # once and for all: what ends in one thread must not turn dropout on in another
+    return Engine(model, load_own_tokenizer(folder, encoder.config), on, precision)
+
+
+def autocasting(
+    encoder: Bert, device: torch.device, precision: torch.dtype
+) -> AbstractContextManager[object]:
+    """What the encoder is to compute within: nothing, where its layers are in `precision` by themselves."""
+    first = encoder.layers[0]
+    own = first.precision if isinstance(first, PackedLayer | KernelLayer) else None
+    return nullcontext() if precision in (torch.float32, own) else torch.autocast(device.type, precision)
+
+
+def _encoder_of(model: nn.Module) -> Bert:
+    encoder = model if isinstance(model, Bert) else model.get_submodule("encoder")
+    assert isinstance(encoder, Bert)
+    return encoder
