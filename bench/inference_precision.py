@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from cutting import cut
 from few_rows import DATA
 from harness import report
-from labelled import MODEL, fewer, find
+from labelled import MODEL, find
 
 _SETS = ("sst2", "banking77", "conll", "stsb", "reuters")
 
@@ -41,7 +42,8 @@ def _compare(name: str, rows: int, folder: Path) -> dict[str, Any]:
     from bertsmith.training.finetuning.finetune import finetune
 
     data = DATA[name]
-    train, test = fewer(data.train, rows, folder), find(data.test)
+    whole, test = find(data.train), find(data.test)
+    train = cut(whole, folder / f"train{whole.suffix}", rows, seed=0)
     columns = {key: value for key, value in data.columns.items() if key != "label"}
     given = data.columns | {"epochs": 1, "method": "full"}
     changes = [f"{key}={value}" for key, value in given.items()]
