@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from bertsmith.training.recipe import Recipe, read_recipe
     from bertsmith.training.tuning.tune import TuneResult, tune
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Threads that wait for each other turn round for milliseconds before they sleep, by GNU OpenMP's default, and
 # take the core from the one that they wait for where another program has the other. Read once, with torch.
