@@ -1,9 +1,9 @@
-"""Compiles what is in C when a wheel is built or installed from source, and leaves it out where that can't be done.
+"""Compiles what is in C when a wheel is built or installed, and leaves it out where that can't be done.
 
 For x86-64 under Linux, by GCC 9 or newer, in a few seconds: libraries for AVX2, for AVX-512 and for its VNNI,
 of which `bertsmith.model.cpu.kernels` opens the one for what the processor has. $CC names another GCC.
 
-They know nothing of Python, so that one wheel serves all its versions: py3-none-manylinux_2_X_x86_64, where X is
+They know nothing of Python, so that one wheel serves all versions: py3-none-manylinux_2_X_x86_64, where 2.X is
 the oldest glibc that has every function they call. Without them the wheel is py3-none-any.
 """
 
@@ -56,7 +56,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
 
 
 def _platform(folder: Path) -> str:
-    """Where the libraries run: with glibc 2.X or newer, or, linked with another C library, on machines like this."""
+    """Where the libraries run: with that glibc or newer, or, for another C library, on machines like this."""
     named = b"".join(library.read_bytes() for library in folder.glob("*.so"))
     needed = [int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)", named)]
     return f"manylinux_2_{max(OLDEST_GLIBC, *needed)}_x86_64" if needed else "linux_x86_64"

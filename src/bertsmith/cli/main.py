@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 from inspect import cleandoc
+from io import TextIOWrapper
 from typing import NamedTuple
 
 from cyclopts import App, Group
@@ -90,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     atexit.register(gc.freeze)  # or the interpreter's end looks for cycles in all that torch has made
     try:
         terminate_cleanly()
+        _print_all_characters()
         result = build_app(_command_in(arguments))(
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )
@@ -98,6 +100,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as failure:
         return exit_status(failure)
     return result if isinstance(result, int) else 0
+
+
+def _print_all_characters() -> None:
+    """Into files and pipes in UTF-8: the system's own encoding may lack what texts hold, as Windows' does. A
+    terminal shows what it can.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            if stream.isatty():
+                stream.reconfigure(errors="backslashreplace")
+            else:
+                stream.reconfigure(encoding="utf-8")
 
 
 def build_app(asked_for: str | None = None) -> App:
