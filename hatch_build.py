@@ -3,8 +3,8 @@
 For x86-64 under Linux, by GCC 9 or newer, in a few seconds: libraries for AVX2, for AVX-512 and for its VNNI,
 of which `bertsmith.model.cpu.kernels` opens the one for what the processor has. $CC names another GCC.
 
-They know nothing of Python, so that one wheel serves all versions: py3-none-manylinux_2_X_x86_64, where 2.X is
-the oldest glibc that has every function they call. Without them the wheel is py3-none-any.
+They know nothing of Python, so that one wheel serves all versions: py3-none-manylinux_2_X_x86_64, where
+2.X is the oldest glibc that has every function they call. Without them the wheel is py3-none-any.
 """
 
 import os
