@@ -77,6 +77,12 @@ COMMANDS = (
     Command("rank", "bertsmith.cli.rank:rank", "Its search beside BM25, on judged queries.", _SEARCH),
     Command("doctor", "bertsmith.cli.doctor:doctor", "What this machine has and will use.", _HOUSE),
     Command("import", "bertsmith.cli.importing:import_checkpoint", "Make a legacy checkpoint safe.", _HOUSE),
+    Command(
+        "--install-completion",
+        "bertsmith.cli.completion:install_completion",
+        "Completion for your shell.",
+        _OPTIONS,
+    ),
 )
 
 # New objects between two searches for unused cycles, where Python's 700 have it look through all that `import
@@ -139,9 +145,9 @@ def build_app(asked_for: str | None = None) -> App:
 
 
 def _command_in(arguments: Sequence[str]) -> str | None:
-    """The first word that is no option. Raises InputError when there is no such command."""
-    word = next((word for word in arguments if not word.startswith("-")), None)
+    """The first word that is no option of all commands. Raises InputError when there is no such command."""
     names = [command.name for command in COMMANDS]
+    word = next((word for word in arguments if word in names or not word.startswith("-")), None)
     if word is None or word in names:
         return word
     meant = did_you_mean(word, names)
