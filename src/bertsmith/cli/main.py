@@ -15,6 +15,7 @@ from typing import NamedTuple
 from cyclopts import App, Group
 
 import bertsmith
+from bertsmith.cli.completion import COMPLETION, completion_of
 from bertsmith.cli.failures import exit_status, terminate_cleanly
 from bertsmith.errors import InputError, did_you_mean
 
@@ -77,12 +78,6 @@ COMMANDS = (
     Command("rank", "bertsmith.cli.rank:rank", "Its search beside BM25, on judged queries.", _SEARCH),
     Command("doctor", "bertsmith.cli.doctor:doctor", "What this machine has and will use.", _HOUSE),
     Command("import", "bertsmith.cli.importing:import_checkpoint", "Make a legacy checkpoint safe.", _HOUSE),
-    Command(
-        "--install-completion",
-        "bertsmith.cli.completion:install_completion",
-        "Completion for your shell.",
-        _OPTIONS,
-    ),
 )
 
 # New objects between two searches for unused cycles, where Python's 700 have it look through all that `import
@@ -133,6 +128,7 @@ def build_app(asked_for: str | None = None) -> App:
     )
     groups = {name: Group(name, sort_key=order) for order, name in enumerate(_GROUPS)}
     app["--help"].group = app["--version"].group = groups[_OPTIONS]
+    app.command(completion_of(app), name=COMPLETION, group=groups[_OPTIONS])
     for order, command in enumerate(COMMANDS):
         # A summary given here would replace the long help that the command itself has.
         summary = None if command.name == asked_for else command.summary
@@ -147,8 +143,8 @@ def build_app(asked_for: str | None = None) -> App:
 def _command_in(arguments: Sequence[str]) -> str | None:
     """The first word that is no option of all commands. Raises InputError when there is no such command."""
     names = [command.name for command in COMMANDS]
-    word = next((word for word in arguments if word in names or not word.startswith("-")), None)
-    if word is None or word in names:
+    word = next((word for word in arguments if word == COMPLETION or not word.startswith("-")), None)
+    if word is None or word in (COMPLETION, *names):
         return word
     meant = did_you_mean(word, names)
     raise InputError(f"There is no command {word!r}.{meant} The commands are: {', '.join(names)}.")
