@@ -100,7 +100,12 @@ def test_the_sdist_has_the_sources_and_the_wheel_what_was_compiled(distributions
     assert not [name for name in sources if name.endswith(".so")]
     with zipfile.ZipFile(the_wheel(distributions)) as archive:
         packed = set(archive.namelist())
-    assert packed >= {*LIBRARIES, "bertsmith/py.typed", "bertsmith/recipes/budget.toml"}
+    assert packed >= {
+        *LIBRARIES,
+        "bertsmith/py.typed",
+        "bertsmith/__init__.pyi",
+        "bertsmith/recipes/budget.toml",
+    }
     assert not [name for name in packed if name.endswith((".c", ".h"))]
 
 
