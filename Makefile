@@ -25,7 +25,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,\
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow check format bench peers
+.PHONY: help demo test test-slow check format bench peers dist
 
 help:
 	@echo "make demo       install, then raw text -> vocabulary -> a small BERT -> report, in about ten minutes"
@@ -34,6 +34,7 @@ help:
 	@echo "make check      format, lint, types, import directions"
 	@echo "make format     let ruff rewrite the files"
 	@echo "make bench      the side-by-side measurements in bench/ (BENCH=bench/<name>.py for one)"
+	@echo "make dist       an sdist and a wheel with the compiled kernels, in dist/"
 	@echo "make peers      environments for the peers that contradict the others, which make bench then measures too"
 
 demo: $(VENV)/.base
@@ -63,6 +64,13 @@ bench: $(VENV)/.bench
 	test -z "$$skipped" || echo "Skipped, for want of ../shared/data:$$skipped"; \
 	test -z "$$failed" || { echo "Failed:$$failed" >&2; exit 1; }
 
+# Fails where the kernels were not compiled, and where auditwheel finds that the wheel's tag promises too much.
+dist: $(VENV)/.dist
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m auditwheel show dist/*-manylinux_*.whl | tee dist/auditwheel.txt
+	@grep -qF "\"$$(basename dist/*.whl .whl | cut -d- -f5)\"" dist/auditwheel.txt && rm dist/auditwheel.txt
+
 # An environment each, with the torch that constraints.txt names: its latest may be gigabytes of CUDA.
 NEEDS_onnx := "sentence-transformers[onnx]"
 NEEDS_openvino := "sentence-transformers[openvino]"
@@ -86,6 +94,11 @@ INSTALL = $(BIN)/pip install --disable-pip-version-check $(PIP_FLAGS) --constrai
 
 $(VENV)/.base: $(INSTALLED) | $(BIN)/pip
 	$(INSTALL) .
+	@touch $@
+
+# What packs needs neither torch nor Bertsmith.
+$(VENV)/.dist: constraints.txt | $(BIN)/pip
+	$(BIN)/pip install --disable-pip-version-check $(PIP_FLAGS) --constraint constraints.txt build auditwheel
 	@touch $@
 
 # The larger sets contain the base, so they mark it as installed too.

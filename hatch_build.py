@@ -1,11 +1,14 @@
-"""Compiles what is in C when the package is installed or built, and leaves it out where that can't be done.
+"""Compiles what is in C when a wheel is built or installed, and leaves it out where that can't be done.
 
 For x86-64 under Linux, by GCC 9 or newer, in a few seconds: libraries for AVX2, for AVX-512 and for its VNNI,
 of which `bertsmith.model.cpu.kernels` opens the one for what the processor has. $CC names another GCC.
+
+They know nothing of Python, so that one wheel serves all versions: py3-none-manylinux_2_X_x86_64, where
+2.X is the oldest glibc that has every function they call. Without them the wheel is py3-none-any.
 """
 
 import os
-import platform
+import re
 import shlex
 import subprocess
 import sysconfig
@@ -25,6 +28,7 @@ FLAGS = {
     "avx512": AVX512,
     "avx512_vnni": [*AVX512, "-mavx512vnni"],
 }
+OLDEST_GLIBC = 17  # of 2.17, the first that manylinux has for every x86-64 wheel of today
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
@@ -34,7 +38,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         folder = Path(self.root) / FOLDER
         for library in folder.glob("*.so"):
             library.unlink()  # of another version, maybe
-        if platform.system() != "Linux" or platform.machine() != "x86_64":
+        if sysconfig.get_platform() != "linux-x86_64":
             return
         compiler = shlex.split(os.environ.get("CC") or "gcc")
         sources = sorted(map(str, folder.glob("*.c")))
@@ -48,4 +52,11 @@ class CustomBuildHook(BuildHookInterface[Any]):
                 return
         build_data["artifacts"].append(str(FOLDER / "*.so"))
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+        build_data["tag"] = f"py3-none-{_platform(folder)}"
+
+
+def _platform(folder: Path) -> str:
+    """Where the libraries run: with that glibc or newer, or, for another C library, on machines like this."""
+    named = b"".join(library.read_bytes() for library in folder.glob("*.so"))
+    needed = [int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)", named)]
+    return f"manylinux_2_{max(OLDEST_GLIBC, *needed)}_x86_64" if needed else "linux_x86_64"

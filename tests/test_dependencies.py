@@ -16,9 +16,8 @@ from bertsmith.training import diagnosis
 
 REPOSITORY = Path(__file__).parent.parent
 SOURCE = REPOSITORY / "src" / "bertsmith"
-PROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))[
-    "project"
-]
+PYPROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 DECLARED = {*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)}
 CONSTRAINTS = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
@@ -49,6 +48,11 @@ def test_every_requirement_is_pinned_to_a_version_that_meets_it(requirement: str
         assert wanted.extras <= EXTRAS.keys()
         return
     assert pinned[canonicalize_name(wanted.name)] in SpecifierSet(str(wanted.specifier))
+
+
+def test_tests_build_with_what_an_installation_builds_with() -> None:
+    (backend,) = map(Requirement, PYPROJECT["build-system"]["requires"])
+    assert str(backend.specifier) == f"=={pins()[backend.name]}"
 
 
 def test_a_planted_import_is_found(tmp_path: Path) -> None:

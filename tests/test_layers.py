@@ -34,6 +34,7 @@ LONE_MODULES = {
     "arrays": "base",
     "errors": "base",
     "files": "base",
+    "locks": "base",
     "progress": "base",
     "validation": "base",
     "__main__": "cli",

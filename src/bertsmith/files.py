@@ -174,12 +174,19 @@ def flush_folder(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Forces one file or folder to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Forces one file or folder to disk. Windows does so with files alone, opened for writing."""
+    if not can_open_folders() and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY if can_open_folders() else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def can_open_folders() -> bool:
+    """Whether the system opens a folder, to force it to disk or to lock it. Windows doesn't."""
+    return hasattr(os, "O_DIRECTORY")
 
 
 def require_free_space(folder: Path, needed: int, purpose: str) -> None:

@@ -11,9 +11,8 @@ from index_samples import SETTINGS, WordEmbedder, content, sentences, write_file
 
 pytest.importorskip("lancedb")
 
-from bertsmith import files
+from bertsmith import files, locks
 from bertsmith.errors import InputError
-from bertsmith.inference import lock as index_lock
 from bertsmith.inference.index import index as index_module
 from bertsmith.inference.index import writer as index_writer
 from bertsmith.inference.index.index import Index
@@ -80,7 +79,7 @@ def test_the_lock_of_a_folder_that_was_removed_keeps_nobody_out(
         lock(file, how)  # type: ignore[arg-type]
         shutil.rmtree(folder)
 
-    monkeypatch.setattr(index_lock.fcntl, "flock", removed)
+    monkeypatch.setattr(locks.fcntl, "flock", removed)
     with pytest.raises(InputError, match="was removed by another process"), sole_writer(folder):
         pass
 

@@ -9,11 +9,13 @@ import re
 import sys
 from collections.abc import Sequence
 from inspect import cleandoc
+from io import TextIOWrapper
 from typing import NamedTuple
 
 from cyclopts import App, Group
 
 import bertsmith
+from bertsmith.cli.completion import COMPLETION, completion_of
 from bertsmith.cli.failures import exit_status, terminate_cleanly
 from bertsmith.errors import InputError, did_you_mean
 
@@ -90,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     atexit.register(gc.freeze)  # or the interpreter's end looks for cycles in all that torch has made
     try:
         terminate_cleanly()
+        _print_all_characters()
         result = build_app(_command_in(arguments))(
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )
@@ -98,6 +101,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as failure:
         return exit_status(failure)
     return result if isinstance(result, int) else 0
+
+
+def _print_all_characters() -> None:
+    """Into files and pipes in UTF-8: the system's own encoding may lack what texts hold, as Windows' does. A
+    terminal shows what it can.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            if stream.isatty():
+                stream.reconfigure(errors="backslashreplace")
+            else:
+                stream.reconfigure(encoding="utf-8")
 
 
 def build_app(asked_for: str | None = None) -> App:
@@ -113,6 +128,7 @@ def build_app(asked_for: str | None = None) -> App:
     )
     groups = {name: Group(name, sort_key=order) for order, name in enumerate(_GROUPS)}
     app["--help"].group = app["--version"].group = groups[_OPTIONS]
+    app.command(completion_of(app), name=COMPLETION, group=groups[_OPTIONS])
     for order, command in enumerate(COMMANDS):
         # A summary given here would replace the long help that the command itself has.
         summary = None if command.name == asked_for else command.summary
@@ -125,10 +141,10 @@ def build_app(asked_for: str | None = None) -> App:
 
 
 def _command_in(arguments: Sequence[str]) -> str | None:
-    """The first word that is no option. Raises InputError when there is no such command."""
-    word = next((word for word in arguments if not word.startswith("-")), None)
+    """The first word that is no option of all commands. Raises InputError when there is no such command."""
     names = [command.name for command in COMMANDS]
-    if word is None or word in names:
+    word = next((word for word in arguments if word == COMPLETION or not word.startswith("-")), None)
+    if word is None or word in (COMPLETION, *names):
         return word
     meant = did_you_mean(word, names)
     raise InputError(f"There is no command {word!r}.{meant} The commands are: {', '.join(names)}.")

@@ -1,6 +1,5 @@
 """One writer at a time, and one maker: locks that the system itself lets go of when their process dies."""
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from bertsmith.errors import InputError, ResourceError
+from bertsmith.locks import is_still, lock, locked_folder
 
 LOCK = ".lock"
 
@@ -21,15 +21,13 @@ def sole_writer(folder: Path) -> Iterator[None]:
     """
     path = Path(folder) / LOCK
     with _opened(path) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not lock(file):
             file.seek(0)
             raise InputError(
                 f"{folder} is being written to by process {file.read().strip() or 'unknown'}. "
                 "Wait until it has ended: there can be one writer at a time."
-            ) from error
-        if not _is_still(path, file):
+            )
+        if not is_still(path, file.fileno()):
             raise InputError(f"{folder} was removed by another process a moment ago. Run this again.")
         file.truncate(0)
         file.write(str(os.getpid()))
@@ -45,17 +43,8 @@ def sole_maker(folder: Path) -> Iterator[None]:
     """
     parent = Path(folder).absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(parent, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with locked_folder(parent, wait=True):
         yield
-    finally:
-        os.close(descriptor)
-
-
-def _is_still(path: Path, file: TextIO) -> bool:
-    """A lock on a file that was removed, or replaced, keeps nobody out."""
-    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def _opened(path: Path) -> TextIO:

@@ -84,6 +84,6 @@ def _words(path: Path) -> list[str]:
 def _lines(path: Path) -> list[str]:
     """A file that isn't there (another system, another version) sets no limit."""
     try:
-        return path.read_text().splitlines()
+        return path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []

@@ -182,7 +182,7 @@ def _instructions() -> tuple[str, ...]:
 def _cpuinfo(key: str) -> str:
     """The first value of a key in /proc/cpuinfo, or nothing."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
     return next((line.partition(":")[2].strip() for line in lines if line.split(":")[0].strip() == key), "")

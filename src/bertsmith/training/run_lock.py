@@ -1,13 +1,12 @@
 """One training at a time in a folder, by a lock that the system itself lets go of when its process dies."""
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from bertsmith.errors import RecipeError
 from bertsmith.files import make_folder
+from bertsmith.locks import locked_folder
 from bertsmith.training.distributed import from_first
 from bertsmith.training.machine import Machine
 
@@ -17,7 +16,7 @@ def sole_run(out: Path, machine: Machine) -> Iterator[None]:
     """Raises RecipeError, on every rank, while another run is at work in the folder `out`.
 
     The first rank locks the folder itself, so that no file is left in it, and makes it if need be; one that
-    is empty afterwards is removed. Where a file system has no locks, nobody is kept out.
+    is empty afterwards is removed. Where there are no locks, nobody is kept out.
     """
     with ExitStack() as until_the_end:
         free = until_the_end.enter_context(_locked(out)) if machine.ranks.is_first else True
@@ -34,27 +33,10 @@ def _locked(folder: Path) -> Iterator[bool]:
     """Whether this process has it."""
     new = [each for each in (folder, *folder.parents) if not each.exists()]
     make_folder(folder)
-    descriptor = os.open(folder, os.O_RDONLY)
-    free = _lock(descriptor) and _is_still(folder, descriptor)
-    try:
-        yield free
-    finally:
-        with suppress(OSError):  # the first that isn't empty stays, and those above it
-            for each in new if free else ():
-                each.rmdir()
-        os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a network's file system may lock no folders
-        return True
-    return True
-
-
-def _is_still(folder: Path, descriptor: int) -> bool:
-    """Whoever had the lock may have removed the folder, which was empty."""
-    return folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat())
+    with locked_folder(folder) as free:
+        try:
+            yield free
+        finally:
+            with suppress(OSError):  # the first that isn't empty stays, and those above it
+                for each in new if free else ():
+                    each.rmdir()

@@ -8,7 +8,6 @@ tensors' bytes.
 """
 
 import errno
-import fcntl
 import json
 import mmap
 import os
@@ -174,6 +173,10 @@ class _UncachedFile:
 
     def _set(self, uncached: int) -> bool:
         """Whether that changed anything."""
+        if not _UNCACHED:
+            return False
+        import fcntl  # is where O_DIRECT is
+
         descriptor = self._file.fileno()
         before = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         after = before & ~_UNCACHED | uncached

@@ -1,0 +1,54 @@
+"""The public names, and where each lives: read by type checkers, and by lazy_loader at `import bertsmith`."""
+
+from .data.batch import PackedBatch as PackedBatch
+from .data.store import TokenStore as TokenStore
+from .data.tokenizing import tokenize_corpus as tokenize_corpus
+from .errors import BertsmithError as BertsmithError
+from .errors import CorpusError as CorpusError
+from .errors import InputError as InputError
+from .errors import MissingExtra as MissingExtra
+from .errors import ModelError as ModelError
+from .errors import NotFinite as NotFinite
+from .errors import RecipeError as RecipeError
+from .errors import ResourceError as ResourceError
+from .errors import StoreError as StoreError
+from .errors import TokenizerError as TokenizerError
+from .errors import TrainingStopped as TrainingStopped
+from .inference.embedding.embedder import Embedder as Embedder
+from .inference.features import Features as Features
+from .inference.index.index import Index as Index
+from .inference.masked_language import MaskedLanguageModel as MaskedLanguageModel
+from .inference.predictor import Predictor as Predictor
+from .estimators.estimators import BertClassifier as BertClassifier
+from .estimators.estimators import BertRegressor as BertRegressor
+from .estimators.feature_transformer import BertFeatures as BertFeatures
+from .inference.suggesting.suggest import Suggestions as Suggestions
+from .inference.suggesting.suggest import suggest as suggest
+from .model.bert import Bert as Bert
+from .model.checkpoint import load_encoder as load_encoder
+from .model.config import BertConfig as BertConfig
+from .model.config import preset as preset
+from .model.legacy import import_legacy as import_legacy
+from .model.locate import locate_model as locate_model
+from .planning.plan import plan as plan
+from .tasks.pretraining import PretrainingModel as PretrainingModel
+from .tasks.pretraining_checkpoint import load_pretraining_model as load_pretraining_model
+from .tasks.pretraining_checkpoint import save_pretraining_model as save_pretraining_model
+from .text.corpus.corpus import Corpus as Corpus
+from .text.corpus.corpus import build_corpus as build_corpus
+from .text.corpus_settings import CorpusSettings as CorpusSettings
+from .text.retrieval.documents import DocumentSettings as DocumentSettings
+from .text.retrieval.passages import PassageSettings as PassageSettings
+from .text.tokens.tokenizer import Tokenizer as Tokenizer
+from .text.tokens.vocabulary import VocabularySettings as VocabularySettings
+from .text.tokens.vocabulary import train_tokenizer as train_tokenizer
+from .training.finetuning.finetune import FinetuneResult as FinetuneResult
+from .training.finetuning.finetune import finetune as finetune
+from .machine.hardware import Hardware as Hardware
+from .training.pretrain import pretrain as pretrain
+from .training.recipe import Recipe as Recipe
+from .training.recipe import read_recipe as read_recipe
+from .training.tuning.tune import TuneResult as TuneResult
+from .training.tuning.tune import tune as tune
+
+__version__: str
