@@ -16,6 +16,7 @@ from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.locate import locate_model
+from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.corpus.corpus import Corpus
@@ -74,7 +75,7 @@ def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
     if recipe.tokenizer is not None:
         return Tokenizer.load(Path(recipe.tokenizer))
     if init is not None:
-        return Tokenizer.load(init)
+        return read_own_tokenizer(init)
     raise RecipeError("The run needs a tokenizer: tokenizer=FOLDER (bertsmith tokenizer train makes one).")
 
 
@@ -143,7 +144,7 @@ def _check_pieces(recipe: Recipe, tokenizer: Tokenizer, init: Path | None) -> No
     if recipe.tokenizer is None or init is None:
         return
     try:
-        own = Tokenizer.load(init)
+        own = read_own_tokenizer(init)
     except TokenizerError:  # a folder of weights alone: the user knows what belongs to them
         return
     if own.pieces != tokenizer.pieces:
