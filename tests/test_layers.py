@@ -31,6 +31,7 @@ LONE_MODULES = {
     "errors": "base",
     "files": "base",
     "progress": "base",
+    "terminal": "base",
     "validation": "base",
     "__main__": "cli",
 }
