@@ -80,6 +80,7 @@ class MaskedLanguageModel:
             store = TokenStore.open(path / "train", self.tokenizer)
         if len(store) == 0:
             raise InputError(f"{path} has no text to measure on.")
+        store.verify()
         next_sentence = self.model.next_sentence is not None and len(store) > 1
         length = min(sequence_length, self.model.config.max_length)
         stream = PretrainingStream(store, self.tokenizer, 0, next_sentence, length, 16 * length)

@@ -92,9 +92,10 @@ def _stores(
         )
     if not (path / "train" / "tokens.bin").exists():
         path = _tokenised(path, tokenizer, out / "tokens", ranks, console)
-    train = TokenStore.open(path / "train", tokenizer)
+    train, heldout = (TokenStore.open(path / split, tokenizer) for split in ("train", "heldout"))
     train.verify()
-    return train, TokenStore.open(path / "heldout", tokenizer)
+    heldout.verify()
+    return train, heldout
 
 
 def _tokenised(path: Path, tokenizer: Tokenizer, store: Path, ranks: Ranks, console: Console | None) -> Path:

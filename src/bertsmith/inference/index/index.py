@@ -263,7 +263,9 @@ def _last_commit(path: Path, before: _Committed | None = None) -> _Committed:
     if before is not None and manifest.commit == before.manifest.commit:
         return before if manifest == before.manifest else before._replace(manifest=manifest)
     try:
-        return _Committed(manifest, PassageTable.open(path, manifest.version))
+        table = PassageTable.open(path, manifest.version)
+        table.require_columns(manifest.metadata)
+        return _Committed(manifest, table)
     except InputError:
         if read_index_manifest(path).commit == manifest.commit:
             raise
