@@ -28,6 +28,7 @@ LAYERS = [
 ]
 LONE_MODULES = {
     "arrays": "base",
+    "door": "base",
     "errors": "base",
     "files": "base",
     "progress": "base",

@@ -9,6 +9,7 @@ import torch
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
+from bertsmith.door import door, place, text, whole
 from bertsmith.errors import InputError
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
@@ -40,14 +41,16 @@ class MaskedLanguageModel:
 
         Raises ModelError when the checkpoint has no masked-language head.
         """
-        folder = locate_model(str(name)).folder
+        folder = locate_model(name).folder
         model, _ = load_pretraining_model(folder)
         return cls(model.to(device_of(device)), load_own_tokenizer(folder, model.config))
 
+    @door(text=text, top=whole(1))
     def fill_mask(self, text: str, top: int = 5) -> list[list[Candidate]]:
         """The `top` candidates for each mask, see bertsmith.tasks.fill_mask."""
         return fill(self.model, self.tokenizer, text, top)
 
+    @door(data=place, max_tokens=whole(1), sequence_length=whole(8))
     def evaluate(
         self, data: str | Path, max_tokens: int = 1_000_000, sequence_length: int = 128
     ) -> dict[str, float]:

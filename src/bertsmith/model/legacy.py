@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertsmith.door import door, place
 from bertsmith.errors import ModelError, TokenizerError
 from bertsmith.files import sha256
 from bertsmith.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, interpret, save_checkpoint
@@ -45,6 +46,7 @@ class Imported:
     notes: tuple[str, ...]
 
 
+@door(folder=place, out=place)
 def import_legacy(folder: Path | str, out: Path | str) -> Imported:
     """Writes `out` from a folder with pytorch_model.bin, config.json and, if it has one, a vocabulary.
 
