@@ -321,7 +321,7 @@ def test_a_gpu_is_given_large_batches_and_the_products_it_is_made_for(
 ) -> None:
     if not kernels.has_kernels() and precision == torch.int16:
         precision = torch.float32
-    gpus = () if capability is None else (Gpu("a GPU", 1 << 34, capability),)
+    gpus = () if capability is None else (Gpu("a GPU", 1 << 34, capability),) * 2
     monkeypatch.setattr(hardware, "_gpus", lambda: gpus)
     monkeypatch.setattr(Bert, "to", lambda self, device: self)
     found = Embedder(tiny_bert, device=device)
