@@ -32,10 +32,12 @@ LAYERS = [
 ]
 LONE_MODULES = {
     "arrays": "base",
+    "door": "base",
     "errors": "base",
     "files": "base",
     "locks": "base",
     "progress": "base",
+    "terminal": "base",
     "validation": "base",
     "__main__": "cli",
 }

@@ -8,6 +8,9 @@ import pytest
 from rich.console import Console
 
 from bertsmith.cli import screen
+from bertsmith.cli.failures import exit_status
+from bertsmith.errors import InputError
+from bertsmith.text.files.jsonl import write_jsonl
 
 
 @pytest.fixture
@@ -88,3 +91,42 @@ def test_paths_stand_below_each_other_uncut(capsys: pytest.CaptureFixture[str]) 
     folder = Path("runs") / ("long" * 50)
     screen.print_paths(model=folder, report=Path("[b].html"))
     assert capsys.readouterr().out == f"\nmodel   {folder}\nreport  [b].html\n"
+
+
+HOSTILE = "a\x1b[2J\x9b2J\x07\x7f\rb"
+ESCAPED = r"a\u001b[2J\u009b2J\u0007\u007f\u000db"
+
+
+def test_no_text_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.print_table([HOSTILE], [[HOSTILE]], HOSTILE)
+    screen.print_facts(HOSTILE, {HOSTILE: HOSTILE})
+    screen.print_warning(HOSTILE)
+    screen.print_note(HOSTILE)
+    screen.print_paths(**{HOSTILE: Path(HOSTILE)})
+    screen.print_json({HOSTILE: HOSTILE})
+    shown = capsys.readouterr().out
+    assert not set(map(chr, (*range(9), *range(11, 32), *range(127, 160)))) & set(shown)
+    assert shown.count(r"a\u001b[2J\u009b2J") == 12
+    assert json.loads(shown[shown.index("{") :]) == {HOSTILE: HOSTILE}
+
+
+def test_a_bar_keeps_its_own_commands_and_none_of_its_title_s() -> None:
+    written_to = io.StringIO()
+    with screen.PrintableConsole(file=written_to, force_terminal=True).status(HOSTILE):
+        pass
+    written = written_to.getvalue()
+    assert r"a\u001b[2J" in written
+    assert "\x1b[?25l" in written and "\x1b[2J" not in written
+
+
+@pytest.mark.parametrize("failure", [InputError(HOSTILE), RuntimeError(HOSTILE)])
+def test_no_failure_steers_the_terminal(failure: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    exit_status(failure)
+    assert ESCAPED in capsys.readouterr().err
+
+
+def test_predictions_are_escaped_and_read_back_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
+    write_jsonl([{"text": HOSTILE}], "-")
+    shown = capsys.readouterr().out
+    assert "\x9b" not in shown and "\x7f" not in shown
+    assert json.loads(shown) == {"text": HOSTILE}

@@ -321,7 +321,7 @@ def test_a_gpu_is_given_large_batches_and_the_products_it_is_made_for(
 ) -> None:
     if not kernels.has_kernels() and precision == torch.int16:
         precision = torch.float32
-    gpus = () if capability is None else (Gpu("a GPU", 1 << 34, capability),)
+    gpus = () if capability is None else (Gpu("a GPU", 1 << 34, capability),) * 2
     monkeypatch.setattr(hardware, "_gpus", lambda: gpus)
     monkeypatch.setattr(Bert, "to", lambda self, device: self)
     found = Embedder(tiny_bert, device=device)
@@ -466,3 +466,39 @@ def test_a_folder_that_makes_its_vectors_otherwise_is_refused(
     (folder / file).write_text(content)
     with pytest.raises(ModelError, match=complaint):
         Embedder(folder)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "vocab.txt"])
+def test_a_tokenizer_that_is_a_link_is_not_followed(tiny_bert: Path, tmp_path: Path, name: str) -> None:
+    folder = copied(tiny_bert, tmp_path / "model")
+    for other in ("tokenizer.json", "bertsmith.json"):
+        if name == "vocab.txt" or other == "bertsmith.json":
+            (folder / other).unlink()
+    (folder / name).rename(tmp_path / name)
+    (folder / name).symlink_to(tmp_path / name)
+    with pytest.raises(ModelError, match=rf"model/{name} is a symbolic link"):
+        Embedder(folder)
+
+
+def test_an_encoder_that_is_linked_from_elsewhere_is_not_followed(tiny_bert: Path, tmp_path: Path) -> None:
+    folder = sentence_folder(tiny_bert, tmp_path / "model", {})
+    encoder = copied(tiny_bert, tmp_path / "elsewhere")
+    (folder / "0_Transformer").symlink_to(encoder)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelError, match=r"0_Transformer/config\.json is a symbolic link"):
+        Embedder(folder)
+
+
+def test_modules_too_large_to_be_modules_are_not_read(tiny_bert: Path, tmp_path: Path) -> None:
+    folder = sentence_folder(tiny_bert, tmp_path / "model", {})
+    with (folder / "modules.json").open("wb") as file:
+        file.truncate(5 << 30)  # sparse: it takes no room on the disk
+    with pytest.raises(ModelError, match=r"modules\.json has 5,368,709,120 bytes; .* at most 4,194,304"):
+        Embedder(folder)
+
+
+def copied(source: Path, folder: Path) -> Path:
+    shutil.copytree(source, folder)
+    return folder

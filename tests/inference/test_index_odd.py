@@ -135,3 +135,29 @@ def test_a_long_title_leaves_room_for_the_passage() -> None:
     assert 62 - 12 < max(tokens) <= 62
     assert {text.count("red red") > 0 for text in read} == {True, False}
     assert [text.count("blue") >= 50 for text in read].count(True) == len(read) / 3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"version": version} for version in (-1, 0, 2**64)),
+        *(
+            {"metadata": {name: "text"}}
+            for name in ("nope", "x`y", "a.b", "text", "vector", "_distance", "*", "")
+        ),
+        {"metadata": {"year": "text"}},
+        {"rows": -1},
+        {"approximate": {"rows": 9, "probes": -5, "refine": 1, "recall": 1.0, "queries": 1}},
+        {"approximate": {"rows": 9, "probes": 10**30, "refine": 1, "recall": 1.0, "queries": 1}},
+        {"approximate": {"rows": 9, "probes": 1, "refine": 1, "recall": float("nan"), "queries": 1}},
+    ],
+    ids=str,
+)
+def test_an_index_json_that_was_altered_is_refused_on_opening(
+    docs: Path, changes: dict[str, object], tmp_path: Path
+) -> None:
+    (docs / "rows.jsonl").write_text('{"id": "r1", "text": "old cat runs", "year": 2001}\n')
+    path = build(docs).path / "index.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(InputError, match=r"index\.json.* It was altered|is damaged: index\.json says"):
+        Index.open(path.parent, embedder=WordEmbedder())

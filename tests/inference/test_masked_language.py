@@ -63,3 +63,13 @@ def test_a_store_without_its_heldout_part_is_damaged(model: MaskedLanguageModel,
     shutil.rmtree(tmp_path / "store" / "heldout")
     with pytest.raises(StoreError, match=r"heldout.*no such file"):
         model.evaluate(tmp_path / "store")
+
+
+def test_a_store_with_a_flipped_bit_is_not_measured(model: MaskedLanguageModel, tmp_path: Path) -> None:
+    tokenize_corpus(corpus_with(0.3, tmp_path), model.tokenizer, tmp_path / "store")
+    path = tmp_path / "store" / "heldout" / "tokens.bin"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 0x40
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"heldout/tokens\.bin was altered"):
+        model.evaluate(tmp_path / "store")

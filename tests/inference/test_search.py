@@ -112,6 +112,42 @@ def test_a_filter_that_cannot_be_used_is_a_sentence(index: Index, where: str) ->
 
 
 @pytest.mark.parametrize(
+    ("where", "complaint"),
+    [
+        ("repeat('a', 1000000000) = text", "it calls repeat, and may call abs, "),
+        ("text = lower(RePeat/* */\n('a', 1000000000))", "it calls RePeat"),
+        ("`repeat`('a', 1000000000) = text", "it calls `repeat`"),
+        ("text = E'\\'' AND repeat('a',1000000000) = text --'", "it holds a text marked by E"),
+        ("text = $$'$$ OR lpad('a', 1000000000, 'b') = '$$'", r"it holds \$"),
+        ("year IN (SELECT 1)", "it holds SELECT"),
+        (" || ".join(["text"] * 5000) + " = text", "a term of it has more than 200 parts"),
+        (" + ".join(["(year = 1 OR 1 = 1)"] * 1000) + " = 1", "a term of it has more than 200 parts"),
+        ("year IS NULL" + " BETWEEN 1 AND 2" * 5000, "a term of it has more than 200 parts"),
+        ("year = " + "CAST(" * 300 + "1" + " AS INT)" * 300, "its parentheses stand more than 19 deep"),
+        ("text = '" + "a" * 200_000 + "'", "it has 200,009 characters"),
+    ],
+)
+def test_a_filter_that_takes_memory_or_the_stack_never_reaches_the_planner(
+    index: Index, where: str, complaint: str
+) -> None:
+    with pytest.raises(InputError, match=rf"The filter .* can't be used: {complaint}"):
+        index.search("cat", where=where)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "document_id IN (" + ", ".join(f"'r{number}'" for number in range(5000)) + ")",
+        " OR ".join(f"document_id = 'r{number}'" for number in range(3000)) + " AND NOT (year < 2001)",
+        "lower(text) LIKE '%cat' AND (year + 1) * 2 > 4000 AND year IS NOT NULL",
+        "text LIKE '%cat' AND text != 'repeat(''a'', 9)' AND year BETWEEN 2000 AND 2030",
+    ],
+)
+def test_a_long_filter_of_comparisons_is_used(index: Index, where: str) -> None:
+    assert set(found(index, "cat", where=where)) == {"r1", "r2"}
+
+
+@pytest.mark.parametrize(
     "where", ["year > 2000 -- of late", "(year > 2000)\n", "year > 2000 /* AND */", "NOT year < 2001"]
 )
 def test_a_filter_is_any_one_expression(index: Index, where: str) -> None:

@@ -91,7 +91,7 @@ def test_scores_become_cosines_of_0_to_1_and_back() -> None:
 
 def test_classes_of_pairs_survive_a_checkpoint(tokenizer: Tokenizer, tmp_path: Any) -> None:
     """transformers has no such head: it lies beside the encoder."""
-    task = make_task("similarity", target="class")
+    task = make_task("similarity", target="class", max_length=64)
     examples = labelled(task, ["same", "other", "same", "against"])
     task.learn_labels(examples)
     assert (task.labels, task.main_metric) == (("against", "other", "same"), "accuracy")
@@ -118,7 +118,7 @@ def test_what_cant_be_compared_is_refused() -> None:
         InputError, match=r"4 training pairs has the label 2\.0, from the input on: .*--label"
     ):
         task.learn_labels(labelled(task, [2.0] * 4))
-    classes = make_task("similarity", target="class")
+    classes = make_task("similarity", target="class", max_length=64)
     classes.learn_labels(labelled(classes, ["same", "other"] * 2))
     with pytest.raises(
         InputError, match="'against' does not occur in the training data, which has other, same"

@@ -196,3 +196,49 @@ def test_unknown_words_need_a_piece_of_the_models_own(
         post_processor=None,
     )
     assert f"tokenizer.json: unk_token is '[UNK]', which {complaint}" in refusal(path)
+
+
+TOO_MANY = {f"p{number}": number for number in range(rules.MAX_PIECES + 1)}
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "vocab.json"])
+def test_more_pieces_than_any_model_has_are_refused_before_a_tokenizer_is_made(
+    tmp_path: Path, name: str
+) -> None:
+    if name == "tokenizer.json":
+        path = tokenizer_json(tmp_path / name, model=wordpiece_model(TOO_MANY))
+    else:
+        path = tmp_path / name
+        path.write_text(json.dumps(TOO_MANY) if name == "vocab.json" else "\n".join([*TOO_MANY, ""]))
+    assert re.search("600,?000", refusal(path))
+
+
+def test_added_tokens_and_parts_around_texts_are_limited(tmp_path: Path) -> None:
+    tokens = [added(f"t{number}", number) for number in range(30_000)]
+    path = tokenizer_json(tmp_path / "tokenizer.json", added_tokens=tokens)
+    assert "added_tokens: list should have at most 20000" in refusal(path)
+    assert "pair: list should have at most 16" in refusal(with_template(path, 50_000))
+    assert "puts 12 special tokens around two texts; expected at most 6" in refusal(with_template(path, 6))
+    assert Tokenizer.load(with_template(path, 1)).template.special_tokens(2) == 2
+
+
+def test_ids_around_texts_are_ids_of_pieces(tmp_path: Path) -> None:
+    sentence = refusal(with_template(tmp_path / "tokenizer.json", 1, sep=99))
+    assert "puts the id 99 around texts, but ids run from 0 to 15" in sentence
+
+
+def with_template(path: Path, repeated: int, sep: int = 3) -> Path:
+    """Special tokens as often as that before and behind two texts."""
+
+    def part(kind: str, id: str) -> dict[str, Any]:
+        return {kind: {"id": id, "type_id": 0}}
+
+    before, behind = ([part("SpecialToken", id)] * repeated for id in ("[CLS]", "[SEP]"))
+    named = {"[CLS]": 2, "[SEP]": sep}
+    template = {
+        "type": "TemplateProcessing",
+        "single": [part("Sequence", "A")],
+        "pair": [*before, part("Sequence", "A"), part("Sequence", "B"), *behind],
+        "special_tokens": {name: {"id": name, "ids": [id], "tokens": [name]} for name, id in named.items()},
+    }
+    return tokenizer_json(path, post_processor=template)

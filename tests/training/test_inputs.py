@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertsmith.training.inputs import _measured
+from bertsmith.data.tokenizing import tokenize_corpus
+from bertsmith.errors import StoreError
+from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.distributed import Ranks
+from bertsmith.training.inputs import _measured, _stores
 
 
 class Store(SimpleNamespace):
@@ -40,3 +46,23 @@ def test_a_held_out_part_that_makes_no_sequences_is_told_and_left_out(
     assert [note.startswith("nothing is measured on the held-out part") for note in notes] == (
         [] if usable else [True]
     )
+
+
+@pytest.mark.parametrize("part", ["train", "heldout"])
+@pytest.mark.parametrize("name", ["tokens.bin", "sentences.bin", "documents.bin"])
+def test_a_flipped_bit_is_found_before_anything_is_trained(part: str, name: str, tmp_path: Path) -> None:
+    text = "\n\n".join(f"Red cat {word} runs.\nBlue dog sleeps {word}." for word in "abcdefghijklmnop")
+    (tmp_path / "text.txt").write_text(text)
+    settings = CorpusSettings(format="blank-lines", heldout=0.3, near_duplicates=False)
+    corpus = build_corpus([str(tmp_path / "text.txt")], tmp_path / "corpus", settings=settings, workers=1)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer.from_pieces([*special, *"abcdefghijklmnop"], lowercase=True)
+    tokenize_corpus(corpus, tokenizer, tmp_path / "store")
+    recipe: Any = SimpleNamespace(corpus=str(tmp_path / "store"))
+    _stores(recipe, tokenizer, tmp_path / "run", Ranks(), None)
+    path = tmp_path / "store" / part / name
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 0x40
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=rf"{part}/{name} was altered"):
+        _stores(recipe, tokenizer, tmp_path / "run", Ranks(), None)

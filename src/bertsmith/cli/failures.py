@@ -16,6 +16,7 @@ from types import FrameType
 from cyclopts.exceptions import CycloptsError, UnknownOptionError
 
 from bertsmith.errors import BertsmithError
+from bertsmith.terminal import printable
 
 _OUT_OF_MEMORY = (
     "There is not enough memory for this. Close other programs, or ask for less: a smaller batch, "
@@ -56,8 +57,7 @@ def exit_status(failure: BaseException) -> int:
     sentence = _sentence(failure)
     if sentence is not None:
         return _complain(f"Error: {sentence}", 2)
-    traceback.print_exception(failure)
-    return _complain(f"\n{_BUG}", 1)
+    return _complain(f"{''.join(traceback.format_exception(failure))}\n{_BUG}", 1)
 
 
 def _sentence(failure: BaseException) -> str | None:
@@ -104,8 +104,8 @@ def _reader_gone() -> int:
 
 
 def _complain(message: str, status: int) -> int:
-    """Plain text: a message may hold anything the user typed, and rich is not needed to say it."""
-    print(message, file=sys.stderr)
+    """Plain text: a message may hold anything that was typed or read, and rich is not needed to say it."""
+    print(printable(message), file=sys.stderr)
     return status
 
 

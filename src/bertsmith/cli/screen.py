@@ -5,41 +5,54 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from bertsmith.progress import Progress
 from bertsmith.reporting import formatting
+from bertsmith.terminal import printable
 
 # A pipe or a file has no width of its own; at rich's 80 columns tables would lose their cells there.
 _WIDTH_OF_A_FILE = 120
 _SECONDS_BETWEEN_LINES = 10.0
 
-# Texts of users hold [brackets], :colons: and numbers; only what a command marks up on purpose is styled.
-console = Console(
-    width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE,
-    highlight=False,
-    emoji=False,
-)
-error_console = Console(stderr=True, highlight=False, emoji=False)
+
+class PrintableConsole(Console):
+    """Texts of users hold [brackets], :colons:, numbers and control characters; only what a command marks up
+    on purpose is styled, and nothing of them steers the terminal.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """rich itself leaves escape characters in."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
+console = PrintableConsole(width=None if sys.stdout.isatty() else _WIDTH_OF_A_FILE)
+error_console = PrintableConsole(stderr=True)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], title: str | None = None) -> None:
     """Prints rows to stdout: numbers to the right with thousands separated, everything else as it is."""
     table = Table(
-        title=escape(title or "") or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
+        title=_shown(title or "") or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
     )
     for number, name in enumerate(header):
         numeric = all(isinstance(row[number], int | float) for row in rows)
-        table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(_shown(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*[escape(_cell(value)) for value in row])
+        table.add_row(*[_shown(_cell(value)) for value in row])
     console.print(table)
 
 
@@ -49,8 +62,8 @@ def print_facts(title: str, facts: Mapping[str, str]) -> None:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, fact in facts.items():
-        grid.add_row(f"  {escape(name)}", escape(fact))
-    console.print(f"\n[bold]{escape(title)}[/bold]")
+        grid.add_row(f"  {_shown(name)}", _shown(fact))
+    console.print(f"\n[bold]{_shown(title)}[/bold]")
     console.print(grid)
 
 
@@ -130,6 +143,11 @@ def _amount(done: int, total: int | None, unit: str) -> str:
         return f"{formatting.bytes(done)}{whole}"
     whole = "" if total is None else f" / {total:,}"
     return f"{done:,}{whole} {unit}"
+
+
+def _shown(text: str) -> str:
+    """Escaped before its width is measured, so that nothing is cut off."""
+    return escape(printable(text))
 
 
 def _cell(value: object) -> str:

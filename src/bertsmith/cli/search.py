@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bertsmith.cli.options import Flag
+from bertsmith.terminal import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -75,7 +76,7 @@ def search(
 
 def _print_json(hits: "list[Hit]") -> None:
     for hit in hits:
-        sys.stdout.write(dumps(asdict(hit) | {"place": hit.place}, ensure_ascii=False) + "\n")
+        sys.stdout.write(printable(dumps(asdict(hit) | {"place": hit.place}, ensure_ascii=False)) + "\n")
 
 
 def _heading(rank: int, hit: "Hit", kind: str) -> "Text":

@@ -21,6 +21,7 @@ from bertsmith.data.store_manifest import (
     StoreManifest,
     read_manifest,
 )
+from bertsmith.door import door, kind, optional, place
 from bertsmith.errors import StoreError
 from bertsmith.files import sha256
 from bertsmith.progress import Progress
@@ -45,6 +46,7 @@ class TokenStore:
     document_starts: npt.NDArray[np.int64]  # (D+1,)
 
     @classmethod
+    @door(path=place, tokenizer=optional(kind(Tokenizer)))
     def open(cls, path: Path | str, tokenizer: Tokenizer | None = None) -> "TokenStore":
         """Opens STORE/train or STORE/heldout in constant time, after checking the sizes of its files.
 

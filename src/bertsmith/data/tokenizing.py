@@ -24,6 +24,7 @@ from bertsmith.data.store_manifest import (
     StoreManifest,
     TokenType,
 )
+from bertsmith.door import door, function, kind, one_of, optional, place, several
 from bertsmith.files import atomic_folder, require_free_space, sha256, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.corpus import Corpus, Document
@@ -41,6 +42,13 @@ DOCUMENTS_OF_A_TASK = 4096  # each task of a cluster gets to know its words anew
 BYTES_PER_TOKEN = 3
 
 
+@door(
+    corpus=kind(Corpus),
+    tokenizer=kind(Tokenizer),
+    out=place,
+    splits=several(one_of(*SPLITS)),
+    progress=optional(function),
+)
 def tokenize_corpus(
     corpus: Corpus,
     tokenizer: Tokenizer,

@@ -51,7 +51,7 @@ def start_engine(
     on = device_of(device)
     encoder = _encoder_of(model.to(on))
     choices = _OF_ENCODERS if encoder is model else _OF_HEADS
-    if precision not in (None, *choices):
+    if not any(precision is each for each in (None, *choices)):
         raise InputError(f"precision must be {', '.join(map(str, choices))} or None, found {precision}.")
     alone_on_a_gpu = on.type == "cuda" and encoder is model
     usual = Hardware.detect().precision if alone_on_a_gpu else usual_precision(encoder)

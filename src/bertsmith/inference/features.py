@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import owner, windows
+from bertsmith.door import door, optional, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.inference.engine import start_engine
@@ -55,10 +56,10 @@ class LayerMix:
             if layers not in named:
                 raise InputError(f"layers must be {', '.join(named)} or numbers, found {layers!r}.")
             return named[layers]
-        numbers = (layers,) if isinstance(layers, int | np.integer) else tuple(layers)
-        if not numbers or any(not -last - 1 <= number <= last for number in numbers):
+        numbers = tuple(layers) if isinstance(layers, Sequence | np.ndarray) else (layers,)
+        if not numbers or not all(_is_layer(number, last) for number in numbers):
             raise InputError(f"layers are numbers from 0 (the embeddings) to {last}, found {layers!r}.")
-        return cls(tuple(int(number) % (last + 1) for number in numbers))
+        return cls(tuple(int(number) % (last + 1) for number in numbers))  # type: ignore[call-overload]
 
     def of(self, states: Sequence[Tensor]) -> Tensor:
         """(N, H) of every layer -> (N, D)."""
@@ -83,6 +84,7 @@ class Features:
     with stride None they are cut.
     """
 
+    @door(max_length=optional(whole(1)), stride=optional(whole(0)), batch_tokens=optional(whole(1)))
     def __init__(
         self,
         model: str | Path,
@@ -185,6 +187,10 @@ class Features:
             rows = np.flatnonzero(owners[start:end] == number) + 1  # after [CLS]
             made.append(Window(*join_segments(self.tokenizer, pieces.ids[start:end]), rows))
         return Encoded(tuple(made))
+
+
+def _is_layer(number: object, last: int) -> bool:
+    return isinstance(number, int | np.integer) and -last - 1 <= int(number) <= last
 
 
 def _reading_all(encoded: Encoded) -> Encoded:

@@ -9,6 +9,7 @@ import torch
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
+from bertsmith.door import door, place, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import start_engine
 from bertsmith.model.locate import locate_model
@@ -39,15 +40,17 @@ class MaskedLanguageModel:
 
         Raises ModelError when the checkpoint has no masked-language head.
         """
-        folder = locate_model(str(name)).folder
+        folder = locate_model(name).folder
         model, _ = load_pretraining_model(folder)
         engine = start_engine(model, folder, device)
         return cls(engine.model, engine.tokenizer)
 
+    @door(text=text, top=whole(1))
     def fill_mask(self, text: str, top: int = 5) -> list[list[Candidate]]:
         """The `top` candidates for each mask, see bertsmith.tasks.fill_mask."""
         return fill(self.model, self.tokenizer, text, top)
 
+    @door(data=place, max_tokens=whole(1), sequence_length=whole(8))
     def evaluate(
         self, data: str | Path, max_tokens: int = 1_000_000, sequence_length: int = 128
     ) -> dict[str, float]:
@@ -80,6 +83,7 @@ class MaskedLanguageModel:
             store = TokenStore.open(path / "train", self.tokenizer)
         if len(store) == 0:
             raise InputError(f"{path} has no text to measure on.")
+        store.verify()
         next_sentence = self.model.next_sentence is not None and len(store) > 1
         length = min(sequence_length, self.model.config.max_length)
         stream = PretrainingStream(store, self.tokenizer, 0, next_sentence, length, 16 * length)

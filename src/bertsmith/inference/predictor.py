@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from bertsmith.door import door, function, kind, optional, place
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.frozen_baseline import encoder_before, frozen_predictions
 from bertsmith.inference.text_list import require_count, require_list
@@ -40,6 +41,7 @@ class Predictor:
     before: Path | None = None  # the encoder's folder, without any fine-tuning
 
     @classmethod
+    @door(task=optional(kind(type)))
     def load(
         cls,
         name: str | Path,
@@ -56,7 +58,7 @@ class Predictor:
         Raises ModelError when the checkpoint has no head of a task, InputError for int16 without kernels and
         for other precisions.
         """
-        folder = locate_model(str(name)).folder
+        folder = locate_model(name).folder
         model, opened = load_task_model(folder, task)
         engine = start_engine(model, folder, device, precision)
         return cls(model, opened, engine.tokenizer, TrainedOn.of_folder(folder), encoder_before(folder))
@@ -70,6 +72,7 @@ class Predictor:
         require_count(len(examples), len(texts))
         return list(self._predictions(examples))
 
+    @door(path=place, out=place, progress=optional(function))
     def predict_file(
         self, path: Path | str, out: Path | str, progress: Progress | None = None, **columns: Any
     ) -> int:
@@ -86,6 +89,7 @@ class Predictor:
         )
         return write_jsonl(lines, out)
 
+    @door(path=place, train=optional(place))
     def evaluate(self, path: Path | str, train: Path | str | None = None, **columns: Any) -> Evaluation:
         """The model's figures on a labelled file, and those of baselines learnt from `train`.
 

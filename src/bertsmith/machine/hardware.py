@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import torch
 
+from bertsmith.door import found
+from bertsmith.errors import InputError
 from bertsmith.machine.cgroup_limits import cpu_limit, memory_limit
 from bertsmith.model.cpu.onednn_matmul import fast_products
 
@@ -196,7 +198,16 @@ def _gpus() -> tuple[Gpu, ...]:
 
 
 def device_of(name: torch.device | str) -> torch.device:
-    """The device of this name; "auto" is a GPU where there is one."""
-    if name == "auto":
+    """The device of this name; "auto" is a GPU where there is one. Raises InputError where there is none."""
+    if isinstance(name, str) and name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    try:
+        device = torch.device(name) if isinstance(name, str | torch.device) else None
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise InputError(f"device must be auto, cpu or cuda, found {found(name)}.")
+    if device.type == "cuda" and (device.index or 0) >= (count := len(_gpus())):
+        there = f"{count} that torch can use, counted from 0" if count else "no GPU that torch can use"
+        raise InputError(f"device is {found(str(name))}, but this machine has {there}.")
+    return device

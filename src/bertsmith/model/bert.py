@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
+from bertsmith.door import door, kind
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.forking import compute_alone_after_fork
 from bertsmith.model.layers.embeddings import Embeddings
@@ -20,6 +21,7 @@ from bertsmith.model.layers.norm import make_norm
 class Bert(nn.Module):
     """The encoder of every family; `config` says which of the independent parts it has."""
 
+    @door(config=kind(BertConfig))
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         compute_alone_after_fork()

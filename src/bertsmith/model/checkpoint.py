@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from bertsmith.door import door, place
 from bertsmith.errors import ModelError
 from bertsmith.files import atomic_folder, require_free_space, tensors_written_to, write_json
 from bertsmith.model.architectures import choose_architecture, find_architecture
@@ -60,6 +61,7 @@ class Checkpoint:
         return _parts(self.tensors, self.carried)
 
 
+@door(folder=place)
 def read_checkpoint(folder: Path | str) -> Checkpoint:
     """Reads a folder written by Bertsmith or transformers.
 
@@ -149,6 +151,7 @@ def load_into(
     module.load_state_dict(dict(tensors), strict=not may_lack, assign=on_meta)
 
 
+@door(folder=place)
 def save_checkpoint(
     folder: Path | str,
     tensors: Mapping[str, Tensor],

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from bertsmith.door import door, text
 from bertsmith.errors import ModelError
 from bertsmith.model.families import BERT_SIZES, Family, find_family
 from bertsmith.model.rotary_json import layer_types
@@ -164,6 +165,7 @@ class BertConfig(BaseModel):
         return self.family.has_next_sentence
 
 
+@door(name=text)
 def preset(name: str, **changes: Any) -> BertConfig:
     """A published size of a family (`model_type`, else BERT) by name.
 

@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertsmith.door import door, place
 from bertsmith.errors import ModelError, TokenizerError
 from bertsmith.files import sha256
 from bertsmith.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, interpret, save_checkpoint
+from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -44,6 +46,7 @@ class Imported:
     notes: tuple[str, ...]
 
 
+@door(folder=place, out=place)
 def import_legacy(folder: Path | str, out: Path | str) -> Imported:
     """Writes `out` from a folder with pytorch_model.bin, config.json and, if it has one, a vocabulary.
 
@@ -175,7 +178,7 @@ def _described(value: object) -> str:
 def _read_tokenizer(folder: Path, checkpoint: Checkpoint) -> tuple[Tokenizer | None, tuple[str, ...]]:
     """The folder's tokenizer if it has a usable one; otherwise why it hasn't, and what to do."""
     try:
-        tokenizer = Tokenizer.load(folder)
+        tokenizer = read_own_tokenizer(folder)
     except TokenizerError as error:
         return None, (f"no tokenizer was imported: {error}",)
     rows = checkpoint.config.vocab_size

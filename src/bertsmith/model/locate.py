@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bertsmith.door import door, place
 from bertsmith.errors import MissingExtra, ModelError, did_you_mean, require
 
 
@@ -70,6 +71,7 @@ _SAFE_FILES = (
 )
 
 
+@door(name=place)
 def locate_model(name: str | Path) -> Located:
     """The folder of a model given by path, alias, or `organisation/name` on the hub (`@revision` may follow).
 
@@ -91,8 +93,8 @@ def locate_model(name: str | Path) -> Located:
 def _from_alias(alias: _Alias) -> Located:
     """The package is found, not imported: none of its code runs."""
     found = importlib.util.find_spec(alias.module)
-    for place in (found.submodule_search_locations if found else None) or ():
-        folder = Path(place) / alias.folder
+    for each in (found.submodule_search_locations if found else None) or ():
+        folder = Path(each) / alias.folder
         if folder.is_dir():
             return Located(folder, "package", f"{alias.package} {importlib.metadata.version(alias.package)}")
     try:

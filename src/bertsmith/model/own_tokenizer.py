@@ -4,12 +4,14 @@ from pathlib import Path
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
+from bertsmith.model.untrusted import plain_file
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.tokenizer_files import TOKENIZER_FILES
 
 
 def load_own_tokenizer(folder: Path, config: BertConfig) -> Tokenizer:
-    """Raises TokenizerError as `Tokenizer.load` does, ModelError where a piece has no row in the model."""
-    tokenizer = Tokenizer.load(folder)
+    """Raises as `read_own_tokenizer` does, and ModelError where a piece has no row in the model."""
+    tokenizer = read_own_tokenizer(folder)
     if tokenizer.vocab_size > config.vocab_size:
         first = tokenizer.id_to_token(config.vocab_size)
         raise ModelError(
@@ -18,3 +20,11 @@ def load_own_tokenizer(folder: Path, config: BertConfig) -> Tokenizer:
             "tokenizer."
         )
     return tokenizer
+
+
+def read_own_tokenizer(folder: Path) -> Tokenizer:
+    """Raises TokenizerError as `Tokenizer.load` does, and ModelError for a link that leads elsewhere."""
+    for name in TOKENIZER_FILES:
+        if (folder / name).is_symlink():
+            plain_file(folder, name)
+    return Tokenizer.load(folder)

@@ -50,18 +50,23 @@ def plain_file(folder: Path, name: str) -> Path:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a model folder. Raises ModelError when it is too large or isn't one."""
+    settings = read_small_json(path)
+    if not isinstance(settings, dict):
+        raise ModelError(f"{path} must hold a JSON object; found {type(settings).__name__}.")
+    return settings
+
+
+def read_small_json(path: Path) -> Any:
+    """As `read_settings`, of any JSON."""
     size = path.stat().st_size
     if size > MAX_SETTINGS_BYTES:
         raise ModelError(
             f"{path} has {size:,} bytes; settings of a model have at most {MAX_SETTINGS_BYTES:,}."
         )
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not valid JSON ({error}). It may have been cut or altered.") from error
-    if not isinstance(settings, dict):
-        raise ModelError(f"{path} must hold a JSON object; found {type(settings).__name__}.")
-    return settings
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from bertsmith.data.batch import usual_batch_tokens
+from bertsmith.door import door, either, kind, number, optional, several, text, whole
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.config import BertConfig
@@ -70,6 +71,14 @@ class Plan:
         return sum(part.operations for part in self.parts)
 
 
+@door(
+    recipe=either(text, kind(Recipe)),
+    overrides=several(text),
+    hardware=either(text, kind(Accelerator)),
+    gpus=whole(1),
+    price_per_hour=optional(number),
+    tokens=optional(number),
+)
 def plan(
     recipe: str | Recipe,
     *overrides: str,

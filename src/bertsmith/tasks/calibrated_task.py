@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from bertsmith.errors import ModelError
 from bertsmith.metrics.confidence import Confidence, fit_confidence
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.task import Metrics, Outputs
@@ -42,4 +43,10 @@ class CalibratedTask(TextTask):
         task = super().from_state(state, where)
         if state.get("confidence") is not None:
             task.confidence = Confidence.from_json(state["confidence"], where)
+            thresholds = task.confidence.label_thresholds
+            if thresholds is not None and len(thresholds) != len(task.labels):
+                raise ModelError(
+                    f"{where}: confidence has {len(thresholds)} thresholds for {len(task.labels)} labels. "
+                    "The file was altered: take it from a copy, or train again."
+                )
         return task

@@ -6,6 +6,7 @@ from typing import Any
 from bertsmith.errors import ModelError
 from bertsmith.model.checkpoint import Checkpoint
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.saved_state import require_labels
 from bertsmith.tasks.task import Task
 
 _BY_CLASS = {
@@ -22,7 +23,9 @@ def task_of_foreign(checkpoint: Checkpoint, folder: Path) -> Task[Any]:
     kind = find_task(name)
     free = {"constrained": False} if name == "tagging" else {}  # by whatever scheme its tags were written
     settings = kind.Settings(max_length=checkpoint.config.max_length, **free)
-    return kind(settings, _labels(checkpoint.labels) if name != "regression" else ())
+    labels = _labels(checkpoint.labels) if name != "regression" else ()
+    require_labels(labels, f"{folder}/config.json")
+    return kind(settings, labels)
 
 
 def _name(checkpoint: Checkpoint, folder: Path) -> str:

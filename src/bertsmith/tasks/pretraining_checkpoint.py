@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from bertsmith.door import door, flag, kind, optional
 from bertsmith.errors import ModelError
 from bertsmith.model.blueprint import blueprint
 from bertsmith.model.checkpoint import Checkpoint, SavesItself, load_into, read_checkpoint, save_checkpoint
@@ -20,6 +21,7 @@ _NAMES = {
 }
 
 
+@door(next_sentence=optional(flag), allow_new_heads=flag)
 def load_pretraining_model(
     folder: Path | str, *, next_sentence: bool | None = None, allow_new_heads: bool = False
 ) -> tuple[PretrainingModel, tuple[str, ...]]:
@@ -48,6 +50,7 @@ def load_pretraining_model(
     return model.eval(), (*checkpoint.notes, *_notes(checkpoint, parts, new, folder))
 
 
+@door(model=kind(PretrainingModel), provenance=kind(Mapping), replace=flag)
 def save_pretraining_model(
     folder: Path | str,
     model: PretrainingModel,

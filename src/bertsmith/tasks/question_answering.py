@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from bertsmith.arrays import Ints
 from bertsmith.data.batch import to_device
 from bertsmith.data.windows import owner, windows
-from bertsmith.errors import InputError, ModelError, RecipeError
+from bertsmith.errors import InputError, RecipeError
 from bertsmith.metrics.lexical_answers import lexical_answers
 from bertsmith.metrics.squad_rules import question_scores
 from bertsmith.metrics.thresholds import no_answer_threshold
@@ -30,6 +30,7 @@ from bertsmith.tasks.answers import WindowScores, decode, gold_span
 from bertsmith.tasks.classifier_head import RowHead
 from bertsmith.tasks.details import Details, span_details
 from bertsmith.tasks.encoding import Encoded, Window, join_segments, special_tokens
+from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import shown
 from bertsmith.text.labelled.squad import Keys, Question, read_squad
@@ -202,9 +203,7 @@ class QuestionAnswering(Task[Question]):
     def from_state(cls, state: Mapping[str, Any], where: str) -> "QuestionAnswering":
         task = super().from_state(state, where)
         threshold = state.get("threshold")
-        if threshold is not None and not isinstance(threshold, int | float):
-            raise ModelError(f"{where}: threshold: expected a number, found {threshold!r}.")
-        task.threshold = threshold
+        task.threshold = None if threshold is None else require_number(threshold, "threshold", where)
         return task
 
     def config_labels(self) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from bertsmith.tasks.query_documents import (
     read_query_documents,
     text_number,
 )
+from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.tasks.text_task import TextExample, TextTask
 from bertsmith.text.files.columns import find_column, guess_columns
@@ -242,10 +243,9 @@ class Reranking(TextTask):
     @classmethod
     def from_state(cls, state: Mapping[str, Any], where: str) -> "Reranking":
         task = super().from_state(state, where)
-        try:
-            task.highest = float(state["highest"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"{where}: highest: expected a number: {error}.") from error
+        task.highest = require_number(state.get("highest"), "highest", where)
+        if task.highest <= 0:
+            raise ModelError(f"{where}: highest: expected a number above 0, found {task.highest:g}.")
         return task
 
     def config_labels(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ config_sentence_transformers.json   prompts, which stand before queries and docu
 A folder without modules.json is a plain encoder: mean pooling, no prompts, as sentence-transformers takes it.
 """
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, cast, get_args
 
 from bertsmith.errors import ModelError
 from bertsmith.model.locate import SENTENCE_SETTINGS
-from bertsmith.model.untrusted import MAX_SETTINGS_BYTES, plain_file, read_settings
+from bertsmith.model.untrusted import plain_file, read_settings, read_small_json
 from bertsmith.tasks.pooling import Pooling
 
 _MODULES = "modules.json"
@@ -50,7 +49,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
     if not (folder / _MODULES).exists():
         return SentenceSettings(folder, max_length=_tokenizer_limit(folder))
     modules = _read_modules(folder)
-    encoder = folder / modules["Transformer"]
+    encoder = plain_file(folder, f"{modules['Transformer']}/config.json".lstrip("/")).parent
     settings = _encoder_settings(encoder)
     prompts = _prompts(folder)
     return SentenceSettings(
@@ -73,11 +72,11 @@ def read_pooling(folder: Path) -> Pooling | None:
 def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
     """Kind -> subfolder. Normalisation is ours to do anyway."""
     path = plain_file(folder, _MODULES)
+    found = read_small_json(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8")[:MAX_SETTINGS_BYTES])
         # "sentence_transformers.models.Pooling", or a longer way to the class in newer folders
         modules = {str(each["type"]).rpartition(".")[2]: str(each["path"]) for each in found}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (KeyError, TypeError) as error:
         raise ModelError(f"{path} is not a list of modules ({error!r}). It may have been altered.") from error
     unknown = [name for name in modules if name not in ("Transformer", "Pooling", "Normalize", *also)]
     if unknown:

@@ -23,6 +23,7 @@ from bertsmith.model.layers.initialisation import initialise
 from bertsmith.tasks.details import Details, class_details, number_details
 from bertsmith.tasks.encoding import Encoded, Layout, windows_apart
 from bertsmith.tasks.pooling import Pooling, pool_texts
+from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.sentence_folder import write_sentence_folder
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.tasks.text_task import TextExample, TextTask
@@ -169,10 +170,12 @@ class Similarity(TextTask):
     @classmethod
     def from_state(cls, state: Mapping[str, Any], where: str) -> "Similarity":
         task = super().from_state(state, where)
-        try:
-            task.lowest, task.highest = (float(end) for end in state["range"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"{where}: range: expected two numbers: {error}.") from error
+        ends = state.get("range")
+        if not isinstance(ends, list) or len(ends) != 2:
+            raise ModelError(f"{where}: range: expected two numbers, found {str(ends)[:80]!r}.")
+        task.lowest, task.highest = (require_number(end, "range", where) for end in ends)
+        if task.lowest >= task.highest:
+            raise ModelError(f"{where}: range: expected the lower number first, found {ends}.")
         return task
 
     def config_labels(self) -> dict[str, Any]:

@@ -13,20 +13,23 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from bertsmith.arrays import Ints
-from bertsmith.errors import InputError, ModelError
+from bertsmith.errors import InputError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.details import Details
 from bertsmith.tasks.encoding import Encoded, Layout
+from bertsmith.tasks.saved_state import read_state
 from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
 
 Outputs = npt.NDArray[np.float32]  # of one example: (C,), or (R, C) where the head answers for each row
 Prediction = Mapping[str, Any]  # what `predict` writes as a line of JSON
 Metrics = dict[str, float]
 E = TypeVar("E", bound="Labelled")
+
+_SPECIAL_TOKENS = 2  # around a single text
 
 
 class Labelled(Protocol):
@@ -44,7 +47,7 @@ class TaskSettings(BaseModel):
     `header`, `format` and `encoding` say how files are read.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     max_length: int = Field(128, ge=8)
     stride: int | None = Field(None, ge=0)
@@ -54,6 +57,17 @@ class TaskSettings(BaseModel):
     header: bool = True
     format: str | None = None
     encoding: str = "utf-8"
+
+    @property
+    def stride_problem(self) -> str | None:
+        """What is wrong with a stride that somebody chose; None where nothing is."""
+        room = self.max_length - _SPECIAL_TOKENS
+        if self.stride is None or self.stride < room:
+            return None
+        return (
+            f"stride = {self.stride}, but with max_length = {self.max_length} there is room for {room} "
+            f"tokens of text: at most {room - 1} can be shared with the next."
+        )
 
 
 class Head(nn.Module):
@@ -226,10 +240,7 @@ class Task(ABC, Generic[E]):
     @classmethod
     def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
         """The inverse of `state`. Raises ModelError when the file `where` it comes from was altered."""
-        try:
-            return cls(cls.Settings.model_validate(state["settings"]), state["labels"])
-        except (KeyError, TypeError, ValidationError) as error:
-            raise ModelError(f"{where}: its settings don't fit the task {cls.name}: {error}.") from error
+        return cls(*read_state(state, cls.Settings, where))
 
     def config_labels(self) -> dict[str, Any]:
         """What transformers wants to know of labels, for config.json."""

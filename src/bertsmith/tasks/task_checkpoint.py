@@ -34,7 +34,7 @@ from bertsmith.tasks.classifier_head import PooledHead
 from bertsmith.tasks.foreign import task_of_foreign
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.sentence_folder import write_sentence_folder
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.task import Task, TaskSettings
 from bertsmith.tasks.task_model import TaskModel
 
 HEAD = "head.safetensors"
@@ -127,7 +127,21 @@ def _task(checkpoint: Checkpoint, folder: Path, given: type[Task[Any]] | None) -
             f"({', '.join(TASKS)}). Fine-tune it first, or name your own task's class."
         )
     kind = given or find_task(manifest.task)
-    return kind.from_state(manifest.settings, f"{folder}/bertsmith.json")
+    opened = kind.from_state(manifest.settings, f"{folder}/bertsmith.json")
+    _require_room(opened.settings, checkpoint.config, f"{folder}/bertsmith.json")
+    return opened
+
+
+def _require_room(settings: TaskSettings, config: BertConfig, where: str) -> None:
+    """Raises ModelError where windows are longer than the model reads, or would never move on."""
+    if settings.max_length > config.max_length:
+        raise ModelError(
+            f"{where}: max_length = {settings.max_length}, but the model has positions for "
+            f"{config.max_length} tokens. The file was altered: take it from a copy, or train again."
+        )
+    usual = type(settings).model_fields["stride"].default  # which gives way to a smaller max_length
+    if settings.stride != usual and settings.stride_problem is not None:
+        raise ModelError(f"{where}: {settings.stride_problem}")
 
 
 def _empty(config: BertConfig, task: Task[Any]) -> TaskModel:

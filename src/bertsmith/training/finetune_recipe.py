@@ -23,7 +23,6 @@ from bertsmith.training.settings import (
 )
 from bertsmith.validation import check
 
-_SPECIAL_TOKENS = 2  # around a single text
 _BASE_WIDTH = 768  # of BERT-base, which the rates of the papers are for
 _SHALLOW = 6  # layers, below which the rate grows
 _FEW_STEPS, _MOST_EPOCHS = 600, 10
@@ -215,12 +214,8 @@ def make_finetune_recipe(values: dict[str, Any], overrides: list[str]) -> Finetu
 def task_settings(recipe: FinetuneRecipe, task: type[Task[Any]]) -> Any:
     """The task's own settings, checked. Raises RecipeError."""
     settings = check(task.Settings, recipe.settings, task.name)
-    room = settings.max_length - _SPECIAL_TOKENS
-    if "stride" in recipe.settings and settings.stride is not None and settings.stride >= room:
-        raise RecipeError(
-            f"{task.name}: stride = {settings.stride}, but with max_length = {settings.max_length} there is "
-            f"room for {room} tokens of text: at most {room - 1} can be shared with the next."
-        )
+    if "stride" in recipe.settings and settings.stride_problem is not None:
+        raise RecipeError(f"{task.name}: {settings.stride_problem}")
     return settings
 
 

@@ -17,6 +17,7 @@ from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.locate import locate_model
+from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.corpus.corpus import Corpus
@@ -74,7 +75,7 @@ def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
     if recipe.tokenizer is not None:
         return Tokenizer.load(Path(recipe.tokenizer))
     if init is not None:
-        return Tokenizer.load(init)
+        return read_own_tokenizer(init)
     raise RecipeError("The run needs a tokenizer: tokenizer=FOLDER (bertsmith tokenizer train makes one).")
 
 
@@ -91,9 +92,10 @@ def _stores(
         )
     if not (path / "train" / "tokens.bin").exists():
         path = _tokenised(path, tokenizer, out / "tokens", ranks, console)
-    train = TokenStore.open(path / "train", tokenizer)
+    train, heldout = (TokenStore.open(path / split, tokenizer) for split in ("train", "heldout"))
     train.verify()
-    return train, TokenStore.open(path / "heldout", tokenizer)
+    heldout.verify()
+    return train, heldout
 
 
 def _tokenised(path: Path, tokenizer: Tokenizer, store: Path, ranks: Ranks, console: Console | None) -> Path:
@@ -143,7 +145,7 @@ def _check_pieces(recipe: Recipe, tokenizer: Tokenizer, init: Path | None) -> No
     if recipe.tokenizer is None or init is None:
         return
     try:
-        own = Tokenizer.load(init)
+        own = read_own_tokenizer(init)
     except TokenizerError:  # a folder of weights alone: the user knows what belongs to them
         return
     if own.pieces != tokenizer.pieces:

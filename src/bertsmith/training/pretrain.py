@@ -15,6 +15,7 @@ from torch import Tensor
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
+from bertsmith.door import door, either, flag, kind, optional, several, text
 from bertsmith.errors import RecipeError
 from bertsmith.files import write_json
 from bertsmith.machine.hardware import Hardware
@@ -47,6 +48,9 @@ class PretrainingResult:
     metrics: dict[str, float]
 
 
+@door(
+    recipe=either(text, kind(Recipe)), overrides=several(text), resume=flag, console=optional(kind(Console))
+)
 def pretrain(
     recipe: str | Recipe, *overrides: str, resume: bool = False, console: Console | None = None
 ) -> PretrainingResult:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from bertsmith.door import door, place, several, text
 from bertsmith.errors import ModelError, RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, make_config, preset
 from bertsmith.model.families import find_family
@@ -197,6 +198,7 @@ class Recipe(RunSettings):
         return {"sequence_length": self.data.sequence_lengths[phase]}
 
 
+@door(name=place, overrides=several(text))
 def read_recipe(name: str, overrides: list[str]) -> Recipe:
     """A recipe with `dotted.key=value` changes applied. Raises RecipeError naming the key that is wrong.
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from bertsmith.arrays import Ints
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.prefetch import prefetch
+from bertsmith.door import door, flag, function, one_of, optional, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.embedding.text_windows import Chunk, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
@@ -34,6 +35,7 @@ Kind = Literal["query", "document"]
 Watch = Callable[[int, int], None]  # told how many texts and tokens are done
 LongTexts = Literal["truncate", "windows"]
 
+PRECISIONS = (torch.float32, torch.int16, torch.bfloat16, torch.float16)
 CHUNK = 4096  # texts: enough to find many of one length, few enough to hold
 _STRIDE = 32  # tokens that neighbouring windows share
 
@@ -64,6 +66,15 @@ class Embedder:
     other texts are.
     """
 
+    @door(
+        query_prefix=optional(text),
+        document_prefix=optional(text),
+        max_length=optional(whole(1)),
+        dimensions=optional(whole(1)),
+        normalise=flag,
+        batch_tokens=optional(whole(1)),
+        precision=optional(one_of(*PRECISIONS)),
+    )
     def __init__(
         self,
         model: str | Path,
@@ -79,7 +90,7 @@ class Embedder:
         precision: torch.dtype | None = None,
     ) -> None:
         """Raises ModelError when there is no such model, InputError for a choice that it doesn't have."""
-        if long_texts not in get_args(LongTexts):
+        if not isinstance(long_texts, str) or long_texts not in get_args(LongTexts):
             raise InputError(f"long_texts must be {' or '.join(get_args(LongTexts))}, found {long_texts!r}.")
         self.folder = locate_model(model).folder
         found = read_sentence_settings(self.folder)
@@ -132,14 +143,17 @@ class Embedder:
         """D."""
         return self.dimensions or self.encoder.config.hidden_size
 
+    @door(progress=optional(function))
     def queries(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
         """(E, D) of what is searched for. Raises InputError for what is no list of texts."""
         return self._all(texts, "query", progress)
 
+    @door(progress=optional(function))
     def documents(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
         """(E, D) of what is searched in. Raises InputError for what is no list of texts."""
         return self._all(texts, "document", progress)
 
+    @door(size=whole(1), watch=optional(function))
     def embed_batches(
         self, texts: Iterable[str], kind: Kind = "document", size: int = CHUNK, watch: Watch | None = None
     ) -> Iterator[Embedded]:
@@ -149,7 +163,7 @@ class Embedder:
         the model; held are at most three chunks as token ids (8 bytes each) and, as text, 130,000
         characters or one longer text. `watch` is told after each batch how many texts and tokens are done.
         """
-        if kind not in self.prefixes:
+        if not isinstance(kind, str) or kind not in self.prefixes:
             raise InputError(f"kind must be query or document, found {kind!r}.")
         require_texts(texts)
         texts_before = tokens_before = 0

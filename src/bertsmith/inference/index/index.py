@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from bertsmith.door import door, either, function, kind, optional, place, several, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.index.build import Changes, remove_documents, update
 from bertsmith.inference.index.manifest import MANIFEST, IndexManifest, IndexModel, read_index_manifest
 from bertsmith.inference.index.passage_table import PassageTable, require_lancedb
-from bertsmith.inference.index.search import Hit, Mode, Question, check_question, find
+from bertsmith.inference.index.search import MOST_HITS, Hit, Mode, Question, check_question, find
 from bertsmith.inference.index.text_embedder import (
     TextEmbedder,
     identify,
@@ -58,6 +59,7 @@ class Index:
         self._rerankers: dict[str, Reranker] = {}
 
     @classmethod
+    @door(path=place)
     def open(cls, path: Path | str, embedder: TextEmbedder | None = None) -> "Index":
         """Opens an index; `embedder`: your own, where it was built with one.
 
@@ -67,6 +69,15 @@ class Index:
         return cls(Path(path), embedder)
 
     @classmethod
+    @door(
+        sources=several(place),
+        out=place,
+        model=optional(place),
+        documents=optional(kind(DocumentSettings)),
+        passages=optional(kind(PassageSettings, Mapping)),
+        approximate_from=optional(whole(0)),
+        progress=optional(function),
+    )
     def build(
         cls,
         sources: Sequence[str | Path],
@@ -102,6 +113,7 @@ class Index:
         index._update(named, found, False, settled, engine, progress, is_new)
         return index
 
+    @door(sources=several(place), documents=optional(kind(DocumentSettings)), progress=optional(function))
     def add(
         self,
         sources: Sequence[str | Path],
@@ -116,6 +128,7 @@ class Index:
         found = Documents(named, documents, leave_out=self.path)
         return self._update(named, found, True, {}, engine, progress)
 
+    @door(ids=several(text))
     def remove(self, ids: Sequence[str]) -> int:
         """Takes documents out by their ids; one that ends in '/' is a folder. Returns how many.
 
@@ -126,6 +139,7 @@ class Index:
         self.refresh()
         return count
 
+    @door(query=text, k=whole(1, MOST_HITS), where=optional(text), rerank=optional(either(text, function)))
     def search(
         self,
         query: str,
@@ -263,7 +277,9 @@ def _last_commit(path: Path, before: _Committed | None = None) -> _Committed:
     if before is not None and manifest.commit == before.manifest.commit:
         return before if manifest == before.manifest else before._replace(manifest=manifest)
     try:
-        return _Committed(manifest, PassageTable.open(path, manifest.version))
+        table = PassageTable.open(path, manifest.version)
+        table.require_columns(manifest.metadata)
+        return _Committed(manifest, table)
     except InputError:
         if read_index_manifest(path).commit == manifest.commit:
             raise

@@ -6,7 +6,7 @@ kill between them costs nothing but work.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
@@ -19,6 +19,7 @@ from bertsmith.validation import Strict, first_problem
 MANIFEST = "index.json"
 APPROXIMATE_FROM = 100_000  # rows; below, comparing every vector takes some ten milliseconds
 Kind = Literal["text", "whole numbers", "numbers", "yes or no"]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class IndexModel(Strict):
@@ -29,10 +30,10 @@ class IndexModel(Strict):
 
     name: str
     sha256: str
-    dimension: int
+    dimension: int = Field(ge=1, lt=2**31)
     tokenizer: str = ""
     pooling: str = ""
-    max_length: int = 0
+    max_length: Count = 0
     long_texts: str = ""
     query_prefix: str = ""
     document_prefix: str = ""
@@ -44,11 +45,11 @@ class Approximate(Strict):
     `recall` is recall@10 against exact search, over `queries` vectors of the index as it was with `rows`.
     """
 
-    rows: int
-    probes: int
-    refine: int
-    recall: float
-    queries: int
+    rows: Count
+    probes: int = Field(ge=1, lt=2**31)
+    refine: int = Field(ge=1, lt=2**31)
+    recall: float = Field(ge=0, le=1)
+    queries: Count
 
 
 class IndexManifest(Strict):
@@ -65,12 +66,12 @@ class IndexManifest(Strict):
     passages: PassageSettings
     metadata: dict[str, Kind] = Field(default_factory=dict)
     sources: tuple[str, ...] = ()
-    documents: int = 0
-    rows: int = 0
-    version: int
+    documents: Count = 0
+    rows: Count = 0
+    version: int = Field(ge=1, lt=2**63)
     complete: bool = False
     adding: bool = False
-    approximate_from: int = APPROXIMATE_FROM
+    approximate_from: Count = APPROXIMATE_FROM
     approximate: Approximate | None = None
 
     @property

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bertsmith.errors import InputError, ResourceError, require
-from bertsmith.inference.index.columns import ARROW
+from bertsmith.inference.index.columns import ARROW, OWN
+from bertsmith.inference.index.filter import problem_of
 from bertsmith.inference.index.manifest import Kind
 
 Vectors = npt.NDArray[np.float32]
@@ -125,6 +126,17 @@ class PassageTable:
         with index_errors(self.folder):
             yield from self.table.search().select(list(columns)).to_batches(8192)
 
+    def require_columns(self, metadata: Mapping[str, Kind]) -> None:
+        """Raises InputError where the table lacks what index.json says of its metadata."""
+        schema = self.table.schema
+        for name, kind in metadata.items():
+            if name in OWN or name not in schema.names or schema.field(name).type != ARROW[kind]:
+                raise InputError(
+                    f"The index {self.folder} is damaged: index.json says that the column {name!r} holds "
+                    f"{kind}, and the table has no such column. Take it from a copy, or remove the folder "
+                    "and build it again."
+                )
+
     def remove(self, ids: Collection[str]) -> None:
         """Every passage of these documents."""
         with index_errors(self.folder):
@@ -174,6 +186,9 @@ class PassageTable:
         """Raises InputError for a filter that isn't one expression of SQL, or names what there isn't."""
         if where is None:
             return
+        problem = problem_of(where)
+        if problem is not None:
+            raise self._filter_error(where, problem)
         try:
             self._plan(where)
         except _LANCE_ERRORS as error:
@@ -202,8 +217,8 @@ class PassageTable:
     def _filter_error(self, where: str, reason: str) -> InputError:
         names = ", ".join(name for name in self.table.schema.names if name != "vector")
         return InputError(
-            f"The filter {where!r} can't be used: {reason}. Write it as SQL, such as \"year >= 2015 AND "
-            f"source LIKE 'docs/%'\", with these columns: {names}; odd names in `backticks`."
+            f"The filter {where[:200]!r} can't be used: {reason}. Write it as SQL, such as \"year >= 2015 "
+            f"AND source LIKE 'docs/%'\", with these columns: {names}; odd names in `backticks`."
         )
 
 

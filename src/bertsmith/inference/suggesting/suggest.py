@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertsmith.arrays import Floats, Ints
+from bertsmith.door import door, function, optional, place, text, whole
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.inference.suggesting.label_doubts import find_doubts, off_diagonal
@@ -90,6 +91,14 @@ class Suggestions:
         return [doubt for doubt in self.doubts if doubt.wrong]
 
 
+@door(
+    file=place,
+    labelled=optional(place),
+    task=text,
+    count=whole(1),
+    seed=whole(0),
+    progress=optional(function),
+)
 def suggest(
     model: str | Path,
     file: Path | str,
@@ -110,7 +119,7 @@ def suggest(
     pre-trained encoder's features that has not seen them. `columns` as for `Predictor.predict_file`, and
     label. Raises InputError, ModelError and RecipeError.
     """
-    folder = locate_model(str(model)).folder
+    folder = locate_model(model).folder
     trained = _trained_model(folder)
     reading = _task(trained, task, columns)
     rows = reading.read_partly_labelled(file)
@@ -332,11 +341,11 @@ class _Judge:
         worst: Ints = own.argmin(1)
         order, doubtful = np.argsort(own.min(1), kind="stable"), int(wrong.any(1).sum())
         found = []
-        for place, row in enumerate(order.tolist()):
+        for rank, row in enumerate(order.tolist()):
             otherwise = gold[row].copy()
             otherwise[worst[row]] ^= True
             guess = task.settings.separator.join(np.array(task.labels)[otherwise].tolist())
-            found.append(Doubt(self.rows[row], guess, float(own[row].min()), place < doubtful))
+            found.append(Doubt(self.rows[row], guess, float(own[row].min()), rank < doubtful))
         return found
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple, get_args
 
 from pydantic import ValidationError
 
+from bertsmith.door import door, function, kind, optional, place, several, text, whole
 from bertsmith.errors import CorpusError, RecipeError
 from bertsmith.files import atomic_folder, read_json, sha256, write_json
 from bertsmith.progress import Progress
@@ -35,6 +36,7 @@ class Corpus:
         self.manifest = manifest
 
     @classmethod
+    @door(path=place)
     def open(cls, path: Path | str) -> "Corpus":
         """Raises CorpusError when the folder is no corpus, or a file is missing or has another size."""
         path = Path(path)
@@ -90,6 +92,13 @@ class Corpus:
         return self.manifest.splits[split].shards
 
 
+@door(
+    sources=several(text),
+    out=place,
+    settings=optional(kind(CorpusSettings)),
+    workers=optional(whole(1)),
+    progress=optional(function),
+)
 def build_corpus(
     sources: Sequence[str],
     out: Path | str,

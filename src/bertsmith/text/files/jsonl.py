@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from bertsmith.errors import InputError
 from bertsmith.files import flush
+from bertsmith.terminal import printable
 
 
 def write_jsonl(records: Iterable[Mapping[str, Any]], path: str | Path) -> int:
@@ -38,7 +39,7 @@ def require_writable(path: str | Path) -> None:
 def _write(records: Iterable[Mapping[str, Any]], file: TextIO, at_once: bool) -> int:
     count = 0
     for record in records:
-        line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+        line = printable(json.dumps(record, ensure_ascii=False, allow_nan=False)) + "\n"
         file.write(line.encode(errors="backslashreplace").decode())
         if at_once:
             file.flush()

@@ -6,7 +6,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from bertsmith.errors import TokenizerError
-from bertsmith.text.tokens.tokenizer_json import read_object, read_text
+from bertsmith.text.tokens.tokenizer_json import read_object, read_text, require_pieces
 
 #: The 256 characters by which a byte-level vocabulary writes the 256 bytes.
 BYTE_SYMBOLS = frozenset(pre_tokenizers.ByteLevel.alphabet())
@@ -15,6 +15,7 @@ BYTE_SYMBOLS = frozenset(pre_tokenizers.ByteLevel.alphabet())
 def read_byte_pairs(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """RoBERTa as published: `path` is vocab.json (piece → id), beside it merges.txt (one pair a line)."""
     vocabulary = read_object(path, "a byte-level vocabulary (piece → id)")
+    require_pieces(len(vocabulary), path)
     if not all(type(number) is int for number in vocabulary.values()):
         raise TokenizerError(f"{path}: every piece needs a whole number as its id.")
     return vocabulary, _read_merges(path.with_name("merges.txt"))

@@ -5,9 +5,14 @@ RoBERTa    <s> text </s>          <s> first </s> </s> second </s>, one segment (
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
+
+from bertsmith.errors import TokenizerError
+
+_MOST_AROUND_TWO = 6  # the shortest input has eight tokens
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,22 @@ class Template:
     def special_tokens(self, texts: int) -> int:
         """How many there are around one text, or around two."""
         return len(self.before) + len(self.behind) + (len(self.between) if texts == 2 else 0)
+
+
+def require_usable(template: Template, pieces: int, path: Path) -> None:
+    """Raises TokenizerError where special tokens are no pieces, or leave no room for a short text."""
+    count = template.special_tokens(2)
+    if count > _MOST_AROUND_TWO:
+        raise TokenizerError(
+            f"{path}: its post-processor puts {count:,} special tokens around two texts; expected at most "
+            f"{_MOST_AROUND_TWO}, such as [CLS] first [SEP] second [SEP]."
+        )
+    strange = [n for n in (*template.before, *template.between, *template.behind) if n >= pieces]
+    if strange:
+        raise TokenizerError(
+            f"{path}: its post-processor puts the id {strange[0]} around texts, but ids run from 0 to "
+            f"{pieces - 1:,}. It may have been altered."
+        )
 
 
 def template_of(backend: Backend, cls_id: int, sep_id: int) -> Template:

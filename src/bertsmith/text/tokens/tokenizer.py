@@ -9,7 +9,7 @@ round for text in which "[MASK]" is meant, as in fill-mask.
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -19,7 +19,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers
 
-from bertsmith.errors import TokenizerError
+from bertsmith.door import door, flag, found, optional, place, several, text
+from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_write, write_json
 from bertsmith.text.tokens.template import Template, template_of
 from bertsmith.text.tokens.tokenizer_files import find_special_tokens, read_backend
@@ -77,6 +78,7 @@ class Tokenizer:
         )
 
     @classmethod
+    @door(path=place, lowercase=optional(flag))
     def load(cls, path: Path | str, *, lowercase: bool | None = None) -> "Tokenizer":
         """Reads a folder, a `vocab.txt`, a `tokenizer.json`, or a folder of `vocab.json` and `merges.txt`.
 
@@ -87,6 +89,7 @@ class Tokenizer:
         return cls(*read_backend(Path(path), lowercase))
 
     @classmethod
+    @door(pieces=several(text), lowercase=flag)
     def from_pieces(cls, pieces: Sequence[str], *, lowercase: bool) -> "Tokenizer":
         """BERT's tokenizer over `pieces`, [CLS] and the like among them; a piece's index is its id.
 
@@ -117,8 +120,7 @@ class Tokenizer:
         try:
             encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:
-            cleaned = [without_surrogates(text) for text in texts]
-            encodings = self.backend.encode_batch_fast(cleaned, add_special_tokens=False)
+            encodings = self.backend.encode_batch_fast(_cleaned(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
@@ -126,14 +128,14 @@ class Tokenizer:
         try:
             encodings: Sequence[Pieces] = self.backend.encode_batch(texts, add_special_tokens=False)
         except TypeError:
-            cleaned = [without_surrogates(text) for text in texts]
-            encodings = self.backend.encode_batch(cleaned, add_special_tokens=False)
+            encodings = self.backend.encode_batch(_cleaned(texts), add_special_tokens=False)
         return encodings
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Readable text of `ids`. What the normaliser took away (capitals, accents, spacing) stays lost."""
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
 
+    @door(token=text)
     def token_to_id(self, token: str) -> int:
         """Raises TokenizerError when the vocabulary doesn't hold `token`."""
         number = self.backend.token_to_id(token)
@@ -251,6 +253,17 @@ def _from_json(content: str, special: dict[str, str]) -> Tokenizer:
     return Tokenizer(Backend.from_str(content), special)
 
 
+def _cleaned(texts: Sequence[str]) -> list[str]:
+    """What the library didn't take, without what it can't."""
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise InputError(f"Expected a list of texts, found {found(texts)}.")
+    return [without_surrogates(text) for text in texts]
+
+
 def without_surrogates(text: str) -> str:
-    """Half of a UTF-16 pair is no character; U+FFFD keeps the offsets, and BERT's cleaning drops it."""
+    """Half of a UTF-16 pair is no character; U+FFFD keeps the offsets, and BERT's cleaning drops it. Raises
+    InputError for what is no text.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"Expected a text, found {found(text)}.")
     return LONE_SURROGATE.sub("\ufffd", text)

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 
 from bertsmith.errors import TokenizerError
 from bertsmith.text.tokens.byte_level import byte_level_backend, read_byte_pairs, require_byte_symbols
+from bertsmith.text.tokens.template import require_usable, template_of
 from bertsmith.text.tokens.tokenizer_json import read_object, read_tokenizer_json
 from bertsmith.text.tokens.wordpiece import read_vocabulary, wordpiece_backend
 
@@ -26,6 +27,9 @@ SPECIAL_TOKENS = {
     "sep": ("[SEP]", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
+
+#: Those of a folder, the one that is read first in front.
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json")
 
 
 def read_backend(path: Path, lowercase: bool | None) -> tuple[Backend, dict[str, str]]:
@@ -78,7 +82,7 @@ def _find_source(path: Path) -> Path:
         )
     if path.is_file():
         return path
-    for name in ("tokenizer.json", "vocab.txt", "vocab.json"):
+    for name in TOKENIZER_FILES[:3]:
         if (path / name).exists():
             return path / name
     raise TokenizerError(
@@ -155,6 +159,8 @@ def _read_json(path: Path, config: dict[str, Any], lowercase: bool | None) -> tu
         raise TokenizerError(f"{path} is not a usable tokenizer: {error}.") from error
     listed = {token["content"] for token in content["added_tokens"]}
     backend.add_special_tokens(sorted(set(special.values()) - listed, key=vocabulary.__getitem__))
+    template = template_of(backend, vocabulary[special["cls"]], vocabulary[special["sep"]])
+    require_usable(template, len(vocabulary), path)
     return backend, special
 
 

@@ -22,6 +22,11 @@ _WHAT_IS_READ = (
 )
 #: RoBERTa's file has 2 MB, ModernBERT's 4 MB, multilingual BERT's 3 MB.
 MAX_BYTES = 32 * 2**20
+MAX_PIECES = 600_000  # LaBSE, the largest BERT that was published, has 501,153
+_MAX_MERGES = 2 * MAX_PIECES
+_MAX_ADDED = 20_000  # each is looked for in every text
+_MAX_TEMPLATE = 16  # parts around two texts; RoBERTa's has six
+_Vocabulary = Annotated[dict[str, int], Field(max_length=MAX_PIECES)]
 
 
 class Part(BaseModel):
@@ -32,7 +37,7 @@ class Part(BaseModel):
 
 class WordPieceModel(Part):
     type: Literal["WordPiece"]
-    vocab: dict[str, int]
+    vocab: _Vocabulary
     unk_token: str
     continuing_subword_prefix: str = "##"
     max_input_chars_per_word: int = Field(100, gt=0, le=10_000)
@@ -40,8 +45,8 @@ class WordPieceModel(Part):
 
 class BytePairModel(Part):
     type: Literal["BPE"]
-    vocab: dict[str, int]
-    merges: list[str] | list[tuple[str, str]]
+    vocab: _Vocabulary
+    merges: Annotated[list[str] | list[tuple[str, str]], Field(max_length=_MAX_MERGES)]
     unk_token: str | None = None
     dropout: None = None
     continuing_subword_prefix: Literal[""] | None = None
@@ -116,11 +121,33 @@ class PairProcessing(Part):
     add_prefix_space: bool = True
 
 
+class TemplateRole(Part):
+    """A text, or a special token by its name; `type_id` is the segment."""
+
+    id: str
+    type_id: int = Field(ge=0, le=1)
+
+
+class TemplatePart(Part):
+    """Either of the two."""
+
+    SpecialToken: TemplateRole | None = None
+    Sequence: TemplateRole | None = None
+
+
+class TemplateToken(Part):
+    """What a special token's name stands for."""
+
+    id: str
+    ids: list[int] = Field(max_length=1)
+    tokens: list[str] = Field(max_length=1)
+
+
 class TemplateProcessing(Part):
     type: Literal["TemplateProcessing"]
-    single: list[dict[str, Any]]
-    pair: list[dict[str, Any]]
-    special_tokens: dict[str, Any]
+    single: list[TemplatePart] = Field(max_length=_MAX_TEMPLATE)
+    pair: list[TemplatePart] = Field(max_length=_MAX_TEMPLATE)
+    special_tokens: dict[str, TemplateToken] = Field(max_length=_MAX_TEMPLATE)
 
 
 class PostProcessorSequence(Part):
@@ -158,13 +185,19 @@ class TokenizerFile(Part):
 
     version: str
     model: Annotated[WordPieceModel | BytePairModel, Field(discriminator="type")]
-    added_tokens: list[AddedToken]
+    added_tokens: list[AddedToken] = Field(max_length=_MAX_ADDED)
     normalizer: Normalizer | None = None
     pre_tokenizer: PreTokenizer | None
     post_processor: PostProcessor | None = None
     decoder: Decoder | None = None
     truncation: Any = None
     padding: Any = None
+
+
+def require_pieces(count: int, path: Path) -> None:
+    """Raises TokenizerError for more pieces than any model has rows."""
+    if count > MAX_PIECES:
+        raise TokenizerError(f"{path} has {count:,} pieces; a vocabulary has at most {MAX_PIECES:,}.")
 
 
 def read_bytes(path: Path, what: str) -> bytes:

@@ -9,13 +9,14 @@ the order of a hash table; and memory has a ceiling, however much text there is.
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
 
-from bertsmith.errors import TokenizerError
+from bertsmith.door import door, flag, found, function, kind, optional, place
+from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_folder, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -57,6 +58,18 @@ class VocabularySettings(Strict):
     seed: int = Field(default=0, ge=0, lt=2**32, description="chooses the sample")
 
 
+def _corpus(value: Any, name: str) -> None:
+    if not hasattr(value, "documents"):
+        raise InputError(f"{name} must be a Corpus, as Corpus.open gives it, found {found(value)}.")
+
+
+@door(
+    corpus=_corpus,
+    out=place,
+    settings=optional(kind(VocabularySettings)),
+    replace=flag,
+    progress=optional(function),
+)
 def train_tokenizer(
     corpus: "Corpus",
     out: Path | str,

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertsmith.errors import TokenizerError
-from bertsmith.text.tokens.tokenizer_json import read_text
+from bertsmith.text.tokens.tokenizer_json import read_text, require_pieces
 
 
 def read_vocabulary(path: Path) -> list[str]:
@@ -17,6 +17,7 @@ def read_vocabulary(path: Path) -> list[str]:
     Raises TokenizerError for a duplicate (naming both lines) and for an empty line.
     """
     text = read_text(path, "a vocabulary with one piece per line")
+    require_pieces(text.count("\n"), path)
     pieces = [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")]
     first_line: dict[str, int] = {}
     for number, piece in enumerate(pieces, start=1):

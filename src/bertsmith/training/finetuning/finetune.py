@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bertsmith.door import door, flag, kind, optional, place, several, text
 from bertsmith.files import make_folder
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.adaptation import trained_share
@@ -51,6 +52,17 @@ class FinetuneResult:
     results: Results
 
 
+@door(
+    task=text,
+    overrides=several(text),
+    model=place,
+    train=place,
+    out=place,
+    dev=optional(place),
+    test=optional(place),
+    resume=flag,
+    console=optional(kind(Console)),
+)
 def finetune(
     task: str,
     *overrides: str,

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bertsmith.door import door, flag, function, optional, place, several, text
 from bertsmith.errors import NotFinite, RecipeError, TrainingStopped, require
 from bertsmith.files import make_folder
 from bertsmith.machine.hardware import Hardware
@@ -71,6 +72,17 @@ class TuneResult:
         return best
 
 
+@door(
+    task=text,
+    overrides=several(text),
+    model=place,
+    train=place,
+    out=place,
+    dev=optional(place),
+    test=optional(place),
+    resume=flag,
+    on_trial=optional(function),
+)
 def tune(
     task: str,
     *overrides: str,
