@@ -30,6 +30,7 @@ LONE_MODULES = {
     "arrays": "base",
     "errors": "base",
     "files": "base",
+    "output_file": "base",
     "progress": "base",
     "validation": "base",
     "__main__": "cli",

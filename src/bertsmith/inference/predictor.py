@@ -15,6 +15,7 @@ from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
 from bertsmith.model.cpu.kernel_linear import by_kernels
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.output_file import require_output
 from bertsmith.progress import Progress
 from bertsmith.tasks.calibrated_task import CalibratedTask
 from bertsmith.tasks.evaluation import Evaluation, evaluate
@@ -81,13 +82,20 @@ class Predictor:
         return list(self._predictions(examples))
 
     def predict_file(
-        self, path: Path | str, out: Path | str, progress: Progress | None = None, **columns: Any
+        self,
+        path: Path | str,
+        out: Path | str,
+        progress: Progress | None = None,
+        *,
+        overwrite: bool = False,
+        **columns: Any,
     ) -> int:
         """Predictions for the rows of a file, as JSON lines; '-' is a standard stream. Returns how many.
 
         `columns` changes where the texts are found, as settings: text, text_pair, header, format,
-        encoding.
+        encoding. Raises InputError where `out` exists, unless `overwrite` says to replace it.
         """
+        require_output(out, overwrite, [path])
         task = self.reading(**columns)
         examples = task.read(path, labelled=False)
         lines = (
