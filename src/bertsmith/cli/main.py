@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cyclopts import App, Group
 
 import bertsmith
-from bertsmith.cli.failures import exit_status, terminate_cleanly
+from bertsmith.cli.failures import exit_status, require_open_streams, terminate_cleanly
 from bertsmith.errors import InputError, did_you_mean
 
 _HELP = """\
@@ -90,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     atexit.register(gc.freeze)  # or the interpreter's end looks for cycles in all that torch has made
     try:
         terminate_cleanly()
+        require_open_streams()
         result = build_app(_command_in(arguments))(
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )
