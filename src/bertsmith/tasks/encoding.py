@@ -15,7 +15,8 @@ from torch import Tensor
 from bertsmith.arrays import Bools, Ints
 from bertsmith.data.batch import Sequences, to_device
 from bertsmith.data.windows import windows
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ from bertsmith.tasks.encoding import Encoded, Window, join_segments, special_tok
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import shown
 from bertsmith.text.labelled.squad import Keys, Question, read_squad
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _QUESTION_PIECES = 64  # as in BERT's published script
 

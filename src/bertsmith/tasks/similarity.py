@@ -27,7 +27,8 @@ from bertsmith.tasks.sentence_folder import write_sentence_folder
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.tasks.text_task import TextExample, TextTask
 from bertsmith.text.files.values import as_label, as_number
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class SimilaritySettings(TaskSettings):

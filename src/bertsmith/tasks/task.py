@@ -21,7 +21,8 @@ from bertsmith.errors import InputError, ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.details import Details
 from bertsmith.tasks.encoding import Encoded, Layout
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Outputs = npt.NDArray[np.float32]  # of one example: (C,), or (R, C) where the head answers for each row
 Prediction = Mapping[str, Any]  # what `predict` writes as a line of JSON
