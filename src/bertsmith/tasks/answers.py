@@ -20,6 +20,7 @@ FloatArray = npt.NDArray[np.floating]
 
 LONGEST_ANSWER = 30  # tokens, as in BERT's published script
 N_BEST = 20  # as there
+_HELD = 50  # times as many candidates of a passage, however long it is
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,19 @@ def decode(
     found: dict[tuple[int, int], Answer] = {}
     for window in windows:
         _check(window)
+        if len(found) > _HELD * n_best:
+            found = {(each.start, each.end): each for each in _best(found, n_best)}
         for answer in _answers(passage, window, n_best, longest):
             place = answer.start, answer.end
             if place not in found or answer.score > found[place].score:
                 found[place] = answer
-    answers = sorted(found.values(), key=lambda answer: (-answer.score, answer.start, answer.end))[:n_best]
+    answers = _best(found, n_best)
     null = min(window.null_start + window.null_end for window in windows)
     return Decoded(tuple(answers), null - answers[0].score if answers else float("inf"))
+
+
+def _best(found: dict[tuple[int, int], Answer], n_best: int) -> list[Answer]:
+    return sorted(found.values(), key=lambda answer: (-answer.score, answer.start, answer.end))[:n_best]
 
 
 def best_pairs(start: FloatArray, end: FloatArray, longest: int, count: int) -> list[tuple[int, int, float]]:
