@@ -463,3 +463,22 @@ def test_a_folder_that_makes_its_vectors_otherwise_is_refused(
     (folder / file).write_text(content)
     with pytest.raises(ModelError, match=complaint):
         Embedder(folder)
+
+
+def test_long_texts_come_in_several_chunks_and_vectors_in_one(
+    tiny_bert: Path, tiny_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = Embedder(tiny_bert, long_texts="windows", precision=torch.float32)
+    texts = ["red cat " * words for words in (100, 1, 300, 2, 90, 5, 1)]
+    whole = [found.vectors for found in embedder.embed_batches(texts, size=3)]
+    monkeypatch.setattr("bertsmith.inference.embedding.text_windows._TOKENS", 150)
+    monkeypatch.setattr("bertsmith.inference.embedding.text_windows._CHARACTERS", 1)
+    chunks = TextWindows(tiny_tokenizer, max_length=16, stride=3).chunks(iter(texts), "", 3)
+    assert [chunk.texts for chunk in chunks] == [1, 2, 2, 1, 1]
+    told = list[tuple[int, int]]()
+    parts = list(embedder.embed_batches(texts, size=3, watch=lambda *said: told.append(said)))
+    assert [len(found.vectors) for found in parts] == [3, 3, 1]
+    assert told == sorted(told)
+    assert told[-1] == (7, sum(found.tokens for found in parts))
+    for one, other in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(one, other.vectors, atol=1e-6)

@@ -17,6 +17,7 @@ from bertsmith.tasks.encoding import Encoded, Window, join_segments, special_tok
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _CHARACTERS = 1 << 17  # tokenised at a time; of a chunk's texts only the ids are kept
+_TOKENS = 1 << 21  # of a chunk; more than 4,096 usual texts have
 _FIRST_ROW = np.zeros(1, np.int64)
 
 
@@ -52,20 +53,26 @@ class TextWindows:
         return self.max_length - special_tokens(self.tokenizer, 1)
 
     def chunks(self, texts: Iterable[str], prefix: str, size: int) -> Iterator[Chunk]:
-        """`size` texts at a time, in order; the last chunk has fewer. InputError for what is no text."""
-        numbered = iter(enumerate(texts, 1))
-        while chunk := self._chunk(islice(numbered, size), prefix):
+        """`size` texts at a time, in order; the last chunk has fewer. Long texts come in several chunks that
+        have `size` together. InputError for what is no text.
+        """
+        numbered, left = iter(enumerate(texts, 1)), size
+        while chunk := self._chunk(islice(numbered, left), prefix):
             yield chunk
+            left = left - chunk.texts or size
 
     def _chunk(self, texts: Iterator[tuple[int, str]], prefix: str) -> Chunk | None:
-        made, owners, count = list[Encoded](), list[int](), 0
+        made, owners, count, tokens = list[Encoded](), list[int](), 0, 0
         for some in _few_characters(texts, prefix):
             shown = [text.lower() for text in some] if self.lowercase else some
             for ids in self.tokenizer.encode_batch(shown, self.room if self.stride is None else None):
                 for start, end in windows(ids, self.room, self.stride):
                     made.append(self._sequence(ids[start:end]))
                     owners.append(count)
+                    tokens += end - start
                 count += 1
+            if tokens > _TOKENS:
+                break
         return Chunk(made, np.array(owners, np.int64), count) if count else None
 
     def _sequence(self, ids: Sequence[int]) -> Encoded:
