@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.errors import InputError
-from bertsmith.files import atomic_folder, read_json
+from bertsmith.errors import BertsmithError, InputError
+from bertsmith.files import atomic_folder, atomic_write, read_json
 
 DIES_WHILE_REPLACING = """
 import os, signal, sys
@@ -88,3 +88,21 @@ def test_what_is_no_json_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.json").write_text(content, errors="surrogateescape")
     with pytest.raises(InputError, match="is not valid JSON"):
         read_json(tmp_path / "a.json")
+
+
+def test_files_of_a_killed_process_are_cleared_by_the_next_writer(tmp_path: Path) -> None:
+    left = [tmp_path / f".a.json.partial-{number}" for number in (999999999, os.getppid())]
+    for each in left:
+        each.write_text("half")
+    atomic_write(tmp_path / "a.json", "{}")
+    assert sorted(tmp_path.iterdir()) == sorted([left[1], tmp_path / "a.json"])
+
+
+@pytest.mark.parametrize("place", ["file/x", "file/x/y", "/proc/x"])
+def test_a_place_that_can_hold_nothing_gets_a_sentence(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BertsmithError, match=r"can't be made|cannot be written|No permission"):
+        write(tmp_path / place, "new")
+    with pytest.raises(BertsmithError, match=r"cannot be written|No permission"):
+        atomic_write(tmp_path / place, "new")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]

@@ -36,6 +36,7 @@ LONE_MODULES = {
     "errors": "base",
     "files": "base",
     "locks": "base",
+    "output_file": "base",
     "progress": "base",
     "terminal": "base",
     "validation": "base",

@@ -11,7 +11,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 
@@ -33,14 +33,16 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     """
     path = Path(path)
     _clear_remains(path)
-    _refuse_existing(path, replace)
+    if not replace:
+        refuse_existing(path)
     make_folder(path.parent)
-    partial = path.parent / f".{path.name}.partial-{os.getpid()}"
-    partial.mkdir()
+    partial = _partial(path)
+    make_folder(partial)
     try:
         yield partial
         flush_folder(partial)
-        _refuse_existing(path, replace)
+        if not replace:
+            refuse_existing(path)
         if path.exists():
             old = path.parent / f".{path.name}.old-{os.getpid()}"
             path.rename(old)
@@ -55,23 +57,33 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _refuse_existing(path: Path, replace: bool) -> None:
-    if path.exists() and not replace:
+def refuse_existing(path: Path) -> None:
+    """Raises InputError where something is called `path`: to be asked before the work, not only after it."""
+    if path.exists():
         raise InputError(f"{path} already exists. Choose another name or remove it first.")
 
 
+def _partial(path: Path) -> Path:
+    """What `path` is called until it is whole."""
+    return path.parent / f".{path.name}.partial-{os.getpid()}"
+
+
 def _clear_remains(path: Path) -> None:
-    """What processes that are gone left of writing the folder `path`. One that was put aside for another that
-    never came gets its name back.
+    """What processes that are gone left of writing the file or folder `path`. A folder that was put aside for
+    another that never came gets its name back.
     """
+    if not path.parent.is_dir():
+        return
     for remains in path.parent.glob(f".{glob.escape(path.name)}.*-*"):
         kind, _, owner = remains.name.removeprefix(f".{path.name}.").rpartition("-")
         if kind not in ("partial", "old") or not owner.isdigit() or _others_at_work(int(owner)):
             continue
         if kind == "old" and not path.exists():
             remains.rename(path)
-        else:
+        elif remains.is_dir():
             shutil.rmtree(remains, ignore_errors=True)
+        else:
+            remains.unlink(missing_ok=True)
 
 
 def _others_at_work(process: int) -> bool:
@@ -85,19 +97,45 @@ def _others_at_work(process: int) -> bool:
 
 def atomic_write(path: Path, content: bytes | str) -> None:
     """Writes a file that is either the old one or the whole new one, whatever happens."""
+    with atomic_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """The same for content that is never in memory at once: yields a file that becomes `path` when the block
+    ends without an error. What killed processes left of writing `path` is cleared first.
+    """
     path = Path(path)
-    partial = path.parent / f".{path.name}.partial-{os.getpid()}"
+    file = _open_partial(path)
     try:
-        with partial.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        with file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+        _partial(path).replace(path)
         flush(path.parent)
     except OSError as error:
         raise _as_resource_error(error, path) from error
     finally:
-        partial.unlink(missing_ok=True)
+        _partial(path).unlink(missing_ok=True)
+
+
+def require_writable(path: Path) -> None:
+    """Raises InputError or ResourceError, before the work of hours is lost, when `path` can't be made."""
+    _open_partial(path).close()
+    _partial(path).unlink()
+
+
+def _open_partial(path: Path) -> BinaryIO:
+    _clear_remains(path)
+    try:
+        return _partial(path).open("wb")
+    except OSError as error:
+        refused = _as_resource_error(error, path)
+        if refused is error:
+            refused = InputError(f"{path} cannot be written: {error.strerror}. Choose another place.")
+        raise refused from error
 
 
 @contextlib.contextmanager

@@ -105,3 +105,27 @@ def test_a_table_in_another_encoding(desk: Path, capsys: pytest.CaptureFixture[s
     assert "--encoding latin-1" in capsys.readouterr().err
     assert main(["embed", "model", "old.csv", "--out", "o.parquet", "--encoding", "latin-1"]) == 0
     assert read_vectors(desk / "o.parquet").ids == ["\u00e9"]
+
+
+def test_a_file_is_replaced_when_asked_and_an_input_never(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (desk / "v.parquet").write_text("old")
+    assert main(["embed", "model", "texts.jsonl", "--out", "v.parquet", "--overwrite"]) == 0
+    assert read_vectors(desk / "v.parquet").ids == ["d0", "d1", "d2", "d3"]
+    for read in ("texts.jsonl", "model/model.safetensors"):
+        before = (desk / read).read_bytes()
+        assert main(["embed", "model", "texts.jsonl", "--out", read, "--overwrite"]) == 2
+        assert f"{read} is what this command reads" in capsys.readouterr().err
+        assert (desk / read).read_bytes() == before
+    assert main(["embed", "model", "texts.jsonl", "--out", "/dev/stdout"]) == 2
+    assert "/dev/stdout is no file, and vectors are written in parts" in capsys.readouterr().err
+    assert not list(desk.glob("*.parts"))
+
+
+def test_a_killed_job_that_replaces_a_file_goes_on(desk: Path) -> None:
+    replace = ["embed", "model", "texts.jsonl", "--out", "v.parquet", "--overwrite", "--resume"]
+    (desk / "v.parquet").write_text("old")
+    (desk / "v.parquet.parts").mkdir()
+    assert main(replace) == 0
+    assert read_vectors(desk / "v.parquet").ids == ["d0", "d1", "d2", "d3"]

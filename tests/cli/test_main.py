@@ -48,9 +48,10 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnyCommand]:
     monkeypatch.setitem(sys.modules, module.__name__, module)
     registered = frame.Command("trial", f"{module.__name__}:trial", "The summary.", frame.COMMANDS[0].group)
     monkeypatch.setattr(frame, "COMMANDS", (*frame.COMMANDS, registered))
-    before = signal.getsignal(signal.SIGTERM)
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGHUP)]
     yield chosen
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before:
+        signal.signal(number, handler)
 
 
 def raising(failure: BaseException) -> Callable[[], object]:
@@ -213,7 +214,9 @@ sys.exit(frame.main(["slow"]))
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_stopped_command_says_so_in_one_line_and_leaves_nothing_half_written(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
@@ -232,6 +235,64 @@ def test_a_stopped_command_says_so_in_one_line_and_leaves_nothing_half_written(
     assert complaint.startswith("Stopped by")
     assert complaint.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nohup_is_respected(tmp_path: Path) -> None:
+    """A terminal that closes doesn't end what was begun to outlive it."""
+    command = ["nohup", sys.executable, "-c", INTERRUPTED, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    assert process.returncode == 143
+
+
+CTRL_C_WHILE_IMPORTING = """
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "cyclopts":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = ["--help"]
+runpy.run_module("bertsmith", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_ctrl_c_in_the_first_moments_shows_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", CTRL_C_WHILE_IMPORTING], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "--help >&-",
+            "Error: The standard output is closed. Leave it open, or send it away with >/dev/null.",
+        ),
+        (
+            "embed model - --format lines --out v.parquet <&-",
+            "Error: The standard input is closed. Name a file, or send one in: < FILE.",
+        ),
+    ],
+)
+def test_a_closed_stream_gets_a_sentence(desk: Path, words: str, sentence: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m bertsmith {words}"
+    before = sorted(desk.iterdir())
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (2, sentence)
+    assert sorted(desk.iterdir()) == before
+
+
+def test_a_closed_standard_error_is_silent() -> None:
+    command = f"{shlex.quote(sys.executable)} -m bertsmith nonsense 2>&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

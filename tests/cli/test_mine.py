@@ -30,7 +30,14 @@ def test_pairs_in_any_layout_get_their_negatives(
     assert f"{found} negatives for 3 pairs" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize(("out", "why"), [("nowhere/m.jsonl", "cannot be written"), (".", "is a folder")])
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [
+        ("nowhere/m.jsonl", "cannot be written"),
+        (".", "is a folder"),
+        ("pairs.tsv", "is what this command reads"),
+    ],
+)
 def test_an_output_that_cannot_be_made_is_refused_before_any_work(
     pairs: str, out: str, why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ from bertsmith.model.cpu import kernels
 from bertsmith.tasks import similarity
 from bertsmith.tasks.task_checkpoint import save_task_model
 from bertsmith.tasks.task_model import TaskModel
+from bertsmith.text.tokens.long_texts import Encode, Pieces, encode_in_parts
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXTS = [
@@ -234,21 +235,25 @@ def test_memory_does_not_grow_with_the_number_of_texts(tiny_bert: Path) -> None:
     assert many < 2e6
 
 
-def test_a_long_text_that_is_cut_is_not_tokenised_to_its_end(tiny_tokenizer: Tokenizer) -> None:
+@pytest.fixture
+def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the library is given to tokenise."""
     seen: list[str] = []
 
-    class Watched:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(tiny_tokenizer, name)
+    def watched(encode: Encode, *rest: Any, **named: Any) -> Sequence[Pieces]:
+        return encode_in_parts(lambda texts: [seen.extend(texts), *encode(texts)][1:], *rest, **named)
 
-        def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-            seen.extend(texts)
-            return tiny_tokenizer.encode_batch(texts)
+    monkeypatch.setattr("bertsmith.text.tokens.tokenizer.encode_in_parts", watched)
+    return seen
 
-    sparse = " " * 3000 + "red cat"  # what is shown first holds no word: it is read whole
-    windows = TextWindows(Watched(), max_length=16, stride=None)  # type: ignore[arg-type]
+
+def test_a_long_text_that_is_cut_is_not_tokenised_to_its_end(
+    tiny_tokenizer: Tokenizer, tokenised: list[str]
+) -> None:
+    sparse = " " * 3000 + "red cat"  # what is shown first holds no two words
+    windows = TextWindows(tiny_tokenizer, max_length=16, stride=None)
     (chunk,) = windows.chunks(["red cat " * 1000, sparse], "", 10)
-    assert max(len(text) for text in seen[:2]) <= 16 * 14
+    assert len(tokenised[0]) <= 16 * 14
     assert chunk.lengths.tolist() == [16, 4]
 
 
@@ -267,18 +272,10 @@ def test_a_text_without_spaces_is_cut_without_harm(words: str, chinese: bool) ->
 
 @pytest.mark.parametrize("words", ["red\n", "\u4e2d\u6587"])
 def test_a_long_text_without_spaces_is_not_tokenised_to_its_end(
-    words: str, tiny_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    words: str, tiny_tokenizer: Tokenizer, tokenised: list[str]
 ) -> None:
-    seen: list[str] = []
-    encode = Tokenizer.encode_batch
-
-    def watched(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-        seen.extend(texts)
-        return encode(tokenizer, texts)
-
-    monkeypatch.setattr(Tokenizer, "encode_batch", watched)
     list(TextWindows(tiny_tokenizer, max_length=16, stride=None).chunks([words * 1000], "", 10))
-    assert [len(text) <= 16 * 14 for text in seen] == [True]
+    assert [len(text) <= 16 * 14 for text in tokenised] == [True]
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
@@ -502,3 +499,22 @@ def test_modules_too_large_to_be_modules_are_not_read(tiny_bert: Path, tmp_path:
 def copied(source: Path, folder: Path) -> Path:
     shutil.copytree(source, folder)
     return folder
+
+
+def test_long_texts_come_in_several_chunks_and_vectors_in_one(
+    tiny_bert: Path, tiny_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = Embedder(tiny_bert, long_texts="windows", precision=torch.float32)
+    texts = ["red cat " * words for words in (100, 1, 300, 2, 90, 5, 1)]
+    whole = [found.vectors for found in embedder.embed_batches(texts, size=3)]
+    monkeypatch.setattr("bertsmith.inference.embedding.text_windows._TOKENS", 150)
+    monkeypatch.setattr("bertsmith.inference.embedding.text_windows._CHARACTERS", 1)
+    chunks = TextWindows(tiny_tokenizer, max_length=16, stride=3).chunks(iter(texts), "", 3)
+    assert [chunk.texts for chunk in chunks] == [1, 2, 2, 1, 1]
+    told = list[tuple[int, int]]()
+    parts = list(embedder.embed_batches(texts, size=3, watch=lambda *said: told.append(said)))
+    assert [len(found.vectors) for found in parts] == [3, 3, 1]
+    assert told == sorted(told)
+    assert told[-1] == (7, sum(found.tokens for found in parts))
+    for one, other in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(one, other.vectors, atol=1e-6)

@@ -349,7 +349,7 @@ def test_ids_and_blank_lines_keep_predictions_beside_their_rows(
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(line["id"], line["text"]) for line in lines] == [("x7", "bano"), ("", "delo")]
     (tmp_path / "in.txt").write_text("bano\n\ndelo\n")
-    assert classifier.predict_file(tmp_path / "in.txt", tmp_path / "out.jsonl") == 3
+    assert classifier.predict_file(tmp_path / "in.txt", tmp_path / "out.jsonl", overwrite=True) == 3
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["text"] for line in lines] == ["bano", "", "delo"]
     assert "id" not in lines[0]

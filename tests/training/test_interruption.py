@@ -9,7 +9,7 @@ import pytest
 
 from bertsmith.training.interruption import Interruption
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminated(BaseException):
@@ -18,7 +18,7 @@ class Terminated(BaseException):
 
 @pytest.fixture(autouse=True)
 def _own_handlers() -> Iterator[None]:
-    """What the command line has: Ctrl-C and SIGTERM unwind the stack."""
+    """What the command line has: each of them unwinds the stack."""
 
     def terminate(*_: object) -> None:
         raise Terminated
@@ -26,6 +26,7 @@ def _own_handlers() -> Iterator[None]:
     before = [
         signal.signal(signal.SIGINT, signal.default_int_handler),
         signal.signal(signal.SIGTERM, terminate),
+        signal.signal(signal.SIGHUP, terminate),
     ]
     yield
     for number, handler in zip(SIGNALS, before, strict=True):
@@ -56,12 +57,14 @@ def test_sigterm_never_ends_it_early(first: signal.Signals) -> None:
     with Interruption() as interruption:
         send(first)
         send(signal.SIGTERM)
+        send(signal.SIGHUP)
         send(signal.SIGTERM)
         assert interruption.asked
 
 
 @pytest.mark.parametrize(
-    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
+    ("number", "raised"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated), (signal.SIGHUP, Terminated)],
 )
 def test_it_ends_as_the_signal_would_have_ended_it(
     number: signal.Signals, raised: type[BaseException]
@@ -69,6 +72,13 @@ def test_it_ends_as_the_signal_would_have_ended_it(
     with pytest.raises(raised), Interruption() as interruption:
         send(number)
         interruption.end()
+
+
+def test_what_nohup_has_ignored_stays_so() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Interruption() as interruption:
+        send(signal.SIGHUP)
+        assert not interruption.asked
 
 
 def test_a_rank_that_got_no_signal_ends_as_by_ctrl_c() -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from bertsmith.cli.options import Out
 from bertsmith.cli.screen import console, print_facts, print_table, print_warning, progress_bar
 from bertsmith.reporting import formatting
 from bertsmith.text.corpus_settings import CorpusSettings
@@ -25,7 +26,7 @@ DEFAULTS = CorpusSettings()
 @app.command
 def build(
     *sources: str,
-    out: Path,
+    out: Out,
     settings: Annotated[CorpusSettings, Parameter(name="*")] = DEFAULTS,
     workers: int | None = None,
     engine: Engine = "local",
@@ -97,7 +98,7 @@ def info(corpus: Path, *, seed: int = 0) -> None:
 
 
 @app.command
-def tokenize(corpus: Path, tokenizer: Path, *, out: Path, engine: Engine = "local") -> None:
+def tokenize(corpus: Path, tokenizer: Path, *, out: Out, engine: Engine = "local") -> None:
     """Turn a corpus into a token store, which training reads from disk as it goes.
 
     Parameters

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from bertsmith.cli.options import AS_NAMED, FileOrDash, Flag, Layout, Products, given
+from bertsmith.cli.options import AS_NAMED, FileOrDash, Flag, Layout, Out, Products, given
 from bertsmith.text.ray_engine import Engine
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ def embed(
     model: str,
     input: FileOrDash,
     *,
-    out: Path,
+    out: Out,
+    overwrite: Flag = False,
     text: str | None = None,
     id: str | None = None,
     kind: Literal["document", "query"] = "document",
@@ -51,6 +52,8 @@ def embed(
         unless --format says otherwise.
     out
         The Parquet file.
+    overwrite
+        Replace a file that is there.
     text
         The column of the text: a name, or a number from 1. By default the names in the file decide.
     id
@@ -112,6 +115,7 @@ def embed(
             ranges=_ranges(ranges, embedder),
             shard_rows=shard_rows,
             resume=resume,
+            overwrite=overwrite,
             engine=engine,
             watch=watch,
             **given(layout),

@@ -3,19 +3,21 @@
 0    done
 1    a bug: the traceback, and where to report it; or whoever read our output went away (nothing printed)
 2    the user's to mend: one sentence on stderr
-130  Ctrl-C, 143  SIGTERM: one line; files that were being written are gone (see bertsmith.files)
+130  Ctrl-C, 143  SIGTERM, 129  SIGHUP: one line; files that were being written are gone (see bertsmith.files)
 """
 
+import contextlib
 import errno
 import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from types import FrameType
 
 from cyclopts.exceptions import CycloptsError, UnknownOptionError
 
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, InputError
 from bertsmith.terminal import printable
 
 _OUT_OF_MEMORY = (
@@ -23,6 +25,7 @@ _OUT_OF_MEMORY = (
     "model or sample. `bertsmith doctor` shows what this machine has."
 )
 _DISK_FULL = "The disk is full. Free some space, or write to another disk, and run the command again."
+_STOPPED = "Stopped by {}. Nothing half-written is left; what has --resume goes on with it."
 _WITH_SETTINGS = ("finetune", "tune", "pretrain", "plan")
 _OF_THE_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)
 _BUG = (
@@ -32,12 +35,30 @@ _BUG = (
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived. An exception, so that half-written files are removed on the way out."""
+    """A signal arrived that ends. An exception, so that half-written files are removed on the way out."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal = signal.Signals(signal_number)
 
 
 def terminate_cleanly() -> None:
-    """Makes SIGTERM (a container that stops, a scheduler's limit) unwind the stack as Ctrl-C does."""
+    """Makes SIGTERM (a container that stops, a scheduler's limit) and SIGHUP (a terminal that closes) unwind
+    the stack as Ctrl-C does. Where nohup has the second ignored, it stays so.
+    """
     signal.signal(signal.SIGTERM, _raise_terminated)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _raise_terminated)
+
+
+def require_open_streams() -> None:
+    """Raises InputError when the standard output is closed, where results would go: the first file that is
+    opened would get its number, and what is printed be written into it. A closed standard error is silent.
+    """
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    if sys.stdout is None:
+        raise InputError("The standard output is closed. Leave it open, or send it away with >/dev/null.")
 
 
 def exit_status(failure: BaseException) -> int:
@@ -45,13 +66,9 @@ def exit_status(failure: BaseException) -> int:
     if isinstance(failure, SystemExit):
         return failure.code if isinstance(failure.code, int) else int(failure.code is not None)
     if isinstance(failure, KeyboardInterrupt):
-        return _complain(
-            "Stopped by Ctrl-C. Nothing half-written is left; what has --resume goes on with it.", 130
-        )
+        return _complain(_STOPPED.format("Ctrl-C"), 130)
     if isinstance(failure, Terminated):
-        return _complain(
-            "Stopped by SIGTERM. Nothing half-written is left; what has --resume goes on with it.", 143
-        )
+        return _complain(_STOPPED.format(failure.signal.name), 128 + failure.signal)
     if isinstance(failure, BrokenPipeError):
         return _reader_gone()
     sentence = _sentence(failure)
@@ -105,9 +122,10 @@ def _reader_gone() -> int:
 
 def _complain(message: str, status: int) -> int:
     """Plain text: a message may hold anything that was typed or read, and rich is not needed to say it."""
-    print(printable(message), file=sys.stderr)
+    with contextlib.suppress(OSError):  # a terminal that has closed
+        print(printable(message), file=sys.stderr)
     return status
 
 
 def _raise_terminated(signal_number: int, frame: FrameType | None) -> None:
-    raise Terminated
+    raise Terminated(signal_number)

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from bertsmith.cli.options import Out
 
-def import_checkpoint(folder: Path, *, out: Path) -> None:
+
+def import_checkpoint(folder: Path, *, out: Out) -> None:
     """Turn a folder with pytorch_model.bin into a model folder that is safe to open.
 
     A pytorch_model.bin is a pickle, which can run code when it is opened. This reads its tensors and refuses

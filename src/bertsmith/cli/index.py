@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.options import Flag, Products
+from bertsmith.cli.options import Flag, Out, Products
 from bertsmith.cli.screen import console, print_facts, progress_bar
 from bertsmith.reporting import formatting
 from bertsmith.text.ray_engine import Engine
@@ -24,7 +24,7 @@ DOCUMENTS = DocumentSettings()
 @app.command
 def build(
     *sources: str,
-    out: Path,
+    out: Out,
     model: str | None = None,
     documents: Annotated[DocumentSettings, Parameter(name="*")] = DOCUMENTS,
     passage_tokens: int | None = None,

@@ -16,7 +16,7 @@ from cyclopts import App, Group
 
 import bertsmith
 from bertsmith.cli.completion import COMPLETION, completion_of
-from bertsmith.cli.failures import exit_status, terminate_cleanly
+from bertsmith.cli.failures import exit_status, require_open_streams, terminate_cleanly
 from bertsmith.errors import InputError, did_you_mean
 
 _HELP = """\
@@ -92,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     atexit.register(gc.freeze)  # or the interpreter's end looks for cycles in all that torch has made
     try:
         terminate_cleanly()
+        require_open_streams()
         _print_all_characters()
         result = build_app(_command_in(arguments))(
             arguments, exit_on_error=False, print_error=False, result_action="return_value"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from bertsmith.cli.options import AS_NAMED, FileOrDash, Layout, TextColumns, given
+from bertsmith.cli.options import AS_NAMED, Flag, Layout, OutOrDash, TextColumns, given
 
 if TYPE_CHECKING:
     from bertsmith.inference.ranking.mining import Mined
@@ -13,7 +13,8 @@ def mine(
     model: str,
     pairs: Path,
     *,
-    out: FileOrDash,
+    out: OutOrDash,
+    overwrite: Flag = False,
     documents: Path | None = None,
     negatives: int = 4,
     depth: int = 100,
@@ -38,6 +39,8 @@ def mine(
         Rows of a query and a document that answers it, as for `finetune retrieval`: --text and --text-pair.
     out
         The file of JSON lines; - is the standard output.
+    overwrite
+        Replace a file that is there.
     documents
         What is searched: a table, or a text a line in a .txt file. By default the documents of the pairs.
     negatives
@@ -63,12 +66,15 @@ def mine(
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.ranking.mining import Guard
     from bertsmith.inference.ranking.mining import mine as run
+    from bertsmith.model.locate import locate_model
+    from bertsmith.output_file import require_output
     from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
-    from bertsmith.text.files.jsonl import require_writable, write_jsonl
+    from bertsmith.text.files.jsonl import write_jsonl
     from bertsmith.text.files.values import as_text
     from bertsmith.text.labelled.rows import read_rows
 
-    require_writable(out)
+    reads = [pairs, *([documents] if documents else []), locate_model(model).folder]
+    require_output(out, overwrite, reads)
     task = Retrieval(RetrievalSettings(**given(columns, layout)))
     rows = task.read(pairs)
     task.check(rows)

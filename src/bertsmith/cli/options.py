@@ -1,14 +1,28 @@
 """Options that several commands share, each named and explained once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token
+
+from bertsmith.errors import InputError
 
 Flag = Annotated[bool, Parameter(negative="")]  # cyclopts would add a --no-json to --json
 Products = Literal["float32", "int16", "bfloat16"]
 FileOrDash = Annotated[Path, Parameter(allow_leading_hyphen=True)]  # a lone dash looks like an option
+
+
+def _place(kind: type[Path], tokens: Sequence[Token]) -> Path:
+    """Raises InputError for an empty name, which as a path would be the current folder."""
+    if not tokens[0].value:
+        raise InputError("--out is empty: is a variable of the shell not set? The folder here is '.'.")
+    return kind(tokens[0].value)
+
+
+Out = Annotated[Path, Parameter(converter=_place)]
+OutOrDash = Annotated[Path, Parameter(converter=_place, allow_leading_hyphen=True)]
 
 _READING = "How the rows are read"
 AS_NAMED = Parameter(
@@ -39,7 +53,7 @@ class RunFiles:
 
     model: str
     train: Path
-    out: Path
+    out: Out
     dev: Path | None = None
     test: Path | None = None
 

@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bertsmith.cli.options import AS_TRAINED, FileOrDash, Layout, TextColumns, given
+from bertsmith.cli.options import AS_TRAINED, FileOrDash, Flag, Layout, OutOrDash, TextColumns, given
 
 
 def predict(
     model: str,
     input: FileOrDash,
     *,
-    out: FileOrDash = Path("-"),
+    out: OutOrDash = Path("-"),
+    overwrite: Flag = False,
     columns: Annotated[TextColumns | None, AS_TRAINED] = None,
     layout: Annotated[Layout | None, AS_TRAINED] = None,
     task: str | None = None,
@@ -27,6 +28,8 @@ def predict(
         says otherwise.
     out
         The file of predictions; - is the standard output.
+    overwrite
+        Replace a file that is there.
     task
         For a model of a task of your own: package.module:Class.
     products
@@ -45,11 +48,16 @@ def predict(
 
     from bertsmith.cli.screen import print_note, progress_bar
     from bertsmith.inference.predictor import Predictor
+    from bertsmith.model.locate import locate_model
+    from bertsmith.output_file import is_standard_output, require_output
     from bertsmith.tasks.registry import find_task
 
     own = find_task(task) if task else None
+    require_output(out, overwrite, [input, locate_model(model).folder])
     predictor = Predictor.load(model, own, precision=getattr(torch, products))
     with progress_bar("Predicting") as progress:
-        count = predictor.predict_file(str(input), str(out), progress, **given(columns, layout))
-    if str(out) != "-":
+        count = predictor.predict_file(
+            str(input), str(out), progress, overwrite=overwrite, **given(columns, layout)
+        )
+    if not is_standard_output(out):
         print_note(f"{count:,} predictions in {out}")

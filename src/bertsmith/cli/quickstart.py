@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertsmith.cli.options import Out
 from bertsmith.errors import InputError
 from bertsmith.reporting import formatting
 
@@ -28,7 +29,7 @@ _LARGE = ("epochs=2", "batch_size=16", "optimizer.learning_rate=1e-4")
 
 def quickstart(
     *,
-    out: Path = Path("runs/quickstart"),
+    out: Out = Path("runs/quickstart"),
     minutes: float = 5.0,
     source: str = "pydocs:",
     vocab_size: int = 8192,

@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertsmith.cli.options import Flag
-from bertsmith.errors import InputError
+from bertsmith.cli.options import Flag, Out
+from bertsmith.files import refuse_existing
 
 if TYPE_CHECKING:
     from bertsmith.inference.ranking.results import Comparison
@@ -25,7 +25,7 @@ def rank(
     reranked: int = 50,
     queries: int | None = None,
     english: bool = True,
-    out: Path | None = None,
+    out: Out | None = None,
     json: Flag = False,
 ) -> None:
     """Measure a model's search on judged queries: BM25, its vectors, both fused, and a re-ranker on top.
@@ -79,8 +79,8 @@ def rank(
 
     options = {"reranker": reranker, "format": format, "split": split, "encoding": encoding, "k": k}
     options |= {"depth": depth, "reranked": reranked, "queries": queries, "english": english}
-    if out is not None and out.exists():  # before the work, not after it
-        raise InputError(f"{out} already exists. Choose another name or remove it first.")
+    if out is not None:  # before the work, not after it
+        refuse_existing(out)
     settings = RankingSettings(max(depth, k), reranked, bm25=Bm25Settings(english=english))
     collection = read_retrieval_data(data, format, split, encoding)
     if queries is not None:

@@ -4,8 +4,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from bertsmith.cli.options import AS_NAMED, LabelledColumns, Layout, given
+from bertsmith.cli.options import AS_NAMED, LabelledColumns, Layout, Out, given
 from bertsmith.errors import InputError
+from bertsmith.files import refuse_existing
 
 if TYPE_CHECKING:
     from bertsmith.inference.suggesting.suggest import Suggestions
@@ -17,7 +18,7 @@ def suggest(
     model: str,
     file: Path,
     *,
-    out: Path,
+    out: Out,
     count: int = 50,
     labelled: Path | None = None,
     task: Literal["classification", "multi-label"] = "classification",
@@ -63,8 +64,7 @@ def suggest(
 
     if count < 1:
         raise InputError(f"--count must be 1 or more, found {count}.")
-    if out.exists():  # before the work, not after it
-        raise InputError(f"{out} already exists. Choose another name or remove it first.")
+    refuse_existing(out)  # before the work, not after it
     said = given(columns, layout)
     with progress_bar("Reading") as progress:
         found = find(

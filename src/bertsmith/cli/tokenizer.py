@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.options import Flag
+from bertsmith.cli.options import Flag, Out
 from bertsmith.cli.screen import console, print_facts, print_json, print_table, progress_bar
 from bertsmith.text.tokens.vocabulary import VocabularySettings
 
@@ -22,7 +22,7 @@ app = App(name="tokenizer", help="A vocabulary from a corpus; a report on it.")
 def train(
     corpus: Path,
     *,
-    out: Path,
+    out: Out,
     settings: Annotated[VocabularySettings, Parameter(name="*")] = DEFAULTS,
 ) -> None:
     """Learn a WordPiece vocabulary from the train split of CORPUS and report how well it fits.

@@ -30,7 +30,7 @@ from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.forward_passes import forward_passes
 from bertsmith.tasks.pooling import Pooling, pool_examples
 from bertsmith.tasks.tagging import Tagging
-from bertsmith.text.tokens.tokenizer import Pieces
+from bertsmith.text.tokens.long_texts import Pieces
 
 Layers = Literal["last", "last4-sum", "last4-concat"] | int | Sequence[int]
 FeaturePooling = Literal["mean", "cls", "max", "tokens", "words"]

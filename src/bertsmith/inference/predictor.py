@@ -13,19 +13,21 @@ from bertsmith.inference.frozen_baseline import encoder_before, frozen_predictio
 from bertsmith.inference.text_list import require_count, require_list
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.locate import locate_model
+from bertsmith.output_file import require_output
 from bertsmith.progress import Progress
 from bertsmith.tasks.calibrated_task import CalibratedTask
 from bertsmith.tasks.evaluation import Evaluation, evaluate
-from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, few_at_a_time
 from bertsmith.tasks.held_out import shared_with_train
 from bertsmith.tasks.task import Prediction, Task
 from bertsmith.tasks.task_checkpoint import load_task_model
-from bertsmith.tasks.task_model import TaskModel, outputs_of
+from bertsmith.tasks.task_model import LONGEST, TaskModel, outputs_of
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import check
 
-_EXAMPLES_AT_A_TIME = 4096  # bounds memory, and is enough to sort by length
+# What bounds memory, and is enough to sort by length.
+_EXAMPLES_AT_A_TIME, _CHARACTERS_AT_A_TIME = 4096, 1 << 22
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,20 @@ class Predictor:
 
     @door(path=place, out=place, progress=optional(function))
     def predict_file(
-        self, path: Path | str, out: Path | str, progress: Progress | None = None, **columns: Any
+        self,
+        path: Path | str,
+        out: Path | str,
+        progress: Progress | None = None,
+        *,
+        overwrite: bool = False,
+        **columns: Any,
     ) -> int:
         """Predictions for the rows of a file, as JSON lines; '-' is a standard stream. Returns how many.
 
         `columns` changes where the texts are found, as settings: text, text_pair, header, format,
-        encoding.
+        encoding. Raises InputError where `out` exists, unless `overwrite` says to replace it.
         """
+        require_output(out, overwrite, [path])
         task = self.reading(**columns)
         examples = task.read(path, labelled=False)
         lines = (
@@ -144,10 +153,12 @@ class Predictor:
         return type(self.task).from_state(state, "the given columns")
 
     def _predictions(self, examples: Sequence[Any], progress: Progress | None = None) -> Iterator[Prediction]:
-        for start in range(0, len(examples), _EXAMPLES_AT_A_TIME):
-            some = examples[start : start + _EXAMPLES_AT_A_TIME]
+        done = 0
+        for some in few_at_a_time(self.task, examples, _EXAMPLES_AT_A_TIME, _CHARACTERS_AT_A_TIME):
             split = encode_examples(self.task, some, self.tokenizer)
-            outputs = outputs_of(self.model, split.encoded)
+            long = any(each.tokens > LONGEST for each in split.encoded)  # minutes, perhaps, of one text
+            outputs = outputs_of(self.model, split.encoded, progress=progress if long else None)
             yield from self.task.decode(outputs, some, split.encoded)
+            done += len(some)
             if progress is not None:
-                progress(start + len(some), len(examples), "texts")
+                progress(done, len(examples), "texts")

@@ -7,7 +7,7 @@ passage: passage[answer.start:answer.end] is the answer, whatever the tokenizer 
 """
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ FloatArray = npt.NDArray[np.floating]
 
 LONGEST_ANSWER = 30  # tokens, as in BERT's published script
 N_BEST = 20  # as there
+_HELD = 50  # times as many candidates of a passage, however long it is
 
 
 @dataclass(frozen=True)
@@ -75,25 +76,34 @@ class Decoded:
 
 
 def decode(
-    passage: str, windows: Sequence[WindowScores], *, n_best: int = N_BEST, longest: int = LONGEST_ANSWER
+    passage: str, windows: Iterable[WindowScores], *, n_best: int = N_BEST, longest: int = LONGEST_ANSWER
 ) -> Decoded:
     """The up to `n_best` best answers over all windows of a question, no two of them the same characters.
 
     Of equal scores the earlier and shorter comes first. Raises ValueError when there is no window, a shape is
     wrong or a score isn't finite.
     """
-    if not windows or n_best < 1 or longest < 1:
-        raise ValueError(f"expected a window, n_best and longest of at least 1, found {n_best} and {longest}")
+    if n_best < 1 or longest < 1:
+        raise ValueError(f"expected n_best and longest of at least 1, found {n_best} and {longest}")
     found: dict[tuple[int, int], Answer] = {}
+    null = float("inf")
     for window in windows:
         _check(window)
+        null = min(null, window.null_start + window.null_end)
+        if len(found) > _HELD * n_best:
+            found = {(each.start, each.end): each for each in _best(found, n_best)}
         for answer in _answers(passage, window, n_best, longest):
             place = answer.start, answer.end
             if place not in found or answer.score > found[place].score:
                 found[place] = answer
-    answers = sorted(found.values(), key=lambda answer: (-answer.score, answer.start, answer.end))[:n_best]
-    null = min(window.null_start + window.null_end for window in windows)
+    answers = _best(found, n_best)
+    if not np.isfinite(null):
+        raise ValueError("expected a window at least")
     return Decoded(tuple(answers), null - answers[0].score if answers else float("inf"))
+
+
+def _best(found: dict[tuple[int, int], Answer], n_best: int) -> list[Answer]:
+    return sorted(found.values(), key=lambda answer: (-answer.score, answer.start, answer.end))[:n_best]
 
 
 def best_pairs(start: FloatArray, end: FloatArray, longest: int, count: int) -> list[tuple[int, int, float]]:

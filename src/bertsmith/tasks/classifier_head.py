@@ -3,6 +3,7 @@
 R rows, W windows, E examples, H hidden size, C outputs.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -79,16 +80,28 @@ class PooledHead(ClassifierHead):
     def __init__(self, config: BertConfig, outputs: int, pooling: Pooling | None = None) -> None:
         super().__init__(config, None if pooling else config.family.sequence_head, outputs)
         self.pooling = pooling
+        self.joins = pooling or "cls"  # a mean of windows
         self.reads_all = pooling is not None or config.classifier_pooling == "mean"
 
     def features(self, states: Tensor, layout: Layout) -> Tensor:
         """(W, H), a row for each window, or (N, H) for a head that `reads_all` -> (E, H)."""
+        return self._scaled(self.pool(states, layout))
+
+    def pool(self, states: Tensor, layout: Layout) -> Tensor:
+        """The same, not yet of length 1."""
         if self.pooling is not None:
-            return F.normalize(pool_tokens(states, layout, self.pooling), dim=1)
+            return pool_tokens(states, layout, self.pooling)
         if self.reads_all:
             states = mean_of_windows(states, layout)
         features = super().features(states, layout)
         return features if layout.windows == layout.examples else pool_examples(features, layout, "mean")
+
+    def answer(self, pooled: Tensor, texts: Sequence[int]) -> Tensor:
+        """(E, H) -> (E, C)."""
+        return self.in_units(self.out(self.dropout(self._scaled(pooled))))
+
+    def _scaled(self, pooled: Tensor) -> Tensor:
+        return pooled if self.pooling is None else F.normalize(pooled, dim=1)
 
 
 class RowHead(ClassifierHead):

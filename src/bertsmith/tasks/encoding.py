@@ -15,7 +15,8 @@ from torch import Tensor
 from bertsmith.arrays import Bools, Ints
 from bertsmith.data.batch import Sequences, to_device
 from bertsmith.data.windows import windows
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,22 @@ class Encoded:
     windows: tuple[Window, ...]
     target: Any = None
     decoding: Any = None
+
+    @cached_property
+    def tokens(self) -> int:
+        """Of all windows."""
+        return sum(len(window.token_ids) for window in self.windows)
+
+    def parts(self, tokens: int) -> "list[Encoded]":
+        """The windows as examples of at most so many tokens, or of one window; each of one text alone."""
+        parts, size = list[list[Window]](), 0
+        for window in self.windows:
+            size += len(window.token_ids)
+            if not parts or size > tokens or window.text != parts[-1][0].text:
+                parts.append([])
+                size = len(window.token_ids)
+            parts[-1].append(window)
+        return [Encoded(tuple(part)) for part in parts]
 
 
 @dataclass(frozen=True)

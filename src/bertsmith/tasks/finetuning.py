@@ -24,7 +24,7 @@ from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-_TEXTS_AT_A_TIME = 1024
+_TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME = 1024, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,32 @@ class EncodedExamples:
 
 
 def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedExamples:
-    """Tokenises many examples at a time."""
+    """Tokenises many examples at a time; of a text that is cut, little more than is read."""
     encoded: list[Encoded] = []
-    for start in range(0, len(examples), _TEXTS_AT_A_TIME):
-        some = examples[start : start + _TEXTS_AT_A_TIME]
+    cut = task.settings.stride is None and not task.word_by_word
+    enough = task.settings.max_length if cut else None
+    for some in few_at_a_time(task, examples, _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME):
         texts = [task.texts(example) for example in some]
         blank = " " if task.word_by_word and tokenizer.family == "byte-level" else ""  # Ġ begins a word
-        pieces = iter(tokenizer.encode_pieces([blank + text for each in texts for text in each]))
+        pieces = iter(tokenizer.encode_pieces([blank + text for each in texts for text in each], enough))
         for example, each in zip(some, texts, strict=True):
             encoded.append(task.encode(example, [next(pieces) for _ in each], tokenizer))
     return EncodedExamples(examples, encoded)
+
+
+def few_at_a_time(
+    task: Task[Any], examples: Sequence[Any], most: int, characters: int
+) -> Iterator[Sequence[Any]]:
+    """In order, at most so many, which together have at most so many characters; at least one."""
+    start = size = 0
+    for end, example in enumerate(examples):
+        length = sum(map(len, task.texts(example)))
+        if end > start and (end - start == most or size + length > characters):
+            yield examples[start:end]
+            start, size = end, 0
+        size += length
+    if start < len(examples):
+        yield examples[start:]
 
 
 def steps_of_epoch(task: Task[Any], train: EncodedExamples, batch_size: int) -> int:

@@ -111,7 +111,7 @@ def batches_by_length(encoded: Sequence[Encoded], batch_tokens: int) -> Iterator
 
 
 def _lengths(encoded: Sequence[Encoded]) -> list[int]:
-    return [sum(len(window.token_ids) for window in each.windows) for each in encoded]
+    return [each.tokens for each in encoded]
 
 
 class _Computing(NamedTuple):

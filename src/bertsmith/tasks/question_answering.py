@@ -34,7 +34,8 @@ from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import shown
 from bertsmith.text.labelled.squad import Keys, Question, read_squad
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _QUESTION_PIECES = 64  # as in BERT's published script
 
@@ -113,11 +114,13 @@ class QuestionAnswering(Task[Question]):
         ranges = windows(ids, room, stride)
         owners = owner(ranges)
         made, targets, shown = [], [], []
+        segments, rows = np.zeros(0, np.int64), np.zeros(0, np.int64)
         for number, (start, end) in enumerate(ranges):
             token_ids, segment_ids = join_segments(tokenizer, asked, ids[start:end])
-            first = len(token_ids) - 1 - (end - start)
-            rows = np.concatenate([[0], np.arange(first, first + end - start)])
-            made.append(Window(token_ids, segment_ids, rows))
+            if len(token_ids) != len(segments):  # all but the last have those of the first
+                first = len(token_ids) - 1 - (end - start)
+                segments, rows = segment_ids, np.concatenate([[0], np.arange(first, first + end - start)])
+            made.append(Window(token_ids, segments, rows))
             targets.append(self._target(example, offsets, (start, end)))
             shown.append(Passage(offsets[start:end], owners[start:end] == number))
         target = targets if example.answers or example.impossible else None
@@ -220,10 +223,10 @@ class QuestionAnswering(Task[Question]):
 
     def _prediction(self, output: Outputs, example: Question, encoded: Encoded) -> Prediction:
         sizes = np.cumsum([len(window.rows) for window in encoded.windows])[:-1]
-        scores = [
+        scores = (
             WindowScores(part[1:, 0], part[1:, 1], shown.offsets, part[0, 0], part[0, 1], shown.owned)
             for part, shown in zip(np.split(output, sizes), encoded.decoding, strict=True)
-        ]
+        )
         found = decode(example.passage, scores, longest=self.settings.longest_answer)
         answer = found.choose(self.threshold)
         odds = float(min(found.null_odds, 1e9))

@@ -41,7 +41,8 @@ from bertsmith.tasks.text_task import TextExample, TextTask
 from bertsmith.text.files.columns import find_column, guess_columns
 from bertsmith.text.files.values import as_number
 from bertsmith.text.labelled.rows import read_column_names, stream_rows
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class RerankingSettings(TaskSettings):

@@ -33,7 +33,8 @@ from bertsmith.tasks.sentence_folder import write_sentence_folder
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.tasks.vector_head import VectorHead
 from bertsmith.text.files.values import shown
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class RetrievalSettings(TaskSettings):

@@ -28,7 +28,8 @@ from bertsmith.tasks.sentence_folder import write_sentence_folder
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.tasks.text_task import TextExample, TextTask
 from bertsmith.text.files.values import as_label, as_number
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class SimilaritySettings(TaskSettings):
@@ -43,15 +44,20 @@ class PairHead(Head):
 
     def __init__(self, config: BertConfig, pooling: Pooling, classes: int) -> None:
         super().__init__()
-        self.pooling = pooling
+        self.pooling = self.joins = pooling
         self.classifier = nn.Linear(3 * config.hidden_size, classes) if classes else None
         if self.classifier is not None:
             initialise(self.classifier, config.initializer_range)
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """(N, H) -> (E, 1) or (E, C)."""
-        pooled = pool_texts(states, layout, self.pooling).view(layout.examples, 2, -1)
-        first, second = pooled[:, 0], pooled[:, 1]
+        return self.answer(self.pool(states, layout), layout.texts_of_example)
+
+    def pool(self, states: Tensor, layout: Layout) -> Tensor:
+        return pool_texts(states, layout, self.pooling)
+
+    def answer(self, pooled: Tensor, texts: Sequence[int]) -> Tensor:
+        first, second = pooled.view(len(texts), 2, -1).unbind(1)
         if self.classifier is None:
             return F.cosine_similarity(first, second).unsqueeze(1)
         logits: Tensor = self.classifier(torch.cat([first, second, (first - second).abs()], 1))

@@ -33,7 +33,8 @@ from bertsmith.tasks.tagged_example import TaggedExample, as_example, example_of
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import shown
 from bertsmith.text.labelled.conll import read_tagged
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class TaggingSettings(TaskSettings):

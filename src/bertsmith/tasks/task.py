@@ -21,8 +21,10 @@ from bertsmith.errors import InputError
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.details import Details
 from bertsmith.tasks.encoding import Encoded, Layout
+from bertsmith.tasks.pooling import Pooling
 from bertsmith.tasks.saved_state import read_state
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Outputs = npt.NDArray[np.float32]  # of one example: (C,), or (R, C) where the head answers for each row
 Prediction = Mapping[str, Any]  # what `predict` writes as a line of JSON
@@ -76,18 +78,29 @@ class Head(nn.Module):
     architecture: which class of transformers has this head, without the family's name; None for a model
     that is saved as a bare encoder. pooled: reads the pooler's output instead of hidden states.
     per_row: answers for each row read, else for each example. reads_all: reads every row, whatever the
-    examples were encoded for. file_names: our module → its name in files;
-    what is not named there has no place in transformers and is saved beside it.
+    examples were encoded for. joins: how the vectors of a text's parts become the text's, for a head that
+    pools; then a text of any length is computed part by part, as it is by a head `per_row`.
+    file_names: our module → its name in files; what is not named there has no place in transformers and is
+    saved beside it.
     """
 
     architecture: str | None = None
     pooled: bool = False
     reads_all: bool = False
     per_row: ClassVar[bool] = False
+    joins: Pooling | None = None
     file_names: Mapping[str, str] = {}
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """(R, H) -> (E, ...) or, `per_row`, (R, ...)."""
+        raise NotImplementedError
+
+    def pool(self, states: Tensor, layout: Layout) -> Tensor:
+        """(R, H) -> (T, H): each text of the examples by itself, for a head that `joins`."""
+        raise NotImplementedError
+
+    def answer(self, pooled: Tensor, texts: Sequence[int]) -> Tensor:
+        """(T, H) -> (E, ...): what `forward` makes of what `pool` gives. E examples have so many `texts`."""
         raise NotImplementedError
 
     def finish(self) -> None:

@@ -3,7 +3,7 @@
 N tokens in the packed batch, E examples, R rows that the head reads, H hidden size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -15,8 +15,12 @@ from bertsmith.model.layers.initialisation import initialise
 from bertsmith.progress import Progress
 from bertsmith.tasks.encoding import Encoded, Layout
 from bertsmith.tasks.evaluation_mode import evaluating
+from bertsmith.tasks.finite import require_finite
 from bertsmith.tasks.forward_passes import forward_passes
+from bertsmith.tasks.pooling import Pooling
 from bertsmith.tasks.task import Head, Outputs
+
+LONGEST = 1 << 13  # tokens of an example that are computed at once
 
 
 class TaskModel(nn.Module):
@@ -58,23 +62,83 @@ def outputs_of(
     """The head's outputs for each example, on the host: (C,), or (R, C) if it answers per row. In float32, or
     in float64 where the head does.
 
-    Computed where the model is, in batches of `batch_tokens` as `forward_passes` has them.
+    Computed where the model is, in batches of `batch_tokens` as `forward_passes` has them. Of an example of
+    more than `LONGEST` tokens as many are computed at a time. Progress is in tokens.
     """
-    device = next(model.parameters()).device
     results: list[Outputs | None] = [None] * len(encoded)
-    done = 0
+    divides = model.head.per_row or model.head.joins is not None
+    long = [number for number, each in enumerate(encoded) if divides and each.tokens > LONGEST]
+    short = sorted({*range(len(encoded))}.difference(long))
+    done, total = 0, sum(each.tokens for each in encoded)
+
+    def count(layout: Layout) -> None:
+        nonlocal done
+        done += sum(each.tokens for each in layout.encoded)
+        if progress is not None:
+            progress(done, total, "tokens")
+
+    with evaluating(model):
+        for places, output in _outputs(model, [encoded[number] for number in short], batch_tokens, count):
+            for place, piece in zip(places, output, strict=True):
+                results[short[place]] = piece
+        for number in long:
+            results[number] = _long_output(model, encoded[number], batch_tokens, count)
+    return [result for result in results if result is not None]
+
+
+def _outputs(
+    model: TaskModel, encoded: Sequence[Encoded], batch_tokens: int | None, count: Callable[[Layout], None]
+) -> Iterator[tuple[list[int], Sequence[Outputs]]]:
+    """Batch by batch, with the examples' places."""
 
     def compute(batch: PackedBatch, layout: Layout) -> Tensor:
         found: Tensor = model(batch, layout)
-        return found.to(torch.promote_types(found.dtype, torch.float32))
+        return _at_least_float32(found)
 
-    with evaluating(model):
-        for numbers, layout, outputs in forward_passes(compute, encoded, device, batch_tokens):
-            ends = np.cumsum(layout.rows_of_example)[:-1] if model.head.per_row else None
-            pieces = outputs if ends is None else np.split(outputs, ends)
-            for number, piece in zip(numbers, pieces, strict=True):
-                results[number] = piece
-            done += len(numbers)
-            if progress is not None:
-                progress(done, len(encoded), "texts")
-    return [result for result in results if result is not None]
+    device = next(model.parameters()).device
+    for places, layout, found in forward_passes(compute, encoded, device, batch_tokens):
+        ends = np.cumsum(layout.rows_of_example)[:-1] if model.head.per_row else None
+        yield places, list(found) if ends is None else np.split(found, ends)
+        count(layout)
+
+
+def _long_output(
+    model: TaskModel, encoded: Encoded, batch_tokens: int | None, count: Callable[[Layout], None]
+) -> Outputs:
+    """Of one example, part by part: rows stand for themselves, and of pooled vectors the head `joins` those
+    of a text.
+    """
+    parts = encoded.parts(LONGEST)
+    if model.head.per_row:
+        rows: dict[int, Outputs] = {}
+        for places, outputs in _outputs(model, parts, batch_tokens, count):
+            rows.update(zip(places, outputs, strict=True))
+        return np.concatenate([rows[place] for place in range(len(parts))])
+    device = next(model.parameters()).device
+    vectors = np.empty((len(parts), model.config.hidden_size), np.float32)
+
+    def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+        return model.head.pool(model.states(batch, layout), layout).float()
+
+    for places, layout, found in forward_passes(compute, parts, device, batch_tokens):
+        vectors[places] = found
+        count(layout)
+    joined = torch.from_numpy(_joined(vectors, parts, model.head.joins)).to(device)
+    with torch.inference_mode():
+        (output,) = _at_least_float32(model.head.answer(joined, (len(joined),)))
+    return np.asarray(require_finite(output.cpu()).numpy())
+
+
+def _joined(vectors: Outputs, parts: Sequence[Encoded], how: Pooling | None) -> Outputs:
+    """(P, H) -> (T, H): the vectors of a text's parts as one, as `pool_texts` makes it of all their rows."""
+    texts = np.array([part.windows[0].text for part in parts])
+    starts = np.flatnonzero(np.diff(texts, prepend=-1))
+    if how == "max":
+        return np.asarray(np.maximum.reduceat(vectors, starts))
+    sizes = np.array([part.tokens if how == "mean" else len(part.windows) for part in parts], np.float64)
+    sums = np.add.reduceat(vectors * sizes[:, None], starts)
+    return np.asarray(sums / np.add.reduceat(sizes, starts)[:, None], np.float32)
+
+
+def _at_least_float32(found: Tensor) -> Tensor:
+    return found.to(torch.promote_types(found.dtype, torch.float32))

@@ -7,7 +7,8 @@ from typing import Any
 from bertsmith.tasks.encoding import Encoded
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.task import Metrics, Outputs, Prediction, Task
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 class Teaching(Task[Any]):

@@ -17,7 +17,8 @@ from bertsmith.tasks.task import Prediction, Task, TaskSettings
 from bertsmith.text.files.columns import guess_columns, listed
 from bertsmith.text.files.values import as_text, shown
 from bertsmith.text.labelled.rows import LINES_HAVE, are_lines, read_column_names, read_rows
-from bertsmith.text.tokens.tokenizer import Pieces, Tokenizer
+from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 ID = "id"  # the column that is carried over to the predictions
 _FIRST_ROW = np.zeros(1, np.int64)

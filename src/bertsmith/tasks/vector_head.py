@@ -3,6 +3,8 @@
 N   tokens in the packed batch    E   examples    T   texts of an example    H   hidden size
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,16 +21,21 @@ class VectorHead(Head):
 
     def __init__(self, pooling: Pooling, normalise: bool) -> None:
         super().__init__()
-        self.pooling, self.normalise = pooling, normalise
+        self.pooling, self.joins, self.normalise = pooling, pooling, normalise
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """(N, H) -> (E, T, H), T the most texts that an example has; those with fewer end in zeros."""
-        vectors = pool_texts(states, layout, self.pooling)
-        vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+        return self.answer(self.pool(states, layout), layout.texts_of_example)
+
+    def pool(self, states: Tensor, layout: Layout) -> Tensor:
+        return pool_texts(states, layout, self.pooling)
+
+    def answer(self, pooled: Tensor, texts: Sequence[int]) -> Tensor:
+        vectors = pooled.to(torch.promote_types(pooled.dtype, torch.float32))
         if self.normalise:
             vectors = F.normalize(vectors, dim=1)
-        most = max(layout.texts_of_example)
-        present = np.arange(most) < np.array(layout.texts_of_example)[:, None]  # (E, T)
+        most = max(texts)
+        present = np.arange(most) < np.array(texts)[:, None]  # (E, T)
         places = to_device(np.flatnonzero(present), vectors.device)
-        filled = vectors.new_zeros(layout.examples * most, vectors.shape[1])
-        return filled.index_copy(0, places, vectors).view(layout.examples, most, -1)
+        filled = vectors.new_zeros(len(texts) * most, vectors.shape[1])
+        return filled.index_copy(0, places, vectors).view(len(texts), most, -1)

@@ -1,6 +1,7 @@
-"""Ctrl-C and SIGTERM end a run between two steps, with a checkpoint; a second Ctrl-C ends it at once.
+"""Ctrl-C, SIGTERM and SIGHUP end a run between two steps, with a checkpoint; a second Ctrl-C ends it at once.
 
 Schedulers and launchers often send SIGTERM more than once, or after a Ctrl-C: it never ends the run early.
+Nor does SIGHUP, a terminal that closes; where nohup has it ignored, it stays so.
 """
 
 import signal
@@ -16,12 +17,14 @@ class Interruption:
 
     def __init__(self) -> None:
         self.asked = False
-        self._by: int | None = None
+        self._by = signal.SIGINT
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                    continue
                 self._previous[number] = signal.signal(number, self._ask)
         return self
 
@@ -31,16 +34,16 @@ class Interruption:
         self._give_back()
 
     def end(self) -> NoReturn:
-        """What the signal would have done at once: SIGTERM's own handler, where there is one; else, and on
-        ranks that got none, KeyboardInterrupt.
+        """What the signal would have done at once: SIGTERM's or SIGHUP's own handler, where there is one;
+        else, and on ranks that got none, KeyboardInterrupt.
         """
-        terminate = self._previous.get(signal.SIGTERM)
-        if self._by == signal.SIGTERM and callable(terminate):
-            terminate(signal.SIGTERM, None)
+        terminate = self._previous.get(self._by)
+        if self._by != signal.SIGINT and callable(terminate):
+            terminate(self._by, None)
         raise KeyboardInterrupt
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked, self._by = True, number
+        self.asked, self._by = True, signal.Signals(number)
         if number == signal.SIGINT:
             signal.signal(number, self._previous.pop(signal.SIGINT))
 

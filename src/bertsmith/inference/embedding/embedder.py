@@ -175,10 +175,17 @@ class Embedder:
         chunks = self._windows.chunks(texts, self.prefixes[kind], size)
         if not isinstance(texts, Sequence) or len(texts) > size:  # else a thread costs more than it saves
             chunks = prefetch(chunks, ahead=1)
+        held, texts_held, tokens_held = list[Vectors](), 0, 0
         for chunk in chunks:
+            held.append(self._vectors(chunk, report))
             tokens = int(chunk.lengths.sum())
-            yield Embedded(self._vectors(chunk, report), tokens)
+            texts_held, tokens_held = texts_held + chunk.texts, tokens_held + tokens
             texts_before, tokens_before = texts_before + chunk.texts, tokens_before + tokens
+            if texts_held == size:
+                yield Embedded(np.concatenate(held), tokens_held)
+                held, texts_held, tokens_held = [], 0, 0
+        if held:
+            yield Embedded(np.concatenate(held), tokens_held)
 
     def _all(self, texts: Sequence[str], kind: Kind, progress: Progress | None) -> Vectors:
         require_list(texts)

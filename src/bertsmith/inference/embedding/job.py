@@ -18,6 +18,7 @@ from bertsmith.inference.embedding.shard_rows import ShardedRows
 from bertsmith.inference.embedding.vector_file import ROWS, About, decode, encode, read_about, vector_table
 from bertsmith.inference.embedding.vectors import Int8Ranges, Loss, Precision, Vectors, loss
 from bertsmith.inference.lock import sole_writer
+from bertsmith.output_file import behind_links, is_standard_output, is_stream, require_no_loss
 from bertsmith.text.files.columns import LABELS, guess_columns
 from bertsmith.text.labelled.rows import Row, read_column_names, stream_rows
 from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
@@ -67,6 +68,7 @@ def embed_file(
     format: str | None = None,
     encoding: str = "utf-8",
     resume: bool = False,
+    overwrite: bool = False,
     engine: Engine = "local",
     watch: Watch | None = None,
 ) -> EmbeddingResult:
@@ -77,25 +79,35 @@ def embed_file(
     int8's `ranges` are learnt from the first shard unless given. With `resume` finished shards are kept, and
     a finished file of the same rows and settings is left as it is. With `engine` "ray" a cluster computes the
     shards, and this process reads the rows and writes. Memory: `shard_rows` vectors and the ids of three
-    shards; on a cluster, of all shards of a round (see ray_engine). Raises InputError for a file that exists,
-    ranges of another width, other rows or settings, rows that can't be read, and parts that another process
-    is writing.
+    shards; on a cluster, of all shards of a round (see ray_engine). Raises InputError for a file that exists
+    unless `overwrite` says to replace it, ranges of another width, other rows or settings, rows that can't be
+    read, and parts that another process is writing.
     """
     if shard_rows < 1:
         raise InputError(f"A shard has 1 row or more, found --shard-rows {shard_rows}.")
     require_engine(engine)
     about = _about(embedder, model, kind, precision, ranges, engine)
-    parts = ShardFolder(Path(out), about, shard_rows)
-    if parts.out.exists() and not resume:
-        raise InputError(f"{parts.out} already exists. Choose another --out or remove it first.")
+    parts = ShardFolder(behind_links(out), about, shard_rows)
+    finished = resume and not overwrite and parts.out.is_file()
+    if not finished:
+        _require_file(out)
+        require_no_loss(parts.out, overwrite, [input, embedder.folder])
     layout: dict[str, Any] = {"header": header, "format": format, "encoding": encoding}
     found = _rows(input, text, id, layout)
-    if parts.out.exists():
+    if finished:
         return _finished(parts, ShardedRows(found, shard_rows))
     make_folder(parts.folder)
     with sole_writer(parts.folder):
         parts.open(resume)
         return _finish(embedder, found, parts, kind, engine, watch)
+
+
+def _require_file(out: Path | str) -> None:
+    """The parts lie beside it."""
+    if is_standard_output(out) or is_stream(out):
+        raise InputError(
+            f"{out} is no file, and vectors are written in parts beside one. Name a file as --out."
+        )
 
 
 def _finish(

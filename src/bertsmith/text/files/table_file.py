@@ -96,8 +96,11 @@ class _StandardInput:
 
     def open(self, path: str, mode: str) -> Any:
         """A file of its own over the same descriptor. A thread that waits at a quiet pipe holds the lock of
-        its file, and Python aborts at its end where that is sys.stdin's.
+        its file, and Python aborts at its end where that is sys.stdin's. Raises InputError where it is
+        closed.
         """
+        if sys.stdin is None:
+            raise InputError("The standard input is closed. Name a file, or send one in: < FILE.")
         try:
             return open(sys.stdin.fileno(), "rb", closefd=False)
         except OSError:  # something that was put in its place has none

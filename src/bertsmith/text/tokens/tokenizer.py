@@ -9,10 +9,10 @@ round for text in which "[MASK]" is meant, as in fill-mask.
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 from bertsmith.door import door, flag, found, optional, place, several, text
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_write, write_json
+from bertsmith.text.tokens.long_texts import BLANK, BLANK_OR_CHINESE, SPACE, Pieces, encode_in_parts
 from bertsmith.text.tokens.template import Template, template_of
 from bertsmith.text.tokens.tokenizer_files import find_special_tokens, read_backend
 from bertsmith.text.tokens.wordpiece import wordpiece_backend
@@ -39,16 +40,6 @@ class Encoding(NamedTuple):
     ids: list[int]
     offsets: list[tuple[int, int]]
     tokens: list[str]
-
-
-class Pieces(Protocol):
-    """One text of many, tokenised: what of it is used."""
-
-    @property
-    def ids(self) -> list[int]: ...
-
-    @property
-    def offsets(self) -> list[tuple[int, int]]: ...
 
 
 class Tokenizer:
@@ -115,21 +106,32 @@ class Tokenizer:
         ids = encoding.ids
         return Encoding(ids, encoding.offsets, [self.id_to_token(number) for number in ids])
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, in parallel and without offsets; the same ids as `encode` gives."""
-        try:
-            encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
-        except TypeError:
-            encodings = self.backend.encode_batch_fast(_cleaned(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+    def encode_batch(self, texts: Sequence[str], enough: int | None = None) -> list[Sequence[int]]:
+        """The ids of many texts, in parallel and without offsets; the same ids as `encode` gives. With
+        `enough`, of a long text at least so many: it is not read to its end.
+        """
+        found = self._in_parts(self.backend.encode_batch_fast, texts, enough, offsets=False)
+        return [pieces.ids for pieces in found]
 
-    def encode_pieces(self, texts: Sequence[str]) -> Sequence[Pieces]:
-        """Many texts in parallel: the ids and offsets of `encode`, offsets made only when asked for."""
-        try:
-            encodings: Sequence[Pieces] = self.backend.encode_batch(texts, add_special_tokens=False)
-        except TypeError:
-            encodings = self.backend.encode_batch(_cleaned(texts), add_special_tokens=False)
-        return encodings
+    def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[Pieces]:
+        """Many texts in parallel: the ids and offsets of `encode`, offsets made only when asked for. `enough`
+        as in `encode_batch`.
+        """
+        return self._in_parts(self.backend.encode_batch, texts, enough, offsets=True)
+
+    def _in_parts(
+        self, encode: Callable[..., Any], texts: Sequence[str], enough: int | None, offsets: bool
+    ) -> Sequence[Pieces]:
+        def encoded(some: Sequence[str]) -> Sequence[Pieces]:
+            try:
+                found: Sequence[Pieces] = encode(some, add_special_tokens=False)
+            except TypeError:
+                found = encode(_cleaned(some), add_special_tokens=False)
+            return found
+
+        if self._where_to_cut is None:
+            return encoded(texts)
+        return encode_in_parts(encoded, texts, self._where_to_cut, enough, offsets)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Readable text of `ids`. What the normaliser took away (capitals, accents, spacing) stays lost."""
@@ -182,6 +184,17 @@ class Tokenizer:
             and isinstance(self.backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
             and all(token.special for token in self.backend.get_added_tokens_decoder().values())
         )
+
+    @cached_property
+    def _where_to_cut(self) -> re.Pattern[str] | None:
+        """Where a text can be cut so that its parts have the ids of the whole; None where nobody knows."""
+        if self.splits_at_blanks:
+            return BLANK_OR_CHINESE if self.backend.normalizer.handle_chinese_chars else BLANK
+        pre_tokenizer = self.backend.pre_tokenizer
+        added = self.backend.get_added_tokens_decoder().values()
+        if not isinstance(pre_tokenizer, pre_tokenizers.ByteLevel) or not pre_tokenizer.use_regex:
+            return None
+        return None if any(SPACE.search(token.content) for token in added) else SPACE
 
     @cached_property
     def lowercase(self) -> bool:

@@ -68,5 +68,5 @@ class _Memory(dict[str, bytes]):
             self._words.clear()
 
 
-def _pack(ids: list[int]) -> bytes:
+def _pack(ids: Sequence[int]) -> bytes:
     return np.array(ids, np.uint32).tobytes()
