@@ -1,4 +1,4 @@
-"""The tutorials run as they stand: their files are written, their commands and their Python executed, in order."""
+"""The tutorials run as they stand: files are written, commands and Python executed, in their order."""
 
 import csv
 import importlib.util
@@ -65,7 +65,9 @@ def test_one_s_own_corpus_becomes_a_model_that_is_put_to_use(
     printed = capsys.readouterr().out
     assert "mlm_majority" in printed
     assert printed.strip().splitlines()[-1] in {"court", "party"}
-    assert all((desk / "runs" / run / "report.html").is_file() for run in ("trial", "law", "law-minilm", "clauses"))
+    assert all(
+        (desk / "runs" / run / "report.html").is_file() for run in ("trial", "law", "law-minilm", "clauses")
+    )
 
 
 def write_messages(path: Path, rows: int, seed: int, labelled: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""The reference, made from the code: commands, settings, recipes, and the names that `import bertsmith` gives."""
+"""The reference, made from the code: commands, settings, recipes, and what `import bertsmith` gives."""
 
 import re
 import tomllib
@@ -7,18 +7,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import bertsmith
 import docstring_parser
-from bertsmith.cli.main import COMMANDS, build_app
-from bertsmith.tasks.registry import TASKS, find_task
-from bertsmith.tasks.task import TaskSettings
-from bertsmith.training.finetune_recipe import FinetuneRecipe
-from bertsmith.training.recipe import Recipe, recipe_names
 from cyclopts import App
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+
+import bertsmith
+from bertsmith.cli.main import COMMANDS, build_app
+from bertsmith.tasks.registry import TASKS, find_task
+from bertsmith.tasks.task import TaskSettings
+from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.recipe import Recipe, recipe_names
 
 DOCS = Path(__file__).parents[1]
 RECIPES = resources.files("bertsmith") / "recipes"
@@ -79,7 +80,8 @@ def settings() -> Iterator[str]:
     yield setting_table(TaskSettings, task_meanings("all"))
     for task in TASKS:
         kind = find_task(task).Settings
-        shared = {name for name, value in TaskSettings.model_fields.items() if same(kind.model_fields[name], value)}
+        common = TaskSettings.model_fields
+        shared = {name for name, field in common.items() if same(kind.model_fields[name], field)}
         if set(kind.model_fields) - shared:
             yield f"### {task}"
             yield setting_table(kind, task_meanings("all") | task_meanings(f"`{task}`"), shared)
@@ -110,7 +112,7 @@ def type_of(field: FieldInfo) -> str:
     kind = field.annotation
     text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
     text = re.sub(r"\b(?:typing|pathlib|collections\.abc)\.|NoneType|\| None", "", text).strip()
-    text = re.sub(r"Literal\[(.*)\]", r"\1", text)
+    text = re.sub(r"Literal\[(.*)\]", r"\1", text).replace("'", "")
     signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
     bounds = [
         f"{sign} {getattr(bound, key):g}"
@@ -128,7 +130,9 @@ def written(default: Any) -> str:
         return str(default).lower()
     if isinstance(default, tuple):
         return str(list(default))
-    return f"{default:g}" if isinstance(default, int | float) else f"`{default}`" if default else "empty"
+    if isinstance(default, int | float):
+        return f"{default:,}" if isinstance(default, int) else f"{default:g}"
+    return f"`{default}`" if default else "empty"
 
 
 def same(field: FieldInfo, other: FieldInfo) -> bool:
@@ -136,7 +140,7 @@ def same(field: FieldInfo, other: FieldInfo) -> bool:
 
 
 def meanings(page: str) -> dict[str, str]:
-    """Of each setting, from the page's table | name | default | meaning |, which a test compares with the code."""
+    """Of each setting, from the page's table, which a test compares with the code."""
     rows = re.findall(r"^\| `([\w.]+)` \| .+? \| (.+) \|$", table_of(page), re.MULTILINE)
     return {name: rebased(text, page) for name, text in rows}
 
@@ -163,7 +167,7 @@ def recipes() -> Iterator[str]:
     """What each recipe changes, beside the defaults, and its file with source, cost and expected score."""
     changed = {name: dict(dotted(tomllib.loads(recipe_text(name)))) for name in recipe_names()}
     yield "# Recipes"
-    yield "What each recipe says instead of the default. [Pre-training](../pretraining.md) says which is for what."
+    yield "What each recipe changes. [Pre-training](../pretraining.md) says which is for what."
     lines = [f"| setting | default | {' | '.join(changed)} |", "| --- " * (len(changed) + 2) + "|"]
     for name, _, default in fields(Recipe):
         values = [recipe.get(name) for recipe in changed.values()]
@@ -198,3 +202,12 @@ def names() -> Iterator[str]:
         yield f"## {title}"
         for name, home in home_of.items():
             yield f"::: {home}.{name}"
+            yield from fields_of(getattr(bertsmith, name))
+
+
+def fields_of(kind: Any) -> Iterator[str]:
+    """A table of the fields of a settings class that describes each."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        meaning = {name: field.description for name, field in kind.model_fields.items() if field.description}
+        if meaning:
+            yield setting_table(kind, meaning)

@@ -1,7 +1,7 @@
 """Links that leave docs/: what they lead to becomes pages of the site, below repository/.
 
-On GitHub such a link opens the file itself. Here a Markdown file becomes a page, a folder a list of its files, a
-picture is copied, and any other file is shown as a block of code. Pages may link further: all that is reached is there.
+On GitHub such a link opens the file itself. Here a Markdown file becomes a page, a folder a list of its
+files, a picture is copied, and any other file is shown as a block of code. Such pages may link further.
 """
 
 import os
@@ -16,7 +16,10 @@ from mkdocs.structure.pages import Page
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
 PICTURES = {".svg", ".png"}
-LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
+# A block of code, to be passed over, or where a link within the repository leads.
+CODE_OR_LINK = re.compile(
+    r"^(?P<fence>`{3,}).*?^(?P=fence)|(?<=\]\()(?![a-z]+:|#)(?P<link>[^)#\s]+)", re.DOTALL | re.MULTILINE
+)
 # Headings of these pages would crowd out the documentation's in the search.
 NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
 
@@ -42,10 +45,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     here = Path(page.file.src_uri).parent
 
     def moved(found: re.Match[str]) -> str:
-        target = (source.parent / found[1]).resolve()
-        return f"]({os.path.relpath(uri_of(target), here)}" if target.exists() else found[0]
+        target = (source.parent / (found["link"] or "")).resolve()
+        return os.path.relpath(uri_of(target), here) if found["link"] and target.exists() else found[0]
 
-    return outside_code(markdown, lambda text: LINK.sub(moved, text))
+    return CODE_OR_LINK.sub(moved, markdown)
 
 
 def linked(source: Path) -> Iterator[Path]:
@@ -53,8 +56,10 @@ def linked(source: Path) -> Iterator[Path]:
     if source.is_dir():
         yield from sorted(path for path in source.iterdir() if path.is_file())
     elif source.suffix == ".md" and source.exists():
-        targets = ((source.parent / link).resolve() for link in LINK.findall(source.read_text(encoding="utf-8")))
-        yield from (target for target in targets if target.exists())
+        for found in CODE_OR_LINK.finditer(source.read_text(encoding="utf-8")):
+            target = (source.parent / (found["link"] or "")).resolve()
+            if found["link"] and target.exists():
+                yield target
 
 
 def uri_of(target: Path) -> str:
@@ -79,13 +84,7 @@ def as_file(target: Path, config: MkDocsConfig) -> File:
 def as_page(target: Path) -> str:
     name = target.relative_to(REPOSITORY)
     if target.is_dir():
-        return f"# {name}\n\n" + "".join(f"- [{each.name}]({name.name}/{each.name})\n" for each in linked(target))
+        files = (f"- [{each.name}]({name.name}/{each.name})" for each in linked(target))
+        return "\n".join([f"# {name}", "", *files])
     text = target.read_text(encoding="utf-8")
     return text if target.suffix == ".md" else f"# {name}\n\n````{target.suffix[1:]}\n{text}\n````\n"
-
-
-def outside_code(markdown: str, change) -> str:  # type: ignore[no-untyped-def]
-    """The text with all but its blocks of code changed."""
-    parts = re.split(r"(^(`{3,}).*?^\2\s*?$)", markdown, flags=re.DOTALL | re.MULTILINE)
-    # every third part is text, then a block, then the block's fence once more
-    return "".join(change(part) if place % 3 == 0 else part for place, part in enumerate(parts) if place % 3 < 2)
