@@ -25,10 +25,11 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,\
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow check format bench peers dist
+.PHONY: help demo docs test test-slow check format bench peers dist
 
 help:
 	@echo "make demo       install, then raw text -> vocabulary -> a small BERT -> report, in about ten minutes"
+	@echo "make docs       the documentation as a site, in build/site"
 	@echo "make test       the tests"
 	@echo "make test-slow  the long trials as well: kills, resumes, memory ceilings, speeds"
 	@echo "make check      format, lint, types, import directions"
@@ -39,6 +40,10 @@ help:
 
 demo: $(VENV)/.base
 	$(BIN)/bertsmith quickstart
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html is the site. To search in it: $(BIN)/python -m http.server -d build/site"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(PYTEST_FLAGS)
@@ -101,10 +106,14 @@ $(VENV)/.dist: constraints.txt | $(BIN)/pip
 	$(BIN)/pip install --disable-pip-version-check $(PIP_FLAGS) --constraint constraints.txt build auditwheel
 	@touch $@
 
-# The larger sets contain the base, so they mark it as installed too.
+# The larger sets contain smaller ones, so they mark these as installed too.
+$(VENV)/.docs: $(INSTALLED) | $(BIN)/pip
+	$(INSTALL) ".[docs]"
+	@touch $(VENV)/.base $@
+
 $(VENV)/.dev: $(INSTALLED) | $(BIN)/pip
 	$(INSTALL) ".[dev]"
-	@touch $(VENV)/.base $@
+	@touch $(VENV)/.base $(VENV)/.docs $@
 
 $(VENV)/.bench: $(INSTALLED) | $(BIN)/pip
 	$(INSTALL) ".[bench]"

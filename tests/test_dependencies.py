@@ -27,7 +27,7 @@ OPTIONAL = {"huggingface-hub", "optuna", "lancedb", "bm25s", "pystemmer", "ray"}
 
 
 def test_the_doctor_knows_every_extra_for_users() -> None:
-    assert {*diagnosis.EXTRAS, "dev", "bench"} == EXTRAS.keys()
+    assert {*diagnosis.EXTRAS, "docs", "dev", "bench"} == EXTRAS.keys()
 
 
 def test_every_import_of_the_source_is_declared() -> None:

