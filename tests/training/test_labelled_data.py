@@ -143,3 +143,15 @@ def test_what_reading_changed_is_told_with_its_file(tmp_path: Path) -> None:
         f"train: {len(data.train)}",
         f"dev: {len(data.dev)}",
     ]
+
+
+@pytest.mark.parametrize(("rare", "told"), [(3, True), (5, False)])
+def test_labels_with_fewer_rows_than_folds_are_told(tmp_path: Path, rare: int, told: bool) -> None:
+    rows = [json.dumps({"text": f"often {number}", "label": "often"}) for number in range(20)]
+    rows += [json.dumps({"text": f"rare {number}", "label": "rare"}) for number in range(rare)]
+    (tmp_path / "few.jsonl").write_text("\n".join(rows))
+    recipe = FinetuneRecipe(task="classification", model="m", train=str(tmp_path / "few.jsonl"), out="o")
+    kind = find_task("classification")
+    warnings = read_labelled_data(kind(kind.Settings()), recipe, folds=True).warnings
+    expected = "1 of 2 labels have fewer than 5 rows, such as 'rare': cross-validation"
+    assert any(warning.startswith(expected) for warning in warnings) is told

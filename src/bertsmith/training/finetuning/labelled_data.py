@@ -1,5 +1,6 @@
 """The labelled files of a fine-tuning run, read and checked against each other before anything is trained."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,18 +101,28 @@ def _warnings(
         for name, examples in (("train", train), ("dev", dev), ("test", test or []))
         for found in task.warnings(examples)
     ]
-    sentences += _of_dev(task, dev)
+    sentences += _of_dev(task, dev) if dev else _of_folds(task, train, recipe.folds_of(len(train)))
     for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
         if path is not None and examples:
             sentences += shared_with_train(task, train, examples, name, recipe.train)
     return sentences
 
 
+def _of_folds(task: Task[Any], train: Sequence[Any], folds: int) -> list[str]:
+    """Every row judges in turn. Where a label's only row does, no model has seen that label."""
+    rows = Counter(label for example in train for label in task.labels_of(example))
+    rare = [label for label, count in rows.items() if count < folds]
+    if not rare or not folds:
+        return []
+    return [
+        f"{len(rare):,} of {len(rows):,} labels have fewer than {folds} rows, such as {rare[0]!r}: "
+        "cross-validation trains on too few of them, and the model will do better than its score says"
+    ]
+
+
 def _of_dev(task: Task[Any], dev: Sequence[Any]) -> list[str]:
     """What chooses the weights has to tell good from bad."""
     sentences: list[str] = []
-    if not dev:  # every row judges in turn
-        return sentences
     if len(dev) < FEW_ROWS:
         sentences.append(
             f"dev has {len(dev)} rows: too few to choose weights by, and its figures say little. Give more "
