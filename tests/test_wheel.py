@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 from types import ModuleType
 
+import lazy_loader
 import pytest
 import torch
 
@@ -80,7 +81,8 @@ def installed(wheel: Path, folder: Path) -> dict[str, str]:
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), *install]
     subprocess.run(pip, env=seen, check=True)
     own = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
-    (own / "of_the_tests.pth").write_text(str(Path(torch.__file__).parent.parent))
+    others = {str(Path(module.__file__).parent.parent) for module in (torch, lazy_loader)}
+    (own / "of_the_tests.pth").write_text("\n".join(others))
     return seen
 
 
