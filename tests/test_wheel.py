@@ -43,10 +43,10 @@ print(bertsmith.__version__)
 """
 
 
-def build(folder: Path, *kinds: str, **environment: str) -> Path:
+def build(folder: Path, **environment: str) -> Path:
     pytest.importorskip("build", reason="needs the package build (extra: dev)")
     pytest.importorskip("hatchling", reason="needs the package hatchling (extra: dev)")
-    command = [sys.executable, "-m", "build", "--no-isolation", *kinds, "--outdir", str(folder)]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder)]
     done = subprocess.run(
         [*command, str(REPOSITORY)], env={**os.environ, **environment}, capture_output=True, text=True
     )
