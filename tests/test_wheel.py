@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 from types import ModuleType
 
+import lazy_loader
 import pytest
 import torch
 
@@ -42,10 +43,10 @@ print(bertsmith.__version__)
 """
 
 
-def build(folder: Path, *kinds: str, **environment: str) -> Path:
+def build(folder: Path, **environment: str) -> Path:
     pytest.importorskip("build", reason="needs the package build (extra: dev)")
     pytest.importorskip("hatchling", reason="needs the package hatchling (extra: dev)")
-    command = [sys.executable, "-m", "build", "--no-isolation", *kinds, "--outdir", str(folder)]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder)]
     done = subprocess.run(
         [*command, str(REPOSITORY)], env={**os.environ, **environment}, capture_output=True, text=True
     )
@@ -80,7 +81,8 @@ def installed(wheel: Path, folder: Path) -> dict[str, str]:
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), *install]
     subprocess.run(pip, env=seen, check=True)
     own = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
-    (own / "of_the_tests.pth").write_text(str(Path(torch.__file__).parent.parent))
+    others = {str(Path(module.__file__).parent.parent) for module in (torch, lazy_loader)}
+    (own / "of_the_tests.pth").write_text("\n".join(others))
     return seen
 
 
