@@ -120,6 +120,7 @@ def test_searching_documents_prints_what_the_page_shows(capsys: pytest.CaptureFi
     assert shown == 3
 
 
+@pytest.mark.slow  # four libraries are imported, and three of them train
 @pytest.mark.usefixtures("folder", "hurried")
 @pytest.mark.filterwarnings("ignore")  # those of the other libraries
 def test_other_libraries_and_this_one_agree_side_by_side() -> None:
