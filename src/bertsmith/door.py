@@ -48,7 +48,7 @@ def door(**checks: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 def found(value: Any) -> str:
     """A value for a message, shortened, with its type where that isn't plain to see."""
-    if value is None or isinstance(value, str | bool):
+    if value is None or isinstance(value, str | bool | int | float):
         return _SHORTENED.repr(value)
     return f"{_SHORTENED.repr(value)} ({type(value).__name__})"
 

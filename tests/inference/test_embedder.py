@@ -477,6 +477,16 @@ def test_a_tokenizer_that_is_a_link_is_not_followed(tiny_bert: Path, tmp_path: P
         Embedder(folder)
 
 
+def test_links_of_the_hub_s_cache_to_its_blobs_are_followed(tiny_bert: Path, tmp_path: Path) -> None:
+    folder = copied(tiny_bert, tmp_path / "models--org--name" / "snapshots" / "abc")
+    (folder / "bertsmith.json").unlink()
+    (tmp_path / "models--org--name" / "blobs").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (folder / name).rename(tmp_path / "models--org--name" / "blobs" / f"of-{name}")
+        (folder / name).symlink_to(f"../../blobs/of-{name}")
+    np.testing.assert_array_equal(Embedder(folder).documents(TEXTS), Embedder(tiny_bert).documents(TEXTS))
+
+
 def test_an_encoder_that_is_linked_from_elsewhere_is_not_followed(tiny_bert: Path, tmp_path: Path) -> None:
     folder = sentence_folder(tiny_bert, tmp_path / "model", {})
     encoder = copied(tiny_bert, tmp_path / "elsewhere")

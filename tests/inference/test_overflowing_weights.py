@@ -81,3 +81,20 @@ def test_masks_are_not_filled_with_what_is_no_number(tiny_bert: Path, tiny_token
 def test_vectors_too_long_for_their_length_are_refused() -> None:
     with pytest.raises(NotFinite, match="too long for float32"):
         normalised(torch.full((1, 4), 1e30).numpy())
+
+
+def test_no_tensor_of_the_largest_numbers_traces_back(tiny_bert: Path, tiny_tokenizer: Tokenizer) -> None:
+    """Each by itself, as 3e38, is within float32: what comes of it is finite, or refused."""
+    torch.manual_seed(0)
+    model = PretrainingModel(load_encoder(tiny_bert).config).eval()
+    asked, refused = MaskedLanguageModel(model, tiny_tokenizer), 0
+    for parameter in model.parameters():
+        before = parameter.detach().clone()
+        parameter.data.fill_(3e38)
+        try:
+            (candidates,) = asked.fill_mask("red [MASK]")
+            assert all(0 <= candidate.probability <= 1 for candidate in candidates)
+        except NotFinite:
+            refused += 1
+        parameter.data.copy_(before)
+    assert refused > 5

@@ -185,10 +185,10 @@ def test_a_checkpoint_to_go_on_from_gives_the_shape() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        ({"gpus": 0}, InputError, "gpus must be at least 1, found 0"),
+        ({"gpus": 0}, InputError, "gpus must be a whole number from 1 on, found 0"),
         ({"gpus": 9}, RecipeError, "leaves some of the 9 GPUs without a sequence"),
         ({"tokens": -5.0}, InputError, "tokens must be a positive number, found -5"),
-        ({"tokens": float("nan")}, InputError, "tokens must be a positive number"),
+        ({"tokens": float("nan")}, InputError, "tokens must be a number, found nan"),
         ({"hardware": "h1000"}, InputError, "Did you mean 'h100'"),
     ],
 )

@@ -135,7 +135,13 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Readable text of `ids`. What the normaliser took away (capitals, accents, spacing) stays lost."""
-        return self.backend.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
+        if isinstance(ids, str | bytes):
+            raise InputError(f"Expected the ids of pieces, found {found(ids)}.")
+        try:
+            numbers = [int(i) for i in ids]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"Expected the ids of pieces, found {found(ids)}.") from error
+        return self.backend.decode(numbers, skip_special_tokens=skip_special_tokens)
 
     @door(token=text)
     def token_to_id(self, token: str) -> int:
@@ -147,9 +153,12 @@ class Tokenizer:
 
     def id_to_token(self, number: int) -> str:
         """Raises TokenizerError when `number` is not in 0 … V-1."""
-        token = self.backend.id_to_token(int(number)) if number >= 0 else None
+        is_id = isinstance(number, int | np.integer) and number >= 0
+        token = self.backend.id_to_token(int(number)) if is_id else None
         if token is None:
-            raise TokenizerError(f"There is no piece {number}: ids run from 0 to {self.vocab_size - 1:,}.")
+            raise TokenizerError(
+                f"There is no piece {found(number)}: ids run from 0 to {self.vocab_size - 1:,}."
+            )
         return token
 
     @cached_property
@@ -211,6 +220,7 @@ class Tokenizer:
         normalizer = self.backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(without_surrogates(text))
 
+    @door(folder=place)
     def save(self, folder: Path | str, *, segments: bool = True, max_length: int = 512) -> None:
         """Writes what transformers opens: tokenizer.json, tokenizer_config.json, and WordPiece's vocab.txt.
 
