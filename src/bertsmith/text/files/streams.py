@@ -7,7 +7,7 @@ import codecs
 import contextlib
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,24 +98,7 @@ class SourceStream:
 
         Raises InputError naming file, line and byte where the text is not in the expected encoding.
         """
-        waiting, size = list[str](), 0  # pieces of a line, put together once: joining each would be quadratic
-        for chunk in self.chunks():
-            *ends, rest = chunk.split("\n")
-            if ends:
-                yield "".join([*waiting, ends[0]])
-                yield from ends[1:]
-                waiting, size = [], 0
-            waiting.append(rest)
-            size += len(rest)
-            if size > limit:
-                rest = "".join(waiting)
-                while len(rest) > limit:
-                    cut = rest.rfind(" ", limit // 2, limit) + 1 or limit
-                    yield rest[:cut]
-                    rest = rest[cut:]
-                waiting, size = [rest], len(rest)
-        if size:
-            yield "".join(waiting)
+        return lines_of(self.chunks(), limit)
 
     def text(self) -> str:
         """All of it at once, for formats that cannot be read by lines; errors as of `lines`."""
@@ -193,6 +176,28 @@ class SourceStream:
             f"{self.file.name}: the {self.file.compression} archive is cut or damaged: reading failed "
             f"at byte {self.position:,} of {self.file.size:,} ({error}). Fetch it again or leave it out."
         )
+
+
+def lines_of(chunks: Iterable[str], limit: int) -> Iterator[str]:
+    """A text that comes in pieces as lines, as `SourceStream.lines` has them."""
+    waiting, size = list[str](), 0  # pieces of a line, put together once: joining each would be quadratic
+    for chunk in chunks:
+        *ends, rest = chunk.split("\n")
+        if ends:
+            yield "".join([*waiting, ends[0]])
+            yield from ends[1:]
+            waiting, size = [], 0
+        waiting.append(rest)
+        size += len(rest)
+        if size > limit:
+            rest = "".join(waiting)
+            while len(rest) > limit:
+                cut = rest.rfind(" ", limit // 2, limit) + 1 or limit
+                yield rest[:cut]
+                rest = rest[cut:]
+            waiting, size = [rest], len(rest)
+    if size:
+        yield "".join(waiting)
 
 
 def _require_encoding(name: str) -> None:
