@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from bertsmith.errors import InputError, ResourceError
+from bertsmith.files import make_folder
 
 LOCK = ".lock"
 
@@ -44,7 +45,7 @@ def sole_maker(folder: Path) -> Iterator[None]:
     The parent itself is locked, so that no file is left in it.
     """
     parent = Path(folder).absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
+    make_folder(parent)
     descriptor = os.open(parent, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -201,9 +201,13 @@ def lines_of(chunks: Iterable[str], limit: int) -> Iterator[str]:
 
 
 def _require_encoding(name: str) -> None:
-    """By decoding, for some of Python's codecs make bytes of bytes (base64) or text of text (rot13)."""
+    """By decoding, for some of Python's codecs make bytes of bytes (base64) or text of text (rot13). Those of
+    domain names have errors of their own for what they can't read.
+    """
     try:
         b" ".decode(name, "replace")
+        if codecs.lookup(name).name in ("punycode", "idna"):
+            raise LookupError(name)
     except (LookupError, ValueError) as error:
         raise InputError(f"There is no encoding called {name!r}; try utf-8 or latin-1.") from error
 
