@@ -37,7 +37,10 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
         refuse_existing(path)
     make_folder(path.parent)
     partial = _partial(path)
-    make_folder(partial)
+    try:
+        partial.mkdir()
+    except OSError as error:
+        raise _refusal(error, path) from error
     try:
         yield partial
         flush_folder(partial)
@@ -132,10 +135,15 @@ def _open_partial(path: Path) -> BinaryIO:
     try:
         return _partial(path).open("wb")
     except OSError as error:
-        refused = _as_resource_error(error, path)
-        if refused is error:
-            refused = InputError(f"{path} cannot be written: {error.strerror}. Choose another place.")
-        raise refused from error
+        raise _refusal(error, path) from error
+
+
+def _refusal(error: OSError, path: Path) -> Exception:
+    """Why nothing can be begun under the name `path`."""
+    known = _as_resource_error(error, path)
+    if known is not error:
+        return known
+    return InputError(f"{path} cannot be written: {error.strerror}. Choose another place.")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.errors import InputError
+from bertsmith.text.corpus.reading import Reader
+from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.plain import LONGEST
+from bertsmith.text.files.sources import find_sources
 from bertsmith.text.prose.html_text import HtmlText
 from bertsmith.text.retrieval.document_rows import Cell
 from bertsmith.text.retrieval.documents import Document, Documents, DocumentSettings, part_of
@@ -306,3 +309,55 @@ def test_a_broken_encoding_in_a_table_can_be_replaced_too(tmp_path: Path, ending
     with pytest.raises(InputError, match="expected utf-8 text, found 0xe9"):
         read(path)
     assert [document.text for document in read(path, encoding_errors="replace")] == ["caf\ufffd"]
+
+
+WIKI = """\
+<doc id="12" url="u" title="Anarchism &amp; co">
+Anarchism & co
+
+One paragraph.
+Another (; born 1942).
+</doc>
+<doc id="25" url="u" title="Empty">
+Empty
+</doc>
+<doc id="39" title="Albedo">
+Albedo
+
+White.
+</doc>
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("name", ["AA/wiki_00", "wiki.txt", "wiki_00.gz"])
+def test_articles_of_wikiextractor_are_documents_with_their_titles(
+    tmp_path: Path, name: str, encoding: str
+) -> None:
+    path = tmp_path / "dump" / name
+    path.parent.mkdir(parents=True)
+    content = WIKI.encode(encoding)
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    documents = Documents([str(tmp_path / "dump")], DocumentSettings(encoding=encoding))
+    assert [(each.id, each.title, each.text, each.start, each.line) for each in documents] == [
+        (f"dump/{name}#12", "Anarchism & co", "\nOne paragraph.\nAnother (born 1942).", 0, None),
+        (f"dump/{name}#39", "Albedo", "\nWhite.", 0, None),
+    ]
+    assert documents.skipped.empty == [f"{path}, document 25"]
+
+
+def test_what_a_corpus_reads_an_index_reads_under_the_same_ids(tmp_path: Path) -> None:
+    """But for blank lines, which separate documents only where that is said."""
+    write(tmp_path / "dump" / "a", WIKI)
+    write(tmp_path / "dump" / "b.txt", "One.\nTwo.\n\nThree.\nFour.\n")
+    write(tmp_path / "dump" / "c.txt", "a text\nof one document")
+    for format in ("wikiextractor", "lines", "blank-lines", "file"):
+        settings = CorpusSettings(format=format)  # type: ignore[arg-type]
+        batches = list(Reader(find_sources([str(tmp_path / "dump")], settings).sources, settings))  # type: ignore[arg-type]
+        theirs = {each.id: each.text for batch in batches for each in batch.documents() if each.text.strip()}
+        ours = {each.id: each.text for each in read(tmp_path / "dump", format=format)}
+        if format == "file":
+            assert [*ours] == ["dump/a", "dump/b.txt", "dump/c.txt"]
+        else:
+            assert ours == theirs
+            assert len(ours) > 1

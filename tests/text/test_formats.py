@@ -239,3 +239,17 @@ def test_packed_parquet_is_read(tmp_path: Path) -> None:
     assert texts(tmp_path / "b.parquet.gz", text_column="body") == texts(
         tmp_path / "a.parquet", text_column="body"
     )
+
+
+def test_progress_through_parquet_is_told_row_by_row(tmp_path: Path) -> None:
+    """A column behind a dictionary takes its time, and the file's own position tells nothing of it."""
+    text = ["One sentence after another. " * 2000] * 400
+    table = pa.table({"text": pa.array(text).dictionary_encode()})
+    pq.write_table(table, tmp_path / "a.parquet")
+    settings = CorpusSettings()
+    reader = Reader(find_sources([str(tmp_path / "a.parquet")], settings).sources, settings)
+    positions = [reader.position for _ in reader]
+    size = (tmp_path / "a.parquet").stat().st_size
+    assert len(positions) > 10
+    assert positions == sorted(set(positions))
+    assert 0 < positions[0] < size / 5 and positions[-1] == size

@@ -368,6 +368,27 @@ def test_a_run_does_not_go_on_with_other_rows(
     run("classification", encoder, tmp_path, "epochs=2", train=str(train), dev=str(dev), resume=True)
 
 
+def test_two_runs_write_alike_to_the_byte_what_the_page_names(encoder: Path, tmp_path: Path) -> None:
+    """But for what takes down times, and the recipe's `out`."""
+    train = write_rows(tmp_path / "train.jsonl", "classification", 40)
+    out, first = tmp_path / "run", tmp_path / "first"
+    for _ in range(2):
+        run("classification", encoder, tmp_path, "epochs=1", "restarts=2", train=str(train), out=str(out))
+        if not first.exists():
+            out.rename(first)
+    files = sorted(path.relative_to(out) for path in out.rglob("*") if path.is_file())
+    alike = {str(path) for path in files if (first / path).exists() and same_bytes(first / path, out / path)}
+    times = {path for path in map(str, files) if path not in alike}
+    named = ("log.jsonl", "restart.json", "results.json", "report.html")
+    assert all(path.endswith(named) or "/tensorboard/" in path for path in times)
+    assert {"data.json", "recipe.toml", "predictions/dev.jsonl", "restarts/1/best/history.json"} <= alike
+    assert {str(path) for path in files if path.parts[0] == "model"} <= alike
+
+
+def same_bytes(path: Path, other: Path) -> bool:
+    return path.read_bytes() == other.read_bytes()
+
+
 def test_a_folder_that_cant_be_made_is_a_sentence(encoder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(InputError, match="can't be made: Not a directory"):

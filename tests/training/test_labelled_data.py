@@ -155,3 +155,15 @@ def test_labels_with_fewer_rows_than_folds_are_told(tmp_path: Path, rare: int, t
     warnings = read_labelled_data(kind(kind.Settings()), recipe, folds=True).warnings
     expected = "1 of 2 labels have fewer than 5 rows, such as 'rare': cross-validation"
     assert any(warning.startswith(expected) for warning in warnings) is told
+
+
+def test_too_few_texts_are_told_how_many_would_do(tmp_path: Path) -> None:
+    """Rows don't count: equal texts fall on one side."""
+    rows = tmp_path / "rows.conll"
+    rows.write_text("Anna\tB-PER\nruns\tO\n\n" * 40)
+    recipe = FinetuneRecipe(task="tagging", model="m", train=str(rows), out="o", dev_share=0.1)
+    with pytest.raises(InputError, match=r"40 rows with 1 different texts: .* for which 6 would do\."):
+        read_labelled_data(Tagging(Tagging.Settings()), recipe)
+    rows.write_text("".join(f"Anna{number}\tB-PER\nruns\tO\n\n" for number in range(6)))
+    data = read_labelled_data(Tagging(Tagging.Settings()), recipe)
+    assert data.train and data.dev

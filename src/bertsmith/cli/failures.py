@@ -83,7 +83,7 @@ def _sentence(failure: BaseException) -> str | None:
         return str(failure)
     if isinstance(failure, CycloptsError):
         command = " ".join(["bertsmith", *(failure.command_chain or ())])
-        return f"{failure}{_as_setting(failure)} See `{command} --help`."
+        return f"{_said(failure)}{_as_setting(failure)} See `{command} --help`."
     if _is_out_of_memory(failure):
         return _OUT_OF_MEMORY
     if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -93,6 +93,16 @@ def _sentence(failure: BaseException) -> str | None:
             f"{failure.filename} can't be used: {failure.strerror}. Choose another place, or mend its rights."
         )
     return None
+
+
+def _said(failure: CycloptsError) -> str:
+    """What pydantic refused is said as everywhere, and not in its own lines."""
+    from pydantic import BaseModel, ValidationError  # here, for --help answers at once
+
+    from bertsmith.validation import first_problem
+
+    refused = failure.__cause__
+    return first_problem(refused, BaseModel) if isinstance(refused, ValidationError) else str(failure)
 
 
 def _as_setting(failure: CycloptsError) -> str:

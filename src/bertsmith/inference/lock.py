@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from bertsmith.errors import InputError, ResourceError
+from bertsmith.files import make_folder
 from bertsmith.locks import is_still, lock, locked_folder
 
 LOCK = ".lock"
@@ -42,7 +43,7 @@ def sole_maker(folder: Path) -> Iterator[None]:
     The parent itself is locked, so that no file is left in it.
     """
     parent = Path(folder).absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
+    make_folder(parent)
     with locked_folder(parent, wait=True):
         yield
 

@@ -1,8 +1,9 @@
 """Every choice of a corpus build: how sources are read, and what becomes of their documents."""
 
-from typing import Any, Literal, Self
+import re
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from bertsmith.errors import RecipeError
 from bertsmith.validation import Strict, first_problem
@@ -10,12 +11,21 @@ from bertsmith.validation import Strict, first_problem
 Format = Literal["auto", "file", "blank-lines", "lines", "wikiextractor", "jsonl", "csv", "tsv", "parquet"]
 
 
+def _require_language(code: str) -> str:
+    if not re.fullmatch("[a-z]{2,3}(-[a-z0-9]+)*", code):
+        raise ValueError("expected a language's code such as en or de")
+    return code
+
+
+Language = Annotated[str, AfterValidator(_require_language)]
+
+
 class CorpusSettings(Strict):
     """Every choice of `bertsmith corpus build`; the defaults live here and nowhere else."""
 
     format: Format = Field(default="auto", description="how documents lie in files; auto looks at each")
     text_column: str = Field(default="text", description="column or key of the text in tables and JSON lines")
-    language: str = Field(default="en", description="two-letter code, for splitting into sentences")
+    language: Language = Field(default="en", description="two-letter code, for splitting into sentences")
     encoding: str = Field(default="utf-8", description="of files without a byte-order mark")
     encoding_errors: Literal["strict", "replace"] = Field(default="strict", description="stop, or put U+FFFD")
     include: tuple[str, ...] = Field(default=(), description="globs: take only files with such a name")

@@ -38,7 +38,7 @@ MADE_FROM_EPOCHS = ("steps", "hours", "evaluation", "checkpoint")  # and from `e
 class FinetuneOptimizer(OptimizerSettings):
     """AdamW with the rates of fine-tuning. Where no rate is given, the model's width decides."""
 
-    learning_rate: float = Field(5e-5, gt=0)
+    learning_rate: float = Field(5e-5, gt=0, le=1)
     warmup: float = Field(0.1, ge=0)
     epsilon: float = Field(1e-8, gt=0)
 

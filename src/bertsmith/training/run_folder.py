@@ -11,6 +11,7 @@ from bertsmith.training.recipe import Recipe, read_recipe
 from bertsmith.training.settings import RunSettings, read_toml
 from bertsmith.validation import check
 
+_NO_FOLDER = "The run needs a folder: out=runs/NAME."
 _DATA = "data.json"  # the SHA-256 of each labelled file
 # What may change between the parts of a run: none of it changes the text, the model or the schedule. Other
 # hardware and other micro-batches compute the same steps, but to rounding only, with other draws of dropout.
@@ -22,8 +23,8 @@ _MAY_CHANGE: dict[str, Any] = {
 
 def open_run(recipe: Recipe, resume: bool) -> Path:
     """The run's folder, which is not made yet. Raises RecipeError when it holds another run."""
-    if recipe.out is None:
-        raise RecipeError("The run needs a folder: out=runs/NAME.")
+    if not recipe.out:
+        raise RecipeError(_NO_FOLDER)
     again = f"bertsmith pretrain {Path(recipe.out) / 'recipe.toml'} --resume"
     return _open(Path(recipe.out), recipe, lambda path: read_recipe(str(path), []), resume, again)
 
@@ -44,6 +45,8 @@ def open_finetuning(recipe: FinetuneRecipe, resume: bool) -> FinetuneRecipe:
     def stored(path: Path) -> FinetuneRecipe:
         return check(FinetuneRecipe, read_toml(path, str(path)), str(path))
 
+    if not recipe.out:  # as a path it would be the current folder
+        raise RecipeError(_NO_FOLDER)
     path = Path(recipe.out) / "recipe.toml"
     if resume and path.exists():
         recipe = recipe.chosen_as(stored(path))

@@ -35,7 +35,7 @@ class OptimizerSettings(Settings):
     """
 
     kind: Literal["adamw", "muon"] = "adamw"
-    learning_rate: float = Field(1e-4, gt=0)
+    learning_rate: float = Field(1e-4, gt=0, le=1)
     schedule: Literal["linear", "wsd"] = "linear"
     warmup: float = Field(10_000, ge=0)
     decay: float = Field(0.2, ge=0)
@@ -153,7 +153,7 @@ def override(values: dict[str, Any], change: str) -> None:
         raise RecipeError(f"Expected dotted.key=value, found {change!r}.")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # TOMLDecodeError, and a number of 5,000 digits
         value = text
     *parents, last = key.split(".")
     table = values

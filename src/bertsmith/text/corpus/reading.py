@@ -105,8 +105,15 @@ class Reader:
     def _parquet(self, index: int, file: SourceFile) -> Iterator[RawDocument]:
         self.origins[index] = Origin("parquet", hash_of(file))
         with SourceStream(file, self._settings) as stream, stream.seekable() as opened:
+            rows = max(tables.parquet_rows(opened, file.name), 1)
             texts = tables.parquet(opened, file.name, self._settings.text_column)
-            yield from self._raw_documents(index, "parquet", texts)
+            yield from self._raw_documents(index, "parquet", self._counted(texts, file.size, rows))
+
+    def _counted(self, texts: Iterator[Text], size: int, rows: int) -> Iterator[Text]:
+        """The position after each row, as if all took as much of the file."""
+        for row, text in enumerate(texts, start=1):
+            self.position = self._before + size * row // rows
+            yield text
 
     def _text_file(self, index: int, file: SourceFile) -> Iterator[RawDocument]:
         with SourceStream(file, self._settings) as stream:

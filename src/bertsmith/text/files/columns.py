@@ -44,6 +44,9 @@ LABELS = (
 )
 
 
+_LONGEST_SHOWN = 80  # characters
+
+
 class Columns(NamedTuple):
     """A table's columns, by name or number; None where there is none or none was said."""
 
@@ -120,7 +123,7 @@ def find_column(column: str | int, names: Sequence[str], where: str) -> int:
 
 def column_number(column: str | int) -> int | None:
     """The number that `column` is or spells; None when it is a name. InputError when it is below 1."""
-    if isinstance(column, str) and not re.fullmatch(r"-?[0-9]+", column):
+    if isinstance(column, str) and not re.fullmatch(r"-?[0-9]{1,9}", column):
         return None
     if int(column) < 1:
         raise InputError(f"There is no column {column}: columns count from 1, as those of `cut` do.")
@@ -129,6 +132,8 @@ def column_number(column: str | int) -> int | None:
 
 def unknown_column(column: str | int, names: Sequence[str], where: str) -> InputError:
     """Says which columns there are, and for which of them `column` may be a slip."""
+    if isinstance(column, str) and len(column) > _LONGEST_SHOWN:
+        column = column[:_LONGEST_SHOWN] + "…"
     meant = did_you_mean(str(column), names)
     if len(names) == 1 and ";" in names[0]:
         meant = " It looks separated by semicolons: save it with commas or tabs."

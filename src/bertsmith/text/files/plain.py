@@ -7,6 +7,7 @@ is given in parts, so that a file of any size, of one document or many, takes bo
 import html
 import re
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 LONGEST = 1_000_000  # characters; a novel has half of that
 DOC_OPENING = re.compile(r'<doc\s+id="([^"]*)"(?:[^>]*?\stitle="([^"]*)")?[^>]*>')
@@ -14,6 +15,14 @@ _EMPTY_PARENTHESES = re.compile(r" ?\([\s,;:]*\)")
 _LEADING_SEPARATOR = re.compile(r"\(\s*[;,]\s*")
 
 Text = tuple[str, str]
+
+
+class Article(NamedTuple):
+    """One of WikiExtractor's, under Wikipedia's id."""
+
+    id: str
+    title: str
+    text: str
 
 
 def one_document(lines: Iterable[str]) -> Iterator[Text]:
@@ -38,7 +47,12 @@ def blocks(lines: Iterable[str]) -> Iterator[Text]:
 
 
 def wikiextractor(lines: Iterable[str]) -> Iterator[Text]:
-    """Articles between <doc …> and </doc>, under Wikipedia's ids, without the line that repeats the title.
+    """`articles` without their titles."""
+    return ((id, text) for id, _, text in articles(lines))
+
+
+def articles(lines: Iterable[str]) -> Iterator[Article]:
+    """Articles between <doc …> and </doc>, without the line that repeats the title.
 
     An article of a title alone is yielded empty, so that it is counted. Lines outside of articles are none.
     """
@@ -59,16 +73,14 @@ def wikiextractor(lines: Iterable[str]) -> Iterator[Text]:
         yield from _article(article, title, body)
 
 
-def _article(article: str, title: str, body: list[str]) -> Iterator[Text]:
+def _article(article: str, title: str, body: list[str]) -> Iterator[Article]:
     first = next((index for index, line in enumerate(body) if line.strip()), None)
     if first is not None and body[first].strip() == title.strip():
         body = body[first + 1 :]
     for part, text in enumerate(_parts(body)):
         # The extractor drops pronunciations and dates in templates, and leaves "(; born 1942)" and "()".
-        yield (
-            f"{article}.{part}" if part else article,
-            _LEADING_SEPARATOR.sub("(", _EMPTY_PARENTHESES.sub("", text)),
-        )
+        text = _LEADING_SEPARATOR.sub("(", _EMPTY_PARENTHESES.sub("", text))
+        yield Article(f"{article}.{part}" if part else article, title.strip(), text)
 
 
 def _parts(lines: Iterable[str]) -> Iterator[str]:

@@ -7,7 +7,7 @@ import codecs
 import contextlib
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,24 +98,7 @@ class SourceStream:
 
         Raises InputError naming file, line and byte where the text is not in the expected encoding.
         """
-        waiting, size = list[str](), 0  # pieces of a line, put together once: joining each would be quadratic
-        for chunk in self.chunks():
-            *ends, rest = chunk.split("\n")
-            if ends:
-                yield "".join([*waiting, ends[0]])
-                yield from ends[1:]
-                waiting, size = [], 0
-            waiting.append(rest)
-            size += len(rest)
-            if size > limit:
-                rest = "".join(waiting)
-                while len(rest) > limit:
-                    cut = rest.rfind(" ", limit // 2, limit) + 1 or limit
-                    yield rest[:cut]
-                    rest = rest[cut:]
-                waiting, size = [rest], len(rest)
-        if size:
-            yield "".join(waiting)
+        return lines_of(self.chunks(), limit)
 
     def text(self) -> str:
         """All of it at once, for formats that cannot be read by lines; errors as of `lines`."""
@@ -195,10 +178,36 @@ class SourceStream:
         )
 
 
+def lines_of(chunks: Iterable[str], limit: int) -> Iterator[str]:
+    """A text that comes in pieces as lines, as `SourceStream.lines` has them."""
+    waiting, size = list[str](), 0  # pieces of a line, put together once: joining each would be quadratic
+    for chunk in chunks:
+        *ends, rest = chunk.split("\n")
+        if ends:
+            yield "".join([*waiting, ends[0]])
+            yield from ends[1:]
+            waiting, size = [], 0
+        waiting.append(rest)
+        size += len(rest)
+        if size > limit:
+            rest = "".join(waiting)
+            while len(rest) > limit:
+                cut = rest.rfind(" ", limit // 2, limit) + 1 or limit
+                yield rest[:cut]
+                rest = rest[cut:]
+            waiting, size = [rest], len(rest)
+    if size:
+        yield "".join(waiting)
+
+
 def _require_encoding(name: str) -> None:
-    """By decoding, for some of Python's codecs make bytes of bytes (base64) or text of text (rot13)."""
+    """By decoding, for some of Python's codecs make bytes of bytes (base64) or text of text (rot13). Those of
+    domain names have errors of their own for what they can't read.
+    """
     try:
         b" ".decode(name, "replace")
+        if codecs.lookup(name).name in ("punycode", "idna"):
+            raise LookupError(name)
     except (LookupError, ValueError) as error:
         raise InputError(f"There is no encoding called {name!r}; try utf-8 or latin-1.") from error
 

@@ -128,6 +128,12 @@ def parquet_columns(file: Any, name: str) -> list[str]:
         return list(pq.read_schema(file).names)
 
 
+def parquet_rows(file: Any, name: str) -> int:
+    """How many rows a Parquet file has; none is read."""
+    with _whole_parquet(name):
+        return int(pq.read_metadata(file).num_rows)
+
+
 @contextlib.contextmanager
 def _whole_parquet(name: str) -> Iterator[None]:
     try:

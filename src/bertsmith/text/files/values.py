@@ -9,6 +9,8 @@ from typing import Any
 
 from bertsmith.errors import InputError
 
+LARGEST = 1e18
+
 
 def as_text(value: Any, where: str) -> str:
     """A string as it is. A null is the empty text, which a model sees as its special tokens alone.
@@ -25,7 +27,8 @@ def as_text(value: Any, where: str) -> str:
 def as_number(value: Any, where: str) -> float:
     """A finite number, or a string that spells one with a point: '4.25', '1e-3', blanks around allowed.
 
-    Raises InputError for anything else, NaN, infinity and an empty cell among it.
+    Raises InputError for anything else, NaN, infinity and an empty cell among it, and for one beyond
+    `LARGEST`: models compute in float32, whose squares end at 1e38.
     """
     spelled = isinstance(value, str) and "_" not in value  # float() takes 1_000 for a thousand
     if spelled or (isinstance(value, int | float | Decimal) and not isinstance(value, bool)):
@@ -33,6 +36,10 @@ def as_number(value: Any, where: str) -> float:
             number = float(value)
         except (ValueError, OverflowError):
             number = math.nan
+        if LARGEST < abs(number) < math.inf:
+            raise InputError(
+                f"{where}: expected a number within ±{LARGEST:g}, found {number:g}. Divide all of them."
+            )
         if math.isfinite(number):
             return number
     raise InputError(

@@ -4,6 +4,7 @@
 | --- | --- |
 | .csv, .tsv, .tab, .jsonl, .ndjson, .parquet, and .json when it was named itself | a document a row |
 | .html, .htm, .xhtml | one document, its text as a browser shows it |
+| a text that begins as WikiExtractor's do, or any with `format` | an article, or block, each |
 | any other text: .txt, .md, .rst, .py … | one document, as it stands |
 | binary: a NUL byte near its beginning, or the first bytes of PDF, ZIP and the like | none; it is counted |
 
@@ -17,6 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -26,9 +28,9 @@ from pydantic import Field
 from bertsmith.errors import InputError
 from bertsmith.progress import Progress
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.text.files.plain import LONGEST
+from bertsmith.text.files.plain import DOC_OPENING, LONGEST, Article, articles, blocks
 from bertsmith.text.files.sources import as_utf8, find_sources
-from bertsmith.text.files.streams import SourceFile, SourceStream
+from bertsmith.text.files.streams import SourceFile, SourceStream, lines_of
 from bertsmith.text.prose.html_text import HtmlText
 from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, Row, read_table
 from bertsmith.text.tokens.tokenizer import without_surrogates
@@ -64,7 +66,9 @@ class DocumentSettings(Strict):
     text: str | None = Field(default=None, description="a table's column of texts")
     title: str | None = Field(default=None, description="a table's column of titles")
     format: str | None = Field(
-        default=None, description="csv, tsv, jsonl, json, parquet: what a named file is"
+        default=None,
+        description="csv, tsv, jsonl, json, parquet: what a named file is; file, blank-lines, lines, "
+        "wikiextractor: how documents lie in texts, as of `corpus build`",
     )
     encoding: str = Field(default="utf-8", description="of files without a byte-order mark")
     encoding_errors: str = Field(default="strict", description="strict: stop; replace: put U+FFFD")
@@ -178,9 +182,11 @@ class Documents:
 
     def _table_format(self, file: SourceFile) -> str | None:
         """A .json in a folder is a program's settings more often than a table."""
-        named_itself = "/" not in file.name
-        if named_itself and (self.settings.format or file.suffix == ".json"):
-            return self.settings.format or "json"
+        named_itself, said = "/" not in file.name, self.settings.format
+        if named_itself and said in CONVENTIONS:
+            return None
+        if named_itself and (said or file.suffix == ".json"):
+            return said or "json"
         return TABLES.get(file.suffix)
 
     def _of_text(self, file: SourceFile) -> Iterator[Document]:
@@ -188,8 +194,42 @@ class Documents:
             if stream.looks_binary or stream.head.startswith(_BINARY_BEGINNINGS):
                 self.skipped.binary.append(file.name)
                 return
-            page = file.suffix in _PAGES
-            yield from _page(file, stream.chunks()) if page else _text(file, stream.chunks())
+            if file.suffix in _PAGES:
+                yield from _page(file, stream.chunks())
+                return
+            chunks = stream.chunks()
+            first = next(chunks, "")
+            read, chunks = self._convention(first), chain([first], chunks)
+            yield from (
+                _text(file, chunks) if read is None else _several(file, read(lines_of(chunks, LONGEST)))
+            )
+
+    def _convention(self, beginning: str) -> "Convention | None":
+        """How several documents lie in a text; None for one, as in any of which nothing else is known."""
+        if self.settings.format in CONVENTIONS:
+            return CONVENTIONS[self.settings.format]
+        return articles if DOC_OPENING.match(beginning.lstrip()) else None
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[Article]:
+    return (Article(id, "", text) for id, text in blocks(lines))
+
+
+Convention = Callable[[Iterable[str]], Iterator[Article]]
+CONVENTIONS: dict[str | None, Convention | None] = {
+    "file": None,
+    "blank-lines": _blocks,
+    "lines": _blocks,
+    "wikiextractor": articles,
+}
+
+
+def _several(file: SourceFile, found: Iterable[Article]) -> Iterator[Document]:
+    """The documents of a file that holds several, under the ids that a corpus gives them."""
+    for id, title, text in found:
+        where = f"{as_utf8(file.path)}, document {id}"
+        for number, (start, part) in enumerate(_parts([text]), start=1):
+            yield Document(_part_id(f"{file.name}#{id}", number), part, title, file.name, where, start, None)
 
 
 def _text(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from bertsmith.errors import InputError
+from bertsmith.text.corpus_settings import Language
 from bertsmith.text.prose.sentences import split
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import Strict, first_problem
@@ -41,7 +42,7 @@ class PassageSettings(Strict):
     overlap: int = Field(
         default=40, ge=0, description="tokens that a passage repeats of the one before, at most"
     )
-    language: str = Field(default="en", description="two-letter code: sentences, stems and stop words")
+    language: Language = Field(default="en", description="two-letter code: sentences, stems and stop words")
 
     def changed(self, values: Mapping[str, Any]) -> "PassageSettings":
         """The same with other values. Raises InputError for one that can't be."""

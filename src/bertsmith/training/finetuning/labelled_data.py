@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,12 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
                 "--label the right column?"
             )
         if not train or not dev:
+            texts = {tuple(task.kept_together(example)) for example in (*train, *dev)}
+            needed = next(texts for texts in count(2) if round(recipe.dev_share * texts))
             raise InputError(
-                f"{recipe.train} has {rows:,} rows: too few to hold out {recipe.dev_share:.0%} of them. "
-                "Give a file of its own with --dev."
+                f"{recipe.train} has {rows:,} rows with {len(texts):,} different texts: too few to hold out "
+                f"{recipe.dev_share:.0%} of them, for which {needed} would do. Give more, or a file of its "
+                "own with --dev."
             )
     else:
         dev = task.read(Path(recipe.dev))

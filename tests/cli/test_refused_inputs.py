@@ -1,0 +1,56 @@
+"""What a user gets wrong is one sentence and status 2, and leaves nothing behind."""
+
+from pathlib import Path
+
+import pytest
+
+from bertsmith.cli.main import main
+
+DIGITS = "9" * 5000
+BUILD = ["corpus", "build", "texts.jsonl", "--out"]
+INDEX = ["index", "build", "texts.jsonl", "--model", "model", "--out"]
+TUNED = ["--model", "model", "--train", "rows.csv", "--out"]
+REFUSED = [
+    ([*BUILD, "c", "--encoding", "punycode"], "There is no encoding called 'punycode'"),
+    ([*BUILD, "c", "--encoding", "idna"], "There is no encoding called 'idna'"),
+    ([*BUILD, "c", "--language", "../../x"], "expected a language's code such as en or de, found '../../x'."),
+    ([*INDEX, "i", "--language", "../../x"], "expected a language's code such as en or de, found '../../x'."),
+    (["tokenizer", "train", "c", "--out", "t", "--vocab-size", "7"], "vocab_size: expected greater than"),
+    (
+        ["tokenizer", "train", "c", "--out", "t", "--vocab-size", "x"],
+        "expected a whole number, found 'x'. See",
+    ),
+    ([*BUILD, "/proc/x"], "/proc/x cannot be written"),
+    ([*INDEX, "/proc/x"], "/proc/x cannot be written"),
+    ([*BUILD, "rows.csv/x"], "rows.csv can't be made"),
+    ([*INDEX, "rows.csv/x"], "rows.csv can't be made"),
+    ([*BUILD, ""], "--out is empty"),
+    ([*INDEX, ""], "--out is empty"),
+    (["finetune", "classification", *TUNED, ""], "--out is empty"),
+    (["tune", "classification", *TUNED, ""], "--out is empty"),
+    (["pretrain", "quickstart", "out=", "corpus=c", "tokenizer=t"], "The run needs a folder: out="),
+    (["embed", "model", "rows.csv", "--out", "v", "--text", DIGITS], "rows.csv: no column '99999"),
+    (["finetune", "classification", *TUNED, "r", "--text", DIGITS], "rows.csv: no column '99999"),
+    (["finetune", "classification", *TUNED, "r", f"epochs={DIGITS}"], "epochs: expected a"),
+    (
+        ["finetune", "classification", *TUNED, "r", "optimizer.learning_rate=1e30"],
+        "optimizer.learning_rate: expected less than or equal to 1, found 1e+30.",
+    ),
+    (["finetune", "regression", *TUNED, "r"], "rows.csv, line 2: expected a number within"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), REFUSED)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(
+    desk: Path, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (desk / "rows.csv").write_text(
+        "text,label\n" + "".join(f"red cat {number},{number + 1}e299\n" for number in range(40))
+    )
+    before = sorted(desk.rglob("*"))
+    assert main(words) == 2
+    complaint = capsys.readouterr().err
+    assert sentence in " ".join(complaint.split())
+    assert len(complaint) < 600
+    assert "pydantic" not in complaint
+    assert sorted(desk.rglob("*")) == before
