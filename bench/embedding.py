@@ -174,7 +174,7 @@ def _ours(folder: str, threads: int, precision: str | None = None) -> Embed:
     from bertsmith import Embedder
 
     torch.set_num_threads(threads)
-    return Embedder(folder, precision=getattr(torch, precision) if precision else None).documents
+    return Embedder(folder, compute_dtype=getattr(torch, precision) if precision else None).documents
 
 
 def _theirs(folder: str, threads: int) -> Embed:
@@ -253,7 +253,7 @@ def _random_model(options: argparse.Namespace, folder: Path) -> Path:
     from bertsmith.model.bert import Bert
     from bertsmith.model.checkpoint import save_checkpoint
     from bertsmith.model.config import preset
-    from bertsmith.tasks.sentence_folder import write_sentence_folder
+    from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 
     torch.manual_seed(SEED)
     config = preset(options.shape, model_type="modernbert", pad_token_id=0)
@@ -265,7 +265,7 @@ def _random_model(options: argparse.Namespace, folder: Path) -> Path:
         "ModernBertModel",
         task="encoder",
         tokenizer=Tokenizer.load(_folder()),
-        write_beside=lambda partial: write_sentence_folder(
+        write_extra_files=lambda partial: write_sentence_folder(
             partial, config, "mean", options.longest, normalise=True
         ),
     )
@@ -289,8 +289,8 @@ def _least_seconds(folder: str, lengths: Any, threads: int) -> float:
     from bertsmith.model.flops import encoder_flops
 
     torch.set_num_threads(threads)
-    operations = encoder_flops(read_checkpoint(folder).config, lengths, float(lengths.sum()))
-    return operations / matmul_flops(torch.float32, device=torch.device("cpu"))
+    flops = encoder_flops(read_checkpoint(folder).config, lengths, float(lengths.sum()))
+    return flops / matmul_flops(torch.float32, device=torch.device("cpu"))
 
 
 def _reqa_sentences() -> list[str]:

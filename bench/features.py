@@ -127,7 +127,7 @@ def _read(task: Any, data: Any, rows: int, dev_rows: int | None) -> tuple[list[A
     with tempfile.TemporaryDirectory() as folder:
         train = task.read(fewer(data.train, rows, Path(folder)))
         dev = task.read(fewer(data.dev, dev_rows, Path(folder)))
-    task.learn_labels(train)
+    task.fit(train)
     return train, dev
 
 

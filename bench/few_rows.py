@@ -233,7 +233,7 @@ def a_class(rows: Sequence[dict[str, Any]], count: int, draw: int) -> list[dict[
 
 def train_ours(request: dict[str, Any]) -> dict[str, Any]:
     """As it comes: the method, the epochs and all else are chosen. Its baselines, in the table's order."""
-    from bertsmith.tasks.linear_start import FROZEN, FROZEN_ALONE
+    from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE
 
     data = DATA[request["name"]]
     with run_folder(__file__, "ours", request) as folder:
@@ -346,7 +346,7 @@ def train_trainer(request: dict[str, Any]) -> dict[str, Any]:
         files = draw_rows(request, folder)
         task = kind(kind.Settings())
         train, test = task.read(files["train"]), task.read(files["test"])
-        task.learn_labels(train)
+        task.fit(train)
         kind_of_trainer = "regression" if data.task == "similarity" else data.task
         usual = USUAL[kind_of_trainer](load_tokenizer(), list(task.labels), 128)
         begun = time.perf_counter()

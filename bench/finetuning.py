@@ -214,7 +214,7 @@ class _Transformers:
             kind = find_task(data.task)
             task = kind(kind.Settings(**data.columns))  # it reads the files, and does no more than that
             train, dev = task.read(train_file), task.read(dev_file)
-        task.learn_labels(train)
+        task.fit(train)
         usual = USUAL[data.task](load_tokenizer(), list(task.labels), request["settings"]["max_length"])
         rows, dev_rows = usual.encode(train), usual.encode(dev)
         model = load_model(data.task, task.labels, request["seed"])

@@ -101,7 +101,7 @@ class _Sentences:
         kind = find_task(data.task)
         self.task = kind(kind.Settings(**data.columns))
         self.examples = self.task.read(find(data.train))
-        self.task.learn_labels(self.examples)
+        self.task.fit(self.examples)
         self.place = 0
 
     def take(self, steps: int) -> list[Any]:
@@ -120,7 +120,7 @@ class _Ours(_Sentences):
         from bertsmith.machine.hardware import Hardware
         from bertsmith.model.cpu.allocator import keep_memory
         from bertsmith.model.locate import locate_model
-        from bertsmith.tasks.task_checkpoint import begin_task_model
+        from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
         from bertsmith.text.tokens.tokenizer import Tokenizer
         from bertsmith.training.machine import set_up_machine
         from bertsmith.training.settings import HardwareSettings

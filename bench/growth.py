@@ -12,7 +12,7 @@ unless that is what grows: 1,024 to 16,384 tokens of 128 a sequence; 8,192 token
 2,048 tokens at widths of 128 to 1,024; 4,096 tokens divided between 1 to 4 processes, which share the cores.
 Every size is in processes of its own, asked in turn, after a round that isn't counted; seconds a step are
 medians. Memory of a step is the peak less what the libraries take before there is a model, all ranks
-together. The corpus is what material.py finds, copied with variation (varied_text.py) to each size: `corpus
+together. The corpus is what corpora.py finds, copied with variation (varied_text.py) to each size: `corpus
 build`, `tokenizer train` and `corpus tokenize`, once each, with the peak of a command and its workers, in
 which the libraries are.
 """
@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import corpora
 import growth_plot
-import material
 from corpus import measure
 from harness import Worker, interleave, report, result_path, serve
 
@@ -178,7 +178,7 @@ def _of_text(options: argparse.Namespace) -> list[Growth]:
     from varied_text import write_parts
 
     sizes = (0.2, 0.4) if options.quick else sorted(options.megabytes)
-    corpus = Corpus.open(options.corpus or material.find_corpus())
+    corpus = Corpus.open(options.corpus or corpora.find_corpus())
     with tempfile.TemporaryDirectory() as folder:
         part = min(_FILE, sizes[0])
         files = write_parts(corpus, Path(folder), int(sizes[-1] * 1e6), int(part * 1e6))

@@ -49,7 +49,7 @@ def _compare(name: str, rows: int, folder: Path) -> dict[str, Any]:
     changes = [f"{key}={value}" for key, value in given.items()]
     run = finetune(data.task, *changes, model=MODEL, train=str(train), out=str(folder / "run"))
     kinds = {"float32": torch.float32, "default": None}
-    loaded = {kind: Predictor.load(run.model, precision=precision) for kind, precision in kinds.items()}
+    loaded = {kind: Predictor.load(run.model, compute_dtype=precision) for kind, precision in kinds.items()}
     exact, usual = (
         each.predict([_input(example) for example in each.reading(**columns).read(test)])
         for each in loaded.values()

@@ -144,8 +144,8 @@ def _classifier(folder: Path) -> str:
     """MiniLM with a new head, as `bertsmith finetune classification` would save it."""
     import torch
 
+    from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model, save_task_model
     from bertsmith.tasks.classification import Classification
-    from bertsmith.tasks.task_checkpoint import begin_task_model, save_task_model
     from bertsmith.text.tokens.tokenizer import Tokenizer
 
     torch.manual_seed(0)
@@ -178,7 +178,7 @@ def _embedder(folder: str, threads: int, precision: str | None = None) -> Answer
     from bertsmith import Embedder
 
     torch.set_num_threads(threads)
-    embedder = Embedder(folder, precision=getattr(torch, precision) if precision else None)
+    embedder = Embedder(folder, compute_dtype=getattr(torch, precision) if precision else None)
     return lambda text: embedder.queries([text])[0]
 
 

@@ -2,7 +2,7 @@
 
     python bench/loader.py [--rounds 5] [--sizes tiny mini] [--json]
 
-The text is --store with its --tokenizer, or what material.py finds. The loader shuffles, makes pairs (or full
+The text is --store with its --tokenizer, or what corpora.py finds. The loader shuffles, makes pairs (or full
 segments, for a model without next-sentence prediction), truncates them and packs batches of 32 x 128
 tokens. The model trains on such batches: masks, forward, backward, clipping, AdamW. Both work in one thread
 and are timed by their processor time, so that other programs on the machine don't count; the model is taken
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import material
+import corpora
 from harness import Worker, environment, interleave, ratio, report, serve
 
 PAIRS, LENGTH = 32, 128
@@ -28,7 +28,7 @@ KINDS = {"pairs": True, "full segments": False}  # with next-sentence prediction
 def main() -> None:
     """Parses, and is either the parent or a worker."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    material.add_options(parser)
+    corpora.add_options(parser)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="processor time of each side in a round")
     parser.add_argument("--sizes", nargs="+", default=["tiny", "mini"])
@@ -38,7 +38,7 @@ def main() -> None:
     if options.worker:
         serve({"loader": Loader, "model": Model}[options.worker](options))
         return
-    store, tokenizer = material.find(options)
+    store, tokenizer = corpora.find(options)
     files = ("--store", store, "--tokenizer", tokenizer)
     sides = {name: Worker(__file__, name, *files) for name in ("loader", "model")}
     rows = [compare(sides, size, kind, options) for size, kind in itertools.product(options.sizes, KINDS)]
@@ -121,7 +121,7 @@ class Model:
         from bertsmith.data.split import split
         from bertsmith.data.stream import Cursor
         from bertsmith.model.config import preset
-        from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
+        from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
         from bertsmith.training.optimizer import make_optimizer
         from bertsmith.training.settings import OptimizerSettings
 

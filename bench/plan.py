@@ -2,7 +2,7 @@
 
     python bench/plan.py [--sizes tiny mini] [--rounds 5] [--seconds 60]
 
-The text is --store with its --tokenizer, or what material.py finds. Each round plans a size (which measures
+The text is --store with its --tokenizer, or what corpora.py finds. Each round plans a size (which measures
 the matrix product and the memory's bandwidth) and then trains it for so many seconds by `bertsmith pretrain
 budget`, measuring in turn, since a machine with other work has another speed in each minute. Compared are
 tokens a second of the steps alone, and the tokens of a whole run, evaluations and checkpoints in it; medians
@@ -15,19 +15,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import material
+import corpora
 from harness import ratio, report, spread
 
 
 def main() -> None:
     """Parses, and plans and trains each size."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    material.add_options(parser)
+    corpora.add_options(parser)
     parser.add_argument("--sizes", nargs="+", default=["tiny", "mini"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=60)
     options = parser.parse_args()
-    options.store, options.tokenizer = material.find(options)
+    options.store, options.tokenizer = corpora.find(options)
     rows = [_row(size, options) for size in options.sizes]
     method = " ".join((__doc__ or "").split("\n\n")[2].split())
     report("plan", "A plan and the run it foretells", rows, [method])

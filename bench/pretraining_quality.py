@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import accuracy_plot
-import material
+import corpora
 from harness import Worker, report, result_path, serve
 from labelled import KEPT, quiet
 from pretraining_sides import OURS, PLAIN, TRIED, Plain, shape_beside
@@ -53,7 +53,7 @@ _ROWS = ["ours", *PLAIN]
 def main() -> None:
     """Parses, and is either the parent or a worker."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    material.add_options(parser)
+    corpora.add_options(parser)
     parser.add_argument("--reported", help="one split of a token store of other documents, to measure on")
     parser.add_argument("--pieces", type=int, help="of a vocabulary made for this, instead of BERT's")
     parser.add_argument("--minutes", type=float, default=10)
@@ -130,7 +130,7 @@ def take_turns(runs: Sequence[Run], points: int) -> Iterator[None]:
 
 
 def make_run(
-    side: str, minutes: float, measured: str, parts: material.Parts, settings: Plain | None, tokens: int
+    side: str, minutes: float, measured: str, parts: corpora.Parts, settings: Plain | None, tokens: int
 ) -> Run:
     """`settings` of a plain loop; None for ours."""
     import torch
@@ -172,7 +172,7 @@ def _again(runs: Sequence[Run]) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    parts = material.parts(options)
+    parts = corpora.parts(options)
     runs: list[Run] = []
     for minutes in (options.minutes, *options.longer):
         sides = [side for side in options.rows if side in PLAIN or minutes == options.minutes]
@@ -259,7 +259,7 @@ def _settings_in_words(run: Run) -> str:
 
 
 def _choose(side: str, options: argparse.Namespace) -> None:
-    parts = material.parts(options)
+    parts = corpora.parts(options)
     best, rows = PLAIN[side], []
     for name, values in TRIED[side].items():
         tried = [replace(best, **{name: value}) for value in values]

@@ -108,8 +108,8 @@ def shape_beside(ours: Any, settings: Plain) -> Any:
 
 def weights(shape: Any) -> int:
     """How many a model of masked language has."""
-    from bertsmith.model.blueprint import blueprint
-    from bertsmith.tasks.pretraining import PretrainingModel
+    from bertsmith.model.meta_init import meta_init
+    from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 
-    model = blueprint(lambda: PretrainingModel(shape, next_sentence=False))
+    model = meta_init(lambda: PretrainingModel(shape, next_sentence=False))
     return sum(each.numel() for each in model.parameters())

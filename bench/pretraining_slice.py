@@ -50,7 +50,7 @@ def measure(model: Any, tokenizer: Any, split: Path, most_tokens: int) -> dict[s
     from bertsmith.data.masking import Masker, MaskingRates
     from bertsmith.data.store import TokenStore
     from bertsmith.data.stream import PretrainingStream
-    from bertsmith.tasks.pretraining import PretrainingTask
+    from bertsmith.tasks.pretraining.pretraining import PretrainingTask
 
     store = TokenStore.open(split, tokenizer)
     stream = PretrainingStream(store, tokenizer, 0, False, LENGTH, 16 * LENGTH)
@@ -63,7 +63,7 @@ def measure(model: Any, tokenizer: Any, split: Path, most_tokens: int) -> dict[s
 
 
 def _train_ours(request: dict[str, Any], tokenizer: Any) -> tuple[Any, float, int, bool]:
-    from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
+    from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
     from bertsmith.training.log import RunLog
     from bertsmith.training.pretrain import pretrain
 
@@ -116,8 +116,8 @@ def _last_elapsed(log: Path) -> float:
 def _checkpoint(run: Path, tokenizer: Any) -> tuple[Any, float, int]:
     """The model of the newest checkpoint, its second, its tokens."""
     from bertsmith.model.locate import locate_model
-    from bertsmith.tasks.pretraining import PretrainingModel
-    from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
+    from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+    from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
     from bertsmith.training.checkpoint import load_training_state
     from bertsmith.training.recipe import read_recipe
 
@@ -139,7 +139,7 @@ def _checkpoint(run: Path, tokenizer: Any) -> tuple[Any, float, int]:
 
 
 def _train_plain(request: dict[str, Any], tokenizer: Any) -> tuple[Any, float, int, bool]:
-    from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
+    from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
     from plain_loop import PlainLoop
 
     folder, settings = Path(request["folder"]), Plain(**request["plain"])

@@ -2,7 +2,7 @@
 
     python bench/pretraining_step.py [--rounds 5] [--sizes tiny mini small] [--precisions float32]
 
-The text is --store with its --tokenizer, or what material.py finds. Two kinds of batch, 32 pairs each:
+The text is --store with its --tokenizer, or what corpora.py finds. Two kinds of batch, 32 pairs each:
 `full`, every pair 128 tokens long; `natural`, pairs as the loader makes them, up to 128 tokens. Both sides
 get the same sequences and the same masks' rate, train with dropout 0.1 everywhere, clip gradients at 1 and
 step AdamW: transformers with its default attention (sdpa), padding to the longest of the batch, and torch's
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-import material
+import corpora
 from harness import Worker, described, interleave, precisions, ratio, report, serve
 
 _PAIRS, _LENGTH, _VOCABULARY = 32, 128, 30_522
@@ -30,7 +30,7 @@ _DEFAULT = "default"
 def main() -> None:
     """Parses, and is either the parent or a worker."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    material.add_options(parser)
+    corpora.add_options(parser)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--sizes", nargs="+", default=["tiny", "mini", "small"])
@@ -42,7 +42,7 @@ def main() -> None:
     if options.worker:
         serve({"ours": _Ours, "transformers": _Transformers}[options.worker](options))
         return
-    store, tokenizer = material.find(options)
+    store, tokenizer = corpora.find(options)
     files = ("--store", store, "--tokenizer", tokenizer)
     sides = {name: Worker(__file__, name, *files) for name in ("ours", "transformers")}
     rows = [
@@ -62,7 +62,7 @@ def _compare(
     speed = {
         name: [answer["tokens"] / answer["seconds"] for answer in given] for name, given in answers.items()
     }
-    share = [answer["operations"] / answer["seconds"] / answer["peak"] for answer in answers["ours"]]
+    share = [answer["flops"] / answer["seconds"] / answer["peak"] for answer in answers["ours"]]
     faster = ratio(speed["ours"], speed["transformers"])
     return {
         "model": f"BERT-{size}",
@@ -124,7 +124,7 @@ class _Ours:
         return {
             "seconds": time.perf_counter() - started,
             "tokens": int(sum(batch.sequences.lengths.sum() for batch in chosen)),
-            "operations": sum(loop.task.operations(batch.sequences) for batch in chosen),
+            "flops": sum(loop.task.flops(batch.sequences) for batch in chosen),
             "peak": peak,
         }
 
@@ -136,7 +136,7 @@ class _Ours:
         from bertsmith.data.store import TokenStore
         from bertsmith.data.stream import PretrainingStream
         from bertsmith.model.config import preset
-        from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
+        from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
         from bertsmith.text.tokens.tokenizer import Tokenizer
         from bertsmith.training.distributed import Ranks
         from bertsmith.training.loop import Loop

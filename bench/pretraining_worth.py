@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import material
-from bertsmith.tasks.linear_start import FROZEN  # a baseline that does need the model
+import corpora
+from bertsmith.tasks.heads.linear_start import FROZEN  # a baseline that does need the model
 from cutting import cut, divide_classes
 from harness import report, serve
 from labelled import KEPT, MODEL, find, finetune_in, mean_and_error, quiet, run_folder, run_once, when_run
@@ -74,7 +74,7 @@ DATA = {
 def main() -> None:
     """Parses, and is either the parent or a worker."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    material.add_options(parser)
+    corpora.add_options(parser)
     parser.add_argument("--model", type=Path, help="a pre-trained model; else budget makes one first")
     parser.add_argument("--hours", type=float, default=1.0, help="of pre-training, without --model")
     parser.add_argument("--data", nargs="+", choices=tuple(DATA), default=list(DATA))
@@ -100,7 +100,7 @@ def _make(options: argparse.Namespace) -> Path:
 
     run = _PLACE / f"budget-{options.hours:g}-hours"
     if not (run / "model").exists():
-        store, tokenizer = material.find(options)
+        store, tokenizer = corpora.find(options)
         given = [f"hours={options.hours}", f"corpus={store}", f"tokenizer={tokenizer}", f"out={run}"]
         pretrain("budget", *given, resume=(run / "recipe.toml").exists())
     return run / "model"
@@ -242,7 +242,7 @@ def chosen_by_dev(
 
 def _start(start: dict[str, str], folder: Path) -> str:
     """The model to begin with: as given, or of the same shape with random weights."""
-    from bertsmith.training.finetuning.origin_task import write_random_start
+    from bertsmith.training.finetuning.source_demo import write_random_start
 
     if "model" in start:
         return start["model"]

@@ -88,7 +88,10 @@ def seconds_of(command: Sequence[str]) -> float:
 def make_model(folder: Path) -> None:
     """MiniLM with a masked-language head, as `bertsmith pretrain init=minilm` would begin."""
     from bertsmith.model.locate import locate_model
-    from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
+    from bertsmith.tasks.pretraining.pretraining_checkpoint import (
+        load_pretraining_model,
+        save_pretraining_model,
+    )
     from bertsmith.text.tokens.tokenizer import Tokenizer
 
     minilm = locate_model("minilm").folder

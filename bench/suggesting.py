@@ -113,17 +113,17 @@ def _linear(train: Sequence[Row], test: Sequence[Row]) -> float:
 
     from bertsmith.model.locate import locate_model
     from bertsmith.model.own_tokenizer import load_own_tokenizer
+    from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
     from bertsmith.tasks.classification import Classification, ClassificationSettings
+    from bertsmith.tasks.computing.task_model import outputs_of
+    from bertsmith.tasks.examples.text_task import TextExample
     from bertsmith.tasks.finetuning import encode_examples
-    from bertsmith.tasks.linear_start import fit_linear_start
-    from bertsmith.tasks.task_checkpoint import begin_task_model
-    from bertsmith.tasks.task_model import outputs_of
-    from bertsmith.tasks.text_task import TextExample
+    from bertsmith.tasks.heads.linear_start import fit_linear_start
 
     folder = locate_model(MODEL).folder
     task = Classification(ClassificationSettings(pooling="mean"))
     learned = [TextExample(text, None, label, "") for text, label in train]
-    task.learn_labels(learned)
+    task.fit(learned)
     model = begin_task_model(folder, task).model.eval()
     tokenizer = load_own_tokenizer(folder, model.config)
     start = fit_linear_start(task, model, encode_examples(task, learned, tokenizer))

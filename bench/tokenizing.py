@@ -2,7 +2,7 @@
 
     python bench/tokenizing.py [--megabytes 50] [--threads 1 2] [--rounds 5] [--corpus CORPUS] [--quick]
 
-The text is the first --megabytes of --corpus, or of what material.py finds; the pieces are BERT's uncased
+The text is the first --megabytes of --corpus, or of what corpora.py finds; the pieces are BERT's uncased
 ones (MiniLM's). Every side is one process with so many threads for the library, asked in turn. The targets:
 95 % of the library's own speed in tokenizing, and at most 110 % of its trainer's time.
 
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import material
+import corpora
 from harness import Worker, interleave, ratio, report, serve, spread
 
 _BATCH, _PIECES = 512, 30_522  # documents, as in data/tokenizing.py; BERT's vocabulary
@@ -71,7 +71,7 @@ def main() -> None:
         size = sum(len(sentence.encode()) for batch in _batches(corpus) for sentence in batch)
         serve(_Timed(_SIDES[options.worker](corpus), size))
         return
-    options.corpus = options.corpus or str(material.find_corpus())
+    options.corpus = options.corpus or str(corpora.find_corpus())
     if options.quick:
         options.megabytes, options.rounds, options.threads = 0.5, 1, [1]
     rows = [

@@ -137,7 +137,7 @@ def test_the_predictions_shown_are_what_the_task_makes_of_the_data_shown(name: s
     task = kind(kind.Settings())
     file = next(iter(files_of(name)))
     examples = read_example(task, file, tmp_path)
-    task.learn_labels(examples)
+    task.fit(examples)
     task.check(examples)
     shown = json.loads(files_of(name)["prediction"])
     split = encode_examples(task, examples, Tokenizer.from_pieces(PIECES, lowercase=True))

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from bertsmith import __all__ as public_names
 from bertsmith import preset
-from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 
 REPOSITORY = Path(__file__).parent.parent
 PAGE = REPOSITORY / "docs" / "python.md"

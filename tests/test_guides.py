@@ -24,8 +24,8 @@ from bertsmith.errors import ModelError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.families import FAMILIES, find_family
-from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.recipe import read_recipe
 from parity.model_parity import assert_parity, random_sample, twin, with_large_weights

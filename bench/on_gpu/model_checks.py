@@ -19,13 +19,13 @@ from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
+from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
 from bertsmith.tasks.objective import Objective
-from bertsmith.tasks.pretraining import PretrainingTask
-from bertsmith.tasks.query_documents import QueryExample
+from bertsmith.tasks.pretraining.pretraining import PretrainingTask
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.labelled.squad import Question
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.gradients import Gradients
@@ -122,8 +122,8 @@ def vectors(dtype: torch.dtype, device: torch.device) -> float:
     texts = written_texts("texts", 40, TOKENIZER, 120)
     with tempfile.TemporaryDirectory() as folder:
         model = encoder_folder(Path(folder) / "model")
-        expected = Embedder(model, precision=torch.float32).documents(texts)
-        found = Embedder(model, device=device, precision=dtype).documents(texts)
+        expected = Embedder(model, compute_dtype=torch.float32).documents(texts)
+        found = Embedder(model, device=device, compute_dtype=dtype).documents(texts)
     return apart(torch.from_numpy(found), torch.from_numpy(expected))
 
 
@@ -172,7 +172,7 @@ def _finetuning(name: str, settings: dict[str, Any], device: torch.device) -> Fi
     kind = find_task(name)
     task = kind(kind.Settings(max_length=48, stride=8, **settings))
     examples = _examples(task)
-    task.learn_labels(examples)
+    task.fit(examples)
     config = small_config()
     model = TaskModel(Bert(config), task.head(config))
     spread_out(model)

@@ -95,7 +95,7 @@ class Parts:
         task = ours.pretraining_task(self.scale.config(size), self.tokenizer, torch.device("cpu"))
         for kind, share in zip(self._kinds(), _SHARES, strict=True):
             batches = [self._pairs(kind, each) for each in range(_BATCHES)]
-            works = [Work(each, int(each.lengths.sum()), task.operations(each)) for each in batches]
+            works = [Work(each, int(each.lengths.sum()), task.flops(each)) for each in batches]
             for row in compare(sides, works, self.scale, self.peak, share * (end - time.monotonic())):
                 yield {"model": size, "pairs": kind} | row
 
@@ -108,7 +108,7 @@ class Parts:
         )
         task = ours.finetuning_task(self.scale.config(size), examples, torch.device("cpu"))
         batches = ours.global_batches(task, 4 * _BATCHES)
-        works = [Work(each, int(each.lengths.sum()), task.operations(each)) for each in batches]
+        works = [Work(each, int(each.lengths.sum()), task.flops(each)) for each in batches]
         for row in compare(sides, works, self.scale, self.peak, seconds):
             yield {"model": size} | row
 
@@ -122,8 +122,8 @@ class Parts:
             sides = self._sides(
                 partial(ours.Embedding, self.scale, size), partial(theirs.Embedding, self.scale, size)
             )
-            operations = encoder_flops(self.scale.config(size), lengths, float(lengths.sum()))
-            works = [Work(encoded, int(lengths.sum()), operations)]
+            flops = encoder_flops(self.scale.config(size), lengths, float(lengths.sum()))
+            works = [Work(encoded, int(lengths.sum()), flops)]
             share = seconds / len(self.scale.embedded)
             for row in compare(sides, works, self.scale, self.peak, share):
                 yield {"model": size} | row

@@ -33,7 +33,7 @@ class Work:
 
     given: Any
     tokens: int
-    operations: float
+    flops: float
 
 
 @dataclass
@@ -132,11 +132,11 @@ def _row(
     if not speeds:
         return {"side": each.name, "real tokens/s": each.problem or "no time"}
     speed = statistics.median(speeds)
-    operations = sum(work.operations for work in works) / sum(work.tokens for work in works)
+    flops = sum(work.flops for work in works) / sum(work.tokens for work in works)
     row = {
         "side": each.name,
         "real tokens/s": f"{speed:,.0f}",
-        "share of peak": f"{speed * operations / peak:.1%}" if math.isfinite(peak) else "not measured",
+        "share of peak": f"{speed * flops / peak:.1%}" if math.isfinite(peak) else "not measured",
         "memory, GB": f"{each.memory / 1e9:.1f}",
         "ms a step": f"{1000 * works[0].tokens / speed:.1f}",
         "rounds": len(speeds),

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertsmith.data.batch import Sequences
-from bertsmith.tasks.encoding import Encoded, Window, join_segments
+from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Integers = npt.NDArray[np.int64]

@@ -32,9 +32,9 @@ from .model.config import preset as preset
 from .model.legacy import import_legacy as import_legacy
 from .model.locate import locate_model as locate_model
 from .planning.plan import plan as plan
-from .tasks.pretraining import PretrainingModel as PretrainingModel
-from .tasks.pretraining_checkpoint import load_pretraining_model as load_pretraining_model
-from .tasks.pretraining_checkpoint import save_pretraining_model as save_pretraining_model
+from .tasks.pretraining.pretraining import PretrainingModel as PretrainingModel
+from .tasks.pretraining.pretraining_checkpoint import load_pretraining_model as load_pretraining_model
+from .tasks.pretraining.pretraining_checkpoint import save_pretraining_model as save_pretraining_model
 from .text.corpus.corpus import Corpus as Corpus
 from .text.corpus.corpus import build_corpus as build_corpus
 from .text.corpus_settings import CorpusSettings as CorpusSettings

@@ -15,6 +15,13 @@ _SHORTENED = reprlib.Repr()
 _SHORTENED.maxstring = _SHORTENED.maxother = 80
 # Where a value may be of several types, pydantic puts the one it tried into the key: class_weights.literal[…]
 _TYPE_TRIED = re.compile(r"[a-z-]*\[.*\]")
+# What a key was called before, and what it is called now.
+_RENAMED = {
+    "optimizer.clip": "optimizer.max_grad_norm",
+    "masking.chosen": "masking.mask_rate",
+    "data.short_probability": "data.short_seq_prob",
+    "reinitialise": "reinit_layers",
+}
 # Of these the value is all that stands around the fault.
 _OF_THE_WHOLE = ("missing", "value_error")
 _EXPECTED = {
@@ -58,6 +65,8 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     if first["type"] == "missing":
         return f"the key {key!r} is missing."
     if first["type"] == "extra_forbidden":
+        if key in _RENAMED:
+            return f"unknown key {key!r}: it is called {_RENAMED[key]!r} now."
         return f"unknown key {key!r}.{_meant(key, list(_keys(model.model_fields)))}"
     if first["type"] in ("model_type", "model_attributes_type"):
         section = [name for name in _keys(model.model_fields) if name.startswith(f"{key}.")]

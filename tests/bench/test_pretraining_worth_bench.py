@@ -14,8 +14,8 @@ import cutting
 import labelled
 import pretraining_worth
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training import machine
 

@@ -26,7 +26,7 @@ ASKED = [
     ("bertsmith pre", {"pretrain", "predict"}),
     ("bertsmith index b", {"build"}),
     ("bertsmith finetune --tr", {"--train"}),
-    ("bertsmith embed --products ", {"float32", "int16", "bfloat16"}),
+    ("bertsmith embed --compute-dtype ", {"float32", "int16", "bfloat16"}),
 ]
 
 

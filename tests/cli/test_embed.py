@@ -30,7 +30,7 @@ def test_the_file_notes_what_the_products_were_in(
     desk: Path, monkeypatch: pytest.MonkeyPatch, products: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main(["embed", "model", "texts.jsonl", "--out", "a.parquet", "--products", products]) == 0
+    assert main(["embed", "model", "texts.jsonl", "--out", "a.parquet", "--compute-dtype", products]) == 0
     assert read_vectors(desk / "a.parquet").about.products == products
 
 
@@ -38,7 +38,7 @@ def test_products_that_a_model_cannot_have_are_refused(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The model's heads are 8 wide."""
-    assert main(["embed", "model", "texts.jsonl", "--out", "a.parquet", "--products", "int16"]) == 2
+    assert main(["embed", "model", "texts.jsonl", "--out", "a.parquet", "--compute-dtype", "int16"]) == 2
     assert "whose widths are multiples of 16: there are none here. Take float32." in (
         " ".join(capsys.readouterr().err.split())
     )
@@ -46,10 +46,10 @@ def test_products_that_a_model_cannot_have_are_refused(
 
 
 def test_smaller_vectors_say_what_they_cost(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    smaller = ["--dimensions", "8", "--precision", "int8", "--shard-rows", "3"]
+    smaller = ["--dimensions", "8", "--store-dtype", "int8", "--shard-rows", "3"]
     assert main(["embed", "model", "texts.jsonl", "--out", "a.parquet", *smaller]) == 0
     assert "int8: cosines are off by 0.0" in capsys.readouterr().out
-    again = ["--precision", "int8", "--dimensions", "8", "--ranges", "a.parquet"]
+    again = ["--store-dtype", "int8", "--dimensions", "8", "--ranges", "a.parquet"]
     assert main(["embed", "model", "texts.jsonl", "--out", "b.parquet", *again]) == 0
     first, second = read_vectors(desk / "a.parquet"), read_vectors(desk / "b.parquet")
     assert first.about.ranges == second.about.ranges
@@ -58,12 +58,12 @@ def test_smaller_vectors_say_what_they_cost(desk: Path, capsys: pytest.CaptureFi
 
 
 def test_ranges_of_another_model_are_refused(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["embed", "model", "texts.jsonl", "--out", "a.parquet", "--precision", "int8"]) == 0
+    assert main(["embed", "model", "texts.jsonl", "--out", "a.parquet", "--store-dtype", "int8"]) == 0
     shutil.copytree(desk / "model", desk / "other")
     tensors = load_file(desk / "other" / "model.safetensors")
     save_file({name: tensor + 0.01 for name, tensor in tensors.items()}, desk / "other" / "model.safetensors")
     (desk / "other" / "bertsmith.json").unlink()  # which says what the weights were
-    ranges = ["--precision", "int8", "--ranges", "a.parquet"]
+    ranges = ["--store-dtype", "int8", "--ranges", "a.parquet"]
     assert main(["embed", "other", "texts.jsonl", "--out", "b.parquet", *ranges]) == 2
     assert "a.parquet holds vectors of another model, model, whose ranges" in capsys.readouterr().err
     assert not (desk / "b.parquet").exists()
@@ -86,7 +86,7 @@ def test_a_finished_file_is_refused_and_left_with_resume(
         (["model", "none.csv"], "none.csv does not exist"),
         (["model", "texts.jsonl", "--text", "body"], "no column 'body'. There are: id, text"),
         (["model", "texts.jsonl", "--dimensions", "17"], "dimensions must be 1 to 16"),
-        (["model", "texts.jsonl", "--precision", "int4"], "See `bertsmith embed --help`"),
+        (["model", "texts.jsonl", "--store-dtype", "int4"], "See `bertsmith embed --help`"),
         (["model", "texts.jsonl", "--ranges", "texts.jsonl"], "is no whole file of vectors"),
     ],
 )

@@ -148,12 +148,12 @@ def test_products_are_what_is_asked_for(
 ) -> None:
     vectors = []
     for products in ("float32", "bfloat16"):
-        to = ("index", "build", str(docs), "--out", str(tmp_path / products), "--products", products)
+        to = ("index", "build", str(docs), "--out", str(tmp_path / products), "--compute-dtype", products)
         assert "A new index needs a model" in complaint(capsys, *to)
         assert "2 passages embedded" in printed(capsys, *to, "--model", str(model))
         assert "0 passages embedded" in printed(capsys, *to)
         (docs / "new.txt").write_text("Tea is at nine.\n")
-        added = ("index", "add", str(tmp_path / products), str(docs / "new.txt"), "--products", products)
+        added = ("index", "add", str(tmp_path / products), str(docs / "new.txt"), "--compute-dtype", products)
         assert "1 passage embedded" in printed(capsys, *added)
         (docs / "new.txt").unlink()
         vectors.append(vectors_of(tmp_path / products))

@@ -20,8 +20,8 @@ from bertsmith.cli.main import main
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.embedding.vector_file import read_vectors
 from bertsmith.model.config import make_config
-from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
@@ -184,7 +184,7 @@ def test_a_long_text_is_read_whole(
 ) -> None:
     """A thousand words, by training, by prediction, and by transformers: the scores are the same."""
     # which holds the weights so small that it says the same of both
-    monkeypatch.setattr("bertsmith.training.finetuning.workbench.linear_probe", lambda *given: None)
+    monkeypatch.setattr("bertsmith.training.finetuning.finetune_session.linear_probe", lambda *given: None)
     texts = [long_text(word) for word in ("red", "blue")]
     rows = [f"{text},{number}" for number, text in enumerate(texts * 8)]
     (desk / "regression.csv").write_text("\n".join(["text,score", *rows]))
@@ -215,7 +215,7 @@ def test_a_long_text_is_embedded_whole(
     texts = ["red cat", long_text("red"), "", "blue dog runs here"]
     (desk / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     model = str(models_folder / family)
-    assert main(["embed", model, "texts.jsonl", "--out", "v.parquet", "--products", "float32"]) == 0
+    assert main(["embed", model, "texts.jsonl", "--out", "v.parquet", "--compute-dtype", "float32"]) == 0
     theirs = sentence_transformers.SentenceTransformer(model, device="cpu")
     assert theirs.max_seq_length == LONGEST
     tokens = sum(map(len, theirs.tokenizer(texts)["input_ids"]))
@@ -248,7 +248,8 @@ def test_a_folder_for_embedding_opens_in_sentence_transformers(
     folder = finetune("retrieval", models_folder, family, f"max_length={LONGEST}")
     texts = ["red cat", long_text("blue"), "dog sings"]
     (desk / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    assert main(["embed", str(folder), "texts.jsonl", "--out", "v.parquet", "--products", "float32"]) == 0
+    command = ["embed", str(folder), "texts.jsonl", "--out", "v.parquet", "--compute-dtype", "float32"]
+    assert main(command) == 0
     theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     assert theirs.max_seq_length == LONGEST
     np.testing.assert_allclose(read_vectors(desk / "v.parquet").vectors, theirs.encode(texts), atol=1e-5)

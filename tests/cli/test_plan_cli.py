@@ -40,7 +40,7 @@ def test_json_holds_the_same_and_adds_up(capsys: pytest.CaptureFixture[str]) -> 
     assert said["steps"] == said["recipe"]["steps"] == 1000
     assert said["hours"] == pytest.approx(sum(part["seconds"] for part in said["parts"]) / 3600)
     assert said["cost"] == pytest.approx(2 * said["hours"])
-    assert said["operations"] == pytest.approx(sum(part["operations"] for part in said["parts"]))
+    assert said["flops"] == pytest.approx(sum(part["flops"] for part in said["parts"]))
     memory = said["memory"]
     assert memory["total"] == sum(value for name, value in memory.items() if name != "total")
 

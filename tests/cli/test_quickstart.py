@@ -11,7 +11,7 @@ from bertsmith.cli import quickstart
 from bertsmith.cli.main import main
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
-from bertsmith.training.finetuning.origin_task import ROWS
+from bertsmith.training.finetuning.source_demo import ROWS
 
 SUBJECTS = ("court", "judge", "witness", "clerk", "lawyer", "jury", "tenant", "bank")
 

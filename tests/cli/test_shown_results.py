@@ -4,9 +4,9 @@ import pytest
 
 from bertsmith.cli.results import show_results
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.evaluation import Evaluation
+from bertsmith.tasks.evaluating.evaluation import Evaluation
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.text_task import TextExample
 from bertsmith.training.finetuning.results import Restart, Results
 
 

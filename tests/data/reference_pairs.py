@@ -17,10 +17,10 @@ class Pair(NamedTuple):
 
 
 def pairs_of(
-    documents: list[Document], index: int, max_tokens: int, short_probability: float, draw: random.Random
+    documents: list[Document], index: int, max_tokens: int, short_seq_prob: float, draw: random.Random
 ) -> list[Pair]:
     """Pairs of one document before truncation."""
-    target = draw.randint(2, max_tokens) if draw.random() < short_probability else max_tokens
+    target = draw.randint(2, max_tokens) if draw.random() < short_seq_prob else max_tokens
     document = documents[index]
     pairs, chunk, at = [], [], 0
     while at < len(document):

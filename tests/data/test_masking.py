@@ -55,7 +55,7 @@ def test_each_sequence_has_the_rounded_share_masked_and_never_a_special_token(
     holes = np.random.default_rng(seed).random(sum(lengths))
     sequences.token_ids[holes < 0.2] = TOKENIZER.unk_id
     sequences.token_ids[holes > 0.9] = TOKENIZER.pad_id
-    masker = Masker(TOKENIZER, MaskingRates(chosen=chosen))
+    masker = Masker(TOKENIZER, MaskingRates(mask_rate=chosen))
     masked = drawn(masker, sequences)
     chosen_places = masked.labels != IGNORED
     assert (sequences.token_ids[chosen_places] >= FIRST_ID).all()
@@ -69,16 +69,17 @@ def test_each_sequence_has_the_rounded_share_masked_and_never_a_special_token(
 
 
 def test_the_share_goes_to_its_last_while_the_rate_decays() -> None:
-    rates = MaskingRates(chosen=0.3, random=0.2, final_mask_rate=0.1)
-    assert [rates.at(decayed).chosen for decayed in (0, 0.25, 0.5, 1)] == pytest.approx([0.3, 0.25, 0.2, 0.1])
-    assert replace(rates.at(0.7), chosen=0.3) == rates
-    assert MaskingRates(chosen=0.3).at(0.7) == MaskingRates(chosen=0.3)
+    rates = MaskingRates(mask_rate=0.3, random=0.2, final_mask_rate=0.1)
+    found = [rates.at(decayed).mask_rate for decayed in (0, 0.25, 0.5, 1)]
+    assert found == pytest.approx([0.3, 0.25, 0.2, 0.1])
+    assert replace(rates.at(0.7), mask_rate=0.3) == rates
+    assert MaskingRates(mask_rate=0.3).at(0.7) == MaskingRates(mask_rate=0.3)
 
 
 def test_fewer_are_some_of_those_that_more_would_be() -> None:
     """The draw of a token doesn't depend on how many are chosen."""
     sequences = random_sequences([30, 7, 40], TOKENIZER, 1)
-    many, few = (drawn(Masker(TOKENIZER, MaskingRates(chosen=chosen)), sequences) for chosen in (0.5, 0.2))
+    many, few = (drawn(Masker(TOKENIZER, MaskingRates(mask_rate=chosen)), sequences) for chosen in (0.5, 0.2))
     kept = few.labels != IGNORED
     assert 0 < kept.sum() < (many.labels != IGNORED).sum()
     np.testing.assert_array_equal(few.labels[kept], many.labels[kept])
@@ -89,11 +90,11 @@ def test_fewer_are_some_of_those_that_more_would_be() -> None:
     "rates",
     [
         MaskingRates(),
-        MaskingRates(chosen=0.4, masked=0.5, random=0.5),
+        MaskingRates(mask_rate=0.4, masked=0.5, random=0.5),
         MaskingRates(masked=1.0, random=0.0),
         MaskingRates(masked=0.0, random=1.0),
         MaskingRates(masked=0.0, random=0.0),
-        MaskingRates(chosen=0.99, masked=0.2, random=0.3),
+        MaskingRates(mask_rate=0.99, masked=0.2, random=0.3),
         MaskingRates(whole_words=True),
     ],
     ids=str,
@@ -118,7 +119,7 @@ def test_what_is_chosen_becomes_mask_random_or_stays_by_the_rates(rates: Masking
 
 def test_random_tokens_are_uniform_over_the_whole_vocabulary() -> None:
     sequences = random_sequences([102] * 1000, TOKENIZER, 2)
-    masked = drawn(Masker(TOKENIZER, MaskingRates(chosen=0.9, masked=0.0, random=1.0)), sequences)
+    masked = drawn(Masker(TOKENIZER, MaskingRates(mask_rate=0.9, masked=0.0, random=1.0)), sequences)
     found = np.bincount(masked.token_ids[masked.labels != IGNORED], minlength=TOKENIZER.vocab_size)
     assert found.sum() == 90_000 and len(found) == TOKENIZER.vocab_size
     assert stats.chisquare(found).pvalue > P_VALUE
@@ -158,7 +159,7 @@ def test_masks_depend_on_key_and_place_only(
 ) -> None:
     """One sequence alone, in a micro-batch or among others in another order: the same masks."""
     sequences = random_sequences(lengths, SPLIT_WORDS, seed)
-    masker = Masker(SPLIT_WORDS, MaskingRates(chosen=0.3, whole_words=whole_words))
+    masker = Masker(SPLIT_WORDS, MaskingRates(mask_rate=0.3, whole_words=whole_words))
     whole = by_sequence(drawn(masker, sequences), sequences)
     rows = list(range(len(lengths)))
     order.shuffle(rows)
@@ -206,7 +207,7 @@ def test_words_are_masked_whole_or_not_at_all_and_within_the_share(
     lengths: list[int], chosen: float, seed: int
 ) -> None:
     sequences = random_sequences(lengths, SPLIT_WORDS, seed)
-    masker = Masker(SPLIT_WORDS, MaskingRates(chosen=chosen, whole_words=True))
+    masker = Masker(SPLIT_WORDS, MaskingRates(mask_rate=chosen, whole_words=True))
     masked = drawn(masker, sequences)
     places = masked.labels != IGNORED
     assert (sequences.token_ids[places] >= FIRST_ID).all()
@@ -224,14 +225,14 @@ def test_a_piece_that_continues_nothing_is_a_word_of_its_own(before: str) -> Non
     """As where a text was cut within a word, or what it continues is unknown."""
     ids = np.array([SPLIT_WORDS.token_to_id(token) for token in (before, "##c0", "##c1", "w1")])
     sequences = Sequences(ids, ids * 0, np.array([4]), np.array([5], np.uint64), np.array([0]))
-    masker = Masker(SPLIT_WORDS, MaskingRates(chosen=0.99, whole_words=True))
+    masker = Masker(SPLIT_WORDS, MaskingRates(mask_rate=0.99, whole_words=True))
     assert drawn(masker, sequences).labels.tolist() == [IGNORED, *ids[1:]]
 
 
 def test_whole_words_fall_short_of_the_share_only_where_no_word_fits() -> None:
     """A word that would go beyond the share is passed over for a later one: google-research/bert's rule."""
     sequences = random_sequences([130] * 500 + [12] * 500, SPLIT_WORDS, 7)
-    masker = Masker(SPLIT_WORDS, MaskingRates(chosen=0.3, whole_words=True))
+    masker = Masker(SPLIT_WORDS, MaskingRates(mask_rate=0.3, whole_words=True))
     places, numbers = drawn(masker, sequences).labels != IGNORED, words_of(sequences)
     eligible = (sequences.token_ids >= FIRST_ID) & ~places
     sizes = np.bincount(numbers)[numbers]

@@ -276,7 +276,7 @@ def test_a_budget_below_one_sequence_is_refused(store: TokenStore) -> None:
 
 def test_the_short_share_reaches_the_pairs(store: TokenStore) -> None:
     def mean_length(short: float) -> float:
-        batches = first_batches(stream_of(store, short_probability=short), 100)
+        batches = first_batches(stream_of(store, short_seq_prob=short), 100)
         return float(np.concatenate([batch.sequences.lengths for batch in batches]).mean())
 
     assert mean_length(0.0) > mean_length(0.5) + 2 > mean_length(1.0) + 3

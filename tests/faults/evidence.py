@@ -9,7 +9,7 @@ from bertsmith.files import sha256
 from bertsmith.training.log import RunLog
 
 # What depends on the clock.
-_TIMES = {"elapsed", "tokens_per_second", "peak_share", "time"}
+_TIMES = {"elapsed", "tokens_per_second", "mfu", "time"}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.log import RunLog
 
 # What depends on the clock.
-_TIMES = {"elapsed", "tokens_per_second", "peak_share", "time", "seconds"}
+_TIMES = {"elapsed", "tokens_per_second", "mfu", "time", "seconds"}
 # Imported before the fork, or every process would take seconds for it.
 nursery.IMPORTED += [
     "bertsmith.training.finetuning.finetune",

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from bertsmith import files
-from bertsmith.tasks.pretraining import PretrainingTask
+from bertsmith.tasks.pretraining.pretraining import PretrainingTask
 from bertsmith.training import checkpoint, pretrain
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch, Sequences
-from bertsmith.tasks.pretraining import PretrainingTask
+from bertsmith.tasks.pretraining.pretraining import PretrainingTask
 from bertsmith.training.gradients import Gradients
 from bertsmith.training.loop import Loop
 from bertsmith.training.sharding import own_rows, whole_tensors

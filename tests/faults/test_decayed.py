@@ -30,7 +30,7 @@ RANKS = [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytes
 
 def long_run(new_run: NewRun, kind: str, **changes: object) -> Settings:
     optimizer = OPTIMIZERS[kind] | {"schedule": "wsd", "decay": 0.25}
-    saved, masking = {"every": 4, "keep": 9}, {"chosen": 0.4, "final_mask_rate": 0.1}
+    saved, masking = {"every": 4, "keep": 9}, {"mask_rate": 0.4, "final_mask_rate": 0.1}
     run = new_run(steps=STEPS, optimizer=optimizer, checkpoint=saved, masking=masking)
     return run | {"loss": {"sampled_pieces": 12}} | changes
 

@@ -31,7 +31,7 @@ RUN = (
     "hardware.precision=float32",  # processes add in another order, which bfloat16 shows
     "micro_batch_tokens=40",
     "max_length=16",
-    "reinitialise=1",  # else the head begins with what there is to learn here
+    "reinit_layers=1",  # else the head begins with what there is to learn here
 )
 # How many processes, and whether they divide the weights. Three leave some of them without a row.
 WAYS = {"alone": (1, "none"), "two": (2, "none"), "three": (3, "none"), "three, sharded": (3, "full")}

@@ -120,7 +120,7 @@ SETTINGS = {
     "a stride as long as its window": Case("stride", more=("max_length=16", "stride=14")),
     "windows longer than the model reads": Case("has positions for 32 tokens", more=("max_length=64",)),
     "more frozen layers than there are": Case("the model has 2", more=("freeze_layers=3",)),
-    "more new layers than there are": Case("the model has 2", more=("reinitialise=3",)),
+    "more new layers than there are": Case("the model has 2", more=("reinit_layers=3",)),
     "LoRA and frozen layers": Case("lora.rank", more=("lora.rank=4", "freeze_layers=1")),
     "a length in steps": Case("given by epochs", more=("steps=10",)),
     "a file that isn't there": Case("nowhere.jsonl does not exist", more=("--train", "nowhere.jsonl")),

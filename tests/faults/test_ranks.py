@@ -51,12 +51,12 @@ def without_dropout(new_run: NewRun) -> WithoutDropout:
     def settings(way: str) -> Settings:
         _, shard, tokens = WAYS[plain(way)]
         # Clipping would hide a gradient of the wrong size.
-        optimizer = OPTIMIZERS["muon" if MUONS in way else "adamw"] | {"clip": 1e6}
+        optimizer = OPTIMIZERS["muon" if MUONS in way else "adamw"] | {"max_grad_norm": 1e6}
         made = new_run(steps=12, optimizer=optimizer, checkpoint={"every": 6})
         made["model"] |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         made["data"] |= {"micro_batch_tokens": tokens}
         if MUONS in way:
-            made["masking"] = {"chosen": 0.4, "final_mask_rate": 0.1}
+            made["masking"] = {"mask_rate": 0.4, "final_mask_rate": 0.1}
             made["loss"] = {"sampled_pieces": 12}
         made["hardware"] |= {"shard": shard, "precision": "bfloat16" if ROUNDED in way else "float32"}
         return made

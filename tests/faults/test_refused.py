@@ -116,12 +116,13 @@ def test_a_resume_with_other_settings_names_them(begun: Settings) -> None:
     before = snapshot(begun)
     other = begun | {
         "seed": 5,
-        "optimizer": {"warmup": 1, "clip": 0.5},
+        "optimizer": {"warmup": 1, "max_grad_norm": 0.5},
         "data": begun["data"] | {"batch_size": 8},
     }
     with pytest.raises(RecipeError) as error:
         start(other, resume=True)
-    assert "begun with other settings: seed, optimizer.clip, data.batch_size. Resume" in str(error.value)
+    differing = "seed, optimizer.max_grad_norm, data.batch_size"
+    assert f"begun with other settings: {differing}. Resume" in str(error.value)
     assert snapshot(begun) == before
 
 

@@ -112,5 +112,5 @@ def test_vectors_of_a_gpu_are_those_of_the_processor() -> None:
     ]
     wanted = Embedder("minilm", device="cpu").documents(texts)
     for precision, cosine in ((torch.float32, 0.99999), (torch.bfloat16, 0.999)):
-        found = Embedder("minilm", device="cuda", precision=precision).documents(texts)
+        found = Embedder("minilm", device="cuda", compute_dtype=precision).documents(texts)
         assert (found * wanted).sum(axis=1).min() > cosine

@@ -87,7 +87,7 @@ def test_sides_are_compared_and_those_that_fail_say_why() -> None:
         Contestant("broken", lambda: Sleeper(-1)),
         Contestant("never ends", lambda: Sleeper(60)),
     ]
-    works = [Work(None, tokens=100, operations=1e3)]
+    works = [Work(None, tokens=100, flops=1e3)]
     rows = compare(sides, works, small(torch.device("cpu")), peak=1e5, seconds=6)
     ours, half, broken, endless = rows
     speed = float(ours["real tokens/s"].replace(",", ""))

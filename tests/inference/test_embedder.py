@@ -25,8 +25,8 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.cpu import kernels
 from bertsmith.tasks import similarity
-from bertsmith.tasks.task_checkpoint import save_task_model
-from bertsmith.tasks.task_model import TaskModel
+from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
+from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.text.tokens.long_texts import Encode, Pieces, encode_in_parts
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -96,7 +96,7 @@ def test_small_models_give_the_vectors_of_sentence_transformers(
     prompts = {"query": "red bird ", "document": "old "}
     folder = sentence_folder(tiny_bert, tmp_path / "model", flags, prompts)
     theirs = library.SentenceTransformer(str(folder), device="cpu")
-    ours = Embedder(folder, precision=torch.float32)
+    ours = Embedder(folder, compute_dtype=torch.float32)
     texts = [*TEXTS, LONG]
     np.testing.assert_allclose(ours.queries(texts), theirs.encode_query(texts), atol=1e-5)
     np.testing.assert_allclose(ours.documents(texts), theirs.encode_document(texts), atol=1e-5)
@@ -119,7 +119,7 @@ def test_minilm_gives_the_vectors_of_sentence_transformers_for_real_texts(shared
         "日本語のテキスト",
     ]
     theirs = library.SentenceTransformer(str(locate_model("minilm").folder), device="cpu").encode(texts)
-    exact = Embedder("minilm", precision=torch.float32).documents(texts)
+    exact = Embedder("minilm", compute_dtype=torch.float32).documents(texts)
     np.testing.assert_allclose(exact, theirs, atol=1e-5)
     found = Embedder("minilm").documents(texts)
     np.testing.assert_allclose(found, theirs, atol=5e-4)
@@ -127,7 +127,7 @@ def test_minilm_gives_the_vectors_of_sentence_transformers_for_real_texts(shared
 
 
 def test_a_plain_encoder_is_mean_pooled(tiny_bert: Path) -> None:
-    found = Embedder(tiny_bert, precision=torch.float32).documents([*TEXTS, LONG])
+    found = Embedder(tiny_bert, compute_dtype=torch.float32).documents([*TEXTS, LONG])
     for text, vector in zip([*TEXTS, LONG], found, strict=True):
         np.testing.assert_allclose(vector, unit(by_hand(tiny_bert, text).mean(0)), atol=1e-5)
 
@@ -140,7 +140,7 @@ def test_our_similarity_models_are_pooled_as_they_were_trained(
     encoder = load_encoder(tiny_bert)
     model = TaskModel(encoder, task.head(encoder.config))
     save_task_model(tmp_path / "model", model, task, tiny_tokenizer, {})
-    embedder = Embedder(tmp_path / "model", precision=torch.float32)
+    embedder = Embedder(tmp_path / "model", compute_dtype=torch.float32)
     assert embedder.max_length == 16
     states = by_hand(tiny_bert, LONG, 16)
     expected = states.mean(0) if pooling == "mean" else states.max(0)
@@ -149,7 +149,7 @@ def test_our_similarity_models_are_pooled_as_they_were_trained(
 
 def test_newer_folders_name_their_pooling(tiny_bert: Path, tmp_path: Path) -> None:
     folder = sentence_folder(tiny_bert, tmp_path / "model", {"pooling_mode": ["cls"]})
-    found = Embedder(folder, precision=torch.float32).documents(["red cats"])
+    found = Embedder(folder, compute_dtype=torch.float32).documents(["red cats"])
     np.testing.assert_allclose(found[0], unit(by_hand(folder, "red cats")[0]), atol=1e-5)
 
 
@@ -293,9 +293,10 @@ def test_windows_are_pooled_together(tiny_bert: Path, tmp_path: Path, pooling: s
             states.append(load_encoder(folder)(batch).numpy())
     rows = np.concatenate([each[:1] if pooling == "cls" else each for each in states])
     expected = rows.max(0) if pooling == "max" else rows.mean(0)
-    found = Embedder(folder, long_texts="windows", precision=torch.float32).documents(["red", LONG, "old"])
+    by_windows = Embedder(folder, long_texts="windows", compute_dtype=torch.float32)
+    found = by_windows.documents(["red", LONG, "old"])
     np.testing.assert_allclose(found[1], unit(expected), atol=1e-5)
-    short = Embedder(folder, precision=torch.float32).documents(["red", "old"])
+    short = Embedder(folder, compute_dtype=torch.float32).documents(["red", "old"])
     np.testing.assert_allclose(found[[0, 2]], short, atol=1e-6)
 
 
@@ -322,9 +323,9 @@ def test_a_gpu_is_given_large_batches_and_the_products_it_is_made_for(
     monkeypatch.setattr(hardware, "_gpus", lambda: gpus)
     monkeypatch.setattr(Bert, "to", lambda self, device: self)
     found = Embedder(tiny_bert, device=device)
-    assert (found.batch_tokens, found.precision) == (batch_tokens, precision)
-    found = Embedder(tiny_bert, device=device, batch_tokens=7, precision=torch.float32)
-    assert (found.batch_tokens, found.precision) == (7, torch.float32)
+    assert (found.batch_tokens, found.compute_dtype) == (batch_tokens, precision)
+    found = Embedder(tiny_bert, device=device, batch_tokens=7, compute_dtype=torch.float32)
+    assert (found.batch_tokens, found.compute_dtype) == (7, torch.float32)
 
 
 @pytest.mark.parametrize("precision", [None, torch.float32])
@@ -338,19 +339,19 @@ def test_a_copy_for_another_process_computes_on_the_processor(
         # which leaves a GPU's as it is
         prepare = "bertsmith.inference.engine.prepare_for_inference"
         patched.setattr(prepare, lambda encoder, precision: encoder)
-        on_a_gpu = Embedder(tiny_bert, device="cuda", precision=precision)
+        on_a_gpu = Embedder(tiny_bert, device="cuda", compute_dtype=precision)
         sent = pickle.dumps(on_a_gpu)
     copy = pickle.loads(sent)
-    assert copy.precision == on_a_gpu.precision_of_copies == torch.float32
-    expected = Embedder(tiny_bert, precision=torch.float32).documents(TEXTS)
+    assert copy.compute_dtype == on_a_gpu.dtype_of_copies == torch.float32
+    expected = Embedder(tiny_bert, compute_dtype=torch.float32).documents(TEXTS)
     np.testing.assert_array_equal(copy.documents(TEXTS), expected)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 def test_bfloat16_products_give_float32_vectors(tiny_bert: Path, tmp_path: Path, pooling: str) -> None:
     folder = sentence_folder(tiny_bert, tmp_path / "model", {"pooling_mode": pooling})
-    exact = Embedder(folder, precision=torch.float32).documents(TEXTS)
-    found = Embedder(folder, precision=torch.bfloat16).documents(TEXTS)
+    exact = Embedder(folder, compute_dtype=torch.float32).documents(TEXTS)
+    found = Embedder(folder, compute_dtype=torch.bfloat16).documents(TEXTS)
     assert found.dtype == np.float32
     assert not np.array_equal(found, exact)
     np.testing.assert_allclose(found, exact, atol=0.05)
@@ -359,8 +360,8 @@ def test_bfloat16_products_give_float32_vectors(tiny_bert: Path, tmp_path: Path,
 def test_products_are_in_int16_where_the_kernels_have_them(tiny_bert: Path, inference_way: str) -> None:
     """Within 0.99999 of float32's vectors, and the same in any company."""
     with nullcontext() if inference_way != "torch" else pytest.raises(InputError, match=r"Take float32\."):
-        Embedder(tiny_bert, precision=torch.int16)
-    exact, usual = Embedder(tiny_bert, precision=torch.float32), Embedder(tiny_bert)
+        Embedder(tiny_bert, compute_dtype=torch.int16)
+    exact, usual = Embedder(tiny_bert, compute_dtype=torch.float32), Embedder(tiny_bert)
     expected, found = exact.documents(TEXTS), usual.documents(TEXTS)
     if inference_way == "torch":
         assert usual.precision == torch.float32
@@ -377,7 +378,7 @@ def test_a_gpu_has_no_products_in_int16(tiny_bert: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(hardware, "_gpus", lambda: (Gpu("a GPU", 1 << 34, (9, 0)),))
     monkeypatch.setattr(Bert, "to", lambda self, device: super(Bert, self).to("meta"))
     with pytest.raises(InputError, match=r"Products in int16 are those of the compiled kernels"):
-        Embedder(tiny_bert, device="cuda", precision=torch.int16)
+        Embedder(tiny_bert, device="cuda", compute_dtype=torch.int16)
 
 
 def test_dimensions_keep_the_beginning(tiny_bert: Path) -> None:
@@ -514,7 +515,7 @@ def copied(source: Path, folder: Path) -> Path:
 def test_long_texts_come_in_several_chunks_and_vectors_in_one(
     tiny_bert: Path, tiny_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embedder = Embedder(tiny_bert, long_texts="windows", precision=torch.float32)
+    embedder = Embedder(tiny_bert, long_texts="windows", compute_dtype=torch.float32)
     texts = ["red cat " * words for words in (100, 1, 300, 2, 90, 5, 1)]
     whole = [found.vectors for found in embedder.embed_batches(texts, size=3)]
     monkeypatch.setattr("bertsmith.inference.embedding.text_windows._TOKENS", 150)

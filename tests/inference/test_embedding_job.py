@@ -71,13 +71,13 @@ def test_products_in_bfloat16_are_noted_and_not_mixed_with_others(
     embedder: Embedder, table: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "vectors.parquet"
-    half = Embedder(embedder.folder, device="cpu", precision=torch.bfloat16)
+    half = Embedder(embedder.folder, device="cpu", compute_dtype=torch.bfloat16)
     run(half, table, out)
     found, exact = read_vectors(out), embedder.documents(TEXTS)
     assert found.about.products == "bfloat16"
     assert np.abs(found.vectors - exact).max() > 1e-6
     assert np.einsum("ed,ed->e", found.vectors, exact).min() > 0.999
-    usual = str(embedder.precision).removeprefix("torch.")
+    usual = str(embedder.compute_dtype).removeprefix("torch.")
     with pytest.raises(InputError, match=rf"made with products 'bfloat16', not '{usual}'"):
         run(embedder, table, out, resume=True)
 
@@ -146,7 +146,7 @@ def test_ids_that_the_first_row_of_a_stream_has_are_asked_of_all(
     ("precision", "width", "complaint"),
     [
         ("int8", 16, "ranges are of vectors of 16 dimensions, but 32 are asked for"),
-        ("float32", 32, "Ranges are of int8 vectors, found precision float32. Add --precision int8"),
+        ("float32", 32, "Ranges are of int8 vectors, found float32. Add --store-dtype int8"),
     ],
 )
 def test_ranges_that_do_not_fit_are_refused_before_anything_is_computed(
@@ -154,7 +154,7 @@ def test_ranges_that_do_not_fit_are_refused_before_anything_is_computed(
 ) -> None:
     ranges = Int8Ranges.of(np.zeros((2, width), np.float32))
     with pytest.raises(InputError, match=complaint):
-        run(embedder, table, tmp_path / "v.parquet", precision=precision, ranges=ranges)
+        run(embedder, table, tmp_path / "v.parquet", store_dtype=precision, ranges=ranges)
     assert list(tmp_path.iterdir()) == [table]
 
 
@@ -171,7 +171,7 @@ def test_int8_ranges_come_from_the_first_shard_or_from_another_file(
     embedder: Embedder, table: Path, tmp_path: Path
 ) -> None:
     whole = embedder.documents(TEXTS)
-    result = run(embedder, table, tmp_path / "a.parquet", precision="int8")
+    result = run(embedder, table, tmp_path / "a.parquet", store_dtype="int8")
     first = read_vectors(tmp_path / "a.parquet")
     ranges = first.about.int8_ranges
     assert ranges is not None
@@ -181,12 +181,12 @@ def test_int8_ranges_come_from_the_first_shard_or_from_another_file(
     assert 0 < result.loss.cosine_error < 0.01
     assert pq.read_schema(tmp_path / "a.parquet").field("vector").type == pa.list_(pa.int8(), 32)
     (tmp_path / "one.txt").write_text("green bird\n")
-    run(embedder, tmp_path / "one.txt", tmp_path / "b.parquet", precision="int8", ranges=ranges)
+    run(embedder, tmp_path / "one.txt", tmp_path / "b.parquet", store_dtype="int8", ranges=ranges)
     assert read_about(tmp_path / "b.parquet").ranges == first.about.ranges
 
 
 def test_bits(embedder: Embedder, table: Path, tmp_path: Path) -> None:
-    run(embedder, table, tmp_path / "v.parquet", precision="binary")
+    run(embedder, table, tmp_path / "v.parquet", store_dtype="binary")
     found = read_vectors(tmp_path / "v.parquet")
     assert pq.read_schema(tmp_path / "v.parquet").field("vector").type == pa.list_(pa.uint8(), 4)
     clear = np.abs(embedder.documents(TEXTS)) > 1e-5
@@ -226,10 +226,10 @@ def test_a_job_killed_anywhere_ends_in_the_same_file(
     tiny_bert: Path, embedder: Embedder, table: Path, tmp_path: Path, place: str, time: int, precision: str
 ) -> None:
     expected, out = tmp_path / "whole.parquet", tmp_path / "v.parquet"
-    run(embedder, table, expected, precision=precision)
-    status = kill_at(place, time, tiny_bert, table, out, shard_rows=5, precision=precision)
+    run(embedder, table, expected, store_dtype=precision)
+    status = kill_at(place, time, tiny_bert, table, out, shard_rows=5, store_dtype=precision)
     assert status == -signal.SIGKILL
-    result = run(embedder, table, out, precision=precision, resume=True)
+    result = run(embedder, table, out, store_dtype=precision, resume=True)
     assert out.read_bytes() == expected.read_bytes()
     assert result.whole.texts == len(TEXTS)
     assert sorted(tmp_path.iterdir()) == sorted([table, expected, out])
@@ -304,7 +304,7 @@ def test_other_settings_are_not_resumed(embedder: Embedder, table: Path, tmp_pat
     with pytest.raises(
         InputError, match=r"made with precision 'float32', not 'binary'. Resume with the same"
     ):
-        run(embedder, table, tmp_path / "v.parquet", precision="binary", resume=True)
+        run(embedder, table, tmp_path / "v.parquet", store_dtype="binary", resume=True)
 
 
 def test_a_finished_file_is_refused_or_left_as_it_is(embedder: Embedder, table: Path, tmp_path: Path) -> None:

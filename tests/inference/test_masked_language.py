@@ -10,7 +10,7 @@ from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import StoreError
 from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.model.config import make_config
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.text.corpus.corpus import Corpus, Document, build_corpus
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.corpus_settings import CorpusSettings

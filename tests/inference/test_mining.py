@@ -11,7 +11,7 @@ import pytest
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.inference.ranking.mining import KNOWN, NEAR, SKIPPED, Guard, mine
-from bertsmith.tasks.query_documents import QueryExample
+from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
 
 

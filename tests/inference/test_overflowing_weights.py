@@ -18,12 +18,12 @@ from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.manifest import read_manifest, write_manifest
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WIDENING = "bert.encoder.layer.0.intermediate.dense.weight"
 READERS: dict[str, Callable[[Path], Callable[[list[str]], Any]]] = {
-    "documents": lambda folder: Embedder(folder, precision=torch.float32).documents,
+    "documents": lambda folder: Embedder(folder, compute_dtype=torch.float32).documents,
     "predict": lambda folder: Predictor.load(folder).predict,
     "encode": lambda folder: Features(folder).encode,
 }
@@ -51,7 +51,7 @@ def test_vectors_in_int16_are_refused_too(spoilt: Path, inference_way: str) -> N
     if inference_way == "torch":
         pytest.skip("products in int16 are the kernels'")
     with pytest.raises(NotFinite, match="overflow"):
-        Embedder(spoilt, precision=torch.int16).documents(["bano delo", "firu"])
+        Embedder(spoilt, compute_dtype=torch.int16).documents(["bano delo", "firu"])
 
 
 def test_the_commands_say_so_and_write_nothing(

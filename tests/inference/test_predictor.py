@@ -17,11 +17,11 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
+from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.examples.held_out import hold_out
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.held_out import hold_out
 from bertsmith.tasks.registry import find_task
-from bertsmith.tasks.task_checkpoint import save_task_model
-from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = ["bano", "delo", "firu", "guma", "kano", "lelo", "miru"]
@@ -38,7 +38,7 @@ def saved_model(
     task = kind(kind.Settings(max_length=16, **settings))
     field = "tags" if name == "tagging" else "label"
     text: Any = ["bano"] if name == "tagging" else ("bano", "delo") if pair else "bano"
-    task.learn_labels([dataclasses.replace(task.example(text), **{field: label}) for label in labels])
+    task.fit([dataclasses.replace(task.example(text), **{field: label}) for label in labels])
     shape = {
         "hidden_size": 16,
         "num_hidden_layers": 1,
@@ -97,7 +97,7 @@ def test_a_prediction_is_the_same_to_the_bit_in_any_company(
     labels, settings = OF_ALL_KINDS[name]
     pair = "text_pair" in settings
     folder = saved_model(tmp_path / "model", name, labels, pair=pair, heads=1, **settings)
-    predictor = Predictor.load(folder, precision=precision)
+    predictor = Predictor.load(folder, compute_dtype=precision)
     texts: list[Any] = [text or "bano" for text in random_texts(150)]
     if pair:
         texts = list(zip(texts, reversed(texts), strict=True))
@@ -125,18 +125,18 @@ def test_products_in_int16_give_nearly_the_same(tmp_path: Path, inference_way: s
     texts = random_texts(12)
     expected = [
         each["probabilities"]["yes"]
-        for each in Predictor.load(folder, precision=torch.float32).predict(texts)
+        for each in Predictor.load(folder, compute_dtype=torch.float32).predict(texts)
     ]
     usual = Predictor.load(folder).predict(texts)
     found = [each["probabilities"]["yes"] for each in usual]
     if inference_way == "torch":
         assert found == expected
         with pytest.raises(InputError, match="compiled kernels"):
-            Predictor.load(folder, precision=torch.int16)
+            Predictor.load(folder, compute_dtype=torch.int16)
         return
     assert found == pytest.approx(expected, abs=2e-3)
     assert found != expected
-    assert Predictor.load(folder, precision=torch.int16).predict(texts) == usual
+    assert Predictor.load(folder, compute_dtype=torch.int16).predict(texts) == usual
 
 
 def test_the_command_multiplies_in_what_it_is_told(
@@ -146,21 +146,21 @@ def test_the_command_multiplies_in_what_it_is_told(
     texts = random_texts(5, 9)
     (tmp_path / "texts.txt").write_text("".join(f"{text}.\n" for text in texts))
     command = ["predict", str(folder), str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out.jsonl")]
-    status = main([*command, "--products", "int16"])
+    status = main([*command, "--compute-dtype", "int16"])
     if inference_way == "torch":
         assert status == 2
         assert "Take float32." in " ".join(capsys.readouterr().err.split())
         assert not (tmp_path / "out.jsonl").exists()
         return
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    expected = Predictor.load(folder, precision=torch.int16).predict([f"{text}." for text in texts])
+    expected = Predictor.load(folder, compute_dtype=torch.int16).predict([f"{text}." for text in texts])
     assert [each["probabilities"] for each in found] == [each["probabilities"] for each in expected]
 
 
 def test_other_precisions_are_refused(tmp_path: Path) -> None:
     folder = saved_model(tmp_path / "model", "classification", ["no", "yes"])
     with pytest.raises(InputError, match=r"torch\.float32, torch\.int16 or None, found torch\.float16"):
-        Predictor.load(folder, precision=torch.float16)
+        Predictor.load(folder, compute_dtype=torch.float16)
 
 
 def test_probabilities_are_of_every_label_and_sum_to_one(classifier: Predictor) -> None:

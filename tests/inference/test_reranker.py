@@ -13,9 +13,9 @@ from bertsmith.inference.ranking.reranker import open_reranker
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import kernels
+from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
+from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.registry import find_task
-from bertsmith.tasks.task_checkpoint import save_task_model
-from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = ["cat", "dog", "bird", "runs", "sings"]
@@ -28,7 +28,7 @@ def trained_on_pairs(folder: Path, name: str, labels: list[Any], **settings: Any
     kind = find_task(name)
     task = kind(kind.Settings(max_length=16, **settings))
     example = task.example(("cat", "dog"))
-    task.learn_labels([dataclasses.replace(example, label=label) for label in labels])
+    task.fit([dataclasses.replace(example, label=label) for label in labels])
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 16}
     config = make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape, "test")
     torch.manual_seed(3)
@@ -43,7 +43,7 @@ def trained_on_pairs(folder: Path, name: str, labels: list[Any], **settings: Any
 def test_a_regression_ranks_by_its_number(tmp_path: Path) -> None:
     name = trained_on_pairs(tmp_path / "model", "regression", [0.0, 1.0, 5.0])
     pairs = [("cat", text) for text in PASSAGES]
-    expected = [each["score"] for each in Predictor.load(name, precision=None).predict(pairs)]
+    expected = [each["score"] for each in Predictor.load(name, compute_dtype=None).predict(pairs)]
     assert open_reranker(name)("cat", PASSAGES) == expected
     assert len(set(expected)) == len(expected)
     exact = [each["score"] for each in Predictor.load(name).predict(pairs)]
@@ -54,7 +54,7 @@ def test_a_regression_ranks_by_its_number(tmp_path: Path) -> None:
 def test_a_classification_ranks_by_the_probability_of_its_last_class(tmp_path: Path) -> None:
     name = trained_on_pairs(tmp_path / "model", "classification", ["0", "1"])
     pairs = [("cat", text) for text in PASSAGES]
-    predictions = Predictor.load(name, precision=None).predict(pairs)
+    predictions = Predictor.load(name, compute_dtype=None).predict(pairs)
     assert open_reranker(name)("cat", PASSAGES) == [each["probabilities"]["1"] for each in predictions]
 
 

@@ -15,8 +15,8 @@ from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.manifest import read_manifest, write_manifest
-from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from model_folders import SPECIAL, tiny_config
 
-from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 

@@ -9,7 +9,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
 from bertsmith.model.adaptation import freeze, reinitialise, trained_share
 from bertsmith.model.bert import Bert
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 
 LAYERS = 4
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from bertsmith.errors import InputError, ModelError, ResourceError
 from bertsmith.files import tensors_written_to
 from bertsmith.model.checkpoint import load_encoder, read_checkpoint, save_checkpoint
-from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 

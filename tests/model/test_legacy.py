@@ -23,8 +23,8 @@ from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config_json import config_to_hugging_face
 from bertsmith.model.legacy import import_legacy, read_legacy_tensors
 from bertsmith.model.weights import to_hugging_face
-from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 
 Save = Callable[[Any, Path], None]
 

@@ -12,7 +12,6 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
 from bertsmith.model.adaptation import trained_share
 from bertsmith.model.bert import Bert
-from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import preset
 from bertsmith.model.lora import (
     LoraLinear,
@@ -23,8 +22,9 @@ from bertsmith.model.lora import (
     merge_lora,
     targets_of,
 )
+from bertsmith.model.meta_init import meta_init
 from bertsmith.model.weights import to_hugging_face
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 
 TARGETS = ("query", "key", "value", "attention_output", "feed_forward_up", "feed_forward_down", "pooler")
 SHAPE = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
@@ -206,7 +206,7 @@ def test_a_model_without_lora_is_left_alone_by_merging() -> None:
 
 def test_rank_8_on_query_and_value_of_bert_base_trains_a_quarter_of_a_percent() -> None:
     """Hu et al. 2021, table 2: 0.3 M of 125 M for RoBERTa-base; BERT-base has 109.48 M."""
-    model = blueprint(lambda: Bert(preset("base")))
+    model = meta_init(lambda: Bert(preset("base")))
     add_lora(model)
     added = sum(tensor.numel() for tensor in lora_tensors(model).values())
     assert added == 294_912

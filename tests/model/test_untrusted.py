@@ -21,7 +21,7 @@ from bertsmith.model import untrusted
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder, read_checkpoint
 from bertsmith.model.untrusted import plain_file
-from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "vocab.txt"])

@@ -10,7 +10,7 @@ from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.families import FAMILIES
 from bertsmith.model.weights import from_hugging_face, part_of, to_hugging_face
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 KEY = "bert.encoder.layer.1.attention.self.key.weight"

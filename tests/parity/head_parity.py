@@ -20,11 +20,11 @@ from bertsmith.data.stream import Cursor
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
 from bertsmith.model.weights import to_hugging_face
+from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.finetuning import Finetuning, encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.task_checkpoint import save_task_model
-from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 FAMILIES = ("bert", "roberta", "distilbert", "modernbert", "nomic_bert")
@@ -159,7 +159,7 @@ def sequence_task(name: str, texts: list[Any]) -> tuple[Task[Any], list[Any]]:
     examples = [
         dataclasses.replace(task.example(text), label=values[number % 3]) for number, text in enumerate(texts)
     ]
-    task.learn_labels(examples)
+    task.fit(examples)
     return task, examples
 
 
@@ -171,7 +171,7 @@ def tagging_task(seed: int) -> tuple[Task[Any], list[Any]]:
         words = [str(word) + str(draw.choice(["", "s"])) for word in draw.choice(WORDS, draw.integers(1, 6))]
         tags = tuple(str(tag) for tag in draw.choice(["O", "B-PER", "B-LOC"], len(words)))
         examples.append(dataclasses.replace(task.example(words), tags=tags))
-    task.learn_labels(examples)
+    task.fit(examples)
     return task, examples
 
 

@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
 from bertsmith.model.weights import to_hugging_face
-from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 
 TOLERANCE = 1e-5
 IGNORED = -100

@@ -141,7 +141,7 @@ def test_large_values_times_large_weights_stay_finite(value: float) -> None:
 
 
 def test_without_gradients_bfloat16_keeps_its_digits(without_gradients: str) -> None:
-    """A row's last token weighs most, as [SEP] often does, and has much filler behind it."""
+    """A row's last token weighs most, as [SEP] often does, and has much padding behind it."""
     lengths = [33, 1, 18, 65]
     qkv = random_qkv(lengths, heads=2, size=16, seed=8)
     ends = np.cumsum(lengths) - 1
@@ -241,8 +241,8 @@ def test_the_kernel_s_gradient_is_that_of_the_plain_definition(
     dtype: torch.dtype,
     seed: int,
 ) -> None:
-    """Weights dropped by a mask with filler, a sequence's (A, L, L with filler) after the other's; the same
-    to the bit on one thread and on two; spare tokens have a gradient of zero.
+    """Weights dropped by a mask with padding, a sequence's (A, L, L with padding) after the other's; the same
+    to the bit on one thread and on two; padding tokens have a gradient of zero.
     """
     if inference_way == "torch":
         pytest.skip("no kernel is used")
@@ -332,7 +332,7 @@ def test_the_path_with_dropout_takes_bfloat16() -> None:
 
 
 def test_dropout_falls_on_the_weights_after_the_softmax() -> None:
-    lengths = [16, 16]  # of a whole group, so that the mask has no values for filler
+    lengths = [16, 16]  # of a whole group, so that the mask has no values for padding
     qkv = random_qkv(lengths, heads=2, size=4, seed=2)
     dropout = Dropout(0.5).train()
     torch.manual_seed(3)

@@ -14,10 +14,10 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.lora import adapted_modules, add_lora, lora_tensors, merge_lora, targets_of
 from bertsmith.model.weights import adapter_names
-from bertsmith.tasks.classifier_head import ClassifierHead
-from bertsmith.tasks.encoding import Layout
+from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model, head_tensors
+from bertsmith.tasks.examples.encoding import Layout
+from bertsmith.tasks.heads.classifier_head import ClassifierHead
 from bertsmith.tasks.registry import find_task
-from bertsmith.tasks.task_checkpoint import begin_task_model, head_tensors
 
 # transformers and PEFT warn of each other's old names
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

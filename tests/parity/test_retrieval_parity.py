@@ -25,9 +25,9 @@ from transformers import AutoModelForSequenceClassification
 
 from bertsmith.data.split import split
 from bertsmith.data.stream import Cursor
-from bertsmith.tasks import contrastive
+from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.finetuning import Finetuning, encode_examples
-from bertsmith.tasks.query_documents import QueryExample
+from bertsmith.tasks.losses import contrastive
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
@@ -97,7 +97,7 @@ def test_a_step_with_negatives_from_the_batch(cached: bool, tmp_path: Path) -> N
     task = make_task("retrieval", query_prefix="bano ")
     texts = random_texts(5, 24)
     rows = [QueryExample(texts[n], (texts[n + 8], texts[n + 16]), f"row {n}") for n in range(8)]
-    task.learn_labels(rows)
+    task.fit(rows)
     model = new_model(task, small_config("bert", tokenizer))
     folder = saved(tmp_path / "model", model, task, tokenizer)
     objective = Finetuning(

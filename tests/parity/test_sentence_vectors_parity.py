@@ -20,10 +20,10 @@ from head_parity import (
 from model_parity import assert_same
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.tasks.encoding import Layout, pack_examples
+from bertsmith.tasks.checkpoints.sentence_settings import read_pooling
+from bertsmith.tasks.examples.encoding import Layout, pack_examples
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.pooling import pool_texts
-from bertsmith.tasks.sentence_settings import read_pooling
+from bertsmith.tasks.heads.pooling import pool_texts
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 

@@ -7,12 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import preset
+from bertsmith.model.meta_init import meta_init
 from bertsmith.planning.accelerators import Accelerator
 from bertsmith.planning.step_cost import Implementation, step_parts
 from bertsmith.planning.workload import StepAmounts
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 
 _SPECIAL, _MASKED = 3, 0.15
 
@@ -91,4 +91,4 @@ def _run(values: Mapping[str, Any]) -> PublishedRun:
 
 @cache
 def _weights(size: str) -> int:
-    return sum(weight.numel() for weight in blueprint(lambda: PretrainingModel(preset(size))).parameters())
+    return sum(weight.numel() for weight in meta_init(lambda: PretrainingModel(preset(size))).parameters())

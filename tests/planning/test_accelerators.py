@@ -17,10 +17,10 @@ from bertsmith.machine.hardware import Hardware
 from bertsmith.model.config import make_config
 from bertsmith.planning import this_accelerator
 from bertsmith.planning.accelerators import Accelerator, accelerators, find_accelerator
-from bertsmith.planning.step_cost import operations_by_part
+from bertsmith.planning.step_cost import flops_by_part
 from bertsmith.planning.this_accelerator import measure_here, memory_bandwidth, share_of_peak
 from bertsmith.planning.workload import StepAmounts
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.settings import HardwareSettings
 
 TWO = Accelerator("two", "two", "", "", {256: 0.4, 768: 0.6})
@@ -86,7 +86,7 @@ def test_the_share_is_the_products_of_a_step_over_its_time_and_the_peak(
         layers.append(len(model.encoder.layers))
         amounts = StepAmounts(32, lengths.sum(), (lengths**2).sum(), len(rows))
         duration = next(durations)
-        speeds.append(sum(operations_by_part(four, amounts, False).values()) / duration)
+        speeds.append(sum(flops_by_part(four, amounts, False).values()) / duration)
         return duration
 
     monkeypatch.setattr(this_accelerator, "_seconds_of_step", step)

@@ -99,7 +99,7 @@ def test_with_a_store_the_real_counts_are_taken(inputs: dict[str, str]) -> None:
 def test_evaluation_reads_no_more_held_out_text_than_there_is(inputs: dict[str, str]) -> None:
     def evaluation(tokens: int) -> float:
         made = plan(recipe_of(**inputs, evaluation={"every": 1.0, "tokens": tokens}), hardware=GPU)
-        return next(part.operations for part in made.parts if part.name == "evaluation")
+        return next(part.flops for part in made.parts if part.name == "evaluation")
 
     assert evaluation(50) == pytest.approx(evaluation(100) / 2)
     assert evaluation(10**6) == evaluation(10**9)

@@ -8,7 +8,7 @@ from published_runs import Published, PublishedRun, published
 
 from bertsmith.model.config import preset
 from bertsmith.planning.plan import ERROR, plan
-from bertsmith.planning.step_cost import Implementation, operations_by_part
+from bertsmith.planning.step_cost import Implementation, flops_by_part
 from bertsmith.planning.workload import StepAmounts
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan.md"
@@ -59,8 +59,8 @@ def test_hugging_faces_bert_reached_a_quarter_of_an_a100() -> None:
     speed = length * sequences * steps / (runs.measured.hours * 3600) / runs.measured.gpus
     assert speed == pytest.approx(111_000, rel=0.01)
     step = StepAmounts(1, length, length**2, 19)
-    operations = sum(operations_by_part(preset("base"), step, False, runs.how).values())
-    assert operations / length * speed / runs.hardware.peak == pytest.approx(0.24, abs=0.01)
+    flops = sum(flops_by_part(preset("base"), step, False, runs.how).values())
+    assert flops / length * speed / runs.hardware.peak == pytest.approx(0.24, abs=0.01)
 
 
 def test_berts_own_recipe_is_17_to_20_hours_of_an_h100() -> None:
@@ -70,7 +70,7 @@ def test_berts_own_recipe_is_17_to_20_hours_of_an_h100() -> None:
     assert made.share == 0.40
     assert made.hours == pytest.approx(18.5, rel=ERROR)
     as_published = sum(
-        phase.steps * sum(operations_by_part(preset("base"), phase.step, True, ALL_ROWS).values())
+        phase.steps * sum(flops_by_part(preset("base"), phase.step, True, ALL_ROWS).values())
         for phase in made.phases
     )
     assert as_published == pytest.approx(2.4e19, rel=0.02)

@@ -17,11 +17,11 @@ from bertsmith.planning.step_cost import (
     Implementation,
     Part,
     exchange_seconds,
-    operations_by_part,
+    flops_by_part,
     step_parts,
 )
 from bertsmith.planning.workload import StepAmounts
-from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(495))]
@@ -67,7 +67,7 @@ def test_operations_are_those_that_torch_counts(next_sentence: bool, monkeypatch
     with FlopCounterMode(display=False) as counter:
         torch.stack(list(task.loss(sequences).values())).sum().backward()
     step = amounts(task, sequences)
-    predicted = operations_by_part(task.model.config, step, next_sentence)
+    predicted = flops_by_part(task.model.config, step, next_sentence)
     filler = 3 * 2 * (-step.masked % 16) * 64 * len(PIECES)  # masked positions up to whole registers
     assert sum(predicted.values()) == pytest.approx(counter.get_total_flops() - filler, rel=0.01)
 
@@ -75,15 +75,15 @@ def test_operations_are_those_that_torch_counts(next_sentence: bool, monkeypatch
 @pytest.mark.parametrize("next_sentence", [True, False])
 def test_operations_are_those_of_the_log(next_sentence: bool) -> None:
     task, sequences = task_of(config_with(dropout=0.0), next_sentence), batch()
-    predicted = operations_by_part(task.model.config, amounts(task, sequences), next_sentence)
+    predicted = flops_by_part(task.model.config, amounts(task, sequences), next_sentence)
     del predicted["next sentence"]  # the pooler's, too small for the log
-    assert sum(predicted.values()) == pytest.approx(task.operations(sequences), rel=1e-12)
+    assert sum(predicted.values()) == pytest.approx(task.flops(sequences), rel=1e-12)
 
 
 def test_attention_grows_with_the_square_of_the_length_and_nothing_else_does() -> None:
     config = preset("base")
-    short = operations_by_part(config, StepAmounts(8, 1024, 8 * 128**2, 150), True)
-    long = operations_by_part(config, StepAmounts(2, 1024, 2 * 512**2, 156), True)
+    short = flops_by_part(config, StepAmounts(8, 1024, 8 * 128**2, 150), True)
+    long = flops_by_part(config, StepAmounts(2, 1024, 2 * 512**2, 156), True)
     assert long["attention"] == 4 * short["attention"]
     assert long["encoder layers"] == pytest.approx(short["encoder layers"], rel=0.001)
     assert long["vocabulary"] == short["vocabulary"] * 156 / 150
@@ -91,8 +91,8 @@ def test_attention_grows_with_the_square_of_the_length_and_nothing_else_does() -
 
 def test_an_implementation_without_our_shortcuts_computes_what_they_save() -> None:
     config, step = preset("base"), StepAmounts(8, 1024, 8 * 128**2, 150)
-    ours = operations_by_part(config, step, False)
-    theirs = operations_by_part(config, step, False, Implementation(all_positions=True, all_rows=True))
+    ours = flops_by_part(config, step, False)
+    theirs = flops_by_part(config, step, False, Implementation(all_positions=True, all_rows=True))
     assert theirs["vocabulary"] == pytest.approx(ours["vocabulary"] * 1024 / 150)
     rows = 3 * (1024 - 150) * (2 * 768**2 + 4 * 768 * 3072)
     assert theirs["encoder layers"] - ours["encoder layers"] == pytest.approx(rows)
@@ -101,8 +101,8 @@ def test_an_implementation_without_our_shortcuts_computes_what_they_save() -> No
 def test_seconds_are_products_over_the_reached_speed_and_bytes_over_the_bandwidth() -> None:
     config, step = config_with(0.1), StepAmounts(4, 512, 4 * 128**2, 76)
     parts = {part.name: part for part in step_parts(config, 1000, step, True, GPU, gpus=1)}
-    for name, operations in operations_by_part(config, step, True).items():
-        assert parts[name].seconds == pytest.approx(operations / 0.5e12)
+    for name, flops in flops_by_part(config, step, True).items():
+        assert parts[name].seconds == pytest.approx(flops / 0.5e12)
     assert parts["optimiser"].seconds == pytest.approx(40 * 1000 / 0.8e9)
     assert parts["exchange of gradients"].seconds == 0
     written = step_parts(config, 1000, step, True, GPU, 1, how=Implementation(attention_passes=20))
@@ -132,7 +132,7 @@ def test_only_what_the_last_backward_pass_does_not_hide_is_waited_for() -> None:
         parts = step_parts(config, weights, step, True, GPU, 4, micro_batches)
         return parts[-1].seconds
 
-    products = sum(operations_by_part(config, step, True).values()) / 4 / 0.5e12
+    products = sum(flops_by_part(config, step, True).values()) / 4 / 0.5e12
     whole = exchange_seconds(4 * 100_000, GPU, 4)
     assert waiting(100_000, 1) == pytest.approx(whole - products * 2 / 3)
     assert waiting(100_000, 4) == pytest.approx(whole - products / 4 * 2 / 3)
@@ -147,7 +147,7 @@ def test_gpus_that_divide_the_weights_exchange_them_for_every_micro_batch() -> N
         made = step_parts(config, 100_000, step, True, GPU, 4, micro_batches, sharded=sharded)
         return {part.name: part for part in made}
 
-    products = sum(operations_by_part(config, step, True).values()) / 4 / 0.5e12
+    products = sum(flops_by_part(config, step, True).values()) / 4 / 0.5e12
     waiting = parts(2, True)["exchange of weights and gradients"].seconds
     assert waiting == pytest.approx(2 * 1.5 * exchange_seconds(4 * 100_000, GPU, 4) - products)
     assert parts(1, True)["optimiser"].seconds == parts(1, False)["optimiser"].seconds / 4
@@ -162,7 +162,7 @@ def test_muon_computes_on_every_gpu_whatever_the_batch() -> None:
             ]
             for muon in (False, True)
         )
-        assert muon.operations == gpus * muon_flops(config)
+        assert muon.flops == gpus * muon_flops(config)
         of_one = muon_flops(config) / (GPU.peak * GPU.share(config.hidden_size))
         assert muon.seconds - plain.seconds == pytest.approx(of_one)
         assert muon.bytes == plain.bytes

@@ -8,7 +8,7 @@ from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.grouped_attention import filled_length
-from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 

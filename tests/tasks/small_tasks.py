@@ -10,11 +10,11 @@ import torch
 from bertsmith.data.stream import Cursor
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig, make_config
+from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, encode_examples
-from bertsmith.tasks.query_documents import QueryExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.labelled.squad import Question
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -59,7 +59,7 @@ def examples_of(task: Task[Any], vocabulary: Sequence[str], count: int = 9, long
     """Labelled examples of random words, which the task has learnt its labels of."""
     draw = np.random.Generator(np.random.PCG64DXSM(len(task.name)))
     made = [_example(task, draw, vocabulary, longest, number) for number in range(count)]
-    task.learn_labels(made)
+    task.fit(made)
     return made
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import Span
-from bertsmith.tasks.character_spans import character_spans, tag_text, word_offsets
+from bertsmith.tasks.examples.character_spans import character_spans, tag_text, word_offsets
 
 WORD = st.sampled_from(["Zoë", "e\u0301a", "x", "7", "!", "東", "京", "😀", "हिन्दी", "\u200b", "\ud800", "É"])
 GAP = st.sampled_from(["", " ", "  ", "\t", "\n", "\u3000", "\u00a0"])

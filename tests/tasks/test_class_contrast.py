@@ -8,9 +8,9 @@ import torch
 from small_tasks import WORDS, examples_of, make_task, random_model, split_of
 from torch.nn import functional as F
 
-from bertsmith.tasks import class_contrast
-from bertsmith.tasks.class_contrast import ClassContrast
-from bertsmith.tasks.task_model import outputs_of
+from bertsmith.tasks.computing.task_model import outputs_of
+from bertsmith.tasks.teaching import class_contrast
+from bertsmith.tasks.teaching.class_contrast import ClassContrast
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -44,7 +44,7 @@ def test_its_gradient_is_finite_where_no_text_has_its_like() -> None:
 def test_an_epoch_has_every_text_once_and_texts_meet_their_like(labels: int, each: int) -> None:
     targets = [label for label in range(labels) for _ in range(each)]
     order = np.random.default_rng(0).permutation(len(targets))
-    batches = contrast().divide(targets, order, 32)
+    batches = contrast().make_batches(targets, order, 32)
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(targets)))
     assert max(map(len, batches)) <= 32
     met = 0
@@ -52,7 +52,7 @@ def test_an_epoch_has_every_text_once_and_texts_meet_their_like(labels: int, eac
         of_batch = [targets[row] for row in batch.tolist()]
         met += sum(of_batch.count(label) > 1 for label in of_batch)
     assert met >= 0.85 * len(targets)
-    again = contrast().divide(targets, np.random.default_rng(1).permutation(len(targets)), 32)
+    again = contrast().make_batches(targets, np.random.default_rng(1).permutation(len(targets)), 32)
     assert [each.tolist() for each in batches] != [each.tolist() for each in again]
 
 
@@ -86,7 +86,7 @@ def test_of_several_labels_texts_are_alike_by_the_share_that_both_have() -> None
 
 def test_a_text_of_several_labels_is_with_those_of_its_rarest() -> None:
     targets = [np.array([True, number % 10 == 0, number % 2 == 0]) for number in range(200)]
-    batches = contrast("multi-label").divide(targets, np.random.default_rng(0).permutation(200), 20)
+    batches = contrast("multi-label").make_batches(targets, np.random.default_rng(0).permutation(200), 20)
     assert sorted(np.concatenate(batches).tolist()) == list(range(200))
     rare = [sum(targets[row][1] for row in batch.tolist()) for batch in batches]
     assert all(count != 1 for count in rare)

@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from bertsmith.errors import InputError, ModelError
 from bertsmith.tasks.classification import Classification, ClassificationSettings
-from bertsmith.tasks.text_task import TextExample
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
 def task_of(labels: list[str], **settings: Any) -> Classification:
     task = Classification(ClassificationSettings(**settings))
-    task.learn_labels(examples_of(labels))
+    task.fit(examples_of(labels))
     return task
 
 

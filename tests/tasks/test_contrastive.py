@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertsmith.tasks import contrastive
+from bertsmith.tasks.losses import contrastive
 
 SEEDS = pytest.mark.parametrize("seed", range(4))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertsmith.errors import InputError, ModelError
 from bertsmith.metrics.entities import to_iob2
-from bertsmith.tasks.crf import ConditionalRandomField, TransitionScores, legal_scores, viterbi
+from bertsmith.tasks.heads.crf import ConditionalRandomField, TransitionScores, legal_scores, viterbi
 
 IOB2 = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 PARTS_OF_SPEECH = ("NN", "VB", "DT")

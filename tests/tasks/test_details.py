@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.entities import entity_scores
-from bertsmith.tasks.details import (
-    class_details,
-    label_set_details,
-    number_details,
-    span_details,
-    tag_details,
+from bertsmith.tasks.evaluating.error_analysis import (
+    class_errors,
+    label_set_errors,
+    number_errors,
+    span_errors,
+    tag_errors,
     without_temperature,
 )
 
@@ -43,7 +43,7 @@ def test_a_certain_answer_stays_certain_when_its_temperature_is_taken_back() -> 
 
 
 def test_classes_are_told_by_example_and_by_class() -> None:
-    found = class_details(["a", "b"], ["a", "a", "b"], ["a", "b", "b"], [0.9, 0.8, 0.7])
+    found = class_errors(["a", "b"], ["a", "a", "b"], ["a", "b", "b"], [0.9, 0.8, 0.7])
     assert [(each.gold, each.given, each.score, each.confidence) for each in found.answers] == [
         ("a", "a", 1, 0.9),
         ("a", "b", 0, 0.8),
@@ -61,7 +61,7 @@ def test_classes_are_told_by_example_and_by_class() -> None:
 
 def test_sets_of_labels_are_as_good_as_their_f1_and_as_sure_as_all_of_their_labels_together() -> None:
     probabilities = np.array([[0.9, 0.2, 0.6], [0.1, 0.2, 0.3]])
-    found = label_set_details(["x", "y", "z"], [["x", "new"], []], [["x", "z"], []], probabilities)
+    found = label_set_errors(["x", "y", "z"], [["x", "new"], []], [["x", "z"], []], probabilities)
     first, second = found.answers
     assert (first.gold, first.given, first.score) == ("new, x", "x, z", 0.5)
     assert first.confidence == pytest.approx(0.9 * 0.8 * 0.6)
@@ -71,14 +71,14 @@ def test_sets_of_labels_are_as_good_as_their_f1_and_as_sure_as_all_of_their_labe
 
 
 def test_a_number_is_the_worse_the_further_off_it_is() -> None:
-    found = number_details([1.0, 2.5, 4.0], [1.0, 3.0, -1.0])
+    found = number_errors([1.0, 2.5, 4.0], [1.0, 3.0, -1.0])
     assert [each.score for each in found.answers] == [1, 0.5, -4]
     assert found.numbers is not None
     assert found.numbers[1].tolist() == [1, 3, -1]
 
 
 def test_a_sentence_is_right_as_a_whole_and_names_only_what_differs() -> None:
-    right, wrong = tag_details(WORDS, GOLD, GIVEN, SURE, entity_scores(GOLD, GIVEN)).answers
+    right, wrong = tag_errors(WORDS, GOLD, GIVEN, SURE, entity_scores(GOLD, GIVEN)).answers
     assert (right.score, right.given, right.confidence) == (1, "nothing", 0.6)
     assert (wrong.score, wrong.gold, wrong.given) == (0, "Paris [PER]", "Paris [LOC]")
 
@@ -87,13 +87,13 @@ def test_entities_with_other_ends_differ_and_equal_ones_are_not_named() -> None:
     gold = [["B-PER", "I-PER", "B-PER", "O", "B-LOC"]]
     given_tags = [["B-PER", "O", "B-PER", "B-PER", "O"]]
     scores = entity_scores(gold, given_tags)
-    (answer,) = tag_details([tuple("abcde")], gold, given_tags, [[1.0] * 5], scores).answers
+    (answer,) = tag_errors([tuple("abcde")], gold, given_tags, [[1.0] * 5], scores).answers
     assert answer.gold == "a b [PER]; e [LOC]"
     assert answer.given == "a [PER]; d [PER]"
 
 
 def test_entities_are_confused_by_label_and_counted_as_wholes() -> None:
-    found = tag_details(WORDS, GOLD, GIVEN, SURE, entity_scores(GOLD, GIVEN))
+    found = tag_errors(WORDS, GOLD, GIVEN, SURE, entity_scores(GOLD, GIVEN))
     assert found.confusion is not None and found.calibration is not None
     assert found.confusion.labels == ("O", "LOC", "PER")
     assert found.confusion.counts.tolist() == [[3, 0, 0], [0, 2, 0], [0, 1, 1]]
@@ -106,18 +106,18 @@ def test_entities_are_confused_by_label_and_counted_as_wholes() -> None:
 
 
 def test_tags_that_name_no_entities_are_classes_as_they_are() -> None:
-    found = tag_details([("dogs", "bark")], [["NNS", "VB"]], [["NNS", "NN"]], [[0.9, 0.4]], None)
+    found = tag_errors([("dogs", "bark")], [["NNS", "VB"]], [["NNS", "NN"]], [[0.9, 0.4]], None)
     assert found.confusion is not None
     assert found.confusion.labels == ("NN", "NNS", "VB")
     assert found.answers[0].given == "bark [NN]"
 
 
 def test_sentences_without_words_are_no_error() -> None:
-    assert tag_details([()], [[]], [[]], [[]], None).answers[0].score == 1
+    assert tag_errors([()], [[]], [[]], [[]], None).answers[0].score == 1
 
 
 def test_an_answer_that_was_not_given_has_no_confidence_to_judge() -> None:
-    found = span_details(
+    found = span_errors(
         [["a dog", "a dog", "dog"], []],
         ["dog", ""],
         [0.7, None],
@@ -130,4 +130,4 @@ def test_an_answer_that_was_not_given_has_no_confidence_to_judge() -> None:
     ]
     assert found.calibration is not None
     assert found.calibration.confidence.tolist() == [0.7]
-    assert span_details([[]], [""], [None], np.ones(1), np.ones(1)).calibration is None
+    assert span_errors([[]], [""], [None], np.ones(1), np.ones(1)).calibration is None

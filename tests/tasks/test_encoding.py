@@ -10,8 +10,15 @@ from small_tasks import WORDS
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
-from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, pack_examples, special_tokens
-from bertsmith.tasks.text_task import pair_windows, single_windows
+from bertsmith.tasks.examples.encoding import (
+    Encoded,
+    Layout,
+    Window,
+    join_segments,
+    pack_examples,
+    special_tokens,
+)
+from bertsmith.tasks.examples.text_task import pair_windows, single_windows
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertsmith.tasks.evaluation import Evaluation
+from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.finetuning import EncodedExamples
 
 

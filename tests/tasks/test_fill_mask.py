@@ -10,8 +10,8 @@ from small_pretraining import small_config
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import InputError
-from bertsmith.tasks.fill_mask import Candidate, fill_mask, masked_examples
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.fill_mask import Candidate, fill_mask, masked_examples
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 

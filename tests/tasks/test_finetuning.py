@@ -27,14 +27,14 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.split import split
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, InputError, ModelError
-from bertsmith.tasks.encoding import Layout, pack_examples
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
+from bertsmith.tasks.computing.forward_passes import batches_by_length
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.examples.encoding import Layout, pack_examples
 from bertsmith.tasks.finetuning import Finetuning, steps_of_epoch
-from bertsmith.tasks.forward_passes import batches_by_length
-from bertsmith.tasks.gradient_cache import joined
+from bertsmith.tasks.losses.gradient_cache import joined
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.task_checkpoint import load_task_model, save_task_model
-from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -308,7 +308,7 @@ def test_an_epoch_of_whole_groups_has_as_many_steps_as_batches(tokenizer: Tokeni
         for query in range(20)
         for n in range(10)
     ]
-    task.learn_labels(rows)
+    task.fit(rows)
     train = split_of(task, rows, tokenizer)
     assert steps_of_epoch(task, train, 8) == 20
     assert steps_of_epoch(make_task("reranking"), train, 8) == 25

@@ -13,9 +13,9 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.model.cpu import onednn_matmul
 from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS
-from bertsmith.tasks.encoding import Encoded, Layout, Window
-from bertsmith.tasks.forward_passes import batches_by_length, forward_passes
-from bertsmith.tasks.pooling import pool_examples
+from bertsmith.tasks.computing.forward_passes import batches_by_length, forward_passes
+from bertsmith.tasks.examples.encoding import Encoded, Layout, Window
+from bertsmith.tasks.heads.pooling import pool_examples
 
 CPU = torch.device("cpu")
 LENGTHS = [300, 7, 120, 33, 256, 64, 150, 20, 90, 41, 5, 77]

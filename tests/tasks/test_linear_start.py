@@ -9,10 +9,10 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from small_tasks import VALUES, WORDS, examples_of, make_task, random_model, split_of
 
-from bertsmith.tasks import linear_start
-from bertsmith.tasks.classifier_head import ClassifierHead
-from bertsmith.tasks.linear_start import LinearStart, features_of, fit_linear_start
-from bertsmith.tasks.task_model import TaskModel, outputs_of
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.heads import linear_start
+from bertsmith.tasks.heads.classifier_head import ClassifierHead
+from bertsmith.tasks.heads.linear_start import LinearStart, features_of, fit_linear_start
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 LINEAR = ["classification", "multi-label", "regression", "tagging", "reranking"]
@@ -130,7 +130,7 @@ def test_rare_labels_leave_no_fold_without_a_loss(tokenizer: Tokenizer) -> None:
     task = make_task("classification")
     examples = examples_of(task, WORDS, 12)
     examples[0] = replace(examples[0], label="once")
-    task.learn_labels(examples)
+    task.fit(examples)
     model = random_model(task, tokenizer)
     start = fit_linear_start(task, model, split_of(task, examples, tokenizer))
     assert start is not None

@@ -9,10 +9,10 @@ import pytest
 from small_tasks import LONG, NAMES, WORDS, examples_of, make_task, random_model, split_of
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.tasks import task_model
-from bertsmith.tasks.encoding import Layout
+from bertsmith.tasks.computing import task_model
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.examples.encoding import Layout
 from bertsmith.tasks.finetuning import few_at_a_time
-from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 POOLED = [
@@ -64,7 +64,7 @@ import sys
 import numpy as np
 from pathlib import Path
 from bertsmith.inference.predictor import Predictor
-from bertsmith.tasks.task_checkpoint import save_task_model
+from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from small_tasks import WORDS, examples_of, make_task, random_model
 

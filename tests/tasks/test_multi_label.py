@@ -6,9 +6,9 @@ import torch
 
 from bertsmith.errors import InputError
 from bertsmith.model.config import make_config
-from bertsmith.tasks.encoding import Encoded
+from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
-from bertsmith.tasks.text_task import TextExample
 
 
 def example(*labels: str) -> TextExample:
@@ -17,7 +17,7 @@ def example(*labels: str) -> TextExample:
 
 def learnt(*rows: tuple[str, ...]) -> MultiLabel:
     task = MultiLabel(MultiLabelSettings())
-    task.learn_labels([example(*row) for row in rows])
+    task.fit([example(*row) for row in rows])
     return task
 
 

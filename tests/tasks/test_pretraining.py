@@ -20,7 +20,7 @@ from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor
 from bertsmith.data.tokenizing import tokenize_corpus
-from bertsmith.tasks.pretraining import (
+from bertsmith.tasks.pretraining.pretraining import (
     PretrainingModel,
     PretrainingTask,
     most_frequent_piece,
@@ -128,7 +128,7 @@ def test_a_sample_of_the_vocabulary_is_for_training_alone(store: TokenStore, tok
     assert sampled.metrics(sampled.sums(0, 1)) == whole.metrics(whole.sums(0, 1))
     hidden, masked = whole.model.config.hidden_size, whole.host_masker.count(sequences)
     saved = 3 * 2 * masked * hidden * (tokenizer.vocab_size - 8)
-    assert whole.operations(sequences) - sampled.operations(sequences) == saved
+    assert whole.flops(sequences) - sampled.flops(sequences) == saved
 
 
 @each_masking
@@ -138,7 +138,7 @@ def test_counts_losses_and_operations_are_of_the_decays_masks_and_evaluation_is_
 ) -> None:
     task = small_task(store, tokenizer, whole_words=whole_words)
     plain = task.metrics(task.sums(0, 1))
-    rates = MaskingRates(chosen=0.5, whole_words=whole_words, final_mask_rate=0.1)
+    rates = MaskingRates(mask_rate=0.5, whole_words=whole_words, final_mask_rate=0.1)
     task = replace(task, masker=Masker(tokenizer, rates))
     task.follow(Cursor(), 0.9)
     followed = task.follow(Cursor(), decayed)  # as after going back
@@ -149,7 +149,7 @@ def test_counts_losses_and_operations_are_of_the_decays_masks_and_evaluation_is_
     )
     assert fixed.follow(Cursor(), decayed) == {}
     assert task.counts(sequences) == fixed.counts(sequences)
-    assert task.operations(sequences) == fixed.operations(sequences)
+    assert task.flops(sequences) == fixed.flops(sequences)
     for each in (task, fixed):
         each.model.eval()
     assert task.loss(sequences)["mlm"] == fixed.loss(sequences)["mlm"]
@@ -256,7 +256,7 @@ def test_the_heldout_sample_is_the_first_tokens_of_one_pass(store: TokenStore, t
 def test_operations_are_those_that_torch_counts(store: TokenStore, tokenizer: Tokenizer, family: str) -> None:
     """A step's matrix products, forward and backward, counted by torch as they run.
 
-    Left out on purpose: the pooler and the next-sentence head, one row a sequence, and filler.
+    Left out on purpose: the pooler and the next-sentence head, one row a sequence, and padding.
     """
     task = small_task(store, tokenizer, family=family)
     sequences, hidden = first_sequences(task), task.model.config.hidden_size
@@ -265,8 +265,8 @@ def test_operations_are_those_that_torch_counts(store: TokenStore, tokenizer: To
         torch.stack(list(task.loss(sequences).values())).sum().backward()
     pooled = 3 * 2 * len(sequences) * hidden * (hidden + 2) if family == "bert" else 0
     masked = int(task.host_masker.count(sequences))
-    filler = filler_operations(task.model.config, sequences, masked)
-    assert task.operations(sequences) == counter.get_total_flops() - pooled - filler
+    padding = filler_operations(task.model.config, sequences, masked)
+    assert task.flops(sequences) == counter.get_total_flops() - pooled - padding
 
 
 def test_operations_by_hand(store: TokenStore, tokenizer: Tokenizer) -> None:
@@ -280,7 +280,7 @@ def test_operations_by_hand(store: TokenStore, tokenizer: Tokenizer) -> None:
     after_attention = 2 * (16 * 16 + 2 * 16 * 32)  # a row
     read = 2 + 2  # first tokens and masked ones: all the last layer computes after its attention
     head = 2 * 2 * 16 * (16 + tokenizer.vocab_size)
-    assert task.operations(sequences) == 3 * (2 * attention + (14 + read) * after_attention + head)
+    assert task.flops(sequences) == 3 * (2 * attention + (14 + read) * after_attention + head)
 
 
 def test_the_model_has_what_its_tasks_train_and_no_more(tokenizer: Tokenizer) -> None:

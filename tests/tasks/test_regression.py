@@ -6,8 +6,8 @@ import torch
 from small_tasks import WORDS, first_batch, objective_of, random_model, split_of
 
 from bertsmith.errors import InputError
+from bertsmith.tasks.examples.text_task import PooledSettings, TextExample
 from bertsmith.tasks.regression import Regression
-from bertsmith.tasks.text_task import PooledSettings, TextExample
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -17,7 +17,7 @@ def learnt(numbers: list[float]) -> tuple[Regression, list[TextExample]]:
         TextExample(WORDS[n % len(WORDS)], None, number, f"rows, line {n}")
         for n, number in enumerate(numbers)
     ]
-    task.learn_labels(examples)
+    task.fit(examples)
     return task, examples
 
 

@@ -133,18 +133,18 @@ def test_a_listwise_batch_holds_whole_queries() -> None:
     task = make_task("reranking", loss="listwise")
     targets = [Candidate(number // 4, float(number % 4 == 0 and number < 40)) for number in range(48)]
     order = np.random.default_rng(0).permutation(48)
-    batches = task.divide(targets, order, 8)
+    batches = task.make_batches(targets, order, 8)
     assert max(np.concatenate(batches)) == 39  # the last two queries have nothing relevant
     assert [len(batch) for batch in batches] == [8] * 5
     for batch in batches:
         assert len({targets[number].query for number in batch.tolist()}) == 2
-    assert make_task("reranking").divide(targets, order, 8)[0].tolist() == order[:8].tolist()
+    assert make_task("reranking").make_batches(targets, order, 8)[0].tolist() == order[:8].tolist()
 
 
 def test_all_candidates_of_a_query_are_held_out_or_none() -> None:
     task = make_task("reranking")
     first, second, *_ = examples(task)
-    assert task.kept_together(first) == task.kept_together(second)
+    assert task.group_key(first) == task.group_key(second)
 
 
 def test_what_cant_be_learnt_is_refused() -> None:
@@ -153,7 +153,7 @@ def test_what_cant_be_learnt_is_refused() -> None:
         task.as_target("-1", "rows, line 3")
     same = [dataclasses.replace(each, label=1.0) for each in examples(task)]
     with pytest.raises(InputError, match="has the relevance 1, from"):
-        task.learn_labels(same)
+        task.fit(same)
     with pytest.raises(InputError, match="needs a query and a document"):
         task.check([dataclasses.replace(same[0], text_pair=None)])
     with pytest.raises(InputError, match="reads a pair of texts"):
@@ -165,7 +165,7 @@ def test_what_cant_be_learnt_is_refused() -> None:
 def test_grades_become_relevance_of_0_to_1(tokenizer: Any) -> None:
     task = make_task("reranking")
     made = examples(task)
-    task.learn_labels(made)
+    task.fit(made)
     pieces = tokenizer.encode_pieces(["bano", "delo"])
     assert [task.encode(each, pieces, tokenizer).target.relevance for each in made] == [0, 1, 0.5, 0, 0]
     assert Reranking.from_state(task.state(), "here").highest == 2.0

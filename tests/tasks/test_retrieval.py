@@ -12,10 +12,10 @@ import torch
 from small_tasks import make_task, random_model, split_of
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.document_ranks import ranks_of
-from bertsmith.tasks.query_documents import QueryExample, text_number
-from bertsmith.tasks.task_checkpoint import save_task_model
-from bertsmith.tasks.task_model import outputs_of
+from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
+from bertsmith.tasks.computing.task_model import outputs_of
+from bertsmith.tasks.evaluating.document_ranks import ranks_of
+from bertsmith.tasks.examples.query_documents import QueryExample, text_number
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 PAIRS = [("who?", "ann"), ("where?", "oslo"), ("why?", "so")]
@@ -103,15 +103,15 @@ def test_rows_that_dont_fit_are_refused_with_their_line(content: str, message: s
 def test_what_cant_be_learnt_is_refused() -> None:
     task = make_task("retrieval")
     with pytest.raises(InputError, match="has the same query or the same document, from row 1 on"):
-        task.learn_labels(rows(("who?", "ann"), ("why?", "ann")))
+        task.fit(rows(("who?", "ann"), ("why?", "ann")))
     with pytest.raises(InputError, match="row 2: expected a query and a document that answers it"):
         task.check(rows(("who?", "ann"), ("why?", " ")))
     with pytest.raises(InputError, match=r"row 1: expected .* perhaps negatives, found an empty text"):
         task.check(rows(("who?", "ann", "bob", " ")))
     with pytest.raises(InputError, match=r"row 1: loss=margin needs a negative .* \(bertsmith mine\)"):
-        make_task("retrieval", loss="margin").learn_labels(rows(*PAIRS))
+        make_task("retrieval", loss="margin").fit(rows(*PAIRS))
     with pytest.raises(InputError, match="row 1: loss=kl needs a column `scores`"):
-        make_task("retrieval", loss="kl").learn_labels(rows(("a", "b", "c"), ("d", "e", "f")))
+        make_task("retrieval", loss="kl").fit(rows(("a", "b", "c"), ("d", "e", "f")))
     for wrong in ("who?", 5, (1, 2), ("who?",), None):
         with pytest.raises(InputError, match="compares a query with a document, found"):
             task.example(wrong)
@@ -124,7 +124,7 @@ def test_known_documents_of_a_query_and_equal_texts_are_no_negatives(tokenizer: 
     """Both documents of 'bano', written differently, and the query itself; 'delo' may count."""
     task = make_task("retrieval")
     made = rows(("bano", "firu"), ("Bano ", "GUMA"), ("delo", "kelo", "firu  "))
-    task.learn_labels(made)
+    task.fit(made)
     encoded = split_of(task, made, tokenizer).encoded
     assert set(encoded[0].target.known) == {text_number(text) for text in ("bano", "firu", "guma")}
     model = random_model(task, tokenizer)
@@ -146,9 +146,9 @@ def test_no_batch_has_a_query_or_a_document_twice(tokenizer: Tokenizer) -> None:
     task = make_task("retrieval")
     draw = np.random.default_rng(0)
     made = rows(*((f"q{draw.integers(0, 12)}", f"d{draw.integers(0, 12)}") for _ in range(60)))
-    task.learn_labels(made)
+    task.fit(made)
     targets = [each.target for each in split_of(task, made, tokenizer).encoded]
-    for batch in task.divide(targets, draw.permutation(60), 8):
+    for batch in task.make_batches(targets, draw.permutation(60), 8):
         for texts in zip(*((targets[n].query, targets[n].documents[0]) for n in batch.tolist()), strict=True):
             assert len(set(texts)) == len(texts)
 
@@ -166,7 +166,7 @@ def test_ranks_and_figures_are_those_of_a_plain_sort(tokenizer: Tokenizer) -> No
         ("tiru relo", "bano", "nuno"),
         ("luma", "pano piru", "delo"),
     )
-    task.learn_labels(made)
+    task.fit(made)
     encoded = split_of(task, made, tokenizer).encoded
     outputs = outputs_of(random_model(task, tokenizer), encoded)
     predictions = task.decode(outputs, made, encoded)
@@ -260,7 +260,7 @@ def test_a_document_known_to_answer_is_no_negative_even_where_a_row_says_so(
     """The first row's negative answers the same question in the second."""
     task = make_task("retrieval", loss=loss)
     made = rows(("bano", "firu", "delo"), ("bano", "delo", "suma"), ("kelo", "guma", "tuma"))
-    task.learn_labels(made)
+    task.fit(made)
     targets = [each.target for each in split_of(task, made, tokenizer).encoded]
     outputs = torch.ones(3, 3, 8).requires_grad_()
     losses = task.losses(outputs, targets)

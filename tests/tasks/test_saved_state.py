@@ -9,8 +9,8 @@ import pytest
 from small_tasks import LONG, WORDS, examples_of, make_task, random_model
 
 from bertsmith.errors import ModelError
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.registry import find_task
-from bertsmith.tasks.task_checkpoint import load_task_model, save_task_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 CONFIDENCE = {

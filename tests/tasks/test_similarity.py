@@ -10,12 +10,12 @@ from small_tasks import WORDS, make_task, random_model, split_of
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError, ModelError
-from bertsmith.tasks.encoding import Encoded, Layout, pack_examples
-from bertsmith.tasks.pooling import pool_texts
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
+from bertsmith.tasks.computing.task_model import outputs_of
+from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
+from bertsmith.tasks.examples.text_task import TextExample
+from bertsmith.tasks.heads.pooling import pool_texts
 from bertsmith.tasks.similarity import Similarity
-from bertsmith.tasks.task_checkpoint import load_task_model, save_task_model
-from bertsmith.tasks.task_model import outputs_of
-from bertsmith.tasks.text_task import TextExample
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 PAIRS = [
@@ -80,7 +80,7 @@ def labelled(task: Any, labels: list[Any]) -> list[Any]:
 
 def test_scores_become_cosines_of_0_to_1_and_back() -> None:
     task = make_task("similarity")
-    task.learn_labels(labelled(task, [1.0, 5.0, 2.0, 3.0]))
+    task.fit(labelled(task, [1.0, 5.0, 2.0, 3.0]))
     assert [task.target(label) for label in (1.0, 5.0, 3.0)] == [0.0, 1.0, 0.5]
     outputs = [np.array([value], np.float32) for value in (0.0, 1.0, 0.5, -0.7)]
     found = task.decode(outputs, [], [])
@@ -93,7 +93,7 @@ def test_classes_of_pairs_survive_a_checkpoint(tokenizer: Tokenizer, tmp_path: A
     """transformers has no such head: it lies beside the encoder."""
     task = make_task("similarity", target="class", max_length=64)
     examples = labelled(task, ["same", "other", "same", "against"])
-    task.learn_labels(examples)
+    task.fit(examples)
     assert (task.labels, task.main_metric) == (("against", "other", "same"), "accuracy")
     model = random_model(task, tokenizer)
     encoded: tuple[Encoded, ...] | Any = split_of(task, examples, tokenizer).encoded
@@ -117,9 +117,9 @@ def test_what_cant_be_compared_is_refused() -> None:
     with pytest.raises(
         InputError, match=r"4 training pairs has the label 2\.0, from the input on: .*--label"
     ):
-        task.learn_labels(labelled(task, [2.0] * 4))
+        task.fit(labelled(task, [2.0] * 4))
     classes = make_task("similarity", target="class", max_length=64)
-    classes.learn_labels(labelled(classes, ["same", "other"] * 2))
+    classes.fit(labelled(classes, ["same", "other"] * 2))
     with pytest.raises(
         InputError, match="'against' does not occur in the training data, which has other, same"
     ):

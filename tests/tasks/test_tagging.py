@@ -13,8 +13,8 @@ from small_tasks import WORDS, examples_of, first_batch, make_task, objective_of
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import spans_of_tags
+from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.tagging import TaggedExample, Tagging, TaggingSettings
-from bertsmith.tasks.task_model import outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -93,7 +93,7 @@ def test_tags_of_the_older_scheme_are_read_as_iob2(tokenizer: Tokenizer, tmp_pat
     (tmp_path / "old.conll").write_text("bano I-PER\ndelo I-PER\nfiru B-PER\nguma O\n\nbano I-LOC\n")
     task = Tagging(TaggingSettings())
     examples = task.read(tmp_path / "old.conll")
-    task.learn_labels(examples)
+    task.fit(examples)
     encoded = split_of(task, examples, tokenizer).encoded
     assert [[task.labels[n] for n in each.target] for each in encoded] == [
         ["B-PER", "I-PER", "B-PER", "O"],
@@ -108,7 +108,7 @@ def test_spans_in_characters_become_tags_and_come_back(tmp_path: Path) -> None:
     task = Tagging(TaggingSettings())
     (example,) = task.read(tmp_path / "rows.jsonl")
     assert example.tags is not None
-    task.learn_labels([example])
+    task.fit([example])
     emissions = np.full((len(example.words), len(task.labels)), -9.0, np.float32)
     for row, tag in enumerate(example.tags):
         emissions[row, task.labels.index(tag)] = 9.0
@@ -218,7 +218,7 @@ def test_a_mistyped_tag_among_entities_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("bano B-PER\ndelo O\n\nfiru Z-PER\nguma O\n")
     task = Tagging(TaggingSettings())
     with pytest.raises(InputError, match=r"a\.conll, line 4: the tag 'Z-PER' is not that of an entity"):
-        task.learn_labels(task.read(tmp_path / "a.conll"))
+        task.fit(task.read(tmp_path / "a.conll"))
 
 
 def test_parts_of_speech_have_an_accuracy_and_no_f1(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_parts_of_speech_have_an_accuracy_and_no_f1(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("bano N\ndelo V\nfiru O\nkano N\n\nguma S\n")
     task = Tagging(TaggingSettings())
     examples = task.read(tmp_path / "a.conll")
-    task.learn_labels(examples)
+    task.fit(examples)
     assert (task.main_metric, set(task.labels)) == ("accuracy", {"N", "V", "O", "S"})
     guessed = [{"tags": ["N", "N", "O", "N"]}, {"tags": ["S"]}]
     assert task.metrics(guessed, examples) == {"accuracy": pytest.approx(0.8)}

@@ -9,7 +9,7 @@ import transformers
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
-from bertsmith.tasks.encoding import join_segments, special_tokens
+from bertsmith.tasks.examples.encoding import join_segments, special_tokens
 from bertsmith.text.tokens.template import Template
 from bertsmith.text.tokens.tokenizer import Tokenizer
 

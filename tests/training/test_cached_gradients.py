@@ -15,11 +15,11 @@ from bertsmith.data.split import split
 from bertsmith.data.stream import Cursor
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
+from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.finetuning import Finetuning, encode_examples
-from bertsmith.tasks.gradient_cache import GradientCache
-from bertsmith.tasks.query_documents import QueryExample
+from bertsmith.tasks.losses.gradient_cache import GradientCache
 from bertsmith.tasks.retrieval import Retrieval, RetrievalSettings
-from bertsmith.tasks.task_model import TaskModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = [first + last for first in "bdfgklmn" for last in ("ano", "elo", "iru", "uma")]
@@ -49,7 +49,7 @@ def objective(
     }
     config = make_config(shape | rates | sizes, "test")
     task = Retrieval(RetrievalSettings(**settings))
-    task.learn_labels(rows)
+    task.fit(rows)
     torch.manual_seed(3)
     model = TaskModel(Bert(config), task.head(config)).train()
     with torch.no_grad():
@@ -172,7 +172,8 @@ def test_another_dropout_in_the_second_pass_would_be_seen(monkeypatch: pytest.Mo
     """The comparison above fails when the random state isn't put back."""
     made = objective(0.1)
     wanted = plain_step(made, 1, 40)
-    monkeypatch.setattr("bertsmith.tasks.gradient_cache.RandomState.restore", lambda state, device: None)
+    restore = "bertsmith.tasks.losses.gradient_cache.RandomState.restore"
+    monkeypatch.setattr(restore, lambda state, device: None)
     with pytest.raises(AssertionError):
         assert_close(step(made, 1, 40), wanted, 1e-6)
 

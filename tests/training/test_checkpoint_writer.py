@@ -10,8 +10,8 @@ import torch
 from bertsmith.errors import ResourceError
 from bertsmith.training import checkpoint_writer
 from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
+from bertsmith.training.checkpoint_shards import WHOLE, Part
 from bertsmith.training.checkpoint_writer import CheckpointWriter
-from bertsmith.training.parts import WHOLE, Part
 
 SECONDS = 60  # of patience; a failing test waits as long
 

@@ -16,10 +16,10 @@ from bertsmith.errors import InputError, RecipeError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.checkpoint import read_checkpoint
-from bertsmith.tasks.classifier_head import PooledHead
+from bertsmith.tasks.examples.folds import CROSS_VALIDATION, folds_of
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.folds import CROSS_VALIDATION, folds_of
-from bertsmith.tasks.linear_start import FROZEN, LinearProbe
+from bertsmith.tasks.heads.classifier_head import PooledHead
+from bertsmith.tasks.heads.linear_start import FROZEN, LinearProbe
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import adaptation, choosing, finetune
@@ -77,7 +77,7 @@ def examples(tmp_path: Path, count: int) -> tuple[Any, EncodedExamples]:
     kind = find_task("classification")
     task = kind(kind.Settings())
     found = task.read(write_rows(tmp_path / "rows.jsonl", "classification", count))
-    task.learn_labels(found)
+    task.fit(found)
     return task, EncodedExamples(found, found)  # type: ignore[arg-type]
 
 
@@ -438,7 +438,7 @@ def test_an_interrupted_run_comes_to_the_same_model(
         patch.setattr(module, name, killed)
         few_rows(encoder, out, "minutes=1", "epochs=3", "method=contrastive", train=train)
     if place != "while choosing":
-        monkeypatch.setattr(finetune.Workbench, "choose", killed)  # it was made
+        monkeypatch.setattr(finetune.FinetuneSession, "choose", killed)  # it was made
     again = few_rows(encoder, out, "minutes=1", "epochs=3", "method=contrastive", train=train, resume=True)
     for name in ("model.safetensors", "head.safetensors"):
         assert (again.model / name).read_bytes() == (whole.model / name).read_bytes()

@@ -9,8 +9,8 @@ from bertsmith.errors import RecipeError
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder, save_checkpoint
 from bertsmith.model.config import make_config
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.task_checkpoint import load_task_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import make_finetune_recipe, task_settings
 from bertsmith.training.finetuning.examples_in_memory import finetune_examples

@@ -13,8 +13,10 @@ import pytest
 from bertsmith.metrics.confidence import Confidence
 from bertsmith.metrics.scores import ClassScore
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.details import Confusion, Details
-from bertsmith.tasks.evaluation import Evaluation
+from bertsmith.tasks.evaluating.error_analysis import Confusion, ErrorAnalysis
+from bertsmith.tasks.evaluating.evaluation import Evaluation
+from bertsmith.tasks.evaluating.uncertainty import score_of, standard_error
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.question_answering import QuestionAnswering
@@ -22,8 +24,6 @@ from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.similarity import Similarity
 from bertsmith.tasks.tagging import TaggedExample, Tagging
 from bertsmith.tasks.task import Prediction, Task
-from bertsmith.tasks.text_task import TextExample
-from bertsmith.tasks.uncertainty import score_of, standard_error
 from bertsmith.text.labelled.squad import Question
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning.charts import risk_points
@@ -243,8 +243,8 @@ def test_every_task_shows_what_makes_sense_for_it(made: Any, expected: set[str],
 
 def test_a_task_that_tells_no_details_still_has_a_page(run: FinetuneRecipe) -> None:
     class Silent(Classification):
-        def details(self, predictions: Any, examples: Any) -> Details:
-            return Details()
+        def error_analysis(self, predictions: Any, examples: Any) -> ErrorAnalysis:
+            return ErrorAnalysis()
 
     _, dev = classified()
     html = render_finetune(Path(run.out), run, results_of(Silent(Silent.Settings(), SIGNS), dev))
@@ -289,7 +289,7 @@ def test_the_best_baseline_is_the_best_of_those_that_look_at_the_text() -> None:
 
 def test_the_standard_error_of_a_mean_agrees_with_the_bootstrap() -> None:
     task, dev = classified(300)
-    of_mean = standard_error(task, dev, task.details(dev.predictions, dev.split.examples).answers)
+    of_mean = standard_error(task, dev, task.error_analysis(dev.predictions, dev.split.examples).answers)
     by_bootstrap = standard_error(task, dev, ())
     assert of_mean is not None
     assert by_bootstrap == pytest.approx(of_mean, rel=0.25)
@@ -299,13 +299,13 @@ def test_the_standard_error_of_a_correlation_agrees_with_its_theory() -> None:
     task, dev = scored(Regression)
     rho = dev.model["spearman"]
     theory = (1 - rho**2) * math.sqrt(1 + rho**2 / 2) / math.sqrt(200 - 3)  # Bonett and Wright 2000
-    found = standard_error(task, dev, task.details(dev.predictions, dev.split.examples).answers)
+    found = standard_error(task, dev, task.error_analysis(dev.predictions, dev.split.examples).answers)
     assert found == pytest.approx(theory, rel=0.4)
 
 
 def test_the_standard_error_is_kept_among_the_results() -> None:
     task, dev = classified(300)
-    wanted = standard_error(task, dev, task.details(dev.predictions, dev.split.examples).answers)
+    wanted = standard_error(task, dev, task.error_analysis(dev.predictions, dev.split.examples).answers)
     assert wanted is not None and wanted > 0
     assert results_of(task, dev).record()["evaluations"]["dev"]["standard_error"] == wanted
 
@@ -323,7 +323,7 @@ def test_rows_that_are_all_wrong_have_no_standard_error_rather_than_none_at_all(
     wrong = [{**given, "label": label} for given, label in zip(dev.predictions, other, strict=True)]
     all_wrong = evaluation(task, wrong, examples, majority=0.4)
     assert all_wrong.model["accuracy"] == 0
-    for answers in (task.details(wrong, examples).answers, ()):
+    for answers in (task.error_analysis(wrong, examples).answers, ()):
         assert standard_error(task, all_wrong, answers) is None
 
 
@@ -338,7 +338,7 @@ def test_classes_without_a_row_are_counted_and_not_listed() -> None:
 
 def test_the_worst_errors_are_the_surest_wrong_answers() -> None:
     task, dev = classified(200)
-    found = worst_errors(task, dev, task.details(dev.predictions, dev.split.examples))
+    found = worst_errors(task, dev, task.error_analysis(dev.predictions, dev.split.examples))
     wrong = [
         float(prediction["confidence"])
         for prediction, example in zip(dev.predictions, dev.split.examples, strict=True)
@@ -352,7 +352,7 @@ def test_the_worst_errors_are_the_surest_wrong_answers() -> None:
 
 def test_the_worst_answers_to_questions_come_first() -> None:
     task, dev = answered()
-    found = worst_errors(task, dev, task.details(dev.predictions, dev.split.examples))
+    found = worst_errors(task, dev, task.error_analysis(dev.predictions, dev.split.examples))
     assert [(error.answer.given, round(error.answer.score, 2)) for error in found] == [
         ("slept", 0),
         ("no answer", 0),

@@ -12,9 +12,9 @@ from toy_task import ToyTask, sequences_of
 
 from bertsmith.errors import TrainingStopped
 from bertsmith.training.checkpoint import Progress, load_training_state
-from bertsmith.training.guard import Guard
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
+from bertsmith.training.loss_guard import Guard
 
 NewLoop = Callable[..., Loop]
 

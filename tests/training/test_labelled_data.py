@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.held_out import hold_out
+from bertsmith.tasks.examples.held_out import hold_out
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggedExample, Tagging
-from bertsmith.tasks.text_task import TextExample
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning.labelled_data import read_labelled_data
 

@@ -24,7 +24,7 @@ def step(number: int, **values: object) -> Record:
         "gradient_norm": 1.5,
         "tokens": 4000 * number,
         "tokens_per_second": 17512.0,
-        "peak_share": 0.634,
+        "mfu": 0.634,
         "elapsed": 0.5 * number,
     }
     return record | values

@@ -17,7 +17,7 @@ from bertsmith.data.batch import Sequences
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.split import split
 from bertsmith.model.config import make_config
-from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.gradients import dropout_seed
@@ -87,7 +87,7 @@ def test_gradients_are_clipped_after_the_last_micro_batch(
     task: PretrainingTask, tokenizer: Tokenizer, tmp_path: Path, new_loop: NewLoop
 ) -> None:
     batch = batch_of([16] * 32, tokenizer)
-    loop = new_loop(task, tmp_path, optimizer={"clip": 0.01, "warmup": 0})
+    loop = new_loop(task, tmp_path, optimizer={"max_grad_norm": 0.01, "warmup": 0})
     _, _, gradients = step(loop, batch, 128)
     total = torch.cat([gradient.flatten() for gradient in gradients.values()])
     assert float(total.norm()) == pytest.approx(0.01, rel=1e-4)

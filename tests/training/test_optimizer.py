@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bertsmith.model.config import Family, make_config
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.muon import Muon
 from bertsmith.training.optimizer import (
     Optimizers,

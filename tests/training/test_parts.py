@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertsmith.errors import ModelError, ResourceError
 from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
-from bertsmith.training.parts import Part
+from bertsmith.training.checkpoint_shards import Part
 
 LENGTHS = (1, 2, 5, 8, 13)
 COUNTS = (1, 2, 3, 4)

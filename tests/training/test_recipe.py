@@ -39,7 +39,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"data": {"batch_size": 0}}, "data.batch_size: expected greater than or equal to 1, found 0"),
     ({"data": {"batch_size": "many"}}, "data.batch_size: expected a whole number"),
     ({"masking": {"masked": 0.95}}, "masked + random must be at most 1, not 1.05"),
-    ({"masking": {"chosen": 0.0}}, "masking.chosen: expected greater than 0, found 0.0"),
+    ({"masking": {"mask_rate": 0.0}}, "masking.mask_rate: expected greater than 0, found 0.0"),
     ({"masking": {"final_mask_rate": 1.5}}, "masking.final_mask_rate: expected less than 1, found 1.5"),
     ({"model": {"size": "huge"}}, "model.size: expected 'tiny', 'mini', 'small'"),
     ({"optimizer": {"learning_rate": float("nan")}}, "optimizer.learning_rate: expected"),
@@ -65,7 +65,7 @@ OVERRIDES = [
     ("steps=7", "steps", 7),
     ("steps=1_000_000", "steps", 1_000_000),
     ("optimizer.learning_rate=3e-4", "optimizer.learning_rate", 3e-4),
-    ("optimizer.clip=2", "optimizer.clip", 2.0),
+    ("optimizer.max_grad_norm=2", "optimizer.max_grad_norm", 2.0),
     ("data.next_sentence=false", "data.next_sentence", False),
     ("corpus=corpora/law", "corpus", "corpora/law"),
     ("corpus=~/law", "corpus", str(Path.home() / "law")),
@@ -117,7 +117,7 @@ def test_overrides_have_the_types_of_toml(
 
 
 def test_an_override_leaves_the_rest_of_its_section(recipe_file: str) -> None:
-    assert read_recipe(recipe_file, ["optimizer.clip=0.5"]).optimizer.warmup == 10
+    assert read_recipe(recipe_file, ["optimizer.max_grad_norm=0.5"]).optimizer.warmup == 10
 
 
 def test_the_last_override_wins(recipe_file: str) -> None:
@@ -230,7 +230,7 @@ def test_the_published_recipes(name: str, layers: int, width: int) -> None:
     assert (settings.learning_rate, settings.warmup, settings.weight_decay) == (1e-4, 10_000, 0.01)
     assert (settings.beta1, settings.beta2, settings.epsilon) == (0.9, 0.999, 1e-6)
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
-    assert (recipe.masking.chosen, recipe.masking.masked, recipe.masking.random) == (0.15, 0.8, 0.1)
+    assert (recipe.masking.mask_rate, recipe.masking.masked, recipe.masking.random) == (0.15, 0.8, 0.1)
 
 
 # -- phases ----------------------------------------------------------------------------------------------
@@ -249,3 +249,16 @@ def test_heads_must_divide_the_width() -> None:
     )
     with pytest.raises(BertsmithError, match="num_attention_heads = 3 must divide hidden_size = 100"):
         recipe.model.config(100, 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("optimizer.clip=2", "optimizer.max_grad_norm"),
+        ("masking.chosen=0.3", "masking.mask_rate"),
+        ("data.short_probability=0.1", "data.short_seq_prob"),
+    ],
+)
+def test_a_key_of_before_is_answered_with_its_name_of_now(recipe_file: Path, old: str, new: str) -> None:
+    with pytest.raises(RecipeError, match=f"it is called '{new}' now"):
+        read_recipe(recipe_file, [old])

@@ -33,7 +33,7 @@ def step(number: int, **values: Any) -> dict[str, Any]:
         "gradient_norm": 1.0,
         "tokens": 4000 * number,
         "tokens_per_second": 17_500.0,
-        "peak_share": 0.625,
+        "mfu": 0.625,
         "elapsed": 0.25 * number,
     } | values
 
@@ -257,12 +257,12 @@ def test_the_right_answer_is_marked_among_the_guesses() -> None:
 
 
 def test_only_settings_that_differ_are_marked() -> None:
-    recipe = {"steps": 100, "optimizer": {"betas": [0.9, 0.98], "clip": 1.0}, "new": True}
-    defaults = {"steps": None, "optimizer": {"betas": [0.9, 0.999], "clip": 1.0}}
+    recipe = {"steps": 100, "optimizer": {"betas": [0.9, 0.98], "max_grad_norm": 1.0}, "new": True}
+    defaults = {"steps": None, "optimizer": {"betas": [0.9, 0.999], "max_grad_norm": 1.0}}
     assert [(s.name, s.value, s.default) for s in report_tables.settings(recipe, defaults)] == [
         ("steps", "100", "–"),
         ("optimizer.betas", "0.9, 0.98", "0.9, 0.999"),
-        ("optimizer.clip", "1.0", None),
+        ("optimizer.max_grad_norm", "1.0", None),
         ("new", "yes", "–"),
     ]
     assert all(setting.default is None for setting in report_tables.settings(recipe, None))
@@ -342,7 +342,7 @@ def test_the_report_of_a_vocabulary_is_understood() -> None:
 
 
 def test_values_are_readable_and_shares_are_percentages() -> None:
-    values = {"peak_share": 0.0004, "mlm_accuracy": 0.8123, "pieces_per_word": 1.31415, "vocab_size": 30522}
+    values = {"mfu": 0.0004, "mlm_accuracy": 0.8123, "pieces_per_word": 1.31415, "vocab_size": 30522}
     assert report_tables.facts(values) == [
         ("Peak share", "0.04 %"),
         ("MLM accuracy", "81.2 %"),

@@ -9,7 +9,7 @@ import torch
 
 from bertsmith.errors import ResourceError
 from bertsmith.machine.hardware import Gpu, Hardware
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe, check_recipe

@@ -50,7 +50,7 @@ def test_all_ranks_have_looked_before_finetuning_writes(
     recipe: Any = SimpleNamespace(completed=lambda *_: recipe, resolved=lambda *_: None, seed=0, restarts=1)
     bench = SimpleNamespace(width=16, layers=2, steps_per_epoch=lambda _: 3, folds=None)
     machine: Any = SimpleNamespace(ranks=Ranks(0, 2))
-    monkeypatch.setattr(finetune, "Workbench", SimpleNamespace(open=lambda *_, folds: bench))
+    monkeypatch.setattr(finetune, "FinetuneSession", SimpleNamespace(open=lambda *_, folds: bench))
     monkeypatch.setattr(finetune, "data_hashes", lambda _: {})
     with pytest.raises(Stopped):
         finetune._run(recipe, tmp_path, False, machine, None)

@@ -69,7 +69,7 @@ def test_two_runs_that_begin_together_are_not_mixed(
         with pytest.raises(RecipeError, match=IN_USE):
             run("classification", encoder, tmp_path, "epochs=1", "seed=7")
 
-    monkeypatch.setattr(finetune.Workbench, "open", once(second, finetune.Workbench.open))
+    monkeypatch.setattr(finetune.FinetuneSession, "open", once(second, finetune.FinetuneSession.open))
     result = run("classification", encoder, tmp_path, "epochs=1")
     assert [restart.seed for restart in result.results.restarts] == [0]
     assert "seed = 0" in (tmp_path / "run" / "recipe.toml").read_text()

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import make_config
+from bertsmith.model.meta_init import meta_init
 from bertsmith.planning.accelerators import Accelerator
 from bertsmith.planning.fitting import largest_micro_batch, memory_warnings
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.checkpoint import Progress, TrainingState, save_training_state
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.machine import Machine
@@ -108,7 +108,7 @@ def test_flash_attention_keeps_no_weights_of_attention(model: PretrainingModel) 
 
 
 def test_a_blueprint_tells_the_same(model: PretrainingModel) -> None:
-    plan = blueprint(lambda: PretrainingModel(model.config))
+    plan = meta_init(lambda: PretrainingModel(model.config))
     assert step_memory(plan, recipe(), one(256)) == step_memory(model, recipe(), one(256))
     settings = recipe().optimizer
     assert checkpoint_bytes(plan, settings) == checkpoint_bytes(model, settings)

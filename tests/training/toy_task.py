@@ -50,7 +50,7 @@ class ToyTask:
     def counts(self, sequences: Sequences) -> dict[str, float]:
         return {"toy": len(sequences.token_ids)}
 
-    whole_batch = False
+    needs_global_batch = False
 
     def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
         """Nothing to prepare."""
@@ -60,7 +60,7 @@ class ToyTask:
         factor = self.poison.get(int(sequences.labels[0]), 1.0)
         return {"toy": ((outputs - 1) ** 2 + 1).sum() * factor}
 
-    def operations(self, sequences: Sequences) -> float:
+    def flops(self, sequences: Sequences) -> float:
         return float(len(sequences.token_ids))
 
     def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:

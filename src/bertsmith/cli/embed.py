@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from bertsmith.cli.options import AS_NAMED, FileOrDash, Flag, Layout, Out, Products, given
+from bertsmith.cli.options import AS_NAMED, ComputeDtype, FileOrDash, Flag, Layout, Out, given
 from bertsmith.text.ray_engine import Engine
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def embed(
     max_length: int | None = None,
     long_texts: Literal["truncate", "windows"] = "truncate",
     dimensions: int | None = None,
-    products: Products | None = None,
-    precision: Literal["float32", "int8", "binary"] = "float32",
+    compute_dtype: ComputeDtype | None = None,
+    store_dtype: Literal["float32", "int8", "binary"] = "float32",
     ranges: Path | None = None,
     shard_rows: int = 4096,
     layout: Annotated[Layout | None, AS_NAMED] = None,
@@ -68,11 +68,11 @@ def embed(
         Longer texts are cut, or read as windows that are pooled together.
     dimensions
         Keep only so many, for models trained for that.
-    products
+    compute_dtype
         What the model multiplies in. By default int16 on a processor: float32's vectors to a cosine of
         0.99999, in two thirds of the time; float32 where the compiled kernels lack; bfloat16 on a GPU that
         has it, to 0.9999.
-    precision
+    store_dtype
         What is stored: int8 takes a quarter of the space, binary a thirty-second; what it costs is printed.
     ranges
         A file of int8 vectors of the same model whose ranges are taken: two files compare only with the same.
@@ -89,9 +89,9 @@ def embed(
 
     bertsmith embed minilm questions.csv --text question --kind query --out questions.parquet
 
-    bertsmith embed runs/search/model - --format lines --precision int8 --out lines.parquet --resume
+    bertsmith embed runs/search/model - --format lines --store-dtype int8 --out lines.parquet --resume
 
-    bertsmith embed minilm articles.parquet --out vectors.parquet --products float32
+    bertsmith embed minilm articles.parquet --out vectors.parquet --compute-dtype float32
 
     bertsmith embed minilm articles.parquet --out vectors.parquet --engine ray
     """
@@ -100,8 +100,8 @@ def embed(
     from bertsmith.inference.embedding.embedder import Embedder
     from bertsmith.inference.embedding.job import embed_file
 
-    wanted = None if products is None else getattr(torch, products)
-    embedder = Embedder(model, prefix, prefix, max_length, long_texts, dimensions, precision=wanted)
+    wanted = None if compute_dtype is None else getattr(torch, compute_dtype)
+    embedder = Embedder(model, prefix, prefix, max_length, long_texts, dimensions, compute_dtype=wanted)
     with _rates() as watch:
         result = embed_file(
             embedder,
@@ -111,7 +111,7 @@ def embed(
             text=text,
             id=id,
             kind=kind,
-            precision=precision,
+            store_dtype=store_dtype,
             ranges=_ranges(ranges, embedder),
             shard_rows=shard_rows,
             resume=resume,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.options import Flag, Out, Products
+from bertsmith.cli.options import ComputeDtype, Flag, Out
 from bertsmith.cli.screen import console, print_facts, progress_bar
 from bertsmith.reporting import formatting
 from bertsmith.text.ray_engine import Engine
@@ -31,7 +31,7 @@ def build(
     passage_overlap: int | None = None,
     language: str | None = None,
     approximate_from: int | None = None,
-    products: Products | None = None,
+    compute_dtype: ComputeDtype | None = None,
     engine: Engine = "local",
 ) -> None:
     """Read SOURCES, cut them into passages, embed these, and write an index; or bring one up to date.
@@ -58,7 +58,7 @@ def build(
     approximate_from
         Passages from which on the search is approximate, with its recall measured; 100,000. An index keeps
         it, and it may be changed by another build.
-    products
+    compute_dtype
         What the model multiplies in, as of `bertsmith embed`.
     engine
         ray embeds on the cluster that RAY_ADDRESS names or this machine belongs to, else on this machine.
@@ -71,7 +71,7 @@ def build(
 
     bertsmith index build handbook/ --out indexes/handbook
 
-    bertsmith index build archive/ --model minilm --out indexes/archive --products float32
+    bertsmith index build archive/ --model minilm --out indexes/archive --compute-dtype float32
 
     bertsmith index build archive/ --model minilm --out indexes/archive --engine ray
     """
@@ -86,7 +86,7 @@ def build(
             sources,
             out,
             model,
-            embedder=_embedder(products, model, out),
+            embedder=_embedder(compute_dtype, model, out),
             documents=documents,
             passages={name: value for name, value in given.items() if value is not None},
             approximate_from=approximate_from,
@@ -103,7 +103,7 @@ def add(
     index: Path,
     *sources: str,
     documents: Annotated[DocumentSettings, Parameter(name="*")] = DOCUMENTS,
-    products: Products | None = None,
+    compute_dtype: ComputeDtype | None = None,
     engine: Engine = "local",
 ) -> None:
     """Take more documents into an index, instead of those with the same ids.
@@ -116,7 +116,7 @@ def add(
         The index's folder.
     sources
         As of `bertsmith index build`.
-    products
+    compute_dtype
         As of `bertsmith index build`.
     engine
         As of `bertsmith index build`.
@@ -133,7 +133,7 @@ def add(
     if not sources:
         raise InputError("Name at least one SOURCE to add: files, folders, or addresses.")
     with progress_bar("Indexing") as progress:
-        opened = Index.open(index, _embedder(products, None, index))
+        opened = Index.open(index, _embedder(compute_dtype, None, index))
         changes = opened.add(sources, documents=documents, engine=engine, progress=progress)
     _print_changes(changes)
 
@@ -185,9 +185,9 @@ def info(index: Path, *, verify: Flag = False) -> None:
         console.print(f"\nall {opened.verify():,} passages can be read", markup=False)
 
 
-def _embedder(products: Products | None, model: str | None, index: Path) -> "Embedder | None":
+def _embedder(compute_dtype: ComputeDtype | None, model: str | None, index: Path) -> "Embedder | None":
     """One that multiplies so: of the model that is named, else of the index's. None for the usual one."""
-    if products is None:
+    if compute_dtype is None:
         return None
     import torch
 
@@ -196,7 +196,8 @@ def _embedder(products: Products | None, model: str | None, index: Path) -> "Emb
 
     if model is None and not (index / MANIFEST).exists():
         return None
-    return Embedder(model or read_index_manifest(index).model.name, precision=getattr(torch, products))
+    name = model or read_index_manifest(index).model.name
+    return Embedder(name, compute_dtype=getattr(torch, compute_dtype))
 
 
 def _print_changes(changes: "Changes") -> None:

@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter, Token
 from bertsmith.errors import InputError
 
 Flag = Annotated[bool, Parameter(negative="")]  # cyclopts would add a --no-json to --json
-Products = Literal["float32", "int16", "bfloat16"]
+ComputeDtype = Literal["float32", "int16", "bfloat16"]
 FileOrDash = Annotated[Path, Parameter(allow_leading_hyphen=True)]  # a lone dash looks like an option
 
 

@@ -70,7 +70,7 @@ def as_json(plan: "Plan") -> dict[str, Any]:
     values = asdict(plan)
     values["recipe"] = loads(plan.recipe.model_dump_json())
     values["memory"]["total"] = plan.memory.total
-    values["operations"] = plan.operations
+    values["flops"] = plan.flops
     return values
 
 
@@ -100,7 +100,7 @@ def _run(plan: "Plan") -> dict[str, str]:
         "steps": f"{formatting.count(plan.steps)}: {', '.join(phases)}",
         "sequences": f"{' and '.join(str(mean) for mean in sorted(means))} tokens long on average",
         "tokens": f"{tokens}{epochs}",
-        "products": f"{plan.operations:.2e} FLOP",
+        "products": f"{plan.flops:.2e} FLOP",
     }
 
 
@@ -136,13 +136,13 @@ def _rows(plan: "Plan") -> list[tuple[str, ...]]:
     return [
         (
             part.name,
-            f"{part.operations:.2e}" if part.operations else "",
+            f"{part.flops:.2e}" if part.flops else "",
             formatting.bytes(part.bytes) if part.bytes else "",
             f"{part.seconds / 3600:,.3f}",
             f"{part.seconds / (plan.hours * 3600):.1%}",
         )
         for part in plan.parts
-        if part.operations or part.bytes
+        if part.flops or part.bytes
     ]
 
 

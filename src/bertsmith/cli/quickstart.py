@@ -180,7 +180,7 @@ def _finetune(corpus: "Corpus", out: Path) -> bool:
     from statistics import mean
 
     from bertsmith.cli.screen import print_table, progress_bar
-    from bertsmith.training.finetuning.origin_task import (
+    from bertsmith.training.finetuning.source_demo import (
         ROWS,
         Start,
         compare_starts,

@@ -2,7 +2,7 @@
 
 from bertsmith.cli.screen import console, print_table, print_warning
 from bertsmith.reporting import formatting
-from bertsmith.tasks.evaluation import Evaluation
+from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.training.finetuning.results import Results
 
 _FIGURES = {"ece_before": "calibration error before", "ece_after": "after scaling by the temperature"}

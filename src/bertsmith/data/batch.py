@@ -108,7 +108,7 @@ class PackedBatch:
         return PackedBatch.pack(*of_tokens, sequences.lengths, device, multiple)
 
     @cached_property
-    def spare(self) -> int:
+    def padding(self) -> int:
         """Tokens that are no sequence's."""
         return len(self.token_ids) - sum(self.lengths)
 

@@ -28,7 +28,7 @@ class MaskingRates:
     While the learning rate decays, the share chosen goes to `final_mask_rate`; None: it stays.
     """
 
-    chosen: float = 0.15
+    mask_rate: float = 0.15
     masked: float = 0.8
     random: float = 0.1
     whole_words: bool = False
@@ -38,7 +38,7 @@ class MaskingRates:
         """The rates where so much of the decay is over, in [0, 1]."""
         if self.final_mask_rate is None:
             return self
-        return replace(self, chosen=self.chosen + (self.final_mask_rate - self.chosen) * decayed)
+        return replace(self, mask_rate=self.mask_rate + (self.final_mask_rate - self.mask_rate) * decayed)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Masker:
         """(B,) how many tokens of each sequence to choose: the rounded share, at least one."""
         starts = np.cumsum(sequences.lengths) - sequences.lengths
         maskable = np.add.reduceat(~self._special_on_host[sequences.token_ids], starts, dtype=np.int64)
-        wanted = np.maximum(np.rint(self.rates.chosen * maskable), 1).astype(np.int64)
+        wanted = np.maximum(np.rint(self.rates.mask_rate * maskable), 1).astype(np.int64)
         return np.minimum(wanted, maskable)
 
     def draw(self, sequences: Sequences, batch: PackedBatch) -> MaskedTokens:

@@ -38,7 +38,7 @@ def next_sentence_pairs(
     store: TokenStore,
     documents: Ints,
     max_tokens: int,
-    short_probability: float,
+    short_seq_prob: float,
     generator: np.random.Generator,
 ) -> Instances:
     """Pairs of segments from `documents`, before truncation, by the algorithm of google-research/bert.
@@ -52,7 +52,7 @@ def next_sentence_pairs(
     rows: list[tuple[int, int, int, int, int]] = []
     for document in documents.tolist():
         starts = _sentence_starts(store, document)  # S + 1 token offsets
-        target = _target_length(max_tokens, short_probability, draw)
+        target = _target_length(max_tokens, short_seq_prob, draw)
         first, last = 0, len(starts) - 1
         while first < last:
             # the chunk: sentences until the target is reached, or the document ends
@@ -109,8 +109,8 @@ def truncate(instances: Instances, max_tokens: int, generator: np.random.Generat
     )
 
 
-def _target_length(max_tokens: int, short_probability: float, draw: Iterator[float]) -> int:
-    if next(draw) >= short_probability or max_tokens < 3:
+def _target_length(max_tokens: int, short_seq_prob: float, draw: Iterator[float]) -> int:
+    if next(draw) >= short_seq_prob or max_tokens < 3:
         return max_tokens
     return 2 + int(next(draw) * (max_tokens - 1))
 

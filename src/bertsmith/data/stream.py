@@ -54,7 +54,7 @@ class PretrainingStream:
     next_sentence: bool
     max_length: int
     batch_tokens: int
-    short_probability: float = 0.1
+    short_seq_prob: float = 0.1
 
     def __post_init__(self) -> None:
         if self.max_length < self._special + 1 + self.next_sentence:
@@ -122,7 +122,7 @@ class PretrainingStream:
         generator = _generator(self.seed, phase, epoch, block)
         room = self.max_length - self._special
         if self.next_sentence:
-            pairs = next_sentence_pairs(self.store, documents, room, self.short_probability, generator)
+            pairs = next_sentence_pairs(self.store, documents, room, self.short_seq_prob, generator)
             instances = truncate(pairs, room, generator)
         else:
             instances = full_segments(self.store, documents, room)

@@ -25,13 +25,13 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.machine.hardware import device_of
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.locate import locate_model
-from bertsmith.tasks.calibrated_task import CalibratedTask
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
+from bertsmith.tasks.computing.task_model import outputs_of
+from bertsmith.tasks.examples.calibrated_task import CalibratedTask
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.task_checkpoint import load_task_model, save_task_model
-from bertsmith.tasks.task_model import outputs_of
-from bertsmith.tasks.text_task import TextExample
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, task_settings
 from bertsmith.training.finetuning.examples_in_memory import finetune_examples

@@ -33,16 +33,16 @@ class Engine(NamedTuple, Generic[Model]):
     model: Model
     tokenizer: Tokenizer
     device: torch.device
-    precision: torch.dtype
+    compute_dtype: torch.dtype
 
 
 def start_engine(
-    model: Model, folder: Path, device: torch.device | str = "auto", precision: torch.dtype | None = None
+    model: Model, folder: Path, device: torch.device | str = "auto", compute_dtype: torch.dtype | None = None
 ) -> Engine[Model]:
     """The model itself, an encoder or one with a head, which only computes from now on; `folder` has its
     tokenizer.
 
-    `device` "auto" is a GPU where there is one. Products of the layers are in `precision`: by default in
+    `device` "auto" is a GPU where there is one. Products of the layers are in `compute_dtype`: by default in
     int16 by the compiled kernels on a processor, in bfloat16 for an encoder alone on a GPU that has it, and
     in float32 elsewhere. Heads compute in float32.
 
@@ -51,27 +51,30 @@ def start_engine(
     on = device_of(device)
     encoder = _encoder_of(model.to(on))
     choices = _OF_ENCODERS if encoder is model else _OF_HEADS
-    if not any(precision is each for each in (None, *choices)):
-        raise InputError(f"precision must be {', '.join(map(str, choices))} or None, found {precision}.")
+    if not any(compute_dtype is each for each in (None, *choices)):
+        listed = ", ".join(map(str, choices))
+        raise InputError(f"compute_dtype must be {listed} or None, found {compute_dtype}.")
     alone_on_a_gpu = on.type == "cuda" and encoder is model
     usual = Hardware.detect().precision if alone_on_a_gpu else usual_precision(encoder)
-    precision = precision or usual
-    prepare_for_inference(encoder, precision)
+    compute_dtype = compute_dtype or usual
+    prepare_for_inference(encoder, compute_dtype)
     if on.type == "cpu":  # now, not in a call: while they begin, torch's number for new threads is another
         one_core_threads(torch.get_num_threads())
     if encoder is not model:
         by_kernels(model)
     model.eval()  # once and for all: what ends in one thread must not turn dropout on in another
-    return Engine(model, load_own_tokenizer(folder, encoder.config), on, precision)
+    return Engine(model, load_own_tokenizer(folder, encoder.config), on, compute_dtype)
 
 
 def autocasting(
-    encoder: Bert, device: torch.device, precision: torch.dtype
+    encoder: Bert, device: torch.device, compute_dtype: torch.dtype
 ) -> AbstractContextManager[object]:
-    """What the encoder is to compute within: nothing, where its layers are in `precision` by themselves."""
+    """What the encoder is to compute within: nothing, where its layers compute so by themselves."""
     first = encoder.layers[0]
     own = first.precision if isinstance(first, PackedLayer | KernelLayer) else None
-    return nullcontext() if precision in (torch.float32, own) else torch.autocast(device.type, precision)
+    if compute_dtype in (torch.float32, own):
+        return nullcontext()
+    return torch.autocast(device.type, compute_dtype)
 
 
 def _encoder_of(model: nn.Module) -> Bert:

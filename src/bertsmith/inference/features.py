@@ -21,14 +21,14 @@ from bertsmith.inference.embedding.vectors import Vectors
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.text_list import require_list
 from bertsmith.model.checkpoint import load_encoder
-from bertsmith.model.layers.attention import take
+from bertsmith.model.layers.attention import select_rows
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.encoding import Encoded, Layout, Window, join_segments, special_tokens
+from bertsmith.tasks.computing.forward_passes import forward_passes
+from bertsmith.tasks.examples.encoding import Encoded, Layout, Window, join_segments, special_tokens
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.forward_passes import forward_passes
-from bertsmith.tasks.pooling import Pooling, pool_examples
+from bertsmith.tasks.heads.pooling import Pooling, pool_examples
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.text.tokens.long_texts import Pieces
 
@@ -136,7 +136,8 @@ class Features:
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             states = self.encoder.all_hidden_states(batch)
-            return torch.stack([self._pool(take(mix.of(states), layout.rows), layout) for mix in mixes])
+            mixed = [select_rows(mix.of(states), layout.rows) for mix in mixes]
+            return torch.stack([self._pool(each, layout) for each in mixed])
 
         encoded = self._encoded(texts)
         found: list[list[Vectors]] = [[np.empty(0, np.float32)] * len(encoded) for _ in mixes]

@@ -13,11 +13,11 @@ from bertsmith.door import door, place, text, whole
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import start_engine
 from bertsmith.model.locate import locate_model
-from bertsmith.tasks.fill_mask import Candidate
-from bertsmith.tasks.fill_mask import fill_mask as fill
-from bertsmith.tasks.finite import require_finite
-from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask
-from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.computing.finite import require_finite
+from bertsmith.tasks.pretraining.fill_mask import Candidate
+from bertsmith.tasks.pretraining.fill_mask import fill_mask as fill
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _FEWEST = 2  # held-out documents that are measured alone: of one, no pair of two could be made
@@ -47,7 +47,7 @@ class MaskedLanguageModel:
 
     @door(text=text, top=whole(1))
     def fill_mask(self, text: str, top: int = 5) -> list[list[Candidate]]:
-        """The `top` candidates for each mask, see bertsmith.tasks.fill_mask."""
+        """The `top` candidates for each mask, see bertsmith.tasks.pretraining.fill_mask."""
         return fill(self.model, self.tokenizer, text, top)
 
     @door(data=place, max_tokens=whole(1), sequence_length=whole(8))

@@ -15,13 +15,13 @@ from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.locate import locate_model
 from bertsmith.output_file import require_output
 from bertsmith.progress import Progress
-from bertsmith.tasks.calibrated_task import CalibratedTask
-from bertsmith.tasks.evaluation import Evaluation, evaluate
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
+from bertsmith.tasks.computing.task_model import LONGEST, TaskModel, outputs_of
+from bertsmith.tasks.evaluating.evaluation import Evaluation, evaluate
+from bertsmith.tasks.examples.calibrated_task import CalibratedTask
+from bertsmith.tasks.examples.held_out import shared_with_train
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, few_at_a_time
-from bertsmith.tasks.held_out import shared_with_train
 from bertsmith.tasks.task import Prediction, Task
-from bertsmith.tasks.task_checkpoint import load_task_model
-from bertsmith.tasks.task_model import LONGEST, TaskModel, outputs_of
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import check
@@ -49,20 +49,20 @@ class Predictor:
         name: str | Path,
         task: type[Task[Any]] | None = None,
         device: torch.device | str = "auto",
-        precision: torch.dtype | None = None,
+        compute_dtype: torch.dtype | None = None,
     ) -> "Predictor":
         """By path, alias or hub name; `task` for a model of a task of your own. Computes on a GPU where there
-        is one, unless `device` says otherwise. Products of the encoder are in `precision`: float32, or int16
-        by the compiled kernels, the default where these are (docs/promises.md has what it changes). By the
-        kernels a text's prediction is the same to the bit whatever the other texts are; by torch's products
-        the last bits depend on them, and so may a printed digit.
+        is one, unless `device` says otherwise. Products of the encoder are in `compute_dtype`: float32, or
+        int16 by the compiled kernels, the default where these are (docs/promises.md says what it changes). By
+        the kernels a text's prediction is the same to the bit whatever the other texts are; by torch's
+        products the last bits depend on them, and so may a printed digit.
 
         Raises ModelError when the checkpoint has no head of a task, InputError for int16 without kernels and
         for other precisions.
         """
         folder = locate_model(name).folder
         model, opened = load_task_model(folder, task)
-        engine = start_engine(model, folder, device, precision)
+        engine = start_engine(model, folder, device, compute_dtype)
         return cls(model, opened, engine.tokenizer, TrainedOn.of_folder(folder), encoder_before(folder))
 
     def predict(self, texts: Sequence[Any]) -> list[Prediction]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from bertsmith.files import sha256
 from bertsmith.model.manifest import read_manifest
-from bertsmith.tasks.folds import CROSS_VALIDATION
-from bertsmith.tasks.held_out import hold_out
+from bertsmith.tasks.examples.folds import CROSS_VALIDATION
+from bertsmith.tasks.examples.held_out import hold_out
 from bertsmith.tasks.task import Task
 
 

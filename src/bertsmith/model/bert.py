@@ -55,7 +55,7 @@ class Bert(nn.Module):
 
     def all_hidden_states(self, batch: PackedBatch) -> list[Tensor]:
         """The embeddings' output and every layer's, the last one's behind the final norm if there is one:
-        num_hidden_layers + 1 tensors of (N, H), spare tokens left out.
+        num_hidden_layers + 1 tensors of (N, H), padding tokens left out.
         """
         states: list[Tensor] = [self.embeddings(batch)]
         for layer in self.layers:
@@ -79,4 +79,4 @@ class Bert(nn.Module):
 
 
 def _without_spare(states: Tensor, batch: PackedBatch) -> Tensor:
-    return states[: -batch.spare] if batch.spare else states
+    return states[: -batch.padding] if batch.padding else states

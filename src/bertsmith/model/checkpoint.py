@@ -20,10 +20,10 @@ from bertsmith.errors import ModelError
 from bertsmith.files import atomic_folder, require_free_space, tensors_written_to, write_json
 from bertsmith.model.architectures import choose_architecture, find_architecture
 from bertsmith.model.bert import Bert
-from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import config_from_hugging_face, config_to_hugging_face, read_labels
 from bertsmith.model.manifest import Manifest, hashed_meanwhile, write_manifest
+from bertsmith.model.meta_init import meta_init
 from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
 from bertsmith.model.weights import file_names, from_hugging_face, listed, part_of, to_hugging_face
 
@@ -112,7 +112,7 @@ def load_encoder(folder: Path | str) -> Bert:
 
 def encoder_of(checkpoint: Checkpoint, where: str) -> Bert:
     """The encoder of what was read from the file `where`. Raises ModelError as `load_into` does."""
-    model = blueprint(lambda: Bert(checkpoint.config))
+    model = meta_init(lambda: Bert(checkpoint.config))
     if "pooler" not in checkpoint.parts:
         model.pooler = None
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("encoder.")}
@@ -164,13 +164,13 @@ def save_checkpoint(
     settings: Mapping[str, Any] | None = None,
     carried: Mapping[str, Tensor] | None = None,
     labels: Mapping[str, Any] | None = None,
-    write_beside: Callable[[Path], None] | None = None,
+    write_extra_files: Callable[[Path], None] | None = None,
     replace: bool = False,
 ) -> None:
     """Writes a folder which transformers opens as `architecture`; whole, or not at all.
 
     `tensors` are under our names, `carried` (with `labels`) under the file's own.
-    `write_beside` adds files of a task to the folder before their hashes are taken. Raises ModelError when a
+    `write_extra_files` adds files of a task before the hashes are taken. Raises ModelError when a
     head of the architecture is missing, a value is not finite or the tokenizer has more pieces than the
     model; InputError when the folder exists and `replace` is False; ResourceError for lack of space.
     """
@@ -195,8 +195,8 @@ def save_checkpoint(
         write_json(partial / CONFIG, config_to_hugging_face(config, architecture) | dict(labels or {}))
         if tokenizer is not None:
             tokenizer.save(partial, segments=config.type_vocab_size > 1, max_length=config.max_length)
-        if write_beside is not None:
-            write_beside(partial)
+        if write_extra_files is not None:
+            write_extra_files(partial)
         write_manifest(partial, manifest)
 
 

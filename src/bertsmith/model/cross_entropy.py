@@ -29,9 +29,9 @@ def vocabulary_loss(hidden_states: Tensor, weight: Tensor, bias: Tensor, labels:
     Differentiable once, in the first three.
     """
     if _is_tiled(weight):
-        filler = -len(labels) % _REGISTER
-        hidden_states = F.pad(hidden_states, (0, 0, 0, filler))
-        labels = F.pad(labels, (0, filler), value=IGNORED)
+        padding = -len(labels) % _REGISTER
+        hidden_states = F.pad(hidden_states, (0, 0, 0, padding))
+        labels = F.pad(labels, (0, padding), value=IGNORED)
     loss: Tensor = _VocabularyLoss.apply(  # type: ignore[no-untyped-call]
         hidden_states, weight, bias, labels
     )

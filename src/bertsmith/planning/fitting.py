@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from bertsmith.planning.accelerators import Accelerator, accelerators
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.step_memory import step_memory, tokens_at_once

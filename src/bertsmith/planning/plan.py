@@ -65,9 +65,9 @@ class Plan:
     warnings: tuple[str, ...]
 
     @property
-    def operations(self) -> float:
+    def flops(self) -> float:
         """FLOP of all products, evaluation's among them."""
-        return sum(part.operations for part in self.parts)
+        return sum(part.flops for part in self.parts)
 
 
 @door(

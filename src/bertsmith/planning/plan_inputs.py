@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.data.store import TokenStore
-from bertsmith.model.blueprint import blueprint
 from bertsmith.model.checkpoint import CONFIG
 from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import config_from_hugging_face
 from bertsmith.model.locate import locate_model
+from bertsmith.model.meta_init import meta_init
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.planning.workload import StepAmounts, full_step, sampled_step
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.inputs import require_fit
 from bertsmith.training.recipe import Recipe
@@ -62,7 +62,7 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
     config = _config(recipe, tokenizer)
     require_fit(recipe, config, config.vocab_size if tokenizer is None else tokenizer.vocab_size)
     store, more = _store(recipe, tokenizer)
-    model = blueprint(lambda: PretrainingModel(config, recipe.data.next_sentence))
+    model = meta_init(lambda: PretrainingModel(config, recipe.data.next_sentence))
     return PlanInputs(model, store, tokenizer, (*notes, *more))
 
 

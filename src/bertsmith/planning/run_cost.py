@@ -51,12 +51,12 @@ class RunCost:
     def pauses_bill(self, steps: int) -> list[Part]:
         """What stops the training now and then: evaluation, a forward pass alone, and checkpoints."""
         of_step = self._bill(self.amounts[0], sampled_pieces=0)
-        products = [part for part in of_step if part.operations and part.name != OPTIMIZER]
+        products = [part for part in of_step if part.flops and part.name != OPTIMIZER]
         batches = self.inputs.evaluated_tokens(self.recipe) / self.amounts[0].tokens
         # a step's products are a forward pass and a backward one that is twice as long
         passes = times_due(self.recipe.evaluation.every, steps) * batches / 3
-        operations = passes * sum(part.operations for part in products)
-        evaluation = Part("evaluation", operations, 0.0, passes * sum(part.seconds for part in products))
+        flops = passes * sum(part.flops for part in products)
+        evaluation = Part("evaluation", flops, 0.0, passes * sum(part.seconds for part in products))
         parts = self.machine.ranks.count if self.machine.sharded else 1
         copied = self.checkpoint_bytes / parts * times_due(self.recipe.checkpoint.every, steps)
         return [evaluation, Part("checkpoints", 0.0, copied, copied / _COPY_BANDWIDTH)]
@@ -102,7 +102,7 @@ def _times(parts: Sequence[Part], counts: Sequence[int]) -> Part:
     pairs = list(zip(counts, parts, strict=True))
     return Part(
         parts[0].name,
-        operations=sum(count * part.operations for count, part in pairs),
+        flops=sum(count * part.flops for count, part in pairs),
         bytes=sum(count * part.bytes for count, part in pairs),
         seconds=sum(count * part.seconds for count, part in pairs),
     )

@@ -59,12 +59,12 @@ class Part:
     """One line of the bill, of one step on all GPUs together; `seconds` are those of the clock."""
 
     name: str
-    operations: float
+    flops: float
     bytes: float
     seconds: float
 
 
-def operations_by_part(
+def flops_by_part(
     config: BertConfig,
     step: StepAmounts,
     next_sentence: bool,
@@ -73,7 +73,7 @@ def operations_by_part(
 ) -> dict[str, float]:
     """FLOP of the matrix products of a step, forward and twice as much backward.
 
-    Of Bertsmith's own steps these are `PretrainingTask.operations`, taken apart, and the pooler's.
+    Of Bertsmith's own steps these are `PretrainingTask.flops`, taken apart, and the pooler's.
     """
     hidden = config.hidden_size
     read = step.tokens if how.all_rows else step.masked + (step.sequences if next_sentence else 0)
@@ -85,7 +85,7 @@ def operations_by_part(
         "vocabulary": vocabulary_flops(config, predicted, sampled_pieces),
         "next sentence": step.sequences * 2 * hidden * (hidden + 2) if next_sentence else 0.0,
     }
-    return {name: 3 * operations for name, operations in forward.items()}
+    return {name: 3 * flops for name, flops in forward.items()}
 
 
 def step_parts(
@@ -109,10 +109,10 @@ def step_parts(
     scores = config.num_hidden_layers * config.num_attention_heads * step.squares
     written = 2.0 * how.attention_passes * scores
     parts = []
-    for name, operations in operations_by_part(config, step, next_sentence, how, sampled_pieces).items():
+    for name, flops in flops_by_part(config, step, next_sentence, how, sampled_pieces).items():
         moved = written if name == "attention" else 0.0
-        seconds = operations / speed + moved / (gpus * bandwidth)
-        parts.append(Part(name, operations, moved, seconds))
+        seconds = flops / speed + moved / (gpus * bandwidth)
+        parts.append(Part(name, flops, moved, seconds))
     computing = sum(part.seconds for part in parts)
     optimizer = float(_OPTIMIZER_BYTES * weights) / (gpus if sharded else 1)
     orthogonal = muon_flops(config) if muon else 0.0

@@ -13,9 +13,9 @@ from bertsmith.machine.hardware import Hardware
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.onednn_matmul import fast_products
 from bertsmith.planning.accelerators import Accelerator, entry_for_here
-from bertsmith.planning.step_cost import operations_by_part
+from bertsmith.planning.step_cost import flops_by_part
 from bertsmith.planning.workload import StepAmounts
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.settings import HardwareSettings
 
@@ -68,10 +68,10 @@ def share_of_peak(config: BertConfig, machine: Machine, seconds: float = 1.0) ->
             batch, rows = _made_up_pairs(config, draw)
             lengths = np.array(batch.lengths, float)
             amounts = StepAmounts(len(lengths), lengths.sum(), (lengths**2).sum(), len(rows))
-            operations = sum(operations_by_part(config, amounts, next_sentence=False).values())
+            flops = sum(flops_by_part(config, amounts, next_sentence=False).values())
             duration = _seconds_of_step(model, batch, rows, machine)
             spent += duration if speeds else 0.0
-            speeds.append(operations / duration)
+            speeds.append(flops / duration)
     return statistics.median(speeds[1:]) / machine.peak
 
 

@@ -68,7 +68,7 @@ def full_step(recipe: Recipe, phase: int) -> StepAmounts:
     """A step whose every sequence is as long as it may be: what a store of long documents comes near to."""
     length, count = recipe.data.sequence_lengths[phase], recipe.data.batch_size
     special = 2 + recipe.data.next_sentence
-    masked = max(round(recipe.masking.chosen * (length - special)), 1)
+    masked = max(round(recipe.masking.mask_rate * (length - special)), 1)
     return StepAmounts(count, count * length, count * length**2, count * masked)
 
 
@@ -81,7 +81,7 @@ def sampled_step(recipe: Recipe, phase: int, store: TokenStore, tokenizer: Token
     length = data.sequence_lengths[phase]
     stream = PretrainingStream(
         store, tokenizer, recipe.seed, data.next_sentence, length, data.batch_size * length,
-        data.short_probability,
+        data.short_seq_prob,
     )  # fmt: skip
     masker = Masker(tokenizer, MaskingRates(**recipe.masking.model_dump()))
     most = _SAMPLED_BATCHES

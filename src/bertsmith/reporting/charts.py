@@ -107,9 +107,7 @@ def charts(records: Sequence[Record]) -> list[Chart]:
         Chart("Learning rate", "step", [schedule]),
         Chart("Gradient norm", "step", [training("gradient_norm", "before clipping")], clip_start=True),
         Chart("Tokens per second", "step", [training("tokens_per_second", "real tokens")], marks=marks),
-        Chart(
-            "Share of the matrix-product speed", "step", [training("peak_share", "measured")], percent=True
-        ),
+        Chart("Share of the matrix-product speed", "step", [training("mfu", "measured")], percent=True),
     ]
     return [chart for chart in wanted if any(line.points for line in chart.lines)]
 

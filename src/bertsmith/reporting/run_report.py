@@ -84,7 +84,7 @@ def _headline(content: RunReport) -> list[tuple[str, str]]:
         ("real tokens seen", formatting.large(step.get("tokens"))),
         ("of training", formatting.duration(end.get("elapsed"))),
         ("real tokens per second", formatting.count(_mean(content.records, "tokens_per_second"))),
-        ("of the matmul peak", formatting.percent(_mean(content.records, "peak_share"))),
+        ("of the matmul peak", formatting.percent(_mean(content.records, "mfu"))),
     ]
     return [(name, value) for name, value in figures if value != formatting.UNKNOWN]
 

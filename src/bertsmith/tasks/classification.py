@@ -22,12 +22,12 @@ from bertsmith.metrics.baselines import majority_class, tfidf_classes
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.thresholds import chow_threshold, threshold_for_coverage
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.calibrated_task import CalibratedTask
-from bertsmith.tasks.classifier_head import PooledHead
-from bertsmith.tasks.details import Details, class_details, without_temperature
-from bertsmith.tasks.encoding import Encoded
+from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, class_errors, without_temperature
+from bertsmith.tasks.examples.calibrated_task import CalibratedTask
+from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.text_task import PooledSettings, TextExample, as_text_or_pair
+from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings, some_of
-from bertsmith.tasks.text_task import PooledSettings, TextExample, as_text_or_pair
 from bertsmith.text.files.values import as_label
 
 _Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -82,7 +82,7 @@ class Classification(CalibratedTask):
     def as_target(self, value: Any, where: str) -> str:
         return as_label(value, where)
 
-    def learn_labels(self, train: Sequence[TextExample]) -> None:
+    def fit(self, train: Sequence[TextExample]) -> None:
         """The labels that occur, numbers by value and others by name."""
         counts = Counter(example.label for example in train)
         if len(counts) < 2:
@@ -134,10 +134,12 @@ class Classification(CalibratedTask):
         guessed = np.array([self.target(prediction["label"]) for prediction in predictions])
         return scores.classification(gold, guessed, self.labels)
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+    def error_analysis(
+        self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
+    ) -> ErrorAnalysis:
         """Confusion, figures by class, and confidence with and without the temperature."""
         probabilities = np.array([list(prediction["probabilities"].values()) for prediction in predictions])
-        return class_details(
+        return class_errors(
             self.labels,
             [example.label for example in examples],
             [prediction["label"] for prediction in predictions],

@@ -17,11 +17,11 @@ from bertsmith.arrays import Ints
 from bertsmith.data.batch import PackedBatch, Sequences
 from bertsmith.data.stream import Cursor, GlobalBatch
 from bertsmith.model.flops import encoder_flops
-from bertsmith.tasks.encoding import Encoded, Layout, pack_examples
-from bertsmith.tasks.gradient_cache import GradientCache
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
+from bertsmith.tasks.losses.gradient_cache import GradientCache
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME = 1024, 1 << 20
@@ -48,11 +48,11 @@ class EncodedExamples:
 def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedExamples:
     """Tokenises many examples at a time; of a text that is cut, little more than is read."""
     encoded: list[Encoded] = []
-    cut = task.settings.stride is None and not task.word_by_word
+    cut = task.settings.stride is None and not task.is_pretokenized
     enough = task.settings.max_length if cut else None
     for some in few_at_a_time(task, examples, _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME):
         texts = [task.texts(example) for example in some]
-        blank = " " if task.word_by_word and tokenizer.family == "byte-level" else ""  # Ġ begins a word
+        blank = " " if task.is_pretokenized and tokenizer.family == "byte-level" else ""  # Ġ begins a word
         pieces = iter(tokenizer.encode_pieces([blank + text for each in texts for text in each], enough))
         for example, each in zip(some, texts, strict=True):
             encoded.append(task.encode(example, [next(pieces) for _ in each], tokenizer))
@@ -79,7 +79,7 @@ def steps_of_epoch(task: Task[Any], train: EncodedExamples, batch_size: int) -> 
     more or less.
     """
     targets = [each.target for each in train.encoded]
-    return len(task.divide(targets, _order(len(train), 0, 0), batch_size))
+    return len(task.make_batches(targets, _order(len(train), 0, 0), batch_size))
 
 
 @dataclass
@@ -99,9 +99,9 @@ class Finetuning:
         self._cache = GradientCache(self._outputs, self.device)
 
     @property
-    def whole_batch(self) -> bool:
+    def needs_global_batch(self) -> bool:
         """As the task says."""
-        return self.task.whole_batch
+        return self.task.needs_global_batch
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """Endless, as the task divides each epoch; a cursor's offset counts the epoch's examples so far."""
@@ -109,7 +109,7 @@ class Finetuning:
         targets = [each.target for each in self.train.encoded]
         while True:
             order = _order(len(self.train), self.seed, epoch)
-            parts = self.task.divide(targets, order, self.batch_size)
+            parts = self.task.make_batches(targets, order, self.batch_size)
             ends = np.cumsum([len(part) for part in parts]).tolist()
             for part, end in zip(parts, ends, strict=True):
                 if end <= done:
@@ -131,7 +131,7 @@ class Finetuning:
 
     def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
         """Where the loss compares a batch's examples and these are divided, a first pass over all of them."""
-        if not self.task.whole_batch or sum(len(each) for each in micro_batches) == 1:
+        if not self.task.needs_global_batch or sum(len(each) for each in micro_batches) == 1:
             return
         every = chain.from_iterable(micro_batches)
         targets = [each.target for micro_batch in every for each in self._examples(micro_batch)]
@@ -145,7 +145,7 @@ class Finetuning:
             loss = self.task.loss(self._outputs(sequences), targets)
         return {"task": loss}
 
-    def operations(self, sequences: Sequences) -> float:
+    def flops(self, sequences: Sequences) -> float:
         """The encoder's, backward counted as twice forward; frozen parts need no backward pass."""
         rows = sum(len(window.rows) for each in self._examples(sequences) for window in each.windows)
         trained = any(parameter.requires_grad for parameter in self.model.encoder.parameters())

@@ -21,12 +21,12 @@ from bertsmith.metrics import scores
 from bertsmith.metrics.baselines import majority_labels, tfidf_labels
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.calibrated_task import CalibratedTask
-from bertsmith.tasks.classifier_head import PooledHead
-from bertsmith.tasks.details import Details, label_set_details
-from bertsmith.tasks.encoding import Encoded
+from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, label_set_errors
+from bertsmith.tasks.examples.calibrated_task import CalibratedTask
+from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.text_task import PooledSettings, TextExample, as_text_or_pair
+from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
-from bertsmith.tasks.text_task import PooledSettings, TextExample, as_text_or_pair
 from bertsmith.text.files.values import as_labels
 
 
@@ -48,7 +48,7 @@ class MultiLabel(CalibratedTask):
     def as_target(self, value: Any, where: str) -> tuple[str, ...]:
         return as_labels(value, where, self.settings.separator)
 
-    def learn_labels(self, train: Sequence[TextExample]) -> None:
+    def fit(self, train: Sequence[TextExample]) -> None:
         self.labels = tuple(sorted({label for example in train for label in example.label}))
         if not self.labels:
             raise InputError(
@@ -110,9 +110,11 @@ class MultiLabel(CalibratedTask):
         guessed = np.stack([np.isin(names, prediction["labels"]) for prediction in predictions])
         return scores.multilabel(gold, guessed)
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+    def error_analysis(
+        self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
+    ) -> ErrorAnalysis:
         """Figures by label, and how often a label of some probability holds."""
-        return label_set_details(
+        return label_set_errors(
             self.labels,
             [example.label for example in examples],
             [prediction["labels"] for prediction in predictions],

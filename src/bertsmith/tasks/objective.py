@@ -25,7 +25,7 @@ class Objective(Protocol):
         ...
 
     @property
-    def whole_batch(self) -> bool:
+    def needs_global_batch(self) -> bool:
         """Whether losses depend on other examples of the global batch, so that `begin_step` is needed."""
         ...
 
@@ -53,7 +53,7 @@ class Objective(Protocol):
         """Summed losses of one micro-batch, by the names of `counts`."""
         ...
 
-    def operations(self, sequences: Sequences) -> float:
+    def flops(self, sequences: Sequences) -> float:
         """Floating-point operations of one training step on these sequences that no implementation can
         avoid.
         """

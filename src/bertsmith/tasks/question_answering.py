@@ -26,10 +26,10 @@ from bertsmith.metrics.lexical_answers import lexical_answers
 from bertsmith.metrics.squad_rules import question_scores
 from bertsmith.metrics.thresholds import no_answer_threshold
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.answers import WindowScores, decode, gold_span
-from bertsmith.tasks.classifier_head import RowHead
-from bertsmith.tasks.details import Details, span_details
-from bertsmith.tasks.encoding import Encoded, Window, join_segments, special_tokens
+from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, span_errors
+from bertsmith.tasks.examples.answers import WindowScores, decode, gold_span
+from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
+from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import shown
@@ -178,12 +178,14 @@ class QuestionAnswering(Task[Question]):
             }
         return found
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> Details:
+    def error_analysis(
+        self, predictions: Sequence[Prediction], examples: Sequence[Question]
+    ) -> ErrorAnalysis:
         """Each question's answers and their F1; the confidence of answers given."""
         golds = [[text for text, _ in example.answers] for example in examples]
         given = [str(prediction["answer"]) for prediction in predictions]
         confidence = [prediction["confidence"] for prediction in predictions]
-        return span_details(golds, given, confidence, *question_scores(given, golds))
+        return span_errors(golds, given, confidence, *question_scores(given, golds))
 
     def baselines(self, train: Sequence[Question], dev: Sequence[Question]) -> dict[str, list[Prediction]]:
         """Never an answer, and a span of the sentence that shares most words with the question."""

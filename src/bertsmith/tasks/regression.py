@@ -15,12 +15,12 @@ from bertsmith.errors import InputError
 from bertsmith.metrics import scores
 from bertsmith.metrics.baselines import mean_number, tfidf_numbers
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.classifier_head import PooledHead
-from bertsmith.tasks.details import Details, number_details
-from bertsmith.tasks.encoding import Encoded
-from bertsmith.tasks.pooling import Pooling
+from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, number_errors
+from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.text_task import PooledSettings, TextExample, TextTask, as_text_or_pair
+from bertsmith.tasks.heads.classifier_head import PooledHead
+from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
-from bertsmith.tasks.text_task import PooledSettings, TextExample, TextTask, as_text_or_pair
 from bertsmith.text.files.values import as_number
 
 
@@ -61,7 +61,7 @@ class Regression(TextTask):
     def as_target(self, value: Any, where: str) -> float:
         return as_number(value, where)
 
-    def learn_labels(self, train: Sequence[TextExample]) -> None:
+    def fit(self, train: Sequence[TextExample]) -> None:
         """Mean and deviation of the scores."""
         numbers = np.array([example.label for example in train])
         self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
@@ -90,9 +90,11 @@ class Regression(TextTask):
         gold = [example.label for example in examples]
         return scores.regression(gold, [prediction["score"] for prediction in predictions])
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+    def error_analysis(
+        self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
+    ) -> ErrorAnalysis:
         """Right and predicted scores side by side."""
-        return number_details(
+        return number_errors(
             [example.label for example in examples], [prediction["score"] for prediction in predictions]
         )
 

@@ -23,21 +23,21 @@ from bertsmith.files import read_json, write_json
 from bertsmith.metrics.baselines import tfidf_cosine
 from bertsmith.metrics.tied_ranking import average_precision, reciprocal_rank
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks import contrastive
-from bertsmith.tasks.batch_division import together
-from bertsmith.tasks.classifier_head import PooledHead
-from bertsmith.tasks.details import Details, number_details
-from bertsmith.tasks.encoding import Encoded
-from bertsmith.tasks.query_documents import (
+from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, number_errors
+from bertsmith.tasks.examples.batch_division import together
+from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.examples.query_documents import (
     QueryColumns,
     find_query_columns,
     is_negative,
     read_query_documents,
     text_number,
 )
+from bertsmith.tasks.examples.text_task import TextExample, TextTask
+from bertsmith.tasks.heads.classifier_head import PooledHead
+from bertsmith.tasks.losses import contrastive
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
-from bertsmith.tasks.text_task import TextExample, TextTask
 from bertsmith.text.files.columns import find_column, guess_columns
 from bertsmith.text.files.values import as_number
 from bertsmith.text.labelled.rows import read_column_names, stream_rows
@@ -126,7 +126,7 @@ class Reranking(TextTask):
             )
         return grade
 
-    def learn_labels(self, train: Sequence[TextExample]) -> None:
+    def fit(self, train: Sequence[TextExample]) -> None:
         """The highest relevance, which becomes 1."""
         grades = [example.label for example in train]
         if min(grades) == max(grades):
@@ -148,7 +148,7 @@ class Reranking(TextTask):
                 f"{examples[0].where} on: there is nothing to measure by. Is --label the right column?"
             )
 
-    def kept_together(self, example: TextExample) -> Sequence[str]:
+    def group_key(self, example: TextExample) -> Sequence[str]:
         """All candidates of a query."""
         return (example.text,)
 
@@ -159,12 +159,12 @@ class Reranking(TextTask):
         target = Candidate(text_number(example.text), min(example.label / self.highest, 1.0))
         return Encoded(encoded.windows, target)
 
-    def divide(self, targets: Sequence[Candidate], order: Ints, batch_size: int) -> list[Ints]:
+    def make_batches(self, targets: Sequence[Candidate], order: Ints, batch_size: int) -> list[Ints]:
         """For a listwise loss all candidates of a query stand in one batch. Queries without a relevant one
         are left out, for nothing is to be learnt of them.
         """
-        if not self.whole_batch:
-            return super().divide(targets, order, batch_size)
+        if not self.needs_global_batch:
+            return super().make_batches(targets, order, batch_size)
         _, queries = np.unique([target.query for target in targets], return_inverse=True)
         relevant = np.bincount(queries, [target.relevance for target in targets]) > 0
         return together(queries, order[relevant[queries[order]]], batch_size)
@@ -175,7 +175,7 @@ class Reranking(TextTask):
         return PooledHead(config, 1)
 
     @property
-    def whole_batch(self) -> bool:
+    def needs_global_batch(self) -> bool:
         """With a listwise loss."""
         return self.settings.loss == "listwise"
 
@@ -186,7 +186,7 @@ class Reranking(TextTask):
         """(E, 1) -> (E,)."""
         scores = outputs.float().squeeze(1)
         relevance = to_device(np.array([target.relevance for target in targets], np.float32), scores.device)
-        if not self.whole_batch:
+        if not self.needs_global_batch:
             return contrastive.pointwise(scores, relevance, self.settings.positive_weight)
         _, numbers = np.unique([target.query for target in targets], return_inverse=True)
         query = to_device(numbers, scores.device)
@@ -195,7 +195,7 @@ class Reranking(TextTask):
 
     def count(self, targets: Sequence[Candidate]) -> float:
         """Candidates; for a listwise loss queries of which something is to be learnt, at least one."""
-        if not self.whole_batch:
+        if not self.needs_global_batch:
             return len(targets)
         return max(len({target.query for target in targets if target.relevance > 0}), 1)
 
@@ -222,10 +222,12 @@ class Reranking(TextTask):
         mean = np.mean(values, axis=0) if values else (math.nan, math.nan)
         return {"map": float(mean[0]), "mrr": float(mean[1])}
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+    def error_analysis(
+        self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
+    ) -> ErrorAnalysis:
         """Right and predicted relevance side by side."""
         gold = [min(example.label / self.highest, 1.0) for example in examples]
-        return number_details(gold, [prediction["score"] for prediction in predictions])
+        return number_errors(gold, [prediction["score"] for prediction in predictions])
 
     def baselines(
         self, train: Sequence[TextExample], dev: Sequence[TextExample]
@@ -252,7 +254,7 @@ class Reranking(TextTask):
     def config_labels(self) -> dict[str, Any]:
         return {"id2label": {"0": "score"}, "label2id": {"score": 0}}
 
-    def write_beside(self, folder: Path, config: BertConfig) -> None:
+    def write_extra_files(self, folder: Path, config: BertConfig) -> None:
         """The longest input, where CrossEncoder of sentence-transformers looks for it."""
         path = folder / "tokenizer_config.json"
         write_json(path, read_json(path) | {"model_max_length": self.settings.max_length})

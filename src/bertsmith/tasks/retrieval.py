@@ -17,21 +17,21 @@ from bertsmith.arrays import Ints
 from bertsmith.errors import InputError
 from bertsmith.metrics.baselines import tfidf_vectors
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.batch_division import apart
-from bertsmith.tasks.details import Answer, Details
-from bertsmith.tasks.document_ranks import DEPTH, rank_metrics, ranks_of
-from bertsmith.tasks.encoding import Encoded, windows_apart
-from bertsmith.tasks.pooling import Pooling
-from bertsmith.tasks.query_documents import (
+from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
+from bertsmith.tasks.evaluating.document_ranks import DEPTH, rank_metrics, ranks_of
+from bertsmith.tasks.evaluating.error_analysis import Answer, ErrorAnalysis
+from bertsmith.tasks.examples.batch_division import apart
+from bertsmith.tasks.examples.encoding import Encoded, windows_apart
+from bertsmith.tasks.examples.query_documents import (
     QueryExample,
     find_query_columns,
     read_query_documents,
     text_number,
 )
-from bertsmith.tasks.retrieval_losses import LossName, RetrievalLoss, Sought
-from bertsmith.tasks.sentence_folder import write_sentence_folder
+from bertsmith.tasks.heads.pooling import Pooling
+from bertsmith.tasks.heads.vector_head import VectorHead
+from bertsmith.tasks.losses.retrieval_losses import LossName, RetrievalLoss, Sought
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
-from bertsmith.tasks.vector_head import VectorHead
 from bertsmith.text.files.values import shown
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -103,7 +103,7 @@ class Retrieval(Task[QueryExample]):
             labelled=labelled,
         )
 
-    def learn_labels(self, train: Sequence[QueryExample]) -> None:
+    def fit(self, train: Sequence[QueryExample]) -> None:
         """All known documents of each query: in no batch is one of them a negative of it."""
         known: dict[int, dict[int, None]] = {}
         for example in train:
@@ -138,7 +138,7 @@ class Retrieval(Task[QueryExample]):
                     "found an empty text. Mend or remove the row."
                 )
 
-    def kept_together(self, example: QueryExample) -> Sequence[str]:
+    def group_key(self, example: QueryExample) -> Sequence[str]:
         """All rows of a query: its answers would be known from train."""
         return (example.query,)
 
@@ -155,10 +155,10 @@ class Retrieval(Task[QueryExample]):
         known = (query, documents[0], *self._known.get(query, ()))
         return Encoded(made, Sought(query, documents, known, example.scores))
 
-    def divide(self, targets: Sequence[Sought], order: Ints, batch_size: int) -> list[Ints]:
+    def make_batches(self, targets: Sequence[Sought], order: Ints, batch_size: int) -> list[Ints]:
         """Batches without two equal queries or documents: each would be the other's negative."""
-        if not self.whole_batch:
-            return super().divide(targets, order, batch_size)
+        if not self.needs_global_batch:
+            return super().make_batches(targets, order, batch_size)
         texts = [(target.query, target.documents[0]) for target in targets]
         return apart(texts, order, batch_size)
 
@@ -168,7 +168,7 @@ class Retrieval(Task[QueryExample]):
         return VectorHead(self.settings.pooling, self.settings.normalise)
 
     @property
-    def whole_batch(self) -> bool:
+    def needs_global_batch(self) -> bool:
         """With negatives from the batch."""
         return self.settings.loss == "softmax"
 
@@ -209,11 +209,13 @@ class Retrieval(Task[QueryExample]):
             [prediction["rank"] for prediction in predictions],
         )
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[QueryExample]) -> Details:
+    def error_analysis(
+        self, predictions: Sequence[Prediction], examples: Sequence[QueryExample]
+    ) -> ErrorAnalysis:
         """How far down each document stands: its part in MRR@10."""
         ranks = [prediction["rank"] for prediction in predictions]
         answers = (Answer("rank 1", f"rank {rank:,}", 1 / rank if rank <= DEPTH else 0.0) for rank in ranks)
-        return Details(tuple(answers))
+        return ErrorAnalysis(tuple(answers))
 
     def line(self, example: QueryExample, prediction: Prediction) -> dict[str, Any]:
         """Query and document, then the prediction."""
@@ -242,7 +244,7 @@ class Retrieval(Task[QueryExample]):
     def config_labels(self) -> dict[str, Any]:
         return {}
 
-    def write_beside(self, folder: Path, config: BertConfig) -> None:
+    def write_extra_files(self, folder: Path, config: BertConfig) -> None:
         """What sentence-transformers reads: pooling, normalisation, and the prefixes as prompts."""
         settings = self.settings
         write_sentence_folder(

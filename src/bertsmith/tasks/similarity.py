@@ -20,13 +20,13 @@ from bertsmith.metrics.baselines import majority_class, mean_number, tfidf_class
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.initialisation import initialise
-from bertsmith.tasks.details import Details, class_details, number_details
-from bertsmith.tasks.encoding import Encoded, Layout, windows_apart
-from bertsmith.tasks.pooling import Pooling, pool_texts
+from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
+from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, class_errors, number_errors
+from bertsmith.tasks.examples.encoding import Encoded, Layout, windows_apart
+from bertsmith.tasks.examples.text_task import TextExample, TextTask
+from bertsmith.tasks.heads.pooling import Pooling, pool_texts
 from bertsmith.tasks.saved_state import require_number
-from bertsmith.tasks.sentence_folder import write_sentence_folder
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
-from bertsmith.tasks.text_task import TextExample, TextTask
 from bertsmith.text.files.values import as_label, as_number
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -83,7 +83,7 @@ class Similarity(TextTask):
     def as_target(self, value: Any, where: str) -> Any:
         return as_number(value, where) if self.settings.target == "score" else as_label(value, where)
 
-    def learn_labels(self, train: Sequence[TextExample]) -> None:
+    def fit(self, train: Sequence[TextExample]) -> None:
         """The range of the scores, which becomes cosines of 0 to 1; or the classes."""
         values = sorted({example.label for example in train})
         if len(values) < 2:
@@ -150,13 +150,15 @@ class Similarity(TextTask):
         found = scores.regression([e.label for e in examples], [p["similarity"] for p in predictions])
         return {"spearman": found["spearman"], "pearson": found["pearson"]}
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+    def error_analysis(
+        self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
+    ) -> ErrorAnalysis:
         """Right and predicted scores side by side, or what is told of classes."""
         gold = [example.label for example in examples]
         if self.settings.target == "score":
-            return number_details(gold, [prediction["score"] for prediction in predictions])
+            return number_errors(gold, [prediction["score"] for prediction in predictions])
         given = [prediction["label"] for prediction in predictions]
-        return class_details(self.labels, gold, given, [each["confidence"] for each in predictions])
+        return class_errors(self.labels, gold, given, [each["confidence"] for each in predictions])
 
     def baselines(
         self, train: Sequence[TextExample], dev: Sequence[TextExample]
@@ -187,7 +189,7 @@ class Similarity(TextTask):
     def config_labels(self) -> dict[str, Any]:
         return {}
 
-    def write_beside(self, folder: Path, config: BertConfig) -> None:
+    def write_extra_files(self, folder: Path, config: BertConfig) -> None:
         """What sentence-transformers reads: how the encoder's hidden states are pooled."""
         write_sentence_folder(folder, config, self.settings.pooling, self.settings.max_length)
 

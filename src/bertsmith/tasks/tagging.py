@@ -24,12 +24,17 @@ from bertsmith.metrics.baselines import frequent_tags
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.metrics.entities import are_entity_tags, are_iob2_labels, entity_scores, spans_of_tags, to_iob2
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.character_spans import character_spans
-from bertsmith.tasks.classifier_head import RowHead
-from bertsmith.tasks.crf import ConditionalRandomField, legal_scores, viterbi
-from bertsmith.tasks.details import Details, tag_details
-from bertsmith.tasks.encoding import Encoded, Window, join_segments, special_tokens
-from bertsmith.tasks.tagged_example import TaggedExample, as_example, example_of_text, refuse_mistyped
+from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, tag_errors
+from bertsmith.tasks.examples.character_spans import character_spans
+from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
+from bertsmith.tasks.examples.tagged_example import (
+    TaggedExample,
+    as_example,
+    example_of_text,
+    refuse_mistyped,
+)
+from bertsmith.tasks.heads.classifier_head import RowHead
+from bertsmith.tasks.heads.crf import ConditionalRandomField, legal_scores, viterbi
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import shown
 from bertsmith.text.labelled.conll import read_tagged
@@ -72,7 +77,7 @@ class Tagging(Task[TaggedExample]):
     """Fulfils the contract for words."""
 
     name = "tagging"
-    word_by_word = True
+    is_pretokenized = True
     Settings: ClassVar[type[TaskSettings]] = TaggingSettings
     settings: TaggingSettings
     _crf: ConditionalRandomField | None = None
@@ -108,7 +113,7 @@ class Tagging(Task[TaggedExample]):
             raise InputError(f"{where}: expected a text, or its words, found {shown(text)}.")
         return TaggedExample(tuple(text), None, where)
 
-    def learn_labels(self, train: Sequence[TaggedExample]) -> None:
+    def fit(self, train: Sequence[TaggedExample]) -> None:
         refuse_mistyped(train)
         self.labels = tuple({tag for example in train for tag in example.tags or ()})  # says of which kind
         tags = {tag for example in train for tag in self._legal(example.tags or ())}
@@ -221,11 +226,13 @@ class Tagging(Task[TaggedExample]):
         micro = entity_scores(gold, guessed).micro
         return {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall, "accuracy": accuracy}
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]) -> Details:
+    def error_analysis(
+        self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]
+    ) -> ErrorAnalysis:
         """Figures and confusion of entity labels, or of tags; the confidence of each word's tag."""
         gold = [self._legal(example.tags or ()) for example in examples]
         tags = [self._legal(prediction["tags"]) for prediction in predictions]
-        return tag_details(
+        return tag_errors(
             [example.words for example in examples],
             gold,
             tags,

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from bertsmith.arrays import Ints
 from bertsmith.errors import InputError
 from bertsmith.model.config import BertConfig
-from bertsmith.tasks.details import Details
-from bertsmith.tasks.encoding import Encoded, Layout
-from bertsmith.tasks.pooling import Pooling
+from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
+from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.saved_state import read_state
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -116,7 +116,7 @@ class Task(ABC, Generic[E]):
 
     name: ClassVar[str]
     main_metric: ClassVar[str]  # what chooses the best of several: more is better
-    word_by_word: ClassVar[bool] = False  # `texts` are the words of one sentence
+    is_pretokenized: ClassVar[bool] = False  # `texts` are the words of one sentence
     baselines_learn: ClassVar[bool] = True  # from training examples: without any there are no baselines
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
 
@@ -143,7 +143,7 @@ class Task(ABC, Generic[E]):
     def read(self, path: Path | str, *, labelled: bool = True) -> list[E]:
         """Rows of a file as examples. Raises InputError naming file and line."""
 
-    def learn_labels(self, train: Sequence[E]) -> None:
+    def fit(self, train: Sequence[E]) -> None:
         """Sets `labels` from the training examples. Raises InputError when nothing can be learnt of them."""
 
     def check(self, examples: Sequence[E]) -> None:
@@ -167,7 +167,7 @@ class Task(ABC, Generic[E]):
         """
         return ()
 
-    def kept_together(self, example: E) -> Sequence[str]:
+    def group_key(self, example: E) -> Sequence[str]:
         """Examples that have these texts in common are never divided between train and dev."""
         return self.texts(example)
 
@@ -193,7 +193,7 @@ class Task(ABC, Generic[E]):
         """The head's outputs against the examples' targets, summed; the run divides by `count`."""
 
     @property
-    def whole_batch(self) -> bool:
+    def needs_global_batch(self) -> bool:
         """Whether the loss compares the examples of a batch with each other: then `losses` gives it."""
         return False
 
@@ -203,7 +203,7 @@ class Task(ABC, Generic[E]):
         """
         raise NotImplementedError
 
-    def divide(self, targets: Sequence[Any], order: Ints, batch_size: int) -> list[Ints]:
+    def make_batches(self, targets: Sequence[Any], order: Ints, batch_size: int) -> list[Ints]:
         """An epoch's examples, in the `order` drawn for it, as batches; the same for the same order."""
         return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
@@ -229,9 +229,9 @@ class Task(ABC, Generic[E]):
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> Metrics:
         """The field's standard metrics of predictions for labelled examples."""
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> Details:
+    def error_analysis(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> ErrorAnalysis:
         """What the report shows beside the metrics, of labelled examples: as much as makes sense."""
-        return Details()
+        return ErrorAnalysis()
 
     def line(self, example: E, prediction: Prediction) -> dict[str, Any]:
         """One row of a predictions file: the example, the right answer where it is known, the prediction."""
@@ -247,7 +247,7 @@ class Task(ABC, Generic[E]):
         """Everything that decoding needs beside the weights, as JSON."""
         return {"settings": self.settings.model_dump(mode="json"), "labels": list(self.labels)}
 
-    def write_beside(self, folder: Path, config: BertConfig) -> None:
+    def write_extra_files(self, folder: Path, config: BertConfig) -> None:
         """More files for the folder of a saved model, where other tools expect them."""
 
     @classmethod

@@ -26,7 +26,7 @@ from torch import Tensor
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, ModelError, ResourceError
 from bertsmith.files import atomic_folder, crc32_of, read_json, write_json
-from bertsmith.training.parts import WHOLE, Part, part_names, read_part
+from bertsmith.training.checkpoint_shards import WHOLE, Part, part_names, read_part
 from bertsmith.training.tensor_file import write_tensors
 
 _FORMAT = 2

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.training.checkpoint import TrainingState, save_training_state
-from bertsmith.training.parts import Part
+from bertsmith.training.checkpoint_shards import Part
 from bertsmith.training.tensor_file import room_for
 
 

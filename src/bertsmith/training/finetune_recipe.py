@@ -77,7 +77,7 @@ class FinetuneRecipe(RunSettings):
     dropout: float | None = Field(None, ge=0, lt=1)
     freeze_embeddings: bool = False
     freeze_layers: int = Field(0, ge=0)
-    reinitialise: int = Field(0, ge=0)
+    reinit_layers: int = Field(0, ge=0)
     lora: LoraRecipe = LoraRecipe()
     optimizer: FinetuneOptimizer = FinetuneOptimizer()
     # a batch of a few examples that the model gets wrong is no spike
@@ -100,7 +100,7 @@ class FinetuneRecipe(RunSettings):
 
     @model_validator(mode="after")
     def _one_adaptation(self) -> Self:
-        if self.lora.rank and (self.freeze_embeddings or self.freeze_layers or self.reinitialise):
+        if self.lora.rank and (self.freeze_embeddings or self.freeze_layers or self.reinit_layers):
             raise ValueError(
                 "lora.rank freezes the whole encoder and adds to it: leave out freeze_embeddings, "
                 "freeze_layers and reinitialise, or set lora.rank=0"

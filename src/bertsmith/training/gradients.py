@@ -59,7 +59,7 @@ class Gradients:
         torch.manual_seed(seed)
         counts = self.task.counts(sequences)
         division = divide(sequences, ranks.count, self.machine.micro_batch_tokens)
-        if self.task.whole_batch:
+        if self.task.needs_global_batch:
             parts = [division.of(rank) for rank in range(ranks.count)]
             self.with_whole_weights(lambda: self.task.begin_step(parts, ranks.rank, gather_over_ranks))
         totals = torch.zeros(len(counts), device=self.machine.device)
@@ -88,7 +88,7 @@ class Gradients:
             return with_whole_weights(self._computation, compute)
 
     @fast_products()
-    def settle(self, sequences: Sequences) -> None:
+    def warm_up_ddp(self, sequences: Sequences) -> None:
         """One backward pass for nothing, since DDP arranges its buckets anew after the first one.
 
         The arrangement decides in what order three or more ranks' gradients are added up, and so their last

@@ -13,13 +13,13 @@ from bertsmith.errors import CorpusError, RecipeError, StoreError, TokenizerErro
 from bertsmith.files import sha256
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.bert import Bert
-from bertsmith.model.blueprint import blueprint
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.locate import locate_model
+from bertsmith.model.meta_init import meta_init
 from bertsmith.model.own_tokenizer import read_own_tokenizer
-from bertsmith.tasks.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks, wait
@@ -180,6 +180,6 @@ def _measured(heldout: TokenStore, next_sentence: bool) -> tuple[TokenStore | No
 
 def apply_dropout(model: PretrainingModel, config: BertConfig) -> None:
     """Sets a loaded model's dropout rates to the recipe's."""
-    for name, module in blueprint(lambda: Bert(config)).named_modules():
+    for name, module in meta_init(lambda: Bert(config)).named_modules():
         if isinstance(module, Dropout):
             model.encoder.get_submodule(name).probability = module.probability  # type: ignore[assignment]

@@ -5,7 +5,7 @@ One JSON object a line, each with `kind` and `step`, in the order in which thing
     start        a process began at this step: time (seconds since 1970, filled in here), versions, ...
     step         phase, loss, mlm_loss, nsp_loss (not without next-sentence prediction), learning_rate,
                  mask_rate (where it changes in the decay), gradient_norm, tokens (real tokens so far),
-                 sequences, tokens_per_second, peak_share (0..1 of the measured matrix-product speed),
+                 sequences, tokens_per_second, mfu (0..1 of the measured matrix-product speed),
                  elapsed (training seconds so far)
     evaluation   elapsed, tokens, and on held-out text mlm_loss, mlm_perplexity, mlm_accuracy, nsp_accuracy,
                  or the metrics of the task that is fine-tuned
@@ -50,7 +50,7 @@ TAGS: dict[str, dict[str, str]] = {
         "gradient_norm": "train/gradient_norm",
         "tokens": "speed/tokens",
         "tokens_per_second": "speed/tokens_per_second",
-        "peak_share": "speed/peak_share",
+        "mfu": "speed/mfu",
     },
     "evaluation": {
         "mlm_loss": "heldout/mlm_loss",

@@ -28,8 +28,8 @@ from bertsmith.training.checkpoint import (
 from bertsmith.training.checkpoint_writer import CheckpointWriter
 from bertsmith.training.distributed import add_over_ranks, wait
 from bertsmith.training.gradients import Gradients, StepResult, dropout_seed
-from bertsmith.training.guard import Guard
 from bertsmith.training.interruption import Interruption
+from bertsmith.training.loss_guard import Guard
 from bertsmith.training.machine import Machine
 from bertsmith.training.optimizer import (
     load_optimizer_tensors,
@@ -75,7 +75,7 @@ class Loop:
         self.progress = Progress()
         self.schedule = recipe.schedule
         self.guard = Guard(recipe.guard.spike_factor)
-        self.gradients = Gradients(task, machine, recipe.optimizer.clip)
+        self.gradients = Gradients(task, machine, recipe.optimizer.max_grad_norm)
         # after the line above, which may divide the weights
         self.optimizer = make_optimizer(task.model, recipe.optimizer, machine.precision)
         self._writer = CheckpointWriter(recipe.checkpoint.keep, own_part(machine))
@@ -113,7 +113,7 @@ class Loop:
         """
         self.task.model.train()
         if self.gradients.needs_settling:
-            self.gradients.settle(next(self.task.batches(self.progress.cursor)).sequences)
+            self.gradients.warm_up_ddp(next(self.task.batches(self.progress.cursor)).sequences)
         self._restart_clock()
         with self._interruption, self._writer:
             while self._share_done() < 1 and not self._ended:
@@ -292,7 +292,7 @@ class Loop:
         tokens_per_second: float,
         seconds: float,
     ) -> None:
-        speed = self.task.operations(batch.sequences) / seconds
+        speed = self.task.flops(batch.sequences) / seconds
         self._record(
             "step",
             phase=batch.start.phase,
@@ -303,7 +303,7 @@ class Loop:
             tokens=self.progress.tokens,
             sequences=self.progress.sequences,
             tokens_per_second=tokens_per_second,
-            peak_share=speed / (self.machine.peak * self.machine.ranks.count),
+            mfu=speed / (self.machine.peak * self.machine.ranks.count),
             elapsed=self.progress.elapsed,
         )
 

@@ -19,11 +19,11 @@ from bertsmith.door import door, either, flag, kind, optional, several, text
 from bertsmith.errors import RecipeError
 from bertsmith.files import write_json
 from bertsmith.machine.hardware import Hardware
-from bertsmith.model.blueprint import blueprint
 from bertsmith.model.cpu.allocator import keep_memory
-from bertsmith.tasks.fill_mask import Candidate, fill_mask, masked_examples
-from bertsmith.tasks.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
-from bertsmith.tasks.pretraining_checkpoint import save_pretraining_model
+from bertsmith.model.meta_init import meta_init
+from bertsmith.tasks.pretraining.fill_mask import Candidate, fill_mask, masked_examples
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
+from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.training.distributed import leave, text_of_first, wait
 from bertsmith.training.inputs import Inputs, open_inputs
 from bertsmith.training.loop import Loop
@@ -128,7 +128,7 @@ def _run(
 
 def _whole_model(weights: dict[str, Tensor], trained: PretrainingModel) -> PretrainingModel:
     """The trained model in one piece, whether or not it was divided between the ranks."""
-    model = blueprint(lambda: PretrainingModel(trained.config, trained.next_sentence is not None))
+    model = meta_init(lambda: PretrainingModel(trained.config, trained.next_sentence is not None))
     model.load_state_dict(weights, assign=True)
     return model
 
@@ -149,7 +149,7 @@ def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> PretrainingTask:
 
     def stream(store: TokenStore, length: int, batch_tokens: int, seed: int) -> PretrainingStream:
         return PretrainingStream(
-            store, inputs.tokenizer, seed, data.next_sentence, length, batch_tokens, data.short_probability
+            store, inputs.tokenizer, seed, data.next_sentence, length, batch_tokens, data.short_seq_prob
         )
 
     streams = [

@@ -91,7 +91,7 @@ class DataSettings(Settings):
     sequence_lengths: tuple[int, ...] = (128, 512)
     sequence_shares: tuple[float, ...] = (0.9, 0.1)
     next_sentence: bool = True
-    short_probability: float = Field(0.1, ge=0, le=1)
+    short_seq_prob: float = Field(0.1, ge=0, le=1)
 
     @model_validator(mode="after")
     def _phases_fit(self) -> Self:
@@ -123,7 +123,7 @@ class MaskingSettings(Settings):
     `final_mask_rate` is the share chosen at the end, which it goes to while the learning rate decays.
     """
 
-    chosen: float = Field(0.15, gt=0, lt=1)
+    mask_rate: float = Field(0.15, gt=0, lt=1)
     masked: float = Field(0.8, ge=0, le=1)
     random: float = Field(0.1, ge=0, le=1)
     whole_words: bool = False

@@ -5,7 +5,7 @@ from pathlib import Path
 from bertsmith.errors import ResourceError
 from bertsmith.files import require_free_space
 from bertsmith.machine.hardware import Hardware
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.step_memory import step_memory

@@ -7,7 +7,7 @@ from typing import Any
 
 from bertsmith.machine.hardware import Hardware
 from bertsmith.reporting.run_report import RunReport, write_report
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.environment import environment
 from bertsmith.training.log import RunLog
 from bertsmith.training.recipe import Recipe

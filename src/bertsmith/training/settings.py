@@ -43,7 +43,7 @@ class OptimizerSettings(Settings):
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
     epsilon: float = Field(1e-6, gt=0)
-    clip: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0)
     layer_decay: float = Field(1.0, gt=0, le=1)
     matrix_rate_factor: float = Field(10.0, gt=0)
     momentum: float = Field(0.95, ge=0, lt=1)

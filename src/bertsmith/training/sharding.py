@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith.model.layers.layer import Layer
+from bertsmith.training.checkpoint_shards import WHOLE, Part
 from bertsmith.training.distributed import gathering_of_texts
 from bertsmith.training.machine import Machine
-from bertsmith.training.parts import WHOLE, Part
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule

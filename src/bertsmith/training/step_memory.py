@@ -11,7 +11,7 @@ from torch import nn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.grouped_attention import filled_length
 from bertsmith.model.layers.attention import takes_flash_attention
-from bertsmith.tasks.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.training.machine import Machine
 from bertsmith.training.muon import layer_matrices
 from bertsmith.training.recipe import Recipe
@@ -72,7 +72,7 @@ def activation_bytes(model: PretrainingModel, recipe: Recipe, machine: Machine) 
     a_layer = _ACTIVATIONS_A_LAYER * config.hidden_size
     a_layer += _WIDE_ACTIVATIONS[config.feed_forward] * config.intermediate_size
     hidden = each * tokens * config.num_hidden_layers * a_layer
-    predicted = tokens * max(recipe.masking.chosen, recipe.masking.final_mask_rate or 0)
+    predicted = tokens * max(recipe.masking.mask_rate, recipe.masking.final_mask_rate or 0)
     pieces = min(recipe.loss.sampled_pieces or config.vocab_size, config.vocab_size)
     vocabulary = _FLOAT * predicted * pieces
     weights = each * sum(parameter.numel() for parameter in model.parameters()) if each < _FLOAT else 0

@@ -26,10 +26,10 @@ from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
-from bertsmith.tasks.encoding import Encoded, Layout
-from bertsmith.tasks.forward_passes import forward_passes, usual_forward_tokens
-from bertsmith.tasks.pooling import Pooling, pool_examples
-from bertsmith.tasks.sentence_settings import SHORTEST, read_sentence_settings
+from bertsmith.tasks.checkpoints.sentence_settings import SHORTEST, read_sentence_settings
+from bertsmith.tasks.computing.forward_passes import forward_passes, usual_forward_tokens
+from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.heads.pooling import Pooling, pool_examples
 
 Kind = Literal["query", "document"]
 Watch = Callable[[int, int], None]  # told how many texts and tokens are done
@@ -60,7 +60,7 @@ class Embedder:
     longer texts are cut, or read as windows whose hidden states are pooled together. `dimensions` keeps the
     first D of H, for models trained for that (Matryoshka). Batches are texts of like length with at most
     `batch_tokens` tokens, nothing padded: 640 by default, on a processor one for each core at a time;
-    32,768 on a GPU. Vectors are float32; products are in `precision`, by default in int16 by the compiled
+    32,768 on a GPU. Vectors are float32; products are in `compute_dtype`, by default in int16 by the compiled
     kernels, which gives float32's vectors to a cosine of 0.99999, in bfloat16 on a GPU that has it, and else
     in float32. By the kernels, or with batch_tokens=1, a text's vector is the same to the bit whatever the
     other texts are.
@@ -73,7 +73,7 @@ class Embedder:
         dimensions=optional(whole(1)),
         normalise=flag,
         batch_tokens=optional(whole(1)),
-        precision=optional(one_of(*PRECISIONS)),
+        compute_dtype=optional(one_of(*PRECISIONS)),
     )
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Embedder:
         normalise: bool = True,
         batch_tokens: int | None = None,
         device: torch.device | str = "auto",
-        precision: torch.dtype | None = None,
+        compute_dtype: torch.dtype | None = None,
     ) -> None:
         """Raises ModelError when there is no such model, InputError for a choice that it doesn't have."""
         if not isinstance(long_texts, str) or long_texts not in get_args(LongTexts):
@@ -96,8 +96,8 @@ class Embedder:
         found = read_sentence_settings(self.folder)
         self.weights = found.encoder / WEIGHTS
         encoder = load_encoder(found.encoder)
-        self.encoder, self.tokenizer, self.device, self.precision = start_engine(
-            encoder, found.encoder, device, precision
+        self.encoder, self.tokenizer, self.device, self.compute_dtype = start_engine(
+            encoder, found.encoder, device, compute_dtype
         )
         config = self.encoder.config
         self.dimensions = _at_most(dimensions, config.hidden_size, "dimensions", "the model's width")
@@ -126,17 +126,18 @@ class Embedder:
         if self.device.type != "cpu":
             cpu = torch.device("cpu")
             state |= {"encoder": deepcopy(self.encoder).to(cpu), "device": cpu}
-            state |= {"batch_tokens": usual_forward_tokens(cpu), "precision": self.precision_of_copies}
+            state |= {"batch_tokens": usual_forward_tokens(cpu), "compute_dtype": self.dtype_of_copies}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.encoder = prepare_for_inference(self.encoder, self.precision)  # one that was on a GPU isn't yet
+        # one that was on a GPU isn't prepared yet
+        self.encoder = prepare_for_inference(self.encoder, self.compute_dtype)
 
     @property
-    def precision_of_copies(self) -> torch.dtype:
+    def dtype_of_copies(self) -> torch.dtype:
         """What a copy in another process multiplies in: a GPU's in float32, which each machine can."""
-        return self.precision if self.device.type == "cpu" else torch.float32
+        return self.compute_dtype if self.device.type == "cpu" else torch.float32
 
     @property
     def width(self) -> int:
@@ -216,7 +217,7 @@ class Embedder:
         """(W, H) of each sequence by itself. Windows count as parts of a text where `report` counts texts."""
         sequences = tokens = 0
         pooled = np.empty((len(chunk.sequences), self.encoder.config.hidden_size), np.float32)
-        how = self.pooling, self.device, self.precision, self.batch_tokens
+        how = self.pooling, self.device, self.compute_dtype, self.batch_tokens
         for numbers, vectors in pooled_in_batches(self.encoder, chunk.sequences, *how):
             pooled[numbers] = vectors
             sequences, tokens = sequences + len(numbers), tokens + int(chunk.lengths[numbers].sum())
@@ -229,13 +230,13 @@ def pooled_in_batches(
     sequences: Sequence[Encoded],
     pooling: Pooling,
     device: torch.device,
-    precision: torch.dtype,
+    compute_dtype: torch.dtype,
     batch_tokens: int | None = None,
 ) -> Iterator[tuple[list[int], Vectors]]:
     """Numbers of sequences of like length, and their vectors (…, H)."""
 
     def pooled(batch: PackedBatch, layout: Layout) -> Tensor:
-        with autocasting(encoder, device, precision):
+        with autocasting(encoder, device, compute_dtype):
             states = encoder(batch, layout.rows)
         return pool_examples(states.float(), layout, pooling)
 

@@ -61,7 +61,7 @@ def embed_file(
     text: str | int | None = None,
     id: str | int | None = None,
     kind: Kind = "document",
-    precision: Precision = "float32",
+    store_dtype: Precision = "float32",
     ranges: Int8Ranges | None = None,
     shard_rows: int = SHARD_ROWS,
     header: bool = True,
@@ -86,7 +86,7 @@ def embed_file(
     if shard_rows < 1:
         raise InputError(f"A shard has 1 row or more, found --shard-rows {shard_rows}.")
     require_engine(engine)
-    about = _about(embedder, model, kind, precision, ranges, engine)
+    about = _about(embedder, model, kind, store_dtype, ranges, engine)
     parts = ShardFolder(behind_links(out), about, shard_rows)
     finished = resume and not overwrite and parts.out.is_file()
     if not finished:
@@ -196,13 +196,13 @@ def _about(
     embedder: Embedder,
     model: str,
     kind: Kind,
-    precision: Precision,
+    store_dtype: Precision,
     ranges: Int8Ranges | None,
     engine: Engine,
 ) -> About:
-    products = embedder.precision if engine == "local" else embedder.precision_of_copies
+    products = embedder.compute_dtype if engine == "local" else embedder.dtype_of_copies
     if ranges is not None:
-        _require_fitting(ranges, embedder.width, precision)
+        _require_fitting(ranges, embedder.width, store_dtype)
     about = About(
         model=model or embedder.folder.name,
         model_sha256=sha256(embedder.weights),
@@ -214,14 +214,14 @@ def _about(
         normalise=embedder.normalise,
         dimensions=embedder.width,
         products=str(products).removeprefix("torch."),
-        precision=precision,
+        precision=store_dtype,
     )
     return about if ranges is None else about.with_ranges(ranges)
 
 
-def _require_fitting(ranges: Int8Ranges, width: int, precision: Precision) -> None:
-    if precision != "int8":
-        raise InputError(f"Ranges are of int8 vectors, found precision {precision}. Add --precision int8.")
+def _require_fitting(ranges: Int8Ranges, width: int, store_dtype: Precision) -> None:
+    if store_dtype != "int8":
+        raise InputError(f"Ranges are of int8 vectors, found {store_dtype}. Add --store-dtype int8.")
     if len(ranges.lowest) != width:
         raise InputError(
             f"The ranges are of vectors of {len(ranges.lowest)} dimensions, but {width} are asked for. Take "

@@ -13,7 +13,7 @@ import numpy as np
 from bertsmith.arrays import Ints
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
-from bertsmith.tasks.encoding import Encoded, Window, join_segments, special_tokens
+from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _CHARACTERS = 1 << 17  # tokenised at a time; of a chunk's texts only the ids are kept

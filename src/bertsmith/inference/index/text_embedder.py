@@ -13,7 +13,7 @@ import numpy.typing as npt
 from bertsmith.errors import InputError
 from bertsmith.files import sha256
 from bertsmith.inference.index.manifest import IndexModel
-from bertsmith.tasks.encoding import special_tokens
+from bertsmith.tasks.examples.encoding import special_tokens
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Vectors = npt.NDArray[np.float32]

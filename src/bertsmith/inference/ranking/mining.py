@@ -12,7 +12,7 @@ from typing import Any
 from bertsmith.errors import InputError
 from bertsmith.inference.ranking.exact_search import DenseSearch, Embeds, Found, scores_in_parts, top_k
 from bertsmith.progress import Progress
-from bertsmith.tasks.query_documents import QueryExample, text_number
+from bertsmith.tasks.examples.query_documents import QueryExample, text_number
 
 KNOWN, NEAR, SKIPPED = "known to answer, or equal to one that is", "too near the answer", "first hits"
 

@@ -16,7 +16,7 @@ from bertsmith.inference.suggesting.suggest import Suggestions
 from bertsmith.reporting import formatting
 from bertsmith.reporting.page import render_page
 from bertsmith.reporting.tables import Table
-from bertsmith.tasks.text_task import TextExample
+from bertsmith.tasks.examples.text_task import TextExample
 
 _SHOWN, _LONGEST = 100, 300  # rows of a table, characters of a text
 

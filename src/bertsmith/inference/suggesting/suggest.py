@@ -24,17 +24,17 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
-from bertsmith.tasks.calibrated_task import CalibratedTask
+from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model, load_task_model
 from bertsmith.tasks.classification import Classification
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.examples.calibrated_task import CalibratedTask
+from bertsmith.tasks.examples.folds import folds_of
+from bertsmith.tasks.examples.text_task import TextExample, TextTask, choose_pooling
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
-from bertsmith.tasks.folds import folds_of
-from bertsmith.tasks.linear_start import LinearProbe, features_of
+from bertsmith.tasks.heads.linear_start import LinearProbe, features_of
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Outputs
-from bertsmith.tasks.task_checkpoint import begin_task_model, load_task_model
-from bertsmith.tasks.task_model import TaskModel, outputs_of
-from bertsmith.tasks.text_task import TextExample, TextTask, choose_pooling
 from bertsmith.validation import check
 
 FEWEST_LABELLED = 10  # to learn from, and to doubt
@@ -301,7 +301,7 @@ class _Judge:
         if not unseen:
             notes.append("the encoder has seen these labels in training, and doubts too few of them")
         choose_pooling(task, encoder)
-        task.learn_labels(rows)
+        task.fit(rows)
         model = begin_task_model(encoder, task).model.eval().to(device_of("auto"))
         answering = _Model(model, task, encoder)
         train = answering.encode(rows)

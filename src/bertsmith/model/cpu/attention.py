@@ -1,7 +1,7 @@
 """Attention on a processor in C, forward and backward: attention.c says how and why.
 
 N tokens in the packed batch, B sequences, L length of one, A heads, D head size; S the attention weights: the
-sum over sequences of A L (L with filler), with a window less.
+sum over sequences of A L (L with padding), with a window less.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ def attend_by_kernel(
     """softmax(q k^T / sqrt(D)) * mask, times v, within each sequence: qkv (N, 3, A, D) -> (N, A, D).
 
     Query i sees key j where |i - j| <= `window`, or everywhere. `make_mask` makes a mask like the (S,) tensor
-    it is given: 0 what is dropped, the scale what is kept. Zeros for spare tokens. Computed in float32. A
+    it is given: 0 what is dropped, the scale what is kept. Zeros for padding tokens. Computed in float32. A
     sequence's values don't depend on the other sequences, nor on the number of threads, to the bit. Time and
     memory grow with a sequence's length where a window is smaller. Raises ValueError for lengths that qkv
     doesn't have, and for a window below 0.
@@ -114,7 +114,7 @@ def _job(qkv: Tensor, lengths: tuple[int, ...], window: int | None) -> kernels.A
         sequences=len(lengths),
         heads=qkv.shape[2],
         size=qkv.shape[3],
-        half=qkv.dtype == torch.bfloat16,
+        is_bf16=qkv.dtype == torch.bfloat16,
         window=kernels.EVERYWHERE if window is None else window,
     )
 

@@ -47,7 +47,7 @@ def takes_products_of(linear: nn.Module, x: Tensor, halves: int = 1) -> bool:
 def activate(products: Tensor, bias: Tensor | None, activation: str, *, gated: bool) -> Tensor:
     """The activation, "gelu" or "silu", of products (N, I) and their bias (I,) -> (N, I).
 
-    With `gated` products and bias are of 2 I: the first half is activated and multiplied with the second.
+    With `gated` products and bias are of 2 I: the first is_bf16 is activated and multiplied with the second.
     Computed in float32, rounded once, differentiable once.
     """
     result: Tensor = _Activated.apply(  # type: ignore[no-untyped-call]
@@ -89,8 +89,8 @@ class _Activated(torch.autograd.Function):
 def _shape(products: Tensor, activation: str, gated: bool) -> tuple[int, int, bool, int, bool, int]:
     """As the functions want it."""
     rows, width = products.numel() // products.shape[-1], products.shape[-1] // (2 if gated else 1)
-    half, threads = products.dtype == torch.bfloat16, torch.get_num_threads()
-    return rows, width, gated, kernels.ACTIVATIONS.index(activation), half, threads
+    is_bf16, threads = products.dtype == torch.bfloat16, torch.get_num_threads()
+    return rows, width, gated, kernels.ACTIVATIONS.index(activation), is_bf16, threads
 
 
 def _address(tensor: Tensor | None) -> int | None:

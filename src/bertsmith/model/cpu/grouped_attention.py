@@ -4,7 +4,7 @@ Short sequences of many lengths make many small products, and what autograd does
 the product itself; and a softmax over rows of 25 values takes three times as long as over rows of 32. So
 sequences are filled up to whole registers of the processor and stand in groups of one filled length: three
 operations a group forward and five backward, one gather for all groups on the way in and on the way out, one
-dropout mask for all. The filler has a weight of zero.
+dropout mask for all. The padding has a weight of zero.
 
 N tokens in the packed batch, A heads, D head size; a group is R sequences filled up to L tokens; F = sum of
 R L; S = sum of R A L L, the attention weights of all groups.
@@ -28,14 +28,17 @@ _REGISTER = 64  # bytes, of AVX-512
 
 
 def attend_groups(
-    qkv: Tensor, lengths: tuple[int, ...], spare: int = 0, make_mask: Callable[[Tensor], Tensor] | None = None
+    qkv: Tensor,
+    lengths: tuple[int, ...],
+    padding: int = 0,
+    make_mask: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """softmax(q k^T / sqrt(D)) * mask, times v, within each sequence: qkv (N, 3, A, D) -> (N, A, D).
 
     `make_mask` makes a mask like the (S,) tensor it is given: 0 what is dropped, the scale what is kept.
-    Without gradients the last `spare` rows may be of no sequence, and get what some other row has.
+    Without gradients the last `padding` rows may be of no sequence, and get what some other row has.
     """
-    order = group_order(lengths, spare, qkv.shape[2], qkv.dtype, qkv.device)
+    order = group_order(lengths, padding, qkv.shape[2], qkv.dtype, qkv.device)
     mask = None if make_mask is None else make_mask(qkv.new_empty(order.weights))
     attended: Tensor = _GroupedAttention.apply(qkv, order, mask)  # type: ignore[no-untyped-call]
     return attended
@@ -50,12 +53,12 @@ class GroupOrder:
     """
 
     rows: Ints  # (F A,) rows of (N, A) in the order of the groups
-    is_real: Bools  # (F A,) what is no filler
-    spare: int  # tokens at the end of the batch, of no sequence
+    is_real: Bools  # (F A,) what is no padding
+    padding: int  # tokens at the end of the batch, of no sequence
     heads: int  # A
     device: torch.device
     shapes: tuple[tuple[int, int], ...]  # (R A, L) of each group
-    biases: tuple[Tensor | None, ...]  # of each group, (R A, 1, L): -inf for keys that are filler
+    biases: tuple[Tensor | None, ...]  # of each group, (R A, 1, L): -inf for keys that are padding
     weights: int  # S
 
     @cached_property
@@ -77,11 +80,12 @@ class GroupOrder:
     def attended(self) -> Tensor:
         """(N A,) back."""
         way_back = _way_back(self.rows, self.is_real)
-        return to_device(np.concatenate([way_back, np.zeros(self.spare * self.heads, np.int64)]), self.device)
+        padded = np.concatenate([way_back, np.zeros(self.padding * self.heads, np.int64)])
+        return to_device(padded, self.device)
 
     @cached_property
-    def filler(self) -> Tensor:
-        """Rows of the F A that are filler."""
+    def padded_rows(self) -> Tensor:
+        """Rows of the F A that are padding."""
         return to_device(np.flatnonzero(~self.is_real), self.device)
 
     def _three_times(self) -> Ints:
@@ -101,7 +105,7 @@ class GroupOrder:
 
 @lru_cache(maxsize=4)  # the layers of a model ask for the same one
 def group_order(
-    lengths: tuple[int, ...], spare: int, heads: int, dtype: torch.dtype, device: torch.device
+    lengths: tuple[int, ...], padding: int, heads: int, dtype: torch.dtype, device: torch.device
 ) -> GroupOrder:
     """Of sequences of these lengths, whose values are of this type."""
     of_sequence = np.array(lengths)
@@ -124,16 +128,16 @@ def group_order(
         biases.append(to_device(bias, device).to(dtype))
     weights = sum(many * length * length for many, length in shapes)
     rows, reals = np.concatenate(by_head), np.concatenate(is_real)
-    return GroupOrder(rows, reals, spare, heads, device, tuple(shapes), tuple(biases), weights)
+    return GroupOrder(rows, reals, padding, heads, device, tuple(shapes), tuple(biases), weights)
 
 
 def filled_length(length: int, dtype: torch.dtype) -> int:
-    """Of a sequence with filler, if its values are of this type."""
+    """Of a sequence with padding, if its values are of this type."""
     return length + -length % (_REGISTER // dtype.itemsize)
 
 
 def _way_back(rows: Ints, is_real: Bools) -> Ints:
-    """Where each row went, filler apart."""
+    """Where each row went, padding apart."""
     places = np.flatnonzero(is_real)
     back = np.empty_like(places)
     back[rows[places]] = places
@@ -166,7 +170,7 @@ class _GroupedAttention(torch.autograd.Function):
         heads, size = gradient.shape[1:]
         query, key, value = (order.vectors(part) for part in by_groups.chunk(3))
         rows = gradient.reshape(-1, size).index_select(0, order.given)
-        given = order.vectors(rows.index_fill_(0, order.filler, 0))
+        given = order.vectors(rows.index_fill_(0, order.padded_rows, 0))
         found = torch.empty_like(by_groups)
         to_query, to_key, to_value = (order.vectors(part) for part in found.chunk(3))
         to_weights = torch.empty_like(weights)

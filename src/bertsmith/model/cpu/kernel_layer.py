@@ -14,7 +14,7 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import ModelError
 from bertsmith.model.cpu import kernels
 from bertsmith.model.cpu.attention import as_c
-from bertsmith.model.layers.attention import take
+from bertsmith.model.layers.attention import select_rows
 from bertsmith.model.layers.layer import Layer
 
 PRECISIONS = torch.float32, torch.int16
@@ -61,11 +61,11 @@ class KernelLayer(nn.Module):
         self.as_c = self._as_c()
 
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
-        """As `Layer`: (N, H) -> (N, H), with anything for spare tokens, or (R, H) for the given rows."""
+        """As `Layer`: (N, H) -> (N, H), with anything for padding tokens, or (R, H) for the given rows."""
         library = kernels.library(kernels.instructions())
         threads, count = torch.get_num_threads(), len(batch.lengths)
         states = hidden_states.float().contiguous()
-        if states.shape != (batch.spare + sum(batch.lengths), self.width):
+        if states.shape != (batch.padding + sum(batch.lengths), self.width):
             raise ValueError(f"expected (N, {self.width}) as in the batch, found {tuple(states.shape)}")
         mixed = torch.empty_like(states)
         tables: tuple[Tensor | None, Tensor | None] = None, None
@@ -73,9 +73,9 @@ class KernelLayer(nn.Module):
             tables = self.rotary.tables(max(batch.lengths, default=1), states.device)
         given = states.data_ptr(), as_c(batch.lengths), count, *map(_address, tables)
         failed = library.self_attend(self.as_c, *given, threads, mixed.data_ptr())
-        mixed, states = take(mixed, rows), take(states, rows)
+        mixed, states = select_rows(mixed, rows), select_rows(states, rows)
         found = torch.empty_like(states)
-        real = len(states) - (batch.spare if rows is None else 0)
+        real = len(states) - (batch.padding if rows is None else 0)
         given = mixed.data_ptr(), states.data_ptr(), real, threads, found.data_ptr()
         if failed or library.feed_forward(self.as_c, *given):
             raise MemoryError(f"no memory for a layer of {len(hidden_states):,} tokens")

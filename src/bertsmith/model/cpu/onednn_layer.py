@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.model.layers.attention import attend, take
+from bertsmith.model.layers.attention import attend, select_rows
 from bertsmith.model.layers.layer import Layer
 
 ROWS = 8  # products of a multiple of so many rows share their shapes, and so oneDNN's code for them
@@ -53,19 +53,19 @@ class PackedLayer(nn.Module):
     def forward(self, hidden_states: Tensor, batch: PackedBatch, rows: Tensor | None = None) -> Tensor:
         """As `Layer`: (N, H) -> (N, H), or (R, H) for the given rows alone."""
         if self.pre_norm:
-            hidden_states = take(hidden_states, rows) + self._attended(
+            hidden_states = select_rows(hidden_states, rows) + self._attended(
                 self.attention_norm(hidden_states), batch, rows
             )
             return hidden_states + self._widened(self.feed_forward_norm(hidden_states))
         attended = self._attended(hidden_states, batch, rows)
-        hidden_states = self.attention_norm(take(hidden_states, rows) + attended)
+        hidden_states = self.attention_norm(select_rows(hidden_states, rows) + attended)
         return self.feed_forward_norm(hidden_states + self._widened(hidden_states))
 
     def _attended(self, states: Tensor, batch: PackedBatch, rows: Tensor | None) -> Tensor:
         qkv = self.qkv(states).view(-1, *self.heads)
         if self.rotary is not None:
             qkv = self.rotary(qkv, batch)
-        return self.output(take(attend(qkv, batch, window=self.window).flatten(1), rows))
+        return self.output(select_rows(attend(qkv, batch, window=self.window).flatten(1), rows))
 
     def _widened(self, states: Tensor) -> Tensor:
         widened = self.up(states)

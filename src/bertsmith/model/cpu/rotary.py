@@ -44,8 +44,8 @@ def rotate_(qkv: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor, back
     if lowest < 0 or highest >= len(cosines):
         raise ValueError(f"expected positions of 0 to {len(cosines) - 1}, found {lowest} to {highest}")
     in_order = positions.contiguous(), cosines.contiguous(), sines.float().contiguous()
-    library, half = kernels.library(kernels.instructions()), qkv.dtype == torch.bfloat16
+    library, is_bf16 = kernels.library(kernels.instructions()), qkv.dtype == torch.bfloat16
     addresses = (each.data_ptr() for each in in_order)
     threads = torch.get_num_threads()
-    library.rotate(qkv.data_ptr(), *addresses, tokens, heads, size, half, backward, threads)
+    library.rotate(qkv.data_ptr(), *addresses, tokens, heads, size, is_bf16, backward, threads)
     return qkv

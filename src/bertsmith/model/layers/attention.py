@@ -46,11 +46,11 @@ class SelfAttention(nn.Module):
         if self.rotary is not None:
             qkv = self.rotary(qkv, batch)
         attended = attend(qkv, batch, self.dropout, self.window)
-        mixed: Tensor = self.output(take(attended.flatten(1), rows))
+        mixed: Tensor = self.output(select_rows(attended.flatten(1), rows))
         return mixed
 
 
-def take(states: Tensor, rows: Tensor | None) -> Tensor:
+def select_rows(states: Tensor, rows: Tensor | None) -> Tensor:
     """The given rows of (N, H), or all of them."""
     return states if rows is None else states.index_select(0, rows)
 
@@ -58,7 +58,7 @@ def take(states: Tensor, rows: Tensor | None) -> Tensor:
 def attend(
     qkv: Tensor, batch: PackedBatch, dropout: Dropout | None = None, window: int | None = None
 ) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v within each sequence, anything for spare tokens.
+    """softmax(q k^T / sqrt(D)) v within each sequence, anything for padding tokens.
 
     qkv (N, 3, A, D) -> (N, A, D). With a `window`, of keys at most so far away.
     """
@@ -76,7 +76,7 @@ def attend(
     if make_mask is not None:
         return attend_groups(qkv, batch.lengths, make_mask=make_mask)
     if qkv.device.type == "cpu" and (len(batch.lengths) > 1 or len(qkv) >= FEWEST_TOKENS):
-        return attend_groups(qkv, batch.lengths, batch.spare)
+        return attend_groups(qkv, batch.lengths, batch.padding)
     return attend_by_equal_lengths(qkv, batch)
 
 
@@ -102,7 +102,7 @@ def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
     """One call for each run of sequences of equal length: no padding, no mask, products of useful size."""
     heads, size = qkv.shape[2:]
     # split, not slices: its gradient is one concatenation, a slice's is a zero tensor of the whole batch
-    *parts, spare = qkv.split([*(length * count for length, count in batch.runs), batch.spare])
+    *parts, padding = qkv.split([*(length * count for length, count in batch.runs), batch.padding])
     attended = []
     for part, (length, count) in zip(parts, batch.runs, strict=True):
         query, key, value = part.view(count, length, 3, heads, size).permute(
@@ -110,4 +110,4 @@ def attend_by_equal_lengths(qkv: Tensor, batch: PackedBatch) -> Tensor:
         )  # each (R, A, L, D)
         mixed = F.scaled_dot_product_attention(query, key, value)
         attended.append(mixed.transpose(1, 2).reshape(count * length, heads, size))
-    return torch.cat([*attended, spare[:, 0]])
+    return torch.cat([*attended, padding[:, 0]])

@@ -47,9 +47,9 @@ def _mask(x: Tensor, dropped: int, scale: float) -> Tensor:
     mask = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if kernels.can_read(mask):
         seed = int(torch.empty((), dtype=torch.int64, device=x.device).random_(-(2**63), None)) % 2**64
-        half, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
+        is_bf16, threads = x.dtype == torch.bfloat16, torch.get_num_threads()
         library = kernels.library(kernels.instructions())
-        library.dropout_mask(mask.data_ptr(), mask.numel(), seed, dropped, scale, half, threads)
+        library.dropout_mask(mask.data_ptr(), mask.numel(), seed, dropped, scale, is_bf16, threads)
         return mask
     draws = torch.empty((mask.numel() + 7) // 8, dtype=torch.int64)
     draws.random_(-(2**63), None)  # all 64 bits; the default range leaves the sign bit zero

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.model.config import BertConfig
-from bertsmith.model.layers.attention import SelfAttention, take
+from bertsmith.model.layers.attention import SelfAttention, select_rows
 from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.layers.feed_forward import FeedForward
 from bertsmith.model.layers.initialisation import initialise
@@ -49,12 +49,13 @@ class Layer(nn.Module):
         """(N, H) -> (N, H), or (R, H) for the given rows alone: which attend to all."""
         if self.pre_norm:
             attended = self.attention(self.attention_norm(hidden_states), batch, rows)
-            hidden_states = take(hidden_states, rows) + self.attention_dropout(attended)
+            hidden_states = select_rows(hidden_states, rows) + self.attention_dropout(attended)
             widened = self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(hidden_states)))
             summed: Tensor = hidden_states + widened
             return summed
         attended = self.attention(hidden_states, batch, rows)
-        hidden_states = self.attention_norm(take(hidden_states, rows) + self.attention_dropout(attended))
+        attended = self.attention_dropout(attended)
+        hidden_states = self.attention_norm(select_rows(hidden_states, rows) + attended)
         widened = self.feed_forward_dropout(self.feed_forward(hidden_states))
         normalised: Tensor = self.feed_forward_norm(hidden_states + widened)
         return normalised

@@ -45,8 +45,8 @@ def attend_within(
         weights = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1)
         mixed = (weights if dropout is None else dropout(weights)) @ v
         attended.append(mixed.transpose(1, 2).reshape(-1, heads, size))  # (M C, A, D)
-    spare = qkv.new_zeros(len(qkv) - sum(lengths), heads, size)
-    return torch.cat([torch.cat([spare[:0], *attended]).index_select(0, blocks.real), spare])
+    padding = qkv.new_zeros(len(qkv) - sum(lengths), heads, size)
+    return torch.cat([torch.cat([padding[:0], *attended]).index_select(0, blocks.real), padding])
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class _Blocks:
     first: Tensor  # (M,) the first query
     begin: Tensor  # (M,) the first token of its sequence
     end: Tensor  # (M,) behind the last one
-    real: Tensor  # (N,) rows of (M C) that are no filler
+    real: Tensor  # (N,) rows of (M C) that are no padding
 
     def __len__(self) -> int:
         return len(self.first)

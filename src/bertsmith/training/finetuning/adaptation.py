@@ -13,14 +13,14 @@ from rich.console import Console
 
 from bertsmith.errors import ModelError
 from bertsmith.files import read_json, write_json
-from bertsmith.tasks.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import Tried, expected_gain, gain_of
+from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR
-from bertsmith.training.finetuning.workbench import Workbench
 from bertsmith.training.pretrain import pretrain
 
 _LENGTH = 128  # tokens of a sequence
@@ -44,9 +44,9 @@ class Adapted:
 
 
 def adapt(
-    recipe: FinetuneRecipe, bench: Workbench, out: Path, resume: bool, console: Console | None
-) -> Workbench:
-    """The workbench whose encoder was pre-trained further, where that is possible and a linear model of its
+    recipe: FinetuneRecipe, bench: FinetuneSession, out: Path, resume: bool, console: Console | None
+) -> FinetuneSession:
+    """The session whose encoder was pre-trained further, where that is possible and a linear model of its
     features is expected to be better; else the one given. It takes as long as methods may be compared.
     """
     longest = _longest_masked(bench.source)
@@ -81,7 +81,7 @@ def _longest_masked(source: Path) -> int | None:
 
 def _pretrained(
     recipe: FinetuneRecipe,
-    bench: Workbench,
+    bench: FinetuneSession,
     texts: Sequence[str],
     length: int,
     folder: Path,

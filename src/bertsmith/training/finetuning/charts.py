@@ -13,7 +13,7 @@ from bertsmith.metrics.calibration import ReliabilityBin, reliability
 from bertsmith.metrics.scores import LengthScore
 from bertsmith.reporting.charts import FIRST, MOST_POINTS, MUTED, SECOND, picture
 from bertsmith.reporting.curves import Curve, Point
-from bertsmith.tasks.details import Calibration
+from bertsmith.tasks.evaluating.error_analysis import Calibration
 from bertsmith.training.finetuning.learning_curve import LearningCurve
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from safetensors.numpy import load_file, save
 
 from bertsmith.arrays import Ints
 from bertsmith.files import atomic_write, read_json, write_json
-from bertsmith.tasks.evaluation import Evaluation
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.task import Metrics, Outputs, Prediction, Task
-from bertsmith.tasks.task_model import TaskModel, outputs_of
 
 TrainPart = Callable[[str, EncodedExamples], TaskModel]  # by a method, from some of the rows
 _FEWEST_FOLDS = 2  # that the simplest method is judged by, whatever it takes

@@ -14,14 +14,14 @@ import torch
 from bertsmith.errors import RecipeError
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.lora import merge_lora
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.task_model import TaskModel, outputs_of
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import Choice
+from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.labelled_data import LabelledData
 from bertsmith.training.finetuning.methods import AUTO, FULL, LINEAR, TRAINED, named_method, recipe_of
 from bertsmith.training.finetuning.task_run import Silent, TaskRun
-from bertsmith.training.finetuning.workbench import Workbench
 from bertsmith.training.machine import plain_machine
 
 
@@ -52,12 +52,12 @@ def finetune_examples(
     """
     if recipe.restarts > 1:
         raise RecipeError("restarts are for runs with files. Train once for each seed instead.")
-    task.learn_labels(train)
+    task.fit(train)
     task.check([*train, *dev])
     machine = plain_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
     devices = [machine.device] if machine.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        bench = Workbench.prepare(
+        bench = FinetuneSession.prepare(
             task, recipe, source, LabelledData(list(train), list(dev), None, ()), machine
         )
         method, choice = named_method(recipe), None
@@ -81,7 +81,7 @@ def finetune_examples(
     return Trained(model.cpu().eval(), completed.model_copy(update={"method": method}), choice)
 
 
-def _best_on_dev(bench: Workbench, recipe: FinetuneRecipe) -> TaskModel:
+def _best_on_dev(bench: FinetuneSession, recipe: FinetuneRecipe) -> TaskModel:
     settings = recipe.resolved(bench.steps_per_epoch(recipe), recipe.seed)
     model = bench.start(recipe, recipe.seed)
     with TemporaryDirectory() as folder:

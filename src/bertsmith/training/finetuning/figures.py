@@ -16,10 +16,10 @@ from bertsmith.metrics.scores import ClassScore, LengthScore, by_length
 from bertsmith.metrics.thresholds import risk_coverage
 from bertsmith.reporting import formatting
 from bertsmith.reporting.tables import MOST_ROWS, Table
-from bertsmith.tasks.details import Answer, Confusion, Details
-from bertsmith.tasks.evaluation import Evaluation
+from bertsmith.tasks.evaluating.error_analysis import Answer, Confusion, ErrorAnalysis
+from bertsmith.tasks.evaluating.evaluation import Evaluation
+from bertsmith.tasks.evaluating.uncertainty import groups_of, score_of
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.uncertainty import groups_of, score_of
 from bertsmith.training.finetuning.results import Results
 
 MOST_CLASSES = 20
@@ -216,7 +216,7 @@ def score_by_length(task: Task[Any], evaluation: Evaluation) -> list[LengthScore
     return [each for each in found if not math.isnan(each.score)]
 
 
-def worst_errors(task: Task[Any], evaluation: Evaluation, details: Details) -> list[Error]:
+def worst_errors(task: Task[Any], evaluation: Evaluation, details: ErrorAnalysis) -> list[Error]:
     """The answers that are furthest from right, of equally wrong ones the surest first."""
     wrong = [number for number, answer in enumerate(details.answers) if answer.score < 1]
 
@@ -238,4 +238,4 @@ def cut(text: str, longest: int = LONGEST_TEXT) -> str:
 
 def _shown(task: Task[Any], example: Any) -> str:
     texts = task.texts(example)
-    return cut(" ".join(texts)) if task.word_by_word else " ▸ ".join(map(cut, texts))
+    return cut(" ".join(texts)) if task.is_pretokenized else " ▸ ".join(map(cut, texts))

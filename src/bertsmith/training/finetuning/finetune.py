@@ -24,6 +24,7 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun, make
 from bertsmith.training.finetuning.adaptation import adapt
 from bertsmith.training.finetuning.best import WORST, Best
 from bertsmith.training.finetuning.choosing import Choice, as_sentence, read_choice, write_choice
+from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import (
     AUTO,
     FULL,
@@ -36,7 +37,6 @@ from bertsmith.training.finetuning.methods import (
 from bertsmith.training.finetuning.report import write_finetune_report
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
-from bertsmith.training.finetuning.workbench import Workbench
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.run_folder import begin_folder, open_finetuning, require_same_data
@@ -101,7 +101,7 @@ def _run(
     recipe: FinetuneRecipe, out: Path, resume: bool, machine: Machine, console: Console | None
 ) -> FinetuneResult:
     keep_memory()
-    given, bench = recipe, Workbench.open(recipe, machine, folds=machine.ranks.count == 1)
+    given, bench = recipe, FinetuneSession.open(recipe, machine, folds=machine.ranks.count == 1)
     steps = bench.steps_per_epoch(recipe)
     recipe = recipe.completed(bench.width, bench.layers, steps)
     recipe.resolved(steps, recipe.seed)  # refuses, before anything is written
@@ -138,7 +138,7 @@ def _run(
 
 
 def _choose(
-    recipe: FinetuneRecipe, bench: Workbench, out: Path, resume: bool, console: Console | None
+    recipe: FinetuneRecipe, bench: FinetuneSession, out: Path, resume: bool, console: Console | None
 ) -> Choice:
     """By cross-validation, once."""
     folds = bench.folds
@@ -162,7 +162,7 @@ def _choose(
 def _train_once(
     recipe: FinetuneRecipe,
     settings: FinetuneRun,
-    bench: Workbench,
+    bench: FinetuneSession,
     method: str,
     choice: Choice | None,
     folder: Path,
@@ -196,7 +196,7 @@ def _train_once(
 def _train(
     recipe: FinetuneRecipe,
     settings: FinetuneRun,
-    bench: Workbench,
+    bench: FinetuneSession,
     method: str,
     folder: Path,
     number: int,

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.held_out import hold_out, shared_with_train
+from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 
@@ -48,7 +48,7 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
                 "--label the right column?"
             )
         if not train or not dev:
-            texts = {tuple(task.kept_together(example)) for example in (*train, *dev)}
+            texts = {tuple(task.group_key(example)) for example in (*train, *dev)}
             needed = next(texts for texts in count(2) if round(recipe.dev_share * texts))
             raise InputError(
                 f"{recipe.train} has {rows:,} rows with {len(texts):,} different texts: too few to hold out "
@@ -59,7 +59,7 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
         dev = task.read(Path(recipe.dev))
     test = task.read(Path(recipe.test)) if recipe.test else None
     _require_text(task, train)
-    task.learn_labels(train)
+    task.fit(train)
     for examples in (train, dev, test or []):
         task.check(examples)
     warnings = _warnings(task, recipe, train, dev, test)
@@ -88,7 +88,7 @@ def _unlabelled(task: Task[Any], recipe: FinetuneRecipe, labelled: Sequence[Sequ
 
 def can_be_folded(task: Task[Any], train: Sequence[Any]) -> bool:
     """Whether there are as many different texts as rows to judge by: too few are refused as ever."""
-    return len({tuple(task.kept_together(example)) for example in train}) >= FEWEST_TEXTS
+    return len({tuple(task.group_key(example)) for example in train}) >= FEWEST_TEXTS
 
 
 def _require_text(task: Task[Any], train: Sequence[Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertsmith.arrays import Ints
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.linear_start import LinearProbe
+from bertsmith.tasks.heads.linear_start import LinearProbe
 from bertsmith.tasks.task import Outputs, Prediction, Task
 from bertsmith.training.finetuning.choosing import gain_of, score_of
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import RecipeError
-from bertsmith.tasks.class_contrast import ClassContrast
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.cloze import Cloze, can_be_gapped
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.similarity import compares_vectors
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.teaching import Teaching
+from bertsmith.tasks.teaching.class_contrast import ClassContrast
+from bertsmith.tasks.teaching.cloze import Cloze, can_be_gapped
+from bertsmith.tasks.teaching.teaching import Teaching
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 
@@ -47,7 +47,7 @@ def possible_methods(
     """Those that suit the task, the cheapest first, for the encoder in `source` of so many layers. `linear`:
     the head can begin as a linear model; `unlabelled`: there are texts without labels.
     """
-    if compares_vectors(task) and not recipe.reinitialise:
+    if compares_vectors(task) and not recipe.reinit_layers:
         return [LINEAR, FULL]
     if not linear:
         return [FULL]
@@ -103,7 +103,7 @@ def teaching_of(method: str, task: Task[Any], source: Path, tokenizer: Tokenizer
 def suits_folds(task: Task[Any], recipe: FinetuneRecipe) -> bool:
     """Whether a linear model of frozen features is a method here, which costs next to nothing a fold."""
     few = isinstance(task, Classification | MultiLabel | Regression | Tagging) or compares_vectors(task)
-    return few and not recipe.reinitialise
+    return few and not recipe.reinit_layers
 
 
 def require_possible(method: str, task: Task[Any], possible: Sequence[str]) -> None:

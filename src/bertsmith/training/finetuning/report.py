@@ -14,7 +14,7 @@ from bertsmith.reporting import tables
 from bertsmith.reporting.curves import Curve, Point, smooth
 from bertsmith.reporting.page import as_markup, render_page
 from bertsmith.reporting.run_report import REPORT_FILE
-from bertsmith.tasks.details import Details
+from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
 from bertsmith.training.environment import environment
 from bertsmith.training.finetune_recipe import CHOSEN, MADE_FROM_EPOCHS, FinetuneRecipe
 from bertsmith.training.finetuning import charts, figures
@@ -41,7 +41,7 @@ def write_finetune_report(out: Path, recipe: FinetuneRecipe, results: Results) -
 def render_finetune(out: Path, recipe: FinetuneRecipe, results: Results) -> str:
     """The page as text. What comes from data, such as texts and labels, is escaped."""
     task, dev = results.task, results.evaluations[results.judge]
-    details, errors = results.details[results.judge], results.standard_errors
+    details, errors = results.error_analysis[results.judge], results.standard_errors
     logs = [_log(out / "restarts" / str(number + 1)) for number in range(len(results.restarts))]
     return render_page(
         TEMPLATE,
@@ -199,7 +199,7 @@ def _smoothed(points: list[Point]) -> list[Point]:
     return smooth(points, min(0.85, 1 - 20 / len(points))) if len(points) > 20 else points
 
 
-def _where_pictures(results: Results, details: Details) -> Pictures:
+def _where_pictures(results: Results, details: ErrorAnalysis) -> Pictures:
     """Where the model errs: by length, and by the right score."""
     task, dev = results.task, results.evaluations[results.judge]
     metric = figures.metric_name(task.main_metric)
@@ -212,7 +212,7 @@ def _where_pictures(results: Results, details: Details) -> Pictures:
     return pictures
 
 
-def _sure_pictures(results: Results, details: Details) -> Pictures:
+def _sure_pictures(results: Results, details: ErrorAnalysis) -> Pictures:
     """Whether confidence is deserved, and what answering only sure texts gains."""
     pictures = []
     if details.calibration is not None:
@@ -226,12 +226,12 @@ def _sure_pictures(results: Results, details: Details) -> Pictures:
     return pictures
 
 
-def _coverage(details: Details) -> tables.Table | None:
+def _coverage(details: ErrorAnalysis) -> tables.Table | None:
     answered = _answered(details)
     return None if answered is None else figures.coverage_table(*answered)
 
 
-def _answered(details: Details) -> tuple[Any, Any] | None:
+def _answered(details: ErrorAnalysis) -> tuple[Any, Any] | None:
     """(A,) confidences and errors of the answers whose confidence is known."""
     known = [(each.confidence, 1 - each.score) for each in details.answers if each.confidence is not None]
     if not known:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from bertsmith.files import read_json, sha256, write_json
-from bertsmith.tasks.details import Details
-from bertsmith.tasks.evaluation import Evaluation
+from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis
+from bertsmith.tasks.evaluating.evaluation import Evaluation
+from bertsmith.tasks.evaluating.uncertainty import standard_error
 from bertsmith.tasks.task import Metrics, Task
-from bertsmith.tasks.uncertainty import standard_error
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import WORST
@@ -102,10 +102,10 @@ class Results:
         return found
 
     @cached_property
-    def details(self) -> dict[str, Details]:
+    def error_analysis(self) -> dict[str, ErrorAnalysis]:
         """Of each evaluation, where the model errs."""
         return {
-            name: self.task.details(evaluation.predictions, evaluation.split.examples)
+            name: self.task.error_analysis(evaluation.predictions, evaluation.split.examples)
             for name, evaluation in self.evaluations.items()
         }
 
@@ -113,7 +113,7 @@ class Results:
     def standard_errors(self) -> dict[str, float | None]:
         """Of each evaluation's main metric."""
         return {
-            name: standard_error(self.task, evaluation, self.details[name].answers)
+            name: standard_error(self.task, evaluation, self.error_analysis[name].answers)
             for name, evaluation in self.evaluations.items()
         }
 

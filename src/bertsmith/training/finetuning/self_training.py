@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 from bertsmith.arrays import Ints
 from bertsmith.progress import Progress
+from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.linear_start import LinearProbe, LinearStart, features_of, minimise
+from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart, features_of, minimise
 from bertsmith.tasks.task import Outputs
-from bertsmith.tasks.task_model import TaskModel
 
 _MOST_TEXTS = 5000  # of the unlabelled: more cost seconds a fold
 _ROUNDS, _ITERATIONS = 2, 20

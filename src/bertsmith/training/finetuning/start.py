@@ -9,11 +9,11 @@ from bertsmith.errors import RecipeError
 from bertsmith.model.adaptation import freeze, reinitialise
 from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.lora import add_lora
+from bertsmith.tasks.checkpoints.task_checkpoint import Start, begin_task_model
+from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.linear_start import LinearProbe, LinearStart
+from bertsmith.tasks.heads.linear_start import LinearProbe, LinearStart
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.task_checkpoint import Start, begin_task_model
-from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.machine import Machine
 
@@ -22,7 +22,7 @@ def linear_probe(
     recipe: FinetuneRecipe, task: Task[Any], source: Path, train: EncodedExamples, machine: Machine
 ) -> LinearProbe | None:
     """What the head may begin with; None where the encoder itself begins anew, or the head isn't linear."""
-    if recipe.reinitialise:
+    if recipe.reinit_layers:
         return None
     return LinearProbe.of(task, start_model(recipe, task, source).model.to(machine.device), train)
 
@@ -47,7 +47,7 @@ def start_model(
         for module in model.modules():
             if isinstance(module, Dropout):
                 module.probability = recipe.dropout
-    reinitialise(model.encoder, recipe.reinitialise)
+    reinitialise(model.encoder, recipe.reinit_layers)
     freeze(model.encoder, recipe.freeze_embeddings, recipe.freeze_layers)
     if recipe.lora.rank:
         lora = recipe.lora

@@ -5,9 +5,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import EncodedExamples, Finetuning, steps_of_epoch
 from bertsmith.tasks.task import Metrics, Task
-from bertsmith.tasks.task_model import TaskModel
 from bertsmith.training.distributed import from_first
 from bertsmith.training.finetune_recipe import FinetuneRecipe, FinetuneRun
 from bertsmith.training.finetuning.best import Best

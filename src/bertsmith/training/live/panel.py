@@ -93,7 +93,7 @@ def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
     }
     speed = {
         "tokens/s": formatting.count(step.get("tokens_per_second")),
-        "of matmul peak": formatting.percent(step.get("peak_share")),
+        "of matmul peak": formatting.percent(step.get("mfu")),
         "tokens seen": formatting.large(step.get("tokens")),
         "length": formatting.count(state.sequence_length),
     }

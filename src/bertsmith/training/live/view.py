@@ -159,7 +159,7 @@ def _step_line(state: RunState) -> str:
         f"{state.loss_name} {formatting.loss(state.loss)}": state.loss is not None,
         f"learning rate {formatting.small(record.get('learning_rate'))}": "learning_rate" in record,
         f"{formatting.count(record.get('tokens_per_second'))} tokens/s": "tokens_per_second" in record,
-        f"{formatting.percent(record.get('peak_share'))} of peak": "peak_share" in record,
+        f"{formatting.percent(record.get('mfu'))} of peak": "mfu" in record,
         f"{formatting.duration(state.elapsed)} spent": True,
         f"{formatting.duration(state.seconds_left)} left": state.seconds_left is not None,
     }

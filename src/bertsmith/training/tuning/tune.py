@@ -25,10 +25,10 @@ from bertsmith.training.distributed import leave
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.choosing import read_choice, write_choice
+from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
-from bertsmith.training.finetuning.workbench import Workbench
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver
 from bertsmith.training.run_lock import sole_run
@@ -121,7 +121,7 @@ def _run(
 ) -> TuneResult:
     if machine.ranks.count > 1:
         raise RecipeError("tune runs in one process. Start it without torchrun.")
-    bench = Workbench.open(search.recipe, machine, folds=True)
+    bench = FinetuneSession.open(search.recipe, machine, folds=True)
     steps = bench.steps_per_epoch(search.recipe)
     recipe = search.recipe.completed(bench.width, bench.layers, steps)
     if bench.folds is not None:  # where `finetune` would choose
@@ -167,7 +167,7 @@ def _run(
 
 
 def _try_next(
-    search: Search, space: dict[str, Any], bench: Workbench, out: Path, trials: list[Trial]
+    search: Search, space: dict[str, Any], bench: FinetuneSession, out: Path, trials: list[Trial]
 ) -> Trial:
     """Asks for settings and trains with them: the same steps as a run's of `finetune` with this recipe."""
     study = study_of(trials, space, search.recipe.seed)
@@ -219,7 +219,7 @@ def _try_next(
 
 
 def _cross_validate(
-    number: int, choice: Choice, recipe: FinetuneRecipe, bench: Workbench, folder: Path
+    number: int, choice: Choice, recipe: FinetuneRecipe, bench: FinetuneSession, folder: Path
 ) -> Trial:
     """Few rows: each is judged by a model that hasn't seen it."""
     begun = time.monotonic()

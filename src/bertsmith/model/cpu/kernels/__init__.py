@@ -50,7 +50,7 @@ class Attention(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("qkv", "given", "mask", "weights", "to")),
         ("lengths", ctypes.POINTER(ctypes.c_int64)),
-        *((name, ctypes.c_int64) for name in ("sequences", "heads", "size", "half", "window")),
+        *((name, ctypes.c_int64) for name in ("sequences", "heads", "size", "is_bf16", "window")),
     )
 
 

@@ -52,7 +52,7 @@ INLINE int64_t cells_of(int64_t length, int64_t window) {
     return length ? (length - 1) * stride_of(length, window) + whole_lines(length) : 0;
 }
 
-/* What is out of a query's reach, and filler, has no weight: scores[j] is that of key j. */
+/* What is out of a query's reach, and padding, has no weight: scores[j] is that of key j. */
 INLINE void hide(const Head *head, int64_t query, Span keys, float *scores) {
     const int64_t low = query - head->window, high = least(head->length, query + head->window + 1);
     for (int64_t j = keys.begin; j < low; j += WIDE)
@@ -84,48 +84,48 @@ INLINE void weigh_rows(const Head *head, int64_t first, Span keys, Floats *share
 
 /* In training a row's weights are kept, and some dropped. */
 INLINE void keep_and_drop(const Head *head, int64_t row, Span keys, float *scores, Floats share,
-                          const int half) {
+                          const int is_bf16) {
     for (int64_t j = keys.begin; j < keys.end; j += WIDE, scores += WIDE) {
         const int64_t at = row * head->stride + j;
         const Floats weights = load(scores);
-        if (head->weights) write(head->weights, at, weights * share, half);
-        if (head->mask) store(scores, weights * read(head->mask, at, half));
+        if (head->weights) write(head->weights, at, weights * share, is_bf16);
+        if (head->mask) store(scores, weights * read(head->mask, at, is_bf16));
     }
 }
 
 /* ROWS queries from `first` on. */
-INLINE void attend_rows(const Head *head, const float *values, int64_t first, char *to, const int half) {
+INLINE void attend_rows(const Head *head, const float *values, int64_t first, char *to, const int is_bf16) {
     const Span keys = keys_of(head, first), seen = within(first, head->window, head->length);
     const int64_t rows = least(ROWS, head->length - first), width = head->token / 3;
     Floats shares[ROWS];
     weigh_rows(head, first, keys, shares);
     if (head->weights || head->mask)
         for (int r = 0; r < rows; r++)
-            keep_and_drop(head, first + r, keys, head->scores + r * head->stride, shares[r], half);
+            keep_and_drop(head, first + r, keys, head->scores + r * head->stride, shares[r], is_bf16);
     const Mix mixed = {.weights = head->scores + seen.begin - keys.begin,
                        .across = head->stride,
                        .along = 1,
                        .vectors = values + seen.begin * head->size,
                        .count = seen.end - seen.begin,
                        .size = head->size};
-    mix(&mixed, shares, to + first * width * (half ? 2 : 4), width, rows, half);
+    mix(&mixed, shares, to + first * width * (is_bf16 ? 2 : 4), width, rows, is_bf16);
 }
 
 /* Rows of `token` values from one to the next, (L, D): in order, then zeros up to a whole number of ROWS; or
  * as columns (filled / WIDE, D, WIDE). */
 INLINE void copy_rows(const char *from, int64_t token, int64_t length, int64_t size, float *to,
-                      const int half) {
+                      const int is_bf16) {
     for (int64_t i = 0; i < length; i++)
-        for (int64_t d = 0; d < size; d += WIDE) store(to + i * size + d, read(from, i * token + d, half));
+        for (int64_t d = 0; d < size; d += WIDE) store(to + i * size + d, read(from, i * token + d, is_bf16));
     for (int64_t i = length; i % ROWS; i++)
         for (int64_t d = 0; d < size; d += WIDE) store(to + i * size + d, (Floats){0});
 }
-INLINE void copy_columns(const char *from, const Head *head, float *to, const int half) {
+INLINE void copy_columns(const char *from, const Head *head, float *to, const int is_bf16) {
     for (int64_t i = 0; i < head->filled; i += WIDE)
         for (int64_t d = 0; d < head->size; d += WIDE) {
             Floats tile[WIDE];
             for (int r = 0; r < WIDE; r++)
-                tile[r] = i + r < head->length ? read(from, (i + r) * head->token + d, half) : (Floats){0};
+                tile[r] = i + r < head->length ? read(from, (i + r) * head->token + d, is_bf16) : (Floats){0};
             transpose(tile);
             for (int r = 0; r < WIDE; r++) store(to + i * head->size + (d + r) * WIDE, tile[r]);
         }
@@ -139,16 +139,16 @@ INLINE float *take(float **scratch, int64_t count) {
     return taken;
 }
 
-INLINE void attend_head(Head *head, const char *from, char *to, float *scratch, const int half) {
-    const int64_t one = room_for(head->length, head->size), third = head->token / 3 * (half ? 2 : 4);
+INLINE void attend_head(Head *head, const char *from, char *to, float *scratch, const int is_bf16) {
+    const int64_t one = room_for(head->length, head->size), third = head->token / 3 * (is_bf16 ? 2 : 4);
     float *values = take(&scratch, one);
     head->queries = take(&scratch, one);
     head->keys = take(&scratch, one);
     head->scores = scratch;
-    copy_rows(from, head->token, head->length, head->size, head->queries, half);
-    copy_columns(from + third, head, head->keys, half);
-    copy_rows(from + 2 * third, head->token, head->length, head->size, values, half);
-    for (int64_t i = 0; i < head->length; i += ROWS) attend_rows(head, values, i, to, half);
+    copy_rows(from, head->token, head->length, head->size, head->queries, is_bf16);
+    copy_columns(from + third, head, head->keys, is_bf16);
+    copy_rows(from + 2 * third, head->token, head->length, head->size, values, is_bf16);
+    for (int64_t i = 0; i < head->length; i += ROWS) attend_rows(head, values, i, to, is_bf16);
 }
 
 /* What one head of a sequence needs for its gradient beside. */
@@ -172,7 +172,7 @@ INLINE int64_t place(const Back *back, Strip strip, int64_t i, int64_t j) {
 }
 
 /* The gradient of the scores of ROWS queries from `first` on. */
-INLINE void scores_back(const Back *back, Strip strip, int64_t first, const int half) {
+INLINE void scores_back(const Back *back, Strip strip, int64_t first, const int is_bf16) {
     const Head *head = back->head;
     const int64_t size = head->size, stride = head->stride;
     const Span keys = keys_of(head, first);
@@ -188,8 +188,8 @@ INLINE void scores_back(const Back *back, Strip strip, int64_t first, const int 
         Floats sums = {0};
         for (int64_t j = keys.begin; j < keys.end; j += WIDE) {
             Floats weight, to_weight = load(row + j);
-            weight = head->weights ? read(head->weights, kept + j, half) : load(scores + j) * shares[r];
-            if (head->mask) to_weight *= read(head->mask, kept + j, half);
+            weight = head->weights ? read(head->weights, kept + j, is_bf16) : load(scores + j) * shares[r];
+            if (head->mask) to_weight *= read(head->mask, kept + j, is_bf16);
             store(weights + j, weight);
             store(row + j, to_weight);
             sums += weight * to_weight;
@@ -198,29 +198,29 @@ INLINE void scores_back(const Back *back, Strip strip, int64_t first, const int 
         for (int64_t j = keys.begin; j < keys.end; j += WIDE) {
             const Floats weight = load(weights + j);
             store(row + j, weight * scale * (load(row + j) - mean));
-            if (head->mask) store(weights + j, weight * read(head->mask, kept + j, half));
+            if (head->mask) store(weights + j, weight * read(head->mask, kept + j, is_bf16));
         }
     }
 }
 
 /* The gradient of ROWS queries from `first` on. */
-INLINE void queries_back(const Back *back, Strip strip, int64_t first, const int half) {
+INLINE void queries_back(const Back *back, Strip strip, int64_t first, const int is_bf16) {
     const Head *head = back->head;
     const Span seen = within(first, head->window, head->length);
-    scores_back(back, strip, first, half);
+    scores_back(back, strip, first, is_bf16);
     const Mix mixed = {.weights = back->to_scores + place(back, strip, first, seen.begin),
                        .across = head->stride,
                        .along = 1,
                        .vectors = back->keys + seen.begin * head->size,
                        .count = seen.end - seen.begin,
                        .size = head->size};
-    mix(&mixed, NULL, back->to + first * head->token * (half ? 2 : 4), head->token,
-        least(ROWS, head->length - first), half);
+    mix(&mixed, NULL, back->to + first * head->token * (is_bf16 ? 2 : 4), head->token,
+        least(ROWS, head->length - first), is_bf16);
 }
 
 /* A strip's part of the gradient of ROWS keys or values from `first` on: kept where more strips follow. */
 INLINE void part_back(const Back *back, Strip strip, int64_t first, const float *weights,
-                      const float *vectors, float *so_far, char *to, const int half) {
+                      const float *vectors, float *so_far, char *to, const int is_bf16) {
     const Head *head = back->head;
     const Span by = within(first, head->window, head->length);
     const int64_t begin = most(by.begin, strip.begin), size = head->size;
@@ -235,27 +235,27 @@ INLINE void part_back(const Back *back, Strip strip, int64_t first, const float 
     if (by.end > strip.end)
         mix(&mixed, NULL, so_far, size, ROWS, 0);
     else
-        mix(&mixed, NULL, to + first * head->token * (half ? 2 : 4), head->token,
-            least(ROWS, head->length - first), half);
+        mix(&mixed, NULL, to + first * head->token * (is_bf16 ? 2 : 4), head->token,
+            least(ROWS, head->length - first), is_bf16);
 }
 
-INLINE void strip_back(const Back *back, Strip strip, const int half) {
+INLINE void strip_back(const Back *back, Strip strip, const int is_bf16) {
     const Head *head = back->head;
     const int64_t end = least(head->length, strip.end + head->window);
-    for (int64_t i = strip.begin; i < strip.end; i += ROWS) queries_back(back, strip, i, half);
+    for (int64_t i = strip.begin; i < strip.end; i += ROWS) queries_back(back, strip, i, is_bf16);
     for (int64_t j = most(0, strip.begin - head->window) / ROWS * ROWS; j < end; j += ROWS) {
         char *keys = back->to + back->third, *values = keys + back->third;
-        part_back(back, strip, j, back->to_scores, head->queries, back->to_keys, keys, half);
-        part_back(back, strip, j, back->dropped, back->given, back->to_values, values, half);
+        part_back(back, strip, j, back->to_scores, head->queries, back->to_keys, keys, is_bf16);
+        part_back(back, strip, j, back->dropped, back->given, back->to_values, values, is_bf16);
     }
 }
 
 INLINE int64_t strip_cells(int64_t stride) { return STRIP * (stride + 1) + 2 * LINE; }
 
 INLINE void attend_head_back(Head *head, const char *from, const char *given, char *to, float *scratch,
-                             const int half) {
+                             const int is_bf16) {
     const int64_t one = room_for(head->length, head->size), cells = strip_cells(head->stride);
-    const int64_t third = head->token / 3 * (half ? 2 : 4);
+    const int64_t third = head->token / 3 * (is_bf16 ? 2 : 4);
     head->queries = take(&scratch, one);
     head->keys = take(&scratch, one);
     head->scores = take(&scratch, ROWS * head->stride);
@@ -269,13 +269,13 @@ INLINE void attend_head_back(Head *head, const char *from, const char *given, ch
                        .to_scores = take(&scratch, cells),
                        .to = to,
                        .third = third};
-    copy_rows(from, head->token, head->length, head->size, head->queries, half);
-    copy_rows(from + third, head->token, head->length, head->size, back.keys, half);
-    copy_rows(given, head->token / 3, head->length, head->size, back.given, half);
-    copy_columns(from + 2 * third, head, back.values, half);
-    if (!head->weights) copy_columns(from + third, head, head->keys, half);
+    copy_rows(from, head->token, head->length, head->size, head->queries, is_bf16);
+    copy_rows(from + third, head->token, head->length, head->size, back.keys, is_bf16);
+    copy_rows(given, head->token / 3, head->length, head->size, back.given, is_bf16);
+    copy_columns(from + 2 * third, head, back.values, is_bf16);
+    if (!head->weights) copy_columns(from + third, head, head->keys, is_bf16);
     for (int64_t i = 0; i < head->length; i += STRIP)
-        strip_back(&back, (Strip){i, least(head->length, i + STRIP), keys_of(head, i).begin}, half);
+        strip_back(&back, (Strip){i, least(head->length, i + STRIP), keys_of(head, i).begin}, is_bf16);
 }
 
 int64_t attention_scratch(const Attention *job) {
@@ -286,8 +286,8 @@ int64_t attention_scratch(const Attention *job) {
     return job->given ? 7 * one + ROWS * stride + 2 * strip_cells(stride) : 3 * one + ROWS * stride;
 }
 
-INLINE void attend_some(const Attention *job, float *scratch, int part, int parts, const int half) {
-    const int64_t width = job->heads * job->size, bytes = half ? 2 : 4;
+INLINE void attend_some(const Attention *job, float *scratch, int part, int parts, const int is_bf16) {
+    const int64_t width = job->heads * job->size, bytes = is_bf16 ? 2 : 4;
     int64_t first = 0, masked = 0, kept = 0, number = 0;
     for (int64_t b = 0; b < job->sequences; first += job->lengths[b++])
         for (int64_t a = 0; a < job->heads; a++, number++) {
@@ -309,9 +309,9 @@ INLINE void attend_some(const Attention *job, float *scratch, int part, int part
             kept += stride <= KEPT ? cells : 0;
             if (number % parts != part) continue;
             if (given)
-                attend_head_back(&head, from, given + one, (char *)job->to + three, scratch, half);
+                attend_head_back(&head, from, given + one, (char *)job->to + three, scratch, is_bf16);
             else
-                attend_head(&head, from, (char *)job->to + one, scratch, half);
+                attend_head(&head, from, (char *)job->to + one, scratch, is_bf16);
         }
 }
 
@@ -325,7 +325,7 @@ int64_t attention_cells(const Attention *job, int only_kept) {
 }
 
 void attend_part(const Attention *job, float *scratch, int part, int parts) {
-    if (job->half)
+    if (job->is_bf16)
         attend_some(job, scratch, part, parts, 1);
     else
         attend_some(job, scratch, part, parts, 0);

@@ -77,7 +77,7 @@ ALONE void mix_more(const Mix *job, int64_t at, Floats sums[ROWS][COLUMNS]) {
 }
 
 /* All of it, times a row's share, or 1: the first `rows` written out, `token` values from one to the next. */
-INLINE void mix(const Mix *job, const Floats *shares, void *to, int64_t token, int64_t rows, const int half) {
+INLINE void mix(const Mix *job, const Floats *shares, void *to, int64_t token, int64_t rows, const int is_bf16) {
     for (int64_t at = 0; at < job->size; at += COLUMNS * WIDE) {
         Floats sums[ROWS][COLUMNS];
         const int columns = at + COLUMNS * WIDE <= job->size ? COLUMNS : 1;
@@ -87,7 +87,7 @@ INLINE void mix(const Mix *job, const Floats *shares, void *to, int64_t token, i
             mix_one(job, at, sums);
         for (int r = 0; r < rows; r++)
             for (int c = 0; c < columns; c++)
-                write(to, r * token + at + c * WIDE, shares ? sums[r][c] * shares[r] : sums[r][c], half);
+                write(to, r * token + at + c * WIDE, shares ? sums[r][c] * shares[r] : sums[r][c], is_bf16);
     }
 }
 

@@ -13,7 +13,7 @@ typedef struct {
     char *to;
     int64_t count;
     uint64_t seed;
-    int dropped, half, threads;
+    int dropped, is_bf16, threads;
     float scale;
 } Mask;
 
@@ -32,26 +32,26 @@ INLINE Ints mixed(Ints x) {
 }
 
 /* Value i of a block is decided by byte i / WORDS of word i % WORDS. */
-INLINE void write_block(const Mask *mask, int64_t block, void *to, const int half) {
+INLINE void write_block(const Mask *mask, int64_t block, void *to, const int is_bf16) {
     for (int word = 0; word < WORDS; word += WIDE) {
         Ints random = mixed((LANE + (int32_t)(block * WORDS + word)) ^ (int32_t)mask->seed);
         random = mixed(random ^ (int32_t)(mask->seed >> 32));
         for (int byte = 0; byte < 4; byte++) {
             Ints keep = (random >> 8 * byte & 255) >= mask->dropped;
-            write(to, byte * WORDS + word, choose(keep, all(mask->scale), all(0)), half);
+            write(to, byte * WORDS + word, choose(keep, all(mask->scale), all(0)), is_bf16);
         }
     }
 }
 
-INLINE void write_mask(const Mask *mask, int64_t block, int64_t end, const int half) {
-    const int64_t size = half ? 2 : 4;
+INLINE void write_mask(const Mask *mask, int64_t block, int64_t end, const int is_bf16) {
+    const int64_t size = is_bf16 ? 2 : 4;
     for (; block < end; block++) {
         char last[BYTES * 4], *to = mask->to + block * BYTES * size;
         const int64_t left = mask->count - block * BYTES;
         if (left >= BYTES)
-            write_block(mask, block, to, half);
+            write_block(mask, block, to, is_bf16);
         else {
-            write_block(mask, block, last, half);
+            write_block(mask, block, last, is_bf16);
             memcpy(to, last, left * size);
         }
     }
@@ -62,13 +62,13 @@ static void write_share(void *given) {
     const Share share = my_share(mask->threads);
     const int64_t blocks = (mask->count + BYTES - 1) / BYTES;
     const int64_t first = blocks * share.part / share.parts, end = blocks * (share.part + 1) / share.parts;
-    if (mask->half)
+    if (mask->is_bf16)
         write_mask(mask, first, end, 1);
     else
         write_mask(mask, first, end, 0);
 }
 
-void dropout_mask(void *to, int64_t count, uint64_t seed, int dropped, float scale, int half, int threads) {
-    Mask mask = {to, count, seed, dropped, half, count < FEWEST ? 1 : threads, scale};
+void dropout_mask(void *to, int64_t count, uint64_t seed, int dropped, float scale, int is_bf16, int threads) {
+    Mask mask = {to, count, seed, dropped, is_bf16, count < FEWEST ? 1 : threads, scale};
     run(write_share, &mask, mask.threads);
 }

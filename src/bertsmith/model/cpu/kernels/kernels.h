@@ -6,11 +6,11 @@
 #define KERNELS_H
 #include <stdint.h>
 
-/* qkv (N, 3, A, D) -> to (N, A, D), of float32 or, if `half`, bfloat16. With `given` (N, A, D), the gradient
+/* qkv (N, 3, A, D) -> to (N, A, D), of float32 or, if `is_bf16`, bfloat16. With `given` (N, A, D), the gradient
  * of that, -> to (N, 3, A, D), that of qkv. Tokens up to a distance of `window` see each other.
  *
  * A mask, what weights are times, has as many values as attention_cells says, those of each sequence and each
- * of its heads behind one another: (L, L with filler up to whole lines), or with a window less. The weights
+ * of its heads behind one another: (L, L with padding up to whole lines), or with a window less. The weights
  * that are kept for the gradient, too, but for sequences where they would be too many. NULL: none. */
 enum { LINE = 16 };
 typedef struct {
@@ -18,7 +18,7 @@ typedef struct {
     void *weights, *to;
     const int64_t *lengths; /* (B,) */
     int64_t sequences, heads, size;
-    int64_t half, window;
+    int64_t is_bf16, window;
 } Attention;
 
 int64_t attention_cells(const Attention *job, int only_kept);
@@ -43,7 +43,7 @@ typedef struct {
     int64_t centred; /* LayerNorm, else RMSNorm */
 } Norm;
 
-/* Gated, `up` has 2 I outputs, of which the first half is activated and multiplied with the second. */
+/* Gated, `up` has 2 I outputs, of which the first is_bf16 is activated and multiplied with the second. */
 enum { GELU, GELU_NEW, RELU, SILU };
 typedef struct {
     Linear qkv, output, up, down;
@@ -67,29 +67,29 @@ int feed_forward(const Layer *layer, const float *mixed, const float *states, in
  * nor on the number of threads. */
 void product(const Linear *linear, const float *x, int64_t rows, int threads, float *to);
 
-/* Products (rows, columns) of a tile of the vocabulary with masked positions, of float32 or, if `half`,
+/* Products (rows, columns) of a tile of the vocabulary with masked positions, of float32 or, if `is_bf16`,
  * bfloat16, in place: with their row's bias they become exponentials against the largest of their column so
  * far. largest, total, shrink (columns,): that, the sum of the exponentials so far, and what earlier tiles'
  * are to be multiplied with. Columns are a multiple of 16. */
-void exponentiate(void *scores, const float *bias, int64_t rows, int64_t columns, int half, int threads,
+void exponentiate(void *scores, const float *bias, int64_t rows, int64_t columns, int is_bf16, int threads,
                   float *largest, float *total, float *shrink);
 
-/* count values of float32 or, if `half`, bfloat16: 0 with a probability of dropped / 256, else scale. */
-void dropout_mask(void *to, int64_t count, uint64_t seed, int dropped, float scale, int half, int threads);
+/* count values of float32 or, if `is_bf16`, bfloat16: 0 with a probability of dropped / 256, else scale. */
+void dropout_mask(void *to, int64_t count, uint64_t seed, int dropped, float scale, int is_bf16, int threads);
 
 /* x (rows, width) of products, bias (width,) or NULL -> to (rows, width), the activation, GELU or SILU, of
- * x + bias; if `gated`, x and the bias are of 2 width, of which the first half is activated and multiplied
- * with the second. Of float32 or, if `half`, bfloat16. Backward, the gradient of that, given (rows, width)
+ * x + bias; if `gated`, x and the bias are of 2 width, of which the first is_bf16 is activated and multiplied
+ * with the second. Of float32 or, if `is_bf16`, bfloat16. Backward, the gradient of that, given (rows, width)
  * -> to, that of x, and unless to_bias is NULL sums of it are added to those of each thread, to_bias (threads,
- * 2, of x), which begins as zeros and ends with them in the second half. The width is a multiple of 16. */
+ * 2, of x), which begins as zeros and ends with them in the second is_bf16. The width is a multiple of 16. */
 void activate_forward(const void *x, const float *bias, int64_t rows, int64_t width, int gated,
-                      int64_t activation, int half, int threads, void *to);
+                      int64_t activation, int is_bf16, int threads, void *to);
 void activate_backward(const void *given, const void *x, const float *bias, int64_t rows, int64_t width,
-                       int gated, int64_t activation, int half, int threads, void *to, float *to_bias);
+                       int gated, int64_t activation, int is_bf16, int threads, void *to, float *to_bias);
 
-/* qkv (N, 3, A, D) in place, of float32 or, if `half`, bfloat16: value d and d + D / 2 of each query and key
+/* qkv (N, 3, A, D) in place, of float32 or, if `is_bf16`, bfloat16: value d and d + D / 2 of each query and key
  * turn by the angle of their token's position, or back; cosines, sines (positions, D / 2). */
 void rotate(void *qkv, const int64_t *positions, const float *cosines, const float *sines, int64_t tokens,
-            int64_t heads, int64_t size, int half, int backward, int threads);
+            int64_t heads, int64_t size, int is_bf16, int backward, int threads);
 
 #endif

@@ -40,7 +40,7 @@ typedef struct {
     int64_t count, scratch_of_one; /* sequences or rows */
     int threads;
     float *to;
-    float *normed, *wide, *narrow, *own; /* scratch: before a product, behind it, its gated half; a core's */
+    float *normed, *wide, *narrow, *own; /* scratch: before a product, behind it, its gated is_bf16; a core's */
     Rounded rounded;
 } Job;
 
@@ -134,7 +134,7 @@ int self_attend(const Layer *layer, const float *states, const int64_t *lengths,
     return 0;
 }
 
-/* The first half of each row, activated, times the second one: (rows, 2 width) -> (rows, width). */
+/* The first is_bf16 of each row, activated, times the second one: (rows, 2 width) -> (rows, width). */
 static void gate_share(const float *x, int64_t rows, int64_t width, int64_t activation, float *to,
                        Share share) {
     for (int64_t i = share.part; i < rows; i += share.parts)

@@ -53,13 +53,13 @@ INLINE Floats larger(Floats a, Floats b) { return MAX(a, b); } /* b where either
 INLINE Ints larger_of(Ints a, Ints b) { return ((a > b) & a) | (~(a > b) & b); }
 INLINE Floats smaller(Floats a, Floats b) { return MIN(a, b); }
 
-/* From and to a tensor of float32, or of bfloat16 if `half`. */
-INLINE Floats read(const void *from, int64_t at, int half) {
-    if (!half) return load((const float *)from + at);
+/* From and to a tensor of float32, or of bfloat16 if `is_bf16`. */
+INLINE Floats read(const void *from, int64_t at, int is_bf16) {
+    if (!is_bf16) return load((const float *)from + at);
     return (Floats)(__builtin_convertvector(*(const Halves *)((const uint16_t *)from + at), Ints) << 16);
 }
-INLINE void write(void *to, int64_t at, Floats x, int half) {
-    if (!half) {
+INLINE void write(void *to, int64_t at, Floats x, int is_bf16) {
+    if (!is_bf16) {
         store((float *)to + at, x);
         return;
     }

@@ -1,0 +1,123 @@
+"""`bertsmith fill-mask` and `bertsmith evaluate`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from bertsmith.cli.options import AS_TRAINED, Flag, LabelledColumns, Layout, given
+
+
+def fill_mask(model: str, text: str, *, top: int = 5, json: Flag = False) -> None:
+    """What a model puts in place of [MASK], with probabilities; several masks at once.
+
+    Parameters
+    ----------
+    model
+        A folder such as runs/NAME/model, or a hub name.
+    text
+        Text with one or more masks, in the model's own spelling ([MASK] for BERT, <mask> for RoBERTa).
+    top
+        How many candidates for each mask.
+    json
+        Print JSON instead of a table.
+
+    Examples
+    --------
+    bertsmith fill-mask runs/quickstart/model "This function returns the [MASK] of the array."
+
+    bertsmith fill-mask bert-base-uncased "Paris is the [MASK] of [MASK]." --top 3
+    """
+    from bertsmith.cli.screen import print_json, print_table
+    from bertsmith.inference.masked_language import MaskedLanguageModel
+
+    masks = MaskedLanguageModel.load(model, "cpu").fill_mask(text, top)  # a GPU takes longer to start
+    if json:
+        print_json([[{"token": c.token, "probability": c.probability} for c in row] for row in masks])
+        return
+    for number, candidates in enumerate(masks, start=1):
+        title = text if len(masks) == 1 else f"{text} (mask {number})"
+        rows = [(c.token, f"{c.probability:.1%}", "█" * round(30 * c.probability)) for c in candidates]
+        print_table(("token", "probability", ""), rows, title=title)
+
+
+def evaluate(
+    model: str,
+    data: Path,
+    *,
+    train: Path | None = None,
+    columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
+    layout: Annotated[Layout | None, AS_TRAINED] = None,
+    tokens: int = 1_000_000,
+    sequence_length: int = 128,
+    task: str | None = None,
+    json: Flag = False,
+) -> None:
+    """A model's figures beside their baselines: of a fine-tuned one on labelled rows, of a pre-trained one on
+    the held-out part of a corpus.
+
+    Parameters
+    ----------
+    model
+        A folder such as runs/NAME/model, or a hub name.
+    data
+        Labelled rows in the format of training; or a corpus (bertsmith corpus build), or a token store.
+    train
+        Rows that baselines learn from, read as in training. By default the file trained on, if it is there.
+    tokens
+        How much text of a corpus at most.
+    sequence_length
+        Tokens a sequence of a corpus, special tokens included.
+    task
+        For a model of a task of your own: package.module:Class.
+    json
+        Print JSON instead of a table.
+
+    Examples
+    --------
+    bertsmith evaluate runs/intents/model test.csv
+
+    bertsmith evaluate runs/intents/model mails.csv --text body --label kind --encoding latin-1
+
+    bertsmith evaluate runs/quickstart/model runs/quickstart/corpus
+    """
+    from bertsmith.cli.screen import print_json, print_table
+
+    if data.is_dir():
+        from bertsmith.inference.masked_language import MaskedLanguageModel
+
+        metrics = MaskedLanguageModel.load(model).evaluate(data, tokens, sequence_length)
+        if json:
+            print_json(metrics)
+        else:
+            print_table(("figure", "value"), list(metrics.items()), title=f"{model} on {data}")
+        return
+    _evaluate_rows(model, data, train, task, json, given(columns, layout))
+
+
+def _evaluate_rows(
+    model: str, data: Path, train: Path | None, task: str | None, json: bool, columns: dict[str, Any]
+) -> None:
+    import torch
+
+    from bertsmith.cli.results import show_evaluation
+    from bertsmith.cli.screen import print_json, print_warning
+    from bertsmith.inference.predictor import Predictor
+    from bertsmith.tasks.evaluating.uncertainty import standard_error
+    from bertsmith.tasks.registry import find_task
+
+    own = find_task(task) if task else None
+    predictor = Predictor.load(model, own, compute_dtype=torch.float32)  # as training's own figures
+    evaluation, metric = predictor.evaluate(data, train, **columns), predictor.task.main_metric
+    warnings = evaluation.warnings(data.name, metric)
+    error = standard_error(
+        predictor.task,
+        evaluation,
+        predictor.task.error_analysis(evaluation.predictions, evaluation.split.examples).answers,
+    )
+    if json:
+        figures = {"model": evaluation.model, "standard_error": error, "baselines": evaluation.baselines}
+        print_json({"rows": evaluation.rows, "main_metric": metric, **figures, "warnings": warnings})
+        return
+    spread = "" if error is None else f", {metric} ± {error:.4f}"
+    show_evaluation(evaluation, f"{model} on {data}: {evaluation.rows:,} rows{spread}")
+    for warning in warnings:
+        print_warning(warning)

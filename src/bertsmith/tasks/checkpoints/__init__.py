@@ -1,0 +1,1 @@
+"""Fine-tuned models from folders and into them."""

@@ -1,0 +1,149 @@
+"""What a model's folder says of the vectors it was trained to give, in sentence-transformers' files.
+
+modules.json                        the parts in their order: encoder, pooling, normalisation
+1_Pooling/config.json               how the hidden states of a text become one vector
+sentence_bert_config.json           the longest text, in tokens
+config_sentence_transformers.json   prompts, which stand before queries and documents
+
+A folder without modules.json is a plain encoder: mean pooling, no prompts, as sentence-transformers takes it.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from bertsmith.errors import ModelError
+from bertsmith.model.locate import SENTENCE_SETTINGS
+from bertsmith.model.untrusted import plain_file, read_settings, read_small_json
+from bertsmith.tasks.heads.pooling import Pooling
+
+_MODULES = "modules.json"
+_PROMPTS = "config_sentence_transformers.json"
+_TOKENIZER = "tokenizer_config.json"
+_LEGACY_MODE = re.compile("pooling_mode_(.+?)(?:_tokens?)?")
+SHORTEST = 8  # tokens of a text, special ones included, that can be asked for
+_NO_LIMIT = 1_000_000  # transformers writes 10**30 for a tokenizer without a longest input
+# What sentence-transformers' encode_document means to look for. In its version 6.2 it finds "document" only,
+# for there that name always exists, empty if need be: a "passage" prompt is then left out, here it is not.
+_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+
+
+@dataclass(frozen=True)
+class SentenceSettings:
+    """How a folder's vectors are made. `max_length` in tokens with special ones, None where nothing is said;
+    `encoder` is the folder of the encoder itself, which may lie one deeper.
+    """
+
+    encoder: Path
+    pooling: Pooling = "mean"
+    max_length: int | None = None
+    lowercase: bool = False
+    query_prefix: str = ""
+    document_prefix: str = ""
+
+
+def read_sentence_settings(folder: Path) -> SentenceSettings:
+    """Raises ModelError for parts that Bertsmith doesn't have (Dense and others), and for broken files."""
+    if not (folder / _MODULES).exists():
+        return SentenceSettings(folder, max_length=_tokenizer_limit(folder))
+    modules = _read_modules(folder)
+    encoder = plain_file(folder, f"{modules['Transformer']}/config.json".lstrip("/")).parent
+    settings = _encoder_settings(encoder)
+    prompts = _prompts(folder)
+    return SentenceSettings(
+        encoder,
+        _pooling(folder, modules["Pooling"], any(prompts.values())),
+        _longest(settings, encoder),
+        bool(settings.get("do_lower_case")),
+        prompts.get("query", ""),
+        next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), ""),
+    )
+
+
+def read_pooling(folder: Path) -> Pooling | None:
+    """What a folder's modules say of pooling alone; None where it has no modules."""
+    if not (folder / _MODULES).exists():
+        return None
+    return _pooling(folder, _read_modules(folder, {"Dense"})["Pooling"], has_prompts=False)
+
+
+def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
+    """Kind -> subfolder. Normalisation is ours to do anyway."""
+    path = plain_file(folder, _MODULES)
+    found = read_small_json(path)
+    try:
+        # "sentence_transformers.models.Pooling", or a longer way to the class in newer folders
+        modules = {str(each["type"]).rpartition(".")[2]: str(each["path"]) for each in found}
+    except (KeyError, TypeError) as error:
+        raise ModelError(f"{path} is not a list of modules ({error!r}). It may have been altered.") from error
+    unknown = [name for name in modules if name not in ("Transformer", "Pooling", "Normalize", *also)]
+    if unknown:
+        raise ModelError(
+            f"{folder} has a module {unknown[0]} after its encoder, which Bertsmith doesn't have: "
+            "vectors without it would be others. Use a model of encoder, pooling and normalisation alone."
+        )
+    for name in ("Transformer", "Pooling"):
+        if not re.fullmatch(r"[\w-]*", modules.get(name, "?")):
+            raise ModelError(
+                f"{path} names no folder beside it for the module {name}. It may have been altered."
+            )
+    return modules
+
+
+def _pooling(folder: Path, module: str, has_prompts: bool) -> Pooling:
+    path = plain_file(folder, f"{module}/config.json")
+    settings = read_settings(path)
+    modes = settings.get("pooling_mode", _legacy_modes(settings))
+    names = modes if isinstance(modes, list) else [modes]
+    if len(names) != 1 or names[0] not in get_args(Pooling):
+        raise ModelError(
+            f"{path}: expected one pooling of {', '.join(get_args(Pooling))}; "
+            f"found {' and '.join(map(str, names))}."
+        )
+    if has_prompts and settings.get("include_prompt") is False:
+        raise ModelError(
+            f"{path}: include_prompt is false: leaving prompts out of the pooling is not supported."
+        )
+    return cast(Pooling, names[0])
+
+
+def _legacy_modes(settings: Mapping[str, Any]) -> list[str]:
+    """Of flags such as pooling_mode_mean_tokens; without any it is the mean."""
+    flags = {match[1]: settings[key] for key in settings if (match := _LEGACY_MODE.fullmatch(key))}
+    return [name for name, is_on in flags.items() if is_on] or ["mean"]
+
+
+def _encoder_settings(encoder: Path) -> Mapping[str, Any]:
+    found = next((name for name in SENTENCE_SETTINGS if (encoder / name).exists()), None)
+    return {} if found is None else read_settings(plain_file(encoder, found))
+
+
+def _longest(settings: Mapping[str, Any], encoder: Path) -> int | None:
+    limit = settings.get("max_seq_length")
+    if limit is None:
+        return _tokenizer_limit(encoder)
+    if not isinstance(limit, int) or limit < SHORTEST:
+        raise ModelError(
+            f"{encoder}: max_seq_length must be a whole number from {SHORTEST} on, found {limit!r}. "
+            "It may have been altered."
+        )
+    return limit
+
+
+def _tokenizer_limit(encoder: Path) -> int | None:
+    if not (encoder / _TOKENIZER).exists():
+        return None
+    limit = read_settings(plain_file(encoder, _TOKENIZER)).get("model_max_length")
+    return limit if isinstance(limit, int) and SHORTEST <= limit < _NO_LIMIT else None
+
+
+def _prompts(folder: Path) -> dict[str, str]:
+    if not (folder / _PROMPTS).exists():
+        return {}
+    path = plain_file(folder, _PROMPTS)
+    prompts = read_settings(path).get("prompts") or {}
+    if not isinstance(prompts, dict):
+        raise ModelError(f"{path}: prompts must be an object, found {prompts!r}. It may have been altered.")
+    return {str(name): str(text) for name, text in prompts.items() if text is not None}

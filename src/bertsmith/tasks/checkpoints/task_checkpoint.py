@@ -1,0 +1,199 @@
+"""A fine-tuned model from a folder and into one, or begun from a pre-trained encoder.
+
+model.safetensors   encoder and head, in transformers' names
+head.safetensors    what transformers has no place for, if anything, in ours; a linear head of pooled states
+                    stands in sentence-transformers' files too
+bertsmith.json      the task, and its state: settings, labels, thresholds
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from bertsmith.errors import ModelError
+from bertsmith.files import tensors_written_to
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import (
+    WEIGHTS,
+    Checkpoint,
+    SavesItself,
+    encoder_of,
+    load_into,
+    read_checkpoint,
+    save_checkpoint,
+)
+from bertsmith.model.config import BertConfig
+from bertsmith.model.meta_init import meta_init
+from bertsmith.model.untrusted import plain_file, read_tensors
+from bertsmith.model.weights import listed
+from bertsmith.tasks.checkpoints.infer_task import task_of_foreign
+from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
+from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.heads.classifier_head import PooledHead
+from bertsmith.tasks.registry import TASKS, find_task
+from bertsmith.tasks.task import Task, TaskSettings
+
+HEAD = "head.safetensors"
+
+
+@dataclass(frozen=True)
+class Start:
+    """A model to fine-tune: a pre-trained encoder and a new head; `notes` are sentences for the user."""
+
+    model: TaskModel
+    notes: tuple[str, ...]
+
+
+def begin_task_model(folder: Path | str, task: Task[Any]) -> Start:
+    """A pre-trained encoder with a new head, drawn from torch's generator. Raises as `load_encoder` does."""
+    checkpoint = read_checkpoint(folder)
+    encoder = encoder_of(checkpoint, f"{folder}/{WEIGHTS}")
+    head = task.head(encoder.config)
+    notes = list(checkpoint.notes)
+    if head.pooled and encoder.pooler is None:
+        notes.append(f"{folder} has no pooler: starting from random weights there")
+    return Start(TaskModel(encoder, head), tuple(notes))
+
+
+def save_task_model(
+    folder: Path | str,
+    model: TaskModel,
+    task: Task[Any],
+    tokenizer: SavesItself,
+    provenance: Mapping[str, Any],
+    *,
+    replace: bool = False,
+) -> None:
+    """Writes a folder that transformers opens by the head's class. Raises as `save_checkpoint` does."""
+    config, head = model.config, model.head
+    known, own = head_tensors(head)
+
+    def write_extra_files(partial: Path) -> None:
+        if own:
+            with tensors_written_to(partial / HEAD):
+                save_file(own, partial / HEAD)
+        if isinstance(head, PooledHead) and head.pooling is not None:
+            longest = task.settings.max_length
+            write_sentence_folder(partial, config, head.pooling, longest, normalise=True, dense=head.out)
+        task.write_extra_files(partial, config)
+
+    save_checkpoint(
+        folder,
+        {f"encoder.{name}": tensor for name, tensor in model.encoder.state_dict().items()},
+        config,
+        config.family.class_prefix + (head.architecture or "Model"),
+        task=task.name,
+        tokenizer=tokenizer,
+        provenance=provenance,
+        settings=task.state(),
+        carried=known,
+        labels=task.config_labels(),
+        write_extra_files=write_extra_files,
+        replace=replace,
+    )
+
+
+def load_task_model(folder: Path | str, task: type[Task[Any]] | None = None) -> tuple[TaskModel, Task[Any]]:
+    """The model in evaluation mode, and its task as it was trained.
+
+    A folder of transformers without bertsmith.json is opened by its class and labels. `task` is needed for
+    tasks that are not ours: a file can't name code to import. Raises ModelError for a folder of another
+    kind, a missing head, and as `read_checkpoint` does.
+    """
+    folder = Path(folder)
+    checkpoint = read_checkpoint(folder)
+    opened = _task(checkpoint, folder, task)
+    model = meta_init(lambda: _empty(checkpoint.config, opened))
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("encoder.")}
+    if not model.head.pooled:
+        tensors = {name: t for name, t in tensors.items() if not name.startswith("encoder.pooler.")}
+    load_into(nn.ModuleDict({"encoder": model.encoder}), tensors, checkpoint.config, str(folder))
+    _load_head(model.head, checkpoint.carried, _own_tensors(folder, checkpoint), str(folder))
+    opened.bind(model.head)
+    return model.eval(), opened
+
+
+def _task(checkpoint: Checkpoint, folder: Path, given: type[Task[Any]] | None) -> Task[Any]:
+    manifest = checkpoint.manifest
+    if manifest is None:
+        return task_of_foreign(checkpoint, folder)
+    if given is None and manifest.task not in TASKS:
+        raise ModelError(
+            f"{folder} was made for {manifest.task!r}, which is no fine-tuned task of ours "
+            f"({', '.join(TASKS)}). Fine-tune it first, or name your own task's class."
+        )
+    kind = given or find_task(manifest.task)
+    opened = kind.from_state(manifest.settings, f"{folder}/bertsmith.json")
+    _require_room(opened.settings, checkpoint.config, f"{folder}/bertsmith.json")
+    return opened
+
+
+def _require_room(settings: TaskSettings, config: BertConfig, where: str) -> None:
+    """Raises ModelError where windows are longer than the model reads, or would never move on."""
+    if settings.max_length > config.max_length:
+        raise ModelError(
+            f"{where}: max_length = {settings.max_length}, but the model has positions for "
+            f"{config.max_length} tokens. The file was altered: take it from a copy, or train again."
+        )
+    usual = type(settings).model_fields["stride"].default  # which gives way to a smaller max_length
+    if settings.stride != usual and settings.stride_problem is not None:
+        raise ModelError(f"{where}: {settings.stride_problem}")
+
+
+def _empty(config: BertConfig, task: Task[Any]) -> TaskModel:
+    return TaskModel(Bert(config), task.head(config))
+
+
+def head_tensors(head: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """A head's tensors under transformers' names, and apart from them those that it has no name for."""
+    known, own = {}, {}
+    for name, tensor in head.state_dict().items():
+        module, _, leaf = name.rpartition(".")
+        theirs = head.file_names.get(module)  # type: ignore[union-attr, operator]
+        if theirs is None:
+            own[name] = tensor.detach().contiguous()
+        else:
+            known[f"{theirs}.{leaf}"] = tensor
+    return known, own
+
+
+def _own_tensors(folder: Path, checkpoint: Checkpoint) -> dict[str, Tensor]:
+    if not (folder / HEAD).exists():
+        return {}
+    if checkpoint.manifest is None or HEAD not in checkpoint.manifest.files:
+        raise ModelError(f"{folder}/bertsmith.json has no hash of {HEAD}. It was altered.")
+    return read_tensors(plain_file(folder, HEAD))
+
+
+def _load_head(head: nn.Module, carried: Mapping[str, Tensor], own: Mapping[str, Tensor], where: str) -> None:
+    """Strictly: every tensor of the head, and no other."""
+    expected, names = head.state_dict(), dict[str, str]()
+    for name in expected:
+        module, _, leaf = name.rpartition(".")
+        theirs = head.file_names.get(module)  # type: ignore[union-attr, operator]
+        names[name] = name if theirs is None else f"{theirs}.{leaf}"
+    found = {**carried, **own}
+    missing, unexpected = set(names.values()) - found.keys(), found.keys() - set(names.values())
+    if missing or unexpected:
+        raise ModelError(
+            f"{where}: its head doesn't fit its task: "
+            + "; ".join(
+                f"{what} {listed(which)}"
+                for what, which in (("missing", missing), ("unexpected", unexpected))
+                if which
+            )
+            + ". Use a checkpoint whose files belong together."
+        )
+    for name, theirs in names.items():
+        if found[theirs].shape != expected[name].shape:
+            raise ModelError(
+                f"{where}: {theirs} must have the shape {tuple(expected[name].shape)}, found "
+                f"{tuple(found[theirs].shape)}."
+            )
+        if not bool(found[theirs].isfinite().all()):
+            raise ModelError(f"{where}: {theirs} holds values that are not finite.")
+    head.load_state_dict({name: found[theirs].float() for name, theirs in names.items()}, assign=True)

@@ -1,0 +1,164 @@
+"""Many examples through a model that learns nothing by it: packed, those of like length together, and on a
+processor a batch for each core at a time.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bertsmith.data.batch import PackedBatch, usual_batch_tokens
+from bertsmith.model.cpu.one_core_threads import one_core_threads
+from bertsmith.model.cpu.onednn_layer import ROWS
+from bertsmith.model.cpu.onednn_matmul import FEWEST_TOKENS, fast_products
+from bertsmith.tasks.computing.finite import require_finite
+from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
+
+_BATCH_TOKENS = 640  # of a core: 1,024 are one per cent faster and hold 40 MB more
+_BATCHES = 4  # of a core at least, where there is enough for them: else one has more than the others
+
+Compute = Callable[[PackedBatch, Layout], Tensor]
+
+
+class Computed(NamedTuple):
+    """What was computed of a batch, on the host, with its examples' numbers and how they lay in it."""
+
+    numbers: list[int]
+    layout: Layout
+    found: npt.NDArray[Any]
+
+
+def forward_passes(
+    compute: Compute, encoded: Sequence[Encoded], device: torch.device, batch_tokens: int | None = None
+) -> Iterator[Computed]:
+    """What `compute` makes of each batch, without gradients. Longest examples come first.
+
+    A batch has examples of at most `batch_tokens` together, at least one: 640 by default, 32,768 on a GPU.
+    On a processor each core gets four or more, unless they would be small, and several threads call `compute`
+    at a time. Which examples a batch has changes the last bits only, by the kernels not even them. Raises
+    NotFinite.
+    """
+    tokens = batch_tokens or usual_forward_tokens(device)
+    on_cpu = device.type == "cpu"
+    if on_cpu and (total := sum(_lengths(encoded))) > tokens:
+        each = total // (_BATCHES * torch.get_num_threads())
+        tokens = min(tokens, max(FEWEST_TOKENS, each))
+    batches = list(batches_by_length(encoded, tokens))
+    run = partial(_run, compute, encoded, device)
+    if not on_cpu:  # a GPU computes a batch while the next one is packed
+        yield from _one_behind(map(run, batches))
+        return
+    cores = torch.get_num_threads()
+    with _CALLS.counted() as calls:
+        if tokens >= FEWEST_TOKENS and min(cores, len(batches)) > 1:
+            # The setting of products is the process's. Each batch for itself, a small one would have it when
+            # a large one happens to be at work beside it, and so other last bits from call to call.
+            with fast_products():
+                yield from _by_threads(run, batches, cores)
+        elif calls > 1:  # callers in several threads: each with all cores, they would wait for one another
+            yield from _by_threads(run, batches, cores)
+        else:
+            yield from map(_on_host, map(run, batches))
+
+
+class _Calls:
+    """How many threads of the process are at `forward_passes`."""
+
+    def __init__(self) -> None:
+        self._lock, self._count = Lock(), 0
+
+    @contextmanager
+    def counted(self) -> Iterator[int]:
+        """With this one."""
+        with self._lock:
+            self._count += 1
+            count = self._count
+        try:
+            yield count
+        finally:
+            with self._lock:
+                self._count -= 1
+
+
+_CALLS = _Calls()
+
+
+def usual_forward_tokens(device: torch.device) -> int:
+    """Tokens of a batch where nobody says how many."""
+    return _BATCH_TOKENS if device.type == "cpu" else usual_batch_tokens(device.type)
+
+
+def batches_by_length(encoded: Sequence[Encoded], batch_tokens: int) -> Iterator[list[int]]:
+    """Numbers of examples, longest first, as many at a time as have at most `batch_tokens`, at least one."""
+    lengths = _lengths(encoded)
+    held: list[int] = []
+    tokens = 0
+    for number in sorted(range(len(encoded)), key=lambda number: -lengths[number]):
+        if held and tokens + lengths[number] > batch_tokens:
+            yield held
+            held, tokens = [], 0
+        held.append(number)
+        tokens += lengths[number]
+    if held:
+        yield held
+
+
+def _lengths(encoded: Sequence[Encoded]) -> list[int]:
+    return [each.tokens for each in encoded]
+
+
+class _Computing(NamedTuple):
+    """As `Computed`, while a GPU may still be at it."""
+
+    numbers: list[int]
+    layout: Layout
+    found: Tensor
+
+
+def _run(
+    compute: Compute, encoded: Sequence[Encoded], device: torch.device, numbers: list[int]
+) -> _Computing:
+    part = [encoded[number] for number in numbers]
+    multiple = ROWS if device.type == "cpu" else 1  # else each packed product fills its rows up, by a copy
+    batch, layout = PackedBatch.of(pack_examples(part, numbers), device, multiple), Layout(part, device)
+    with torch.inference_mode(), fast_products(len(batch.token_ids)):
+        return _Computing(numbers, layout, compute(batch, layout))
+
+
+def _by_threads(
+    run: Callable[[list[int]], _Computing], batches: Sequence[list[int]], cores: int
+) -> Iterator[Computed]:
+    """In order, a batch a core at a time, and one more for each that is done early."""
+    threads, begun = one_core_threads(cores), deque[Future[_Computing]]()
+    try:
+        for numbers in batches:
+            begun.append(threads.submit(run, numbers))
+            if len(begun) > 2 * cores:
+                yield _on_host(begun.popleft().result())
+        while begun:
+            yield _on_host(begun.popleft().result())
+    finally:  # after Ctrl-C or an error, and where nobody asks for the rest
+        for each in begun:
+            each.cancel()
+
+
+def _one_behind(computing: Iterable[_Computing]) -> Iterator[Computed]:
+    """Each is fetched when the next one is under way."""
+    before = None
+    for each in computing:
+        if before is not None:
+            yield _on_host(before)
+        before = each
+    if before is not None:
+        yield _on_host(before)
+
+
+def _on_host(computed: _Computing) -> Computed:
+    return Computed(computed.numbers, computed.layout, require_finite(computed.found.cpu()).numpy())

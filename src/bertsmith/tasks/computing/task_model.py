@@ -1,0 +1,144 @@
+"""An encoder with a task's head, and what it gives for many examples.
+
+N tokens in the packed batch, E examples, R rows that the head reads, H hidden size.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.model.bert import Bert
+from bertsmith.model.layers.initialisation import initialise
+from bertsmith.progress import Progress
+from bertsmith.tasks.computing.evaluation_mode import evaluating
+from bertsmith.tasks.computing.finite import require_finite
+from bertsmith.tasks.computing.forward_passes import forward_passes
+from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.heads.pooling import Pooling
+from bertsmith.tasks.task import Head, Outputs
+
+LONGEST = 1 << 13  # tokens of an example that are computed at once
+
+
+class TaskModel(nn.Module):
+    """What is fine-tuned and saved. A pooler that no head reads is left out: nothing would train it.
+
+    `new_pooler`: the encoder came without one that the head reads, and has one of random weights now.
+    """
+
+    def __init__(self, encoder: Bert, head: Head) -> None:
+        super().__init__()
+        self.config = encoder.config
+        self.encoder = encoder
+        self.head = head
+        self.new_pooler = head.pooled and encoder.pooler is None
+        if not head.pooled:
+            encoder.pooler = None
+        elif self.new_pooler:
+            size = encoder.config.hidden_size
+            encoder.pooler = nn.Linear(size, size)
+            initialise(encoder.pooler, encoder.config.initializer_range)
+
+    def forward(self, batch: PackedBatch, layout: Layout) -> Tensor:
+        """-> (E, ...), or (R, ...) where the head answers for each row."""
+        outputs: Tensor = self.head(self.states(batch, layout), layout)
+        return outputs
+
+    def states(self, batch: PackedBatch, layout: Layout) -> Tensor:
+        """What the head reads of the encoder."""
+        states: Tensor = self.encoder(batch, None if self.head.reads_all else layout.rows)
+        return self.encoder.pool(states) if self.head.pooled else states
+
+
+def outputs_of(
+    model: TaskModel,
+    encoded: Sequence[Encoded],
+    batch_tokens: int | None = None,
+    progress: Progress | None = None,
+) -> list[Outputs]:
+    """The head's outputs for each example, on the host: (C,), or (R, C) if it answers per row. In float32, or
+    in float64 where the head does.
+
+    Computed where the model is, in batches of `batch_tokens` as `forward_passes` has them. Of an example of
+    more than `LONGEST` tokens as many are computed at a time. Progress is in tokens.
+    """
+    results: list[Outputs | None] = [None] * len(encoded)
+    divides = model.head.per_row or model.head.joins is not None
+    long = [number for number, each in enumerate(encoded) if divides and each.tokens > LONGEST]
+    short = sorted({*range(len(encoded))}.difference(long))
+    done, total = 0, sum(each.tokens for each in encoded)
+
+    def count(layout: Layout) -> None:
+        nonlocal done
+        done += sum(each.tokens for each in layout.encoded)
+        if progress is not None:
+            progress(done, total, "tokens")
+
+    with evaluating(model):
+        for places, output in _outputs(model, [encoded[number] for number in short], batch_tokens, count):
+            for place, piece in zip(places, output, strict=True):
+                results[short[place]] = piece
+        for number in long:
+            results[number] = _long_output(model, encoded[number], batch_tokens, count)
+    return [result for result in results if result is not None]
+
+
+def _outputs(
+    model: TaskModel, encoded: Sequence[Encoded], batch_tokens: int | None, count: Callable[[Layout], None]
+) -> Iterator[tuple[list[int], Sequence[Outputs]]]:
+    """Batch by batch, with the examples' places."""
+
+    def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+        found: Tensor = model(batch, layout)
+        return _at_least_float32(found)
+
+    device = next(model.parameters()).device
+    for places, layout, found in forward_passes(compute, encoded, device, batch_tokens):
+        ends = np.cumsum(layout.rows_of_example)[:-1] if model.head.per_row else None
+        yield places, list(found) if ends is None else np.split(found, ends)
+        count(layout)
+
+
+def _long_output(
+    model: TaskModel, encoded: Encoded, batch_tokens: int | None, count: Callable[[Layout], None]
+) -> Outputs:
+    """Of one example, part by part: rows stand for themselves, and of pooled vectors the head `joins` those
+    of a text.
+    """
+    parts = encoded.parts(LONGEST)
+    if model.head.per_row:
+        rows: dict[int, Outputs] = {}
+        for places, outputs in _outputs(model, parts, batch_tokens, count):
+            rows.update(zip(places, outputs, strict=True))
+        return np.concatenate([rows[place] for place in range(len(parts))])
+    device = next(model.parameters()).device
+    vectors = np.empty((len(parts), model.config.hidden_size), np.float32)
+
+    def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+        return model.head.pool(model.states(batch, layout), layout).float()
+
+    for places, layout, found in forward_passes(compute, parts, device, batch_tokens):
+        vectors[places] = found
+        count(layout)
+    joined = torch.from_numpy(_joined(vectors, parts, model.head.joins)).to(device)
+    with torch.inference_mode():
+        (output,) = _at_least_float32(model.head.answer(joined, (len(joined),)))
+    return np.asarray(require_finite(output.cpu()).numpy())
+
+
+def _joined(vectors: Outputs, parts: Sequence[Encoded], how: Pooling | None) -> Outputs:
+    """(P, H) -> (T, H): the vectors of a text's parts as one, as `pool_texts` makes it of all their rows."""
+    texts = np.array([part.windows[0].text for part in parts])
+    starts = np.flatnonzero(np.diff(texts, prepend=-1))
+    if how == "max":
+        return np.asarray(np.maximum.reduceat(vectors, starts))
+    sizes = np.array([part.tokens if how == "mean" else len(part.windows) for part in parts], np.float64)
+    sums = np.add.reduceat(vectors * sizes[:, None], starts)
+    return np.asarray(sums / np.add.reduceat(sizes, starts)[:, None], np.float32)
+
+
+def _at_least_float32(found: Tensor) -> Tensor:
+    return found.to(torch.promote_types(found.dtype, torch.float32))

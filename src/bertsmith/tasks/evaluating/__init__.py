@@ -1,0 +1,1 @@
+"""A model's figures, and how far they are to be believed."""

@@ -1,0 +1,1 @@
+"""Rows as examples, and examples as tokens."""

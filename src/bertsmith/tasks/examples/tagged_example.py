@@ -1,0 +1,62 @@
+"""A sentence with a tag for each word, from words and tags or from a text with entities marked in it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bertsmith.errors import InputError
+from bertsmith.metrics.entities import Span, are_entity_tags
+from bertsmith.tasks.examples.character_spans import tag_text, word_offsets
+from bertsmith.text.labelled.conll import MarkedText, Sentence
+
+
+@dataclass(frozen=True)
+class TaggedExample:
+    """Words, their tags (None where they are to be predicted), and where they stand in `text`, if given."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    where: str
+    text: str | None = None
+    offsets: tuple[tuple[int, int], ...] = ()
+    widened: int = 0  # entities that were marked amid a word
+
+
+def example_of_text(text: str, where: str) -> TaggedExample:
+    """The words of a text, to be tagged."""
+    offsets = word_offsets(text)
+    words = tuple(text[start:end] for start, end in offsets)
+    return TaggedExample(words, None, where, text, tuple(offsets))
+
+
+def as_example(found: Sentence | MarkedText, labelled: bool) -> TaggedExample:
+    """What a file holds as an example. Raises InputError for spans that no tags of words could say."""
+    if isinstance(found, Sentence):
+        return TaggedExample(found.words, found.tags if labelled else None, found.where)
+    if not labelled:
+        return example_of_text(found.text, found.where)
+    try:
+        tagged = tag_text(found.text, [Span(*span) for span in found.spans])
+    except InputError as error:
+        raise InputError(f"{found.where}: {error}") from error
+    return TaggedExample(
+        tuple(tagged.words),
+        tuple(tagged.tags),
+        found.where,
+        found.text,
+        tuple(tagged.offsets),
+        len(tagged.widened),
+    )
+
+
+def refuse_mistyped(train: Sequence[TaggedExample]) -> None:
+    """A tag that is none of an entity among many that are would turn all of them into mere tags."""
+    counts = Counter(tag for example in train for tag in example.tags or ())
+    strange = {tag for tag in counts if not are_entity_tags([tag])}
+    if not strange or sum(counts[tag] for tag in strange) > counts.total() / 2:
+        return
+    example, tag = next((each, tag) for each in train for tag in each.tags or () if tag in strange)
+    raise InputError(
+        f"{example.where}: the tag {tag!r} is not that of an entity (O, or B-, I-, E- or S- and a label), as "
+        "most of the tags are. Mend it."
+    )

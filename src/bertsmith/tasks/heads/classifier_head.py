@@ -1,0 +1,110 @@
+"""What stands between hidden states and a classifier's outputs, as the encoder's family has it.
+
+R rows, W windows, E examples, H hidden size, C outputs.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertsmith.model.config import BertConfig
+from bertsmith.model.families import HeadNames
+from bertsmith.model.layers.activation import Activation
+from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.initialisation import initialise
+from bertsmith.model.layers.norm import make_norm
+from bertsmith.tasks.examples.encoding import Layout
+from bertsmith.tasks.heads.pooling import Pooling, mean_of_windows, pool_examples, pool_tokens
+from bertsmith.tasks.task import Head
+
+
+class ClassifierHead(Head):
+    """[dense → activation → norm →] dropout → out: the modules in brackets where the family has them.
+
+    Without `names` the family has no class for such a head, and it is saved beside the encoder.
+    """
+
+    def __init__(
+        self, config: BertConfig, names: HeadNames | None, outputs: int, dropout: float | None = None
+    ) -> None:
+        """`dropout` is the encoder's where nothing is said."""
+        super().__init__()
+        probability = config.hidden_dropout_prob if dropout is None else dropout
+        known = names or HeadNames("")
+        self.pooled = known.pooled
+        self.dense = self.activation = self.norm = self.before_dense = None
+        if known.dense:
+            self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.head_bias)
+            self.activation = Activation(known.activation or config.masked_language_act)
+        if known.norm:
+            self.norm = make_norm(config)
+        if known.drops_first:
+            self.before_dense = Dropout(probability)
+        self.dropout = Dropout(probability)
+        self.out = nn.Linear(config.hidden_size, outputs)
+        files = {"dense": known.dense, "norm": known.norm, "out": known.out}
+        self.file_names = {ours: theirs for ours, theirs in files.items() if theirs}
+        if names is None:
+            self.architecture = None
+        initialise(self, config.initializer_range)
+
+    def forward(self, states: Tensor, layout: Layout) -> Tensor:
+        """-> (E, C), or (R, C) where the head answers for each row."""
+        return self.in_units(self.out(self.dropout(self.features(states, layout))))
+
+    def features(self, states: Tensor, layout: Layout) -> Tensor:
+        """What `out` reads: (R, H) -> (R, H)."""
+        if self.before_dense is not None:
+            states = self.before_dense(states)
+        if self.dense is not None and self.activation is not None:
+            states = self.activation(self.dense(states))
+        if self.norm is not None:
+            states = self.norm(states)
+        return states
+
+    def in_units(self, outputs: Tensor) -> Tensor:
+        """What `out` gives, in the unit of the task's labels."""
+        return outputs
+
+
+class PooledHead(ClassifierHead):
+    """One answer for each example: as the family was published, from [CLS] or from the mean of all tokens,
+    over several windows of a text the mean of what they come to. Or linear in the `pooling` of all tokens,
+    made as long as all others: what sentence-transformers calls pooling, normalisation and a dense layer.
+    """
+
+    architecture: str | None = "ForSequenceClassification"
+
+    def __init__(self, config: BertConfig, outputs: int, pooling: Pooling | None = None) -> None:
+        super().__init__(config, None if pooling else config.family.sequence_head, outputs)
+        self.pooling = pooling
+        self.joins = pooling or "cls"  # a mean of windows
+        self.reads_all = pooling is not None or config.classifier_pooling == "mean"
+
+    def features(self, states: Tensor, layout: Layout) -> Tensor:
+        """(W, H), a row for each window, or (N, H) for a head that `reads_all` -> (E, H)."""
+        return self._scaled(self.pool(states, layout))
+
+    def pool(self, states: Tensor, layout: Layout) -> Tensor:
+        """The same, not yet of length 1."""
+        if self.pooling is not None:
+            return pool_tokens(states, layout, self.pooling)
+        if self.reads_all:
+            states = mean_of_windows(states, layout)
+        features = super().features(states, layout)
+        return features if layout.windows == layout.examples else pool_examples(features, layout, "mean")
+
+    def answer(self, pooled: Tensor, texts: Sequence[int]) -> Tensor:
+        """(E, H) -> (E, C)."""
+        return self.in_units(self.out(self.dropout(self._scaled(pooled))))
+
+    def _scaled(self, pooled: Tensor) -> Tensor:
+        return pooled if self.pooling is None else F.normalize(pooled, dim=1)
+
+
+class RowHead(ClassifierHead):
+    """An answer for each row that is read."""
+
+    per_row: ClassVar[bool] = True

@@ -1,0 +1,259 @@
+"""A head that begins as the best linear model of the frozen encoder's features, and not at random (linear
+probing, then fine-tuning: Kumar et al. 2022, section 3.4).
+
+By itself it is the oldest use of BERT, and a baseline that fine-tuning has to beat; it costs one pass over
+the examples.
+
+E examples, R rows that the head answers for, F features, C outputs.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertsmith.arrays import Ints
+from bertsmith.data.batch import PackedBatch
+from bertsmith.progress import Progress
+from bertsmith.tasks.computing.evaluation_mode import evaluating
+from bertsmith.tasks.computing.forward_passes import forward_passes
+from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.examples.encoding import Layout
+from bertsmith.tasks.examples.folds import folds_of
+from bertsmith.tasks.finetuning import EncodedExamples
+from bertsmith.tasks.heads.classifier_head import ClassifierHead
+from bertsmith.tasks.task import Outputs, Task
+
+FROZEN, FROZEN_ALONE = "frozen encoder + linear model", "frozen encoder"  # as tables call it
+MOST_EXAMPLES = 20_000  # more are sampled: a pass over them takes a minute
+_MOST_TO_CHOOSE_BY = 2000
+_FOLDS = 3
+# Of the mean loss, multiplied by the examples: as scikit-learn's 1 / C.
+_STRENGTHS = (4.0, 1.0, 0.25, 0.06, 0.015, 0.004)
+_ITERATIONS = 100
+
+
+@dataclass(frozen=True)
+class LinearStart:
+    """The weights that the head's last layer begins with, how strongly they were held small, and the seconds
+    it took.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    strength: float
+    seconds: float
+
+    def apply(self, model: TaskModel) -> None:
+        """Puts them into a model of the same head."""
+        assert isinstance(model.head, ClassifierHead)
+        with torch.no_grad():
+            model.head.out.weight.copy_(self.weight)
+            model.head.out.bias.copy_(self.bias)
+
+
+def fit_linear_start(task: Task[Any], model: TaskModel, train: EncodedExamples) -> LinearStart | None:
+    """Minimises the task's own loss over the head's last layer, with its squares held small; how strongly is
+    chosen by cross-validation. None for a head that isn't linear in features, and too few examples.
+
+    Deterministic. The model stays as it is.
+    """
+    probe = LinearProbe.of(task, model, train)
+    return None if probe is None else probe.best()
+
+
+def features_of(model: TaskModel, encoded: Sequence[Any], progress: Progress | None = None) -> list[Tensor]:
+    """(F,) of each example, or (R, F) where the head answers per row: what its last layer reads."""
+    head = model.head
+    assert isinstance(head, ClassifierHead)
+
+    def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+        return head.features(model.states(batch, layout), layout).float()
+
+    found: list[Tensor | None] = [None] * len(encoded)
+    done = 0
+    with evaluating(model):
+        for numbers, layout, outputs in forward_passes(compute, encoded, next(model.parameters()).device):
+            ends = np.cumsum(layout.rows_of_example)[:-1] if head.per_row else None
+            pieces = outputs if ends is None else np.split(outputs, ends)
+            for number, piece in zip(numbers, pieces, strict=True):
+                found[number] = torch.from_numpy(piece)
+            done += len(numbers)
+            if progress is not None:
+                progress(done, len(encoded), "texts")
+    return [each for each in found if each is not None]
+
+
+class LinearProbe:
+    """The task's loss on examples as a function of the head's last layer, whose features are computed once:
+    a fold, or a part of the examples, costs no pass of its own. `seconds` is how long the pass took.
+    """
+
+    def __init__(
+        self,
+        task: Task[Any],
+        head: ClassifierHead,
+        examples: Sequence[Any],
+        features: Sequence[Tensor],
+        targets: Sequence[Any],
+        seconds: float,
+    ) -> None:
+        """`features` (F,) of each example, or (R, F). See `of`."""
+        self._task, self._head, self._examples = task, head, examples
+        self._features, self._targets, self.seconds = features, targets, seconds
+        # features of mean square length 1, so that strengths mean the same for every encoder
+        squares = sum(float(each.square().sum()) for each in features)
+        self._scale = math.sqrt(squares / sum(each.numel() // each.shape[-1] for each in features)) or 1.0
+
+    @classmethod
+    def of(
+        cls,
+        task: Task[Any],
+        model: TaskModel,
+        train: EncodedExamples,
+        most: int | None = None,
+        progress: Progress | None = None,
+    ) -> "LinearProbe | None":
+        """On `most` of the examples, 20,000 by default, drawn once and for all. None for a head that isn't
+        linear in features, and for fewer than two examples.
+        """
+        head, begun = model.head, time.monotonic()
+        if not isinstance(head, ClassifierHead) or len(train) < 2:
+            return None
+        task.bind(head)
+        chosen = train.some(_some(len(train), MOST_EXAMPLES if most is None else most))
+        features = features_of(model, chosen.encoded, progress)
+        targets = [each.target for each in chosen.encoded]
+        return cls(task, head, chosen.examples, features, targets, time.monotonic() - begun)
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def scaled(self, features: Tensor) -> Tensor:
+        """(…, F) as `solve` takes them."""
+        return features / self._scale
+
+    def class_shares(self, rows: Ints) -> Tensor:
+        """(C,) how often each class is the target of some of a classification's examples, each once more than
+        it is.
+        """
+        targets = torch.tensor([self._targets[row] for row in rows.tolist()])
+        counts = torch.bincount(targets, minlength=self._head.out.out_features) + 1.0
+        return counts / counts.sum()
+
+    def best(self) -> LinearStart:
+        """With the strength that does best on examples it hasn't learned from."""
+        begun = time.monotonic()
+        chosen = _some(len(self._targets), _MOST_TO_CHOOSE_BY)
+        folds = folds_of(self._task, [self._examples[each] for each in chosen], _FOLDS)
+        losses = np.zeros(len(_STRENGTHS))
+        for fold in range(_FOLDS):
+            learned, held = chosen[folds != fold], chosen[folds == fold]
+            if not len(learned) or not len(held):
+                continue
+            weights = self.begin()
+            for number, strength in enumerate(_STRENGTHS):  # each begins where the one before ended
+                self.solve(weights, learned, strength)
+                losses[number] += self.loss(weights, held)
+        strength = _STRENGTHS[int(losses.argmin())]
+        weights = self.begin()
+        self.solve(weights, np.arange(len(self._targets)), strength)
+        return LinearStart(*self.unscaled(weights), strength, self.seconds + time.monotonic() - begun)
+
+    def judge(self, folds: Ints, strength: float, share: float = 1.0, seed: int = 0) -> list[Outputs]:
+        """What is said of each example, (C,) or (R, C), by the linear model that learned from the other
+        folds, or from that share of them, drawn by the seed. `folds` (E,): at least two.
+        """
+        draw = np.random.default_rng(seed)
+        found: list[Outputs] = [np.empty(0, np.float32)] * len(self._targets)
+        for fold in sorted(set(folds.tolist())):
+            held, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+            if share < 1:
+                others = np.sort(draw.choice(others, max(round(share * len(others)), 1), replace=False))
+            weights = self.begin()
+            self.solve(weights, others, strength)
+            outputs = self.outputs(weights, held).numpy()
+            ends = np.cumsum([len(self._features[row]) for row in held[:-1].tolist()])
+            pieces = np.split(outputs, ends) if self._head.per_row else list(outputs)
+            for row, piece in zip(held.tolist(), pieces, strict=True):
+                found[row] = piece
+        return found
+
+    def begin(self) -> tuple[Tensor, Tensor]:
+        """No weights, and the head's own biases: what it would say without a look at the text."""
+        out = self._head.out
+        weight = torch.zeros_like(out.weight, device="cpu").requires_grad_()
+        return weight, out.bias.detach().cpu().clone().requires_grad_()
+
+    def unscaled(self, weights: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """As the head takes them."""
+        return weights[0].detach() / self._scale, weights[1].detach()
+
+    def outputs(self, weights: tuple[Tensor, Tensor], rows: Ints) -> Tensor:
+        """(E, C), or (R, C), of some of the examples."""
+        with torch.no_grad():
+            return self._outputs(weights, self._data(rows)[0])
+
+    def loss(self, weights: tuple[Tensor, Tensor], rows: Ints) -> float:
+        """Per count, on some of the examples."""
+        features, targets = self._data(rows)
+        with torch.no_grad():
+            return float(self._summed(weights, features, targets, 0.0) / self._task.count(targets))
+
+    def solve(self, weights: tuple[Tensor, Tensor], rows: Ints, strength: float) -> None:
+        """Changes `weights` to the minimum over some of the examples."""
+        data = self._data(rows)
+        count = self._task.count(data[1])
+        minimise(weights, lambda: self._summed(weights, *data, strength) / count)
+
+    def total(self, weights: tuple[Tensor, Tensor], rows: Ints, strength: float) -> Tensor:
+        """The summed loss of some of the examples, and what holds the weights small."""
+        return self._summed(weights, *self._data(rows), strength)
+
+    def _data(self, rows: Ints) -> tuple[Tensor, list[Any]]:
+        parts = [self._features[row] for row in rows.tolist()]
+        features = torch.cat(parts) if self._head.per_row else torch.stack(parts)
+        return self.scaled(features), [self._targets[row] for row in rows.tolist()]
+
+    def _summed(
+        self, weights: tuple[Tensor, Tensor], features: Tensor, targets: list[Any], strength: float
+    ) -> Tensor:
+        loss = self._task.loss(self._outputs(weights, features), targets)
+        return loss + strength / 2 * weights[0].square().sum()
+
+    def _outputs(self, weights: tuple[Tensor, Tensor], features: Tensor) -> Tensor:
+        weight, bias = weights
+        return self._head.in_units(features @ weight.T + bias)
+
+
+def minimise(
+    weights: tuple[Tensor, Tensor], total: Callable[[], Tensor], iterations: int = _ITERATIONS
+) -> None:
+    """Changes `weights` so that `total`, which is convex in them, is least (L-BFGS)."""
+    optimizer = torch.optim.LBFGS(
+        weights,
+        max_iter=iterations,
+        tolerance_grad=1e-6,
+        tolerance_change=1e-7,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        found = total()
+        found.backward()
+        return found
+
+    optimizer.step(closure)
+
+
+def _some(count: int, most: int) -> Ints:
+    """All, or as many as there may be, drawn once and for all."""
+    if count <= most:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(0).choice(count, most, replace=False))

@@ -1,0 +1,64 @@
+"""The hidden states of a text as one vector, however many windows it is read in.
+
+N tokens in the packed batch, R rows that are read, W windows, T texts, E examples, H hidden size.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bertsmith.tasks.examples.encoding import Layout
+
+Pooling = Literal["mean", "cls", "max"]
+
+
+def pool_examples(states: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
+    """(R, H) -> (E, H), all windows of an example together."""
+    if layout.examples == 1 and pooling == "mean":  # as below, sooner
+        if states.device.type != "cpu":
+            return states.mean(0, keepdim=True)
+        first = states.new_zeros(len(states), dtype=torch.int64)  # a sum in the same order, to the bit
+        return states.new_zeros(1, states.shape[1]).index_add(0, first, states) / len(states)
+    return _pool(states, layout.window_of_row, layout.example_of_window, layout.examples, pooling)
+
+
+def pool_tokens(states: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
+    """(N, H) of all tokens, read or not -> (E, H), all windows of an example together."""
+    return _pool(states, layout.window_of_token, layout.example_of_window, layout.examples, pooling)
+
+
+def mean_of_windows(states: Tensor, layout: Layout) -> Tensor:
+    """(N, H) of all tokens -> (W, H)."""
+    window = layout.window_of_token  # (N,)
+    tokens = torch.zeros(layout.windows, dtype=torch.int64, device=window.device)
+    tokens = tokens.index_add(0, window, torch.ones_like(window))
+    sums = torch.zeros(layout.windows, states.shape[1], dtype=states.dtype, device=states.device)
+    return sums.index_add(0, window, states) / tokens[:, None]
+
+
+def pool_texts(states: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
+    """(R, H) -> (T, H), each of an example's texts by itself; T are all texts of the batch."""
+    return _pool(states, layout.window_of_row, layout.text_of_window, sum(layout.texts_of_example), pooling)
+
+
+def _pool(
+    states: Tensor, window_of_row: Tensor, text_of_window: Tensor, texts: int, pooling: Pooling
+) -> Tensor:
+    """(R, H) -> (T, H): over all rows of a text's windows, special tokens among them, as
+    sentence-transformers does; cls takes the mean of its windows' first rows.
+
+    text_of_window (W,) are numbers below `texts`, each of which has a window; window_of_row (R,).
+    """
+    text = text_of_window[window_of_row]  # (R,)
+    if pooling == "max":
+        lowest = torch.full((texts, states.shape[1]), -torch.inf, dtype=states.dtype, device=states.device)
+        return lowest.scatter_reduce(0, text[:, None].expand_as(states), states, "amax")
+    if pooling == "cls":
+        windows = torch.arange(len(text_of_window), device=text.device)
+        firsts = torch.searchsorted(window_of_row, windows)
+        states, text = states[firsts], text[firsts]
+    sums = torch.zeros(texts, states.shape[1], dtype=states.dtype, device=states.device)
+    # bincount would ask the device for the largest number, and wait for the answer
+    rows = torch.zeros(texts, dtype=torch.int64, device=text.device).index_add(0, text, torch.ones_like(text))
+    return sums.index_add(0, text, states) / rows[:, None]

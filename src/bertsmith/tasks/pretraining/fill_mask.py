@@ -1,0 +1,95 @@
+"""What a masked language model would put in place of [MASK]: decoding for the command line, Python and
+reports.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.data.store import TokenStore
+from bertsmith.errors import InputError
+from bertsmith.tasks.computing.evaluation_mode import evaluating
+from bertsmith.tasks.computing.finite import require_finite
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.text.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A piece of the vocabulary and its probability in [0, 1]."""
+
+    token: str
+    probability: float
+
+
+@torch.no_grad()
+def fill_mask(
+    model: PretrainingModel, tokenizer: Tokenizer, text: str, top: int = 5
+) -> list[list[Candidate]]:
+    """The `top` candidates for each mask of `text`, in order; every mask is filled given the others stay
+    masked.
+
+    Raises InputError when the text has no mask, or is longer than the model reads, or `top` is below 1, and
+    NotFinite.
+    """
+    if top < 1:
+        raise InputError(f"Ask for at least one candidate for a mask, not top = {top}.")
+    inside = tokenizer.encode(text, read_special_tokens=True).ids
+    if tokenizer.mask_id not in inside:
+        mask = tokenizer.id_to_token(tokenizer.mask_id)
+        raise InputError(f"The text has no {mask}: {text!r}. Put {mask} where a word is to be guessed.")
+    ids = [tokenizer.cls_id, *inside, tokenizer.sep_id]
+    if len(ids) > model.config.max_length:
+        raise InputError(
+            f"The text has {len(ids)} tokens; this model reads at most {model.config.max_length}."
+        )
+    token_ids = np.array(ids, np.int64)
+    device = model.encoder.embeddings.token.weight.device
+    batch = PackedBatch.pack(token_ids, np.zeros_like(token_ids), np.array([len(ids)]), device)
+    masks = torch.from_numpy(np.flatnonzero(token_ids == tokenizer.mask_id)).to(device)
+    with evaluating(model):
+        logits = require_finite(model.vocabulary_logits(model.encoder(batch)[masks]).float())
+    probabilities = logits.softmax(1)
+    values, best = probabilities.topk(min(top, tokenizer.vocab_size), dim=1)
+    return [
+        [Candidate(tokenizer.id_to_token(int(i)), float(p)) for i, p in zip(row, probabilities, strict=True)]
+        for row, probabilities in zip(best, values, strict=True)
+    ]
+
+
+def masked_examples(
+    store: TokenStore, tokenizer: Tokenizer, count: int, seed: int = 0
+) -> list[tuple[str, str]]:
+    """(text with one word masked, that word) from sentences of a store: the same ones for the same seed.
+
+    Sentences of 8 to 24 pieces are taken, and in them a whole word of at least four letters.
+    """
+    generator = np.random.default_rng(seed)
+    mask = tokenizer.id_to_token(tokenizer.mask_id)
+    starts = store.sentence_starts
+    examples: list[tuple[str, str]] = []
+    for sentence in generator.permutation(min(len(starts) - 1, 100_000))[: 50 * count].tolist():
+        ids = store.tokens[starts[sentence] : starts[sentence + 1]].tolist()
+        words = _whole_words(ids, tokenizer)
+        if 8 <= len(ids) <= 24 and words:
+            place = words[int(generator.integers(len(words)))]
+            before, after = tokenizer.decode(ids[:place]), tokenizer.decode(ids[place + 1 :])
+            examples.append(
+                (f"{before} {mask} {after}".strip(), tokenizer.id_to_token(ids[place]).removeprefix("Ġ"))
+            )
+        if len(examples) == count:
+            break
+    return examples
+
+
+def _whole_words(ids: list[int], tokenizer: Tokenizer) -> list[int]:
+    """Places of words that are one piece, letters only, at least four."""
+    continues = [bool(tokenizer.continues_word[i]) for i in ids] + [False]
+    pieces = [tokenizer.id_to_token(i).removeprefix("Ġ") for i in ids]
+    return [
+        place
+        for place, piece in enumerate(pieces)
+        if len(piece) >= 4 and piece.isalpha() and not continues[place] and not continues[place + 1]
+    ]

@@ -1,0 +1,1 @@
+"""An encoder taught by another loss before it has its head."""

@@ -1,0 +1,356 @@
+"""What every training by one recipe's files shares: examples read and encoded once, and how a finished model
+is measured.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bertsmith.arrays import Ints
+from bertsmith.model.adapter import pooler_tensors, save_adapter
+from bertsmith.model.locate import locate_model
+from bertsmith.model.lora import merge_lora
+from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.tasks.checkpoints.task_checkpoint import head_tensors, save_task_model
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.evaluating.evaluation import evaluate
+from bertsmith.tasks.examples.folds import CROSS_VALIDATION, folds_of
+from bertsmith.tasks.examples.text_task import choose_pooling
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
+from bertsmith.tasks.heads.linear_start import (
+    FROZEN,
+    FROZEN_ALONE,
+    MOST_EXAMPLES,
+    LinearProbe,
+    LinearStart,
+    fit_linear_start,
+)
+from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task import Prediction, Task
+from bertsmith.tasks.teaching.teaching import Teaching
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.finetune_recipe import FinetuneRecipe, task_settings
+from bertsmith.training.finetuning.best import Best
+from bertsmith.training.finetuning.choosing import Choice, Judged, choose, evaluate_choice
+from bertsmith.training.finetuning.labelled_data import LabelledData, can_be_folded, read_labelled_data
+from bertsmith.training.finetuning.learning_curve import LearningCurve, draw_learning_curve
+from bertsmith.training.finetuning.methods import (
+    FULL,
+    LINEAR,
+    SELF_TRAINING,
+    TRAINED,
+    UNTRAINED,
+    compared_methods,
+    possible_methods,
+    recipe_of,
+    require_possible,
+    suits_folds,
+    teaching_of,
+)
+from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading
+from bertsmith.training.finetuning.self_training import SelfTraining
+from bertsmith.training.finetuning.start import linear_probe, start_model
+from bertsmith.training.finetuning.task_run import train_silently
+from bertsmith.training.log import json_value
+from bertsmith.training.machine import Machine
+
+_UNUSED = (
+    "the unlabelled texts were not learned from: they are where few rows judge in turn, without a dev, or "
+    "with method=self-training"
+)
+
+
+@dataclass(frozen=True)
+class FinetuneSession:
+    """A task that knows its labels, its data, and where to compute. `source` is the model's folder, `layers`
+    and `width` its encoder's; `linear` is what the head begins with, `methods` are the possible ones. `folds`
+    (E,) are those of `train`, where its rows judge in turn and `dev` is empty; `probe` has their features
+    then, and `self_training` those of texts without labels.
+    """
+
+    task: Task[Any]
+    source: Path
+    tokenizer: Tokenizer
+    data: LabelledData
+    train: EncodedExamples
+    dev: EncodedExamples
+    machine: Machine
+    layers: int
+    width: int
+    linear: LinearStart | None
+    methods: list[str]
+    folds: Ints | None = None
+    probe: LinearProbe | None = None
+    self_training: SelfTraining | None = None
+
+    def steps_per_epoch(self, recipe: FinetuneRecipe) -> int:
+        """How many batches of the recipe's size an epoch is divided into."""
+        return steps_of_epoch(self.task, self.train, recipe.batch_size)
+
+    @classmethod
+    def open(cls, recipe: FinetuneRecipe, machine: Machine, *, folds: bool = False) -> "FinetuneSession":
+        """Reads, checks and encodes: refuses what can't be trained before anything is written. `folds`: few
+        rows may judge in turn.
+        """
+        kind = find_task(recipe.task)
+        task = kind(task_settings(recipe, kind))
+        source = locate_model(recipe.model).folder
+        data = read_labelled_data(task, recipe, folds=folds and suits_folds(task, recipe))
+        return cls.prepare(task, recipe, source, data, machine)
+
+    @classmethod
+    def prepare(
+        cls, task: Task[Any], recipe: FinetuneRecipe, source: Path, data: LabelledData, machine: Machine
+    ) -> "FinetuneSession":
+        """The same for data in memory. Where dev is empty, and they are few, the rows judge in turn."""
+        choose_pooling(task, source)
+        start = start_model(recipe, task, source)
+        tokenizer = load_own_tokenizer(source, start.model.config)
+        train, dev = (encode_examples(task, examples, tokenizer) for examples in (data.train, data.dev))
+        data = replace(data, warnings=(*start.notes, *data.warnings))
+        config = start.model.config
+        layers, width = config.num_hidden_layers, config.hidden_size
+        probe = linear_probe(recipe, task, source, train, machine)
+        linear = None if probe is None else probe.best()
+        methods = possible_methods(
+            *(task, recipe, source, tokenizer, layers),
+            linear=linear is not None,
+            unlabelled=bool(data.unlabelled),
+        )
+        require_possible(recipe.method, task, methods)
+        self_training = None
+        if SELF_TRAINING in methods and probe is not None and linear is not None:
+            texts = encode_examples(task, data.unlabelled, tokenizer)
+            self_training = SelfTraining.of(probe, linear.strength, start.model.to(machine.device), texts)
+        judging = not len(dev) and suits_folds(task, recipe) and can_be_folded(task, data.train)
+        count = recipe.folds_of(len(train)) if judging else 0
+        parts = folds_of(task, train.examples, count, recipe.seed) if count else None
+        if data.unlabelled and not count and recipe.method != SELF_TRAINING:
+            data = replace(data, warnings=(*data.warnings, _UNUSED))
+        probe = probe if count else None  # its features are as large as the data
+        found = task, source, tokenizer, data, train, dev, machine, layers, width, linear, methods
+        return cls(*found, parts, probe, self_training)
+
+    def begun_from(self, recipe: FinetuneRecipe, source: Path) -> "FinetuneSession":
+        """The same data for another encoder of the same vocabulary."""
+        return FinetuneSession.prepare(copy(self.task), recipe, source, self.data, self.machine)
+
+    def judge_linear(self) -> list[Prediction]:
+        """What linear models of the features say of the rows that each hasn't learned from."""
+        assert self.folds is not None and self.probe is not None and self.linear is not None
+        outputs = self.probe.judge(self.folds, self.linear.strength)
+        return self.task.decode(outputs, self.train.examples, self.train.encoded)
+
+    def choose(
+        self, recipe: FinetuneRecipe, on_fold: Callable[[str, int], None] = lambda method, number: None
+    ) -> Choice:
+        """The method for few rows, by cross-validation; the recipe may name it, and it is only measured.
+        `on_fold` hears which method begins its fold of this number.
+        """
+        assert self.folds is not None
+        methods = compared_methods(recipe, self.methods)
+
+        def train(method: str, rows: EncodedExamples) -> TaskModel:
+            return self.learn(method, recipe, rows)
+
+        steps = self.steps_per_epoch(recipe)
+        costs = {
+            method: 0.0
+            if method in UNTRAINED
+            else recipe_of(method, recipe, self.layers).completed(self.width, self.layers, steps).epochs
+            for method in methods
+        }
+        judged = (
+            self._judge_frozen(recipe, methods) if len(self.train) <= MOST_EXAMPLES else {}
+        )  # all have features
+        seconds = recipe.seconds_to_choose(len(self.train))
+        return choose(self.task, costs, self.train, self.folds, train, seconds, on_fold, judged)
+
+    def learning_curve(self) -> LearningCurve | None:
+        """What more rows would bring; None where they don't judge in turn."""
+        if self.probe is None or self.linear is None or len(self.train) > MOST_EXAMPLES:
+            return None
+        assert self.folds is not None
+        return draw_learning_curve(self.task, self.probe, self.linear.strength, self.train, self.folds)
+
+    def _judge_frozen(self, recipe: FinetuneRecipe, methods: Sequence[str]) -> dict[str, Judged]:
+        """From the features that the start was learned from."""
+        assert self.folds is not None
+        found, begun = {}, time.monotonic()
+        if LINEAR in methods and self.probe is not None and self.linear is not None:
+            outputs = self.probe.judge(self.folds, self.linear.strength)
+            seconds = self.linear.seconds + time.monotonic() - begun
+            found[LINEAR] = Judged(outputs, seconds, self.probe.seconds)
+        elif LINEAR in methods:
+            outputs = outputs_of(self.start(recipe, recipe.seed), self.train.encoded)
+            seconds = time.monotonic() - begun
+            found[LINEAR] = Judged(outputs, seconds, seconds)
+        if SELF_TRAINING in methods and self.self_training is not None and self.probe is not None:
+            begun = time.monotonic()
+            outputs = self.self_training.judge(self.folds)
+            seconds = self.self_training.seconds + time.monotonic() - begun
+            found[SELF_TRAINING] = Judged(outputs, seconds, self.probe.seconds)
+        return found
+
+    def learn(self, method: str, recipe: FinetuneRecipe, rows: EncodedExamples) -> TaskModel:
+        """A model of these rows alone, by its last weights; the same for the same rows and seed."""
+        recipe = recipe_of(method, recipe, self.layers)
+        model = start_model(recipe, self.task, self.source).model.to(self.machine.device)
+        head, teaching = model.head, self.teaching(method)
+        if teaching is not None:
+            model.head = teaching.head(model.config).to(self.machine.device)
+            train_silently(teaching, model, recipe, teaching.examples(rows), self.machine)
+            model.head = head
+        if not recipe.reinit_layers:
+            linear = self._linear(method, model, rows)
+            if linear is not None:
+                linear.apply(model)
+        if method in TRAINED:
+            train_silently(self.task, model, recipe, rows, self.machine)
+        model.head.finish()
+        merge_lora(model.encoder)
+        self.task.bind(model.head)
+        return model
+
+    def teaching(self, method: str) -> Teaching | None:
+        """What the encoder is taught by before it has its head, if anything."""
+        return teaching_of(method, self.task, self.source, self.tokenizer)
+
+    def _linear(self, method: str, model: TaskModel, rows: EncodedExamples) -> LinearStart | None:
+        """What the method has the head begin, or end, with."""
+        if method == SELF_TRAINING:
+            assert self.self_training is not None and rows is self.train
+            return self.self_training.fit()
+        if rows is self.train and (method == LINEAR or method in TRAINED):
+            return self.linear
+        return fit_linear_start(self.task, model, rows)
+
+    def start(self, recipe: FinetuneRecipe, seed: int) -> TaskModel:
+        """What a run of this seed begins with."""
+        found = start_model(recipe, self.task, self.source, seed, self.linear)
+        return found.model.to(self.machine.device)
+
+    def finish(
+        self, recipe: FinetuneRecipe, run: Path, adapter: Path | None = None, method: str = FULL
+    ) -> TaskModel:
+        """The model of a run's best weights, LoRA's merged; with `adapter` these are saved there first.
+        `recipe` is the method's.
+        """
+        model = start_model(recipe, self.task, self.source).model
+        head, teaching = model.head, self.teaching(method)
+        if teaching is not None:
+            model.head = teaching.head(model.config)
+        if method not in UNTRAINED:
+            Best(run / "best", self.task.main_metric).restore(model)
+        model.head = head
+        if method not in TRAINED:
+            linear = self._linear(method, model.to(self.machine.device), self.train)
+            if linear is not None:
+                linear.apply(model)
+        model.head.finish()
+        if adapter is not None:
+            heads, _ = head_tensors(model.head)
+            if model.new_pooler:
+                heads |= pooler_tensors(model.encoder)
+            as_named = self.source == locate_model(recipe.model).folder
+            base = recipe.model if as_named else str(self.source)
+            save_adapter(adapter, model.encoder, heads=heads, base_model=base, replace=True)
+        merge_lora(model.encoder)
+        self.task.bind(model.head)
+        return model.to(self.machine.device)
+
+    def score(self, model: TaskModel) -> float:
+        """The main metric on dev."""
+        return evaluate(self.task, outputs_of(model, self.dev.encoded), None, self.dev).model[
+            self.task.main_metric
+        ]
+
+    def measure(
+        self,
+        recipe: FinetuneRecipe,
+        model: TaskModel,
+        restarts: list[Restart],
+        choice: Choice | None = None,
+        method: str = FULL,
+    ) -> Results:
+        """Calibrates on dev, and measures the model and its baselines there and, once, on test. With a
+        `choice`, what cross-validation said of the rows stands in dev's place.
+        """
+        task, splits = self.task, {} if choice else {"dev": self.dev}
+        if self.data.test is not None:
+            splits["test"] = encode_examples(task, self.data.test, self.tokenizer)
+        if choice is not None:
+            return self._measure_choice(recipe, model, restarts, choice, splits)
+        frozen = self._frozen(recipe, splits)
+        figures = task.calibrate(outputs_of(model, self.dev.encoded), self.dev.examples, self.dev.encoded)
+        evaluations = {
+            name: evaluate(task, outputs_of(model, split.encoded), self.data.train, split, frozen.get(name))
+            for name, split in splits.items()
+        }
+        warnings, rows = self.data.warnings, len(self.data.train)
+        found = tuple(restarts), leading(restarts), evaluations, figures, warnings
+        return Results(task, *found, rows, method=method)
+
+    def _measure_choice(
+        self,
+        recipe: FinetuneRecipe,
+        model: TaskModel,
+        restarts: list[Restart],
+        choice: Choice,
+        splits: Mapping[str, EncodedExamples],
+    ) -> Results:
+        task = self.task
+        assert self.folds is not None
+        judged = self.train.some(choice.rows)
+        figures = task.calibrate(choice.outputs, judged.examples, judged.encoded)
+        evaluations = {CROSS_VALIDATION: evaluate_choice(task, choice, self.train, self.folds)}
+        frozen = self._frozen(recipe, splits) if choice.method != LINEAR else {}
+        if choice.method != LINEAR and LINEAR in self.methods and (reached := choice.simplest()) is not None:
+            evaluations[CROSS_VALIDATION].baselines[self._frozen_name] = {task.main_metric: reached}
+        evaluations |= {
+            name: evaluate(task, outputs_of(model, split.encoded), self.data.train, split, frozen.get(name))
+            for name, split in splits.items()
+        }
+        found = tuple(restarts), leading(restarts), evaluations, figures, self.data.warnings
+        rows, curve = len(self.data.train), self.learning_curve()
+        folds = len(set(self.folds.tolist()))
+        return Results(task, *found, rows, choice.tried, choice.method, curve, folds)
+
+    @property
+    def _frozen_name(self) -> str:
+        return FROZEN_ALONE if self.linear is None else FROZEN
+
+    def _frozen(
+        self, recipe: FinetuneRecipe, splits: Mapping[str, EncodedExamples]
+    ) -> dict[str, dict[str, list[Prediction]]]:
+        """Of each split what the start says before any training: a linear model of the features, or their
+        cosine.
+        """
+        if LINEAR not in self.methods:
+            return {}
+        task, model = copy(self.task), self.start(recipe, recipe.seed)
+        model.head.finish()
+        task.bind(model.head)
+        outputs = {name: outputs_of(model, split.encoded) for name, split in splits.items()}
+        if "dev" in outputs:
+            task.calibrate(outputs["dev"], self.dev.examples, self.dev.encoded)
+        return {
+            name: {self._frozen_name: task.decode(outputs[name], split.examples, split.encoded)}
+            for name, split in splits.items()
+        }
+
+    def save(
+        self, folder: Path, model: TaskModel, recipe: FinetuneRecipe, results: Results, **facts: Any
+    ) -> None:
+        """The model with where it comes from: recipe, metrics, the data's hashes, and `facts`."""
+        provenance = {
+            "recipe": json.loads(recipe.model_dump_json()),
+            "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
+            "sha256": data_hashes(recipe),
+            **facts,
+        }
+        save_task_model(folder, model, self.task, self.tokenizer, provenance, replace=True)
