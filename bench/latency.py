@@ -149,7 +149,7 @@ def _classifier(folder: Path) -> str:
     from bertsmith.text.tokens.tokenizer import Tokenizer
 
     torch.manual_seed(0)
-    made, task = folder / "classifier", Classification(Classification.Settings(), ("no", "yes"))
+    made, task = folder / "classifier", Classification(Classification.Settings(max_length=64), ("no", "yes"))
     model = begin_task_model(_minilm(), task).model
     save_task_model(made, model, task, Tokenizer.load(_minilm()), {"made for": "bench/latency.py"})
     return str(made)

@@ -79,7 +79,7 @@ def test_what_is_no_path_is_refused(name: str) -> None:
         (lambda f: api.Embedder(f, dimensions=True), "dimensions must be a whole number from 1 on, "),
         (lambda f: api.Embedder(f, query_prefix=7), r"query_prefix must be text, found 7"),
         (lambda f: api.Embedder(f, normalise="no"), "normalise must be True or False, found 'no'"),
-        (lambda f: api.Embedder(f, compute_dtype="int8"), "precision must be one of torch.float32, "),
+        (lambda f: api.Embedder(f, compute_dtype="int8"), "compute_dtype must be one of torch.float32, "),
         (lambda f: api.Embedder(f, long_texts=["a"]), "long_texts must be truncate or windows"),
         (lambda f: api.Features(f, None), "layers are numbers from 0"),
         (lambda f: api.Features(f, [0.5]), "layers are numbers from 0"),
@@ -88,7 +88,7 @@ def test_what_is_no_path_is_refused(name: str) -> None:
         (lambda f: api.Embedder(f).queries(["a"], 7), r"progress must be a function, found 7"),
         (lambda f: next(api.Embedder(f).embed_batches(["a"], size=0)), "size must be a whole number"),
         (lambda f: api.Predictor.load(f, "tagging"), "task must be a type, found 'tagging'"),
-        (lambda f: api.Predictor.load(f, compute_dtype="int16"), "precision must be "),
+        (lambda f: api.Predictor.load(f, compute_dtype="int16"), "compute_dtype must be one of "),
     ],
 )  # fmt: skip
 def test_what_a_model_can_t_be_asked_is_refused(

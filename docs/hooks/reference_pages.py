@@ -23,11 +23,12 @@ from bertsmith.training.recipe import Recipe, recipe_names
 
 DOCS = Path(__file__).parents[1]
 RECIPES = resources.files("bertsmith") / "recipes"
+# The layers whose public names stand under a heading.
 NAMES = {
-    "Text and tokens": bertsmith._TEXT,
-    "Models": bertsmith._MODEL,
-    "Training and use": bertsmith._RUN,
-    "Errors": bertsmith._ERRORS,
+    "Text and tokens": ("text", "data"),
+    "Models": ("model", "tasks"),
+    "Training and use": ("machine", "planning", "training", "inference", "estimators"),
+    "Errors": ("errors",),
 }
 
 
@@ -198,11 +199,13 @@ def names() -> Iterator[str]:
     """Each public name with its signature and docstring, by mkdocstrings."""
     yield "# Python names"
     yield "All that `import bertsmith` gives. [Python by example](../python.md) shows it at work."
-    for title, home_of in NAMES.items():
+    homes = {name: getattr(bertsmith, name).__module__ for name in bertsmith.__all__}
+    for title, layers in NAMES.items():
         yield f"## {title}"
-        for name, home in home_of.items():
-            yield f"::: {home}.{name}"
-            yield from fields_of(getattr(bertsmith, name))
+        for name, home in homes.items():
+            if home.split(".")[1] in layers:
+                yield f"::: {home}.{name}"
+                yield from fields_of(getattr(bertsmith, name))
 
 
 def fields_of(kind: Any) -> Iterator[str]:

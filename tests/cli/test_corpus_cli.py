@@ -128,7 +128,7 @@ def test_tokenize_writes_a_store_that_verify_knows(
         ([], "at least one SOURCE"),
         (["texts.txt.gz", "--format", "xml"], "format: expected 'auto', 'file'"),
         (["texts.txt.gz", "--heldout", "1"], "heldout: expected less than 1"),
-        (["texts.txt.gz", "--workers", "0"], "Expected at least 1 worker, found 0."),
+        (["texts.txt.gz", "--workers", "0"], "workers must be a whole number from 1 on, found 0."),
         (["texts.txt.gz", "--format", "csv"], "texts.txt.gz: no column 'text'"),
         (["pydocs:nosuchpackage"], "no package nosuchpackage is installed here"),
         (["cut.gz"], "cut.gz: the gzip archive is cut or damaged"),

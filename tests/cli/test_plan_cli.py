@@ -60,7 +60,10 @@ def test_what_does_not_fit_is_a_warning_and_no_failure(capsys: pytest.CaptureFix
         (["bert-basis", "--hardware", "h100"], "Did you mean 'bert-base'?"),
         (["bert-base", "modell.size=tiny", "--hardware", "h100"], "unknown key"),
         (["bert-base", "--hours", "2"], "Settings are given without dashes: hours=VALUE."),
-        (["bert-base", "--hardware", "h100", "--gpus", "-1"], "gpus must be at least 1"),
+        (
+            ["bert-base", "--hardware", "h100", "--gpus", "-1"],
+            "gpus must be a whole number from 1 on, found -1",
+        ),
     ],
 )
 def test_bad_input_gets_a_sentence_and_status_2(

@@ -41,7 +41,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def reranker(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("models") / "reranker"
     torch.manual_seed(1)
-    task, config = Reranking(Reranking.Settings()), tiny_config()
+    task, config = Reranking(Reranking.Settings(max_length=64)), tiny_config()
     save_task_model(folder, TaskModel(Bert(config), task.head(config)), task, TOKENIZER, {})
     return str(folder)
 

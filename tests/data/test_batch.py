@@ -105,7 +105,7 @@ def test_runs_are_neighbours_of_equal_length(lengths: list[int]) -> None:
 def test_spare_tokens_come_after_what_is_there(lengths: list[int], multiple: int) -> None:
     batch, filled = (PackedBatch.of(sequences_of(lengths, 0), multiple=each) for each in (1, multiple))
     tokens, spare = sum(lengths), -sum(lengths) % multiple
-    assert (batch.padding, filled.spare) == (0, spare)
+    assert (batch.padding, filled.padding) == (0, spare)
     assert filled.lengths == batch.lengths
     assert torch.equal(filled.cumulative_lengths, batch.cumulative_lengths)
     for name in ("token_ids", "segment_ids", "position_ids"):

@@ -364,10 +364,10 @@ def test_products_are_in_int16_where_the_kernels_have_them(tiny_bert: Path, infe
     exact, usual = Embedder(tiny_bert, compute_dtype=torch.float32), Embedder(tiny_bert)
     expected, found = exact.documents(TEXTS), usual.documents(TEXTS)
     if inference_way == "torch":
-        assert usual.precision == torch.float32
+        assert usual.compute_dtype == torch.float32
         np.testing.assert_array_equal(found, expected)
         return
-    assert usual.precision == torch.int16
+    assert usual.compute_dtype == torch.int16
     assert not np.array_equal(found, expected)
     assert cosines(found, expected).min() > 0.99999
     np.testing.assert_array_equal(usual.documents(TEXTS[3:4]), found[3:4])

@@ -16,7 +16,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from bertsmith.errors import InputError, ModelError, RecipeError, TrainingStopped
+from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.estimators.estimators import BertClassifier, BertRegressor
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import load_encoder
@@ -240,7 +240,7 @@ def test_numbers_must_be_finite_and_differ(tiny_bert: Path, y: Any, complaint: s
             "class_weights has weights for red, but the labels are",
         ),
         ({"model": "nowhere"}, ModelError, "no model 'nowhere'"),
-        ({"learning_rate": 1e30}, TrainingStopped, "Step [12]: the loss is nan. Lower the learning rate"),
+        ({"learning_rate": 1e30}, RecipeError, "optimizer.learning_rate: expected less than or equal to 1"),
     ],
 )
 def test_a_wrong_parameter_is_named_when_fit_meets_it(

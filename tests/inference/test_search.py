@@ -182,8 +182,8 @@ def test_only_a_lost_or_cut_file_is_called_damage(
     ("how", "message"),
     [
         ({"query": "  "}, "The query is empty"),
-        ({"query": "cat", "k": 0}, "must be 1 to 100,000, found 0"),
-        ({"query": "cat", "k": 10**12}, "must be 1 to 100,000, found 1,000,000,000,000"),
+        ({"query": "cat", "k": 0}, "must be a whole number from 1 to 100,000, found 0"),
+        ({"query": "cat", "k": 10**12}, "must be a whole number from 1 to 100,000, found 1000000000000"),
         ({"query": "cat", "mode": "fuzzy"}, "mode must be hybrid, vector, text, found 'fuzzy'"),
     ],
 )

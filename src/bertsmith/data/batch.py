@@ -58,7 +58,7 @@ class PackedBatch:
 
     token_ids (N,), segment_ids (N,), position_ids (N,) int64; cumulative_lengths (B + 1,) int32;
     `lengths` stays on the host so that shapes are known without asking the device. Tokens after the last
-    sequence are spare ones, whose states say nothing.
+    sequence are padding, whose states say nothing.
     """
 
     token_ids: Tensor

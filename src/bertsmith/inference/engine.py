@@ -10,7 +10,6 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from bertsmith.errors import InputError
 from bertsmith.machine.hardware import Hardware, device_of
 from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
@@ -21,9 +20,6 @@ from bertsmith.model.cpu.onednn_layer import PackedLayer
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-# A processor's own choice never is bfloat16: cosines must not depend by more than 1e-5 on which one it was.
-_OF_ENCODERS = torch.float32, torch.bfloat16, torch.int16
-_OF_HEADS = torch.float32, torch.int16
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -46,15 +42,12 @@ def start_engine(
     int16 by the compiled kernels on a processor, in bfloat16 for an encoder alone on a GPU that has it, and
     in float32 elsewhere. Heads compute in float32.
 
-    Raises InputError for a precision that isn't there, TokenizerError for the tokenizer.
+    Raises InputError for int16 without kernels, TokenizerError for the tokenizer.
     """
     on = device_of(device)
     encoder = _encoder_of(model.to(on))
-    choices = _OF_ENCODERS if encoder is model else _OF_HEADS
-    if not any(compute_dtype is each for each in (None, *choices)):
-        listed = ", ".join(map(str, choices))
-        raise InputError(f"compute_dtype must be {listed} or None, found {compute_dtype}.")
     alone_on_a_gpu = on.type == "cuda" and encoder is model
+    # A processor's never is bfloat16: cosines must not depend by more than 1e-5 on which one it was.
     usual = Hardware.detect().precision if alone_on_a_gpu else usual_precision(encoder)
     compute_dtype = compute_dtype or usual
     prepare_for_inference(encoder, compute_dtype)

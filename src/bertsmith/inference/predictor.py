@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bertsmith.door import door, function, kind, optional, place
+from bertsmith.door import door, function, kind, one_of, optional, place
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.frozen_baseline import encoder_before, frozen_predictions
 from bertsmith.inference.text_list import require_count, require_list
@@ -43,7 +43,7 @@ class Predictor:
     before: Path | None = None  # the encoder's folder, without any fine-tuning
 
     @classmethod
-    @door(task=optional(kind(type)))
+    @door(task=optional(kind(type)), compute_dtype=optional(one_of(torch.float32, torch.int16)))
     def load(
         cls,
         name: str | Path,

@@ -131,6 +131,8 @@ class Tokenizer:
 
         if self._where_to_cut is None:
             return encoded(texts)
+        if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(map(_is_text, texts)):
+            texts = _cleaned(texts)  # which says what is wrong
         return encode_in_parts(encoded, texts, self._where_to_cut, enough, offsets)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -274,6 +276,10 @@ class Tokenizer:
 
 def _from_json(content: str, special: dict[str, str]) -> Tokenizer:
     return Tokenizer(Backend.from_str(content), special)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _cleaned(texts: Sequence[str]) -> list[str]:
