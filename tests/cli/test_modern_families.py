@@ -27,6 +27,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
 WORDS = ("red", "blue", "green", "cat", "dog", "bird", "runs", "sleeps", "sings", "here")
 LONGEST = 1024  # of the models
+EXACT = ("--compute-dtype", "float32")
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 48}
 TWO_STEPS = ["epochs=1", "batch_size=8", "optimizer.warmup=0.5", "hardware.threads=1"]
 TASKS = {
@@ -196,13 +197,13 @@ def test_a_long_text_is_read_whole(
     steps = [line for line in lines_of("runs/regression/restarts/1/log.jsonl") if line["kind"] == "step"]
     assert steps[-1]["tokens"] == 8 * sum(lengths) > 16 * 1000
     (desk / "new.csv").write_text("\n".join(["text", *texts]))
-    assert main(["predict", str(folder), "new.csv", "--out", "said.jsonl"]) == 0
+    assert main(["predict", str(folder), "new.csv", "--out", "said.jsonl", *EXACT]) == 0
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     wanted = [float(theirs(**each).logits.detach()) for each in inputs]
     assert abs(wanted[0] - wanted[1]) > 2e-3  # the last word counts, far above the tolerance
     assert [line["score"] for line in lines_of("said.jsonl")] == pytest.approx(wanted, abs=1e-4)
     (folder / "bertsmith.json").unlink()  # a folder of transformers' own
-    assert main(["predict", str(folder), "new.csv", "--out", "again.jsonl"]) == 0
+    assert main(["predict", str(folder), "new.csv", "--out", "again.jsonl", *EXACT]) == 0
     assert lines_of("again.jsonl") == lines_of("said.jsonl")
 
 
@@ -307,7 +308,7 @@ def test_lora_s_adapter_opens_in_peft(family: str, desk: Path, models_folder: Pa
     )
     theirs = peft.PeftModel.from_pretrained(theirs, "runs/regression/adapter").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    assert main(["predict", str(folder), "regression.csv", "--out", "said.jsonl"]) == 0
+    assert main(["predict", str(folder), "regression.csv", "--out", "said.jsonl", *EXACT]) == 0
     for line in lines_of("said.jsonl"):
         logit = float(theirs(**tokenizer(line["text"], return_tensors="pt")).logits.detach())
         assert line["score"] == pytest.approx(logit, abs=1e-4)

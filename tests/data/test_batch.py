@@ -102,16 +102,16 @@ def test_runs_are_neighbours_of_equal_length(lengths: list[int]) -> None:
 
 @examples
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), multiple=st.integers(1, 16))
-def test_spare_tokens_come_after_what_is_there(lengths: list[int], multiple: int) -> None:
+def test_padding_comes_after_what_is_there(lengths: list[int], multiple: int) -> None:
     batch, filled = (PackedBatch.of(sequences_of(lengths, 0), multiple=each) for each in (1, multiple))
-    tokens, spare = sum(lengths), -sum(lengths) % multiple
-    assert (batch.padding, filled.padding) == (0, spare)
+    tokens, padding = sum(lengths), -sum(lengths) % multiple
+    assert (batch.padding, filled.padding) == (0, padding)
     assert filled.lengths == batch.lengths
     assert torch.equal(filled.cumulative_lengths, batch.cumulative_lengths)
     for name in ("token_ids", "segment_ids", "position_ids"):
         whole, part = getattr(filled, name), getattr(batch, name)
         assert torch.equal(whole[:tokens], part)
-        assert whole[tokens:].tolist() == [0] * spare
+        assert whole[tokens:].tolist() == [0] * padding
         assert whole.dtype == part.dtype
 
 

@@ -344,7 +344,7 @@ def test_the_report_of_a_vocabulary_is_understood() -> None:
 def test_values_are_readable_and_shares_are_percentages() -> None:
     values = {"mfu": 0.0004, "mlm_accuracy": 0.8123, "pieces_per_word": 1.31415, "vocab_size": 30522}
     assert report_tables.facts(values) == [
-        ("Peak share", "0.04 %"),
+        ("MFU", "0.04 %"),
         ("MLM accuracy", "81.2 %"),
         ("Pieces per word", "1.314"),
         ("Vocabulary size", "30,522"),

@@ -9,11 +9,18 @@ from bertsmith.reporting import formatting
 
 BIGGEST_SOURCES = 10
 MOST_ROWS = 20
-WORDS = {"mlm": "MLM", "nsp": "NSP", "sha256": "SHA-256", "heldout": "held out", "vocab": "vocabulary"}
+WORDS = {
+    "mlm": "MLM",
+    "nsp": "NSP",
+    "sha256": "SHA-256",
+    "heldout": "held out",
+    "vocab": "vocabulary",
+    "mfu": "MFU",
+}
 
 # Numbers between 0 and 1 whose name contains one of these are shares, and shown as percentages.
 SHARES = re.compile(
-    "rate$|share|coverage|fraction|accuracy|whole_words|unknown_words|unknown_tokens|sentences_within"
+    "rate$|share|mfu|coverage|fraction|accuracy|whole_words|unknown_words|unknown_tokens|sentences_within"
 )
 
 

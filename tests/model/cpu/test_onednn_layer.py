@@ -84,12 +84,12 @@ def test_an_encoder_sent_to_another_process_stays_what_it_was(
 @torch.inference_mode()
 @pytest.mark.parametrize("pack", [prepare_for_inference, lambda encoder: encoder])
 @pytest.mark.parametrize("lengths", [[5], [5, 5, 2], [300], [7, 300, 1]])
-def test_spare_tokens_change_nothing(
+def test_padding_changes_nothing(
     lengths: list[int], pack: Callable[[Bert], Bert], inference_way: str
 ) -> None:
     encoder = pack(an_encoder())
     batch, filled = batch_of(lengths), batch_of(lengths, multiple=16)
-    assert filled.spare > 0
+    assert filled.padding > 0
     rows = torch.tensor([0, sum(lengths) - 1])
     assert_close(encoder(filled), encoder(batch), rtol=0, atol=1e-5)
     assert_close(encoder(filled, rows), encoder(batch, rows), rtol=0, atol=1e-5)
