@@ -38,10 +38,10 @@ def embed(
     resume: Flag = False,
     engine: Engine = "local",
 ) -> None:
-    """A vector for each text of a file, of length 1, as Parquet.
+    """Embed each text of a file as a vector of length 1, and write Parquet.
 
-    OUT has the columns id and vector, and says in its metadata what made it. While the job runs, finished
-    shards lie in OUT.parts: a job that was killed goes on with --resume.
+    OUT has the columns id and vector; its metadata says what made it. While the job runs, finished
+    shards lie in OUT.parts: --resume continues a killed job.
 
     Parameters
     ----------
@@ -69,9 +69,9 @@ def embed(
     dimensions
         Keep only so many, for models trained for that.
     compute_dtype
-        What the model multiplies in. By default int16 on a processor: float32's vectors to a cosine of
-        0.99999, in two thirds of the time; float32 where the compiled kernels lack; bfloat16 on a GPU that
-        has it, to 0.9999.
+        Precision of the matrix products. By default int16 on a processor: float32's vectors to a cosine of
+        0.99999, in two thirds of the time; float32 where the compiled kernels are missing; bfloat16 on a GPU
+        that has it, to 0.9999.
     store_dtype
         What is stored: int8 takes a quarter of the space, binary a thirty-second; what it costs is printed.
     ranges
@@ -79,7 +79,7 @@ def embed(
     shard_rows
         Rows a shard; a kill costs one at most.
     resume
-        Go on where the job was interrupted; a finished file of the same rows and settings is left as it is.
+        Resume an interrupted job. A finished file of the same rows and settings stays as it is.
     engine
         ray computes on the cluster that RAY_ADDRESS names or this machine belongs to, else on this machine.
 

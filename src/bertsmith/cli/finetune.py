@@ -15,7 +15,7 @@ def finetune(
     unlabelled: Path | None = None,
     resume: Flag = False,
 ) -> None:
-    """Train a head on labelled text, beside its baselines.
+    """Fine-tune an encoder on labelled text, and report its baselines beside it.
 
     OUT/model is the trained model, which transformers opens too; OUT/report.html and OUT/results.json hold
     every figure, OUT/predictions what the model says of each row.
@@ -32,7 +32,7 @@ def finetune(
         More texts, without labels: a classification learns from them too where cross-validation says that
         it helps.
     resume
-        Go on where the run was interrupted: the same model, to the bit, as without the interruption.
+        Resume an interrupted run, bit for bit.
 
     Examples
     --------

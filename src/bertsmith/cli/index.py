@@ -36,8 +36,8 @@ def build(
 ) -> None:
     """Read SOURCES, cut them into passages, embed these, and write an index; or bring one up to date.
 
-    Called again, it embeds what is new or changed and removes what the sources no longer have. An interrupted
-    build goes on where it stopped.
+    Called again, it embeds what is new or changed and removes what the sources no longer have. An
+    interrupted build resumes.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from bertsmith.cli.options import AS_TRAINED, Flag, LabelledColumns, Layout, giv
 
 
 def fill_mask(model: str, text: str, *, top: int = 5, json: Flag = False) -> None:
-    """What a model puts in place of [MASK], with probabilities; several masks at once.
+    """Guess the words behind one or more [MASK], with their probabilities.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def evaluate(
     task: str | None = None,
     json: Flag = False,
 ) -> None:
-    """A model's figures beside their baselines: of a fine-tuned one on labelled rows, of a pre-trained one on
+    """Measure a model beside its baselines: a fine-tuned one on labelled rows, a pre-trained one on
     the held-out part of a corpus.
 
     Parameters
@@ -61,7 +61,7 @@ def evaluate(
     data
         Labelled rows in the format of training; or a corpus (bertsmith corpus build), or a token store.
     train
-        Rows that baselines learn from, read as in training. By default the file trained on, if it is there.
+        Rows that the baselines learn from. By default the file that the model was trained on, if it is there.
     tokens
         How much text of a corpus at most.
     sequence_length

@@ -55,29 +55,29 @@ class Command(NamedTuple):
 
 _EXAMPLE_WIDTH = 74  # of 80 columns, with the indentation and the backslash
 
-_FLOW, _LOOK, _SEARCH = "From text to a model", "Look at a model", "Search with it"
-_HOUSE, _OPTIONS = "Around it", "Options"
-_GROUPS = (_FLOW, _LOOK, _SEARCH, _HOUSE, _OPTIONS)
+_FLOW, _USE, _SEARCH = "From text to a model", "Use a model", "Embed and search"
+_OTHER, _OPTIONS = "Other", "Options"
+_GROUPS = (_FLOW, _USE, _SEARCH, _OTHER, _OPTIONS)
 
 COMMANDS = (
-    Command("quickstart", "bertsmith.cli.quickstart:quickstart", "The whole flow in ten minutes.", _FLOW),
-    Command("corpus", "bertsmith.cli.corpus:app", "Raw text to a corpus, and to tokens.", _FLOW),
-    Command("tokenizer", "bertsmith.cli.tokenizer:app", "A vocabulary from a corpus; a report on it.", _FLOW),
-    Command("plan", "bertsmith.cli.plan:plan", "Hours, cost and memory of a run, beforehand.", _FLOW),
-    Command("pretrain", "bertsmith.cli.pretrain:pretrain", "Train a BERT by a recipe, or go on.", _FLOW),
-    Command("finetune", "bertsmith.cli.finetune:finetune", "Train a head on labelled text.", _FLOW),
-    Command("suggest", "bertsmith.cli.suggest:suggest", "Rows to label next, labels to doubt.", _FLOW),
-    Command("tune", "bertsmith.cli.tune:tune", "Search the settings that suit a task.", _FLOW),
-    Command("mine", "bertsmith.cli.mine:mine", "Hard negatives to train a search with.", _FLOW),
-    Command("fill-mask", "bertsmith.cli.inspect:fill_mask", "What a model puts in place of [MASK].", _LOOK),
-    Command("evaluate", "bertsmith.cli.inspect:evaluate", "Its figures on labelled or held-out text.", _LOOK),
-    Command("predict", "bertsmith.cli.predict:predict", "What a fine-tuned model says of each row.", _LOOK),
-    Command("embed", "bertsmith.cli.embed:embed", "A vector for each text of a file.", _SEARCH),
-    Command("index", "bertsmith.cli.index:app", "Documents to a searchable index.", _SEARCH),
-    Command("search", "bertsmith.cli.search:search", "What an index has on a question.", _SEARCH),
-    Command("rank", "bertsmith.cli.rank:rank", "Its search beside BM25, on judged queries.", _SEARCH),
-    Command("doctor", "bertsmith.cli.doctor:doctor", "What this machine has and will use.", _HOUSE),
-    Command("import", "bertsmith.cli.importing:import_checkpoint", "Make a legacy checkpoint safe.", _HOUSE),
+    Command("quickstart", "bertsmith.cli.quickstart:quickstart", "From nothing to a BERT in minutes.", _FLOW),
+    Command("corpus", "bertsmith.cli.corpus:app", "Build a corpus from raw text; tokenize it.", _FLOW),
+    Command("tokenizer", "bertsmith.cli.tokenizer:app", "Train a vocabulary; report its fit.", _FLOW),
+    Command("plan", "bertsmith.cli.plan:plan", "Estimate hours, cost and memory of a run.", _FLOW),
+    Command("pretrain", "bertsmith.cli.pretrain:pretrain", "Pre-train a BERT, or continue from one.", _FLOW),
+    Command("finetune", "bertsmith.cli.finetune:finetune", "Fine-tune on labelled text.", _FLOW),
+    Command("suggest", "bertsmith.cli.suggest:suggest", "Find rows to label next and wrong labels.", _FLOW),
+    Command("tune", "bertsmith.cli.tune:tune", "Search for the best fine-tuning settings.", _FLOW),
+    Command("mine", "bertsmith.cli.mine:mine", "Mine hard negatives for retrieval.", _FLOW),
+    Command("fill-mask", "bertsmith.cli.inspect:fill_mask", "Guess the words behind [MASK].", _USE),
+    Command("evaluate", "bertsmith.cli.inspect:evaluate", "Measure a model on text or rows.", _USE),
+    Command("predict", "bertsmith.cli.predict:predict", "Predict each row of a file.", _USE),
+    Command("embed", "bertsmith.cli.embed:embed", "Embed each text of a file as a vector.", _SEARCH),
+    Command("index", "bertsmith.cli.index:app", "Build and update an index of documents.", _SEARCH),
+    Command("search", "bertsmith.cli.search:search", "Search an index.", _SEARCH),
+    Command("rank", "bertsmith.cli.rank:rank", "Evaluate search on judged queries.", _SEARCH),
+    Command("doctor", "bertsmith.cli.doctor:doctor", "Show the hardware and how it will be used.", _OTHER),
+    Command("import", "bertsmith.cli.importing:import_checkpoint", "Convert a pytorch_model.bin.", _OTHER),
 )
 
 # New objects between two searches for unused cycles, where Python's 700 have it look through all that `import

@@ -29,7 +29,7 @@ def mine(
 
     Writes each pair with its negatives, the nearest first, as rows that `bertsmith finetune retrieval` and
     `bertsmith finetune reranking` read.
-    A column `scores` isn't taken over: what is found has no score of the teacher's yet.
+    A column `scores` is left out: the negatives have no teacher's score yet.
 
     Parameters
     ----------

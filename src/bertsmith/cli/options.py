@@ -45,8 +45,7 @@ class RunFiles:
     out
         The folder for everything.
     dev
-        Rows to choose by. Without them up to 1,000 training rows judge in turn, and of more a tenth is held
-        out.
+        Rows to choose by. Without them: cross-validation on up to 1,000 training rows, else a held-out tenth.
     test
         Rows to report on, once.
     """

@@ -19,7 +19,7 @@ def plan(
     tokens: float | None = None,
     json: Flag = False,
 ) -> None:
-    """Say what a pre-training run will take before it is begun: hours, cost, memory, tokens, checkpoints.
+    """Estimate what a pre-training run will take: hours, cost, memory, tokens, checkpoints.
 
     Trains nothing and writes nothing. The data need not exist; a token store that does is looked into, and
     so is a tokenizer. docs/plan.md has the cost model, and how far off it was of published runs.
@@ -27,7 +27,8 @@ def plan(
     Parameters
     ----------
     recipe
-        One of ours (quickstart, budget, bert-base, bert-large, roberta-base) or a TOML file.
+        One of ours (quickstart, budget, modern-base, bert-base,
+        bert-large, roberta-base) or a TOML file.
     overrides
         Settings as dotted.key=value, as for bertsmith pretrain.
     hardware

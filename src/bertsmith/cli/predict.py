@@ -17,14 +17,14 @@ def predict(
     task: str | None = None,
     compute_dtype: Literal["float32", "int16"] | None = None,
 ) -> None:
-    """What a fine-tuned model says of each row of a file, as JSON lines.
+    """Predict each row of a file with a fine-tuned model, and write JSON lines.
 
     Parameters
     ----------
     model
         A folder such as runs/NAME/model, or a hub name.
     input
-        Texts, in the formats that it was trained from; - is the standard input, as JSON lines unless --format
+        Texts, in any format that training reads; - is the standard input, as JSON lines unless --format
         says otherwise.
     out
         The file of predictions; - is the standard output.
@@ -33,8 +33,8 @@ def predict(
     task
         For a model of a task of your own: package.module:Class.
     compute_dtype
-        What the model multiplies in: by default int16 on a processor with the compiled kernels, which takes
-        two thirds of float32's time and changes probabilities by some 1e-4; float32 elsewhere.
+        Precision of the matrix products: by default int16 on a processor with the compiled kernels, which
+        takes two thirds of float32's time and changes probabilities by some 1e-4; float32 elsewhere.
 
     Examples
     --------

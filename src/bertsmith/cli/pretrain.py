@@ -16,14 +16,14 @@ def pretrain(
     Parameters
     ----------
     recipe
-        One of ours (quickstart, budget, bert-base, bert-large, roberta-base) or a TOML file.
+        One of ours (quickstart, budget, modern-base, bert-base,
+        bert-large, roberta-base) or a TOML file.
     overrides
         Settings as dotted.key=value, for instance steps=1000 or optimizer.learning_rate=3e-4. Top-level keys:
         corpus, tokenizer, init (a checkpoint, or minilm), decay_from (a run with optimizer.schedule=wsd),
         out, steps, hours, seed.
     resume
-        Go on from the last whole checkpoint of out=: the same losses and weights, to the bit, as without the
-        interruption. Begins the run if there is no checkpoint yet.
+        Resume from the last checkpoint of out=, bit for bit. Starts the run if there is no checkpoint yet.
 
     Examples
     --------

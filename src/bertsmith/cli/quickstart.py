@@ -37,7 +37,7 @@ def quickstart(
     """From nothing to a pre-trained BERT in ten minutes: corpus, vocabulary, training, filled masks, report.
 
     The text is the documentation of the Python packages on this machine, or any source of yours. What an
-    earlier call has made is used again, and a training that was interrupted goes on.
+    earlier call made is reused, and an interrupted training resumes.
 
     Parameters
     ----------

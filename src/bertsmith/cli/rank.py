@@ -28,7 +28,7 @@ def rank(
     out: Out | None = None,
     json: Flag = False,
 ) -> None:
-    """Measure a model's search on judged queries: BM25, its vectors, both fused, and a re-ranker on top.
+    """Evaluate search on judged queries: BM25, a model's vectors, both fused, and a re-ranker on top.
 
     One table: each system's figures with intervals, what it gains over BM25, and whether that is more than
     chance. The search is exact, every query against every document. Needs the extra `retrieval`.

@@ -26,7 +26,7 @@ def suggest(
     columns: Annotated[LabelledColumns | None, AS_NAMED] = None,
     layout: Annotated[Layout | None, AS_NAMED] = None,
 ) -> None:
-    """Which rows to label next, and which labels are probably wrong.
+    """Find the rows to label next, and the labels that are probably wrong.
 
     Rows without a label are chosen where the model is unsure and unlike each other, and written to rows.csv,
     to be filled in. Rows with one are judged by the others, by cross-validation: those that look wrong come

@@ -14,7 +14,7 @@ def tune(
     layout: Annotated[Layout | None, AS_NAMED] = None,
     resume: Flag = False,
 ) -> None:
-    """Search the settings that suit a task, by the score on dev or, of few rows, by cross-validation.
+    """Search for the best fine-tuning settings, by the score on dev or, with few rows, by cross-validation.
 
     Trial 0 is the baseline: the defaults, or what you give. OUT/best.toml is the recipe that did best,
     OUT/model its model, OUT/report.html every trial and which settings mattered. The rows are read and
@@ -29,7 +29,7 @@ def tune(
         search.layer_decay=[0.7,1] search.epochs=[2,6] search.batch_size=[16,32] search.freeze_layers=[0,3],
         and all those of finetune. What is given as such, like batch_size=32, is not searched.
     resume
-        Go on where the search was interrupted, or to more trials. A killed trial is run again.
+        Resume an interrupted search, or add trials. A killed trial runs again.
 
     Examples
     --------
