@@ -29,7 +29,7 @@ from torch import Tensor
 
 from bertsmith.model.config import preset
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state
+from bertsmith.training.checkpoint import RunProgress, TrainingState, load_training_state
 from bertsmith.training.checkpoint_shards import WHOLE
 from bertsmith.training.checkpoint_writer import CheckpointWriter
 from harness import ratio, report
@@ -74,7 +74,7 @@ def _state(size: str) -> TrainingState:
         for name, weight in model.named_parameters()
         for moment in ("exp_avg", "exp_avg_sq")
     }
-    return TrainingState(Progress(step=1), weights, moments)
+    return TrainingState(RunProgress(step=1), weights, moments)
 
 
 def _round(state: TrainingState, size: int, folder: Path) -> dict[str, float]:

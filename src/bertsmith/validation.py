@@ -38,7 +38,7 @@ _EXPECTED = {
 }
 
 
-Kind = TypeVar("Kind", bound=BaseModel)
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class Strict(BaseModel):
@@ -47,7 +47,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def check(kind: type[Kind], values: dict[str, Any], where: str) -> Kind:
+def check(kind: type[ModelT], values: dict[str, Any], where: str) -> ModelT:
     """Values as checked settings. Raises RecipeError naming the wrong key and the nearest right one."""
     try:
         return kind.model_validate(values)

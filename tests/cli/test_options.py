@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.cli.main import build_app, main
-from bertsmith.cli.options import LabelledColumns, Layout, RunFiles, given
+from bertsmith.cli.options import FileLayout, LabelledColumns, RunFiles, given
 
 LABELLED = ["--text", "body", "--text-pair", "title", "--label", "kind", "--encoding", "latin-1"]
 
@@ -13,8 +13,11 @@ LABELLED = ["--text", "body", "--text-pair", "title", "--label", "kind", "--enco
 def test_only_what_was_said_is_given_and_paths_are_text() -> None:
     files = RunFiles("minilm", Path("train.csv"), Path("runs/a"), test=Path("test.csv"))
     said = {"model": "minilm", "train": "train.csv", "out": "runs/a", "test": "test.csv"}
-    assert given(files, None, Layout()) == said
-    assert given(LabelledColumns(label="kind"), Layout(header=False)) == {"label": "kind", "header": False}
+    assert given(files, None, FileLayout()) == said
+    assert given(LabelledColumns(label="kind"), FileLayout(header=False)) == {
+        "label": "kind",
+        "header": False,
+    }
 
 
 @pytest.mark.parametrize(

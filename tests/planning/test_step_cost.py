@@ -15,7 +15,7 @@ from bertsmith.model.flops import muon_flops
 from bertsmith.planning.accelerators import Accelerator
 from bertsmith.planning.step_cost import (
     Implementation,
-    Part,
+    StepPart,
     exchange_seconds,
     flops_by_part,
     step_parts,
@@ -143,7 +143,7 @@ def test_gpus_that_divide_the_weights_exchange_them_for_every_micro_batch() -> N
     """Gathered forward and backward, and the gradients scattered: three halves of an all-reduce."""
     config, step = config_with(0.1), StepAmounts(4, 512, 4 * 128**2, 76)
 
-    def parts(micro_batches: int, sharded: bool) -> dict[str, Part]:
+    def parts(micro_batches: int, sharded: bool) -> dict[str, StepPart]:
         made = step_parts(config, 100_000, step, True, GPU, 4, micro_batches, sharded=sharded)
         return {part.name: part for part in made}
 

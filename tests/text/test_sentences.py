@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.text.prose.paragraphs import paragraphs
-from bertsmith.text.prose.sentences import Layout, RawDocument, sentences, split
+from bertsmith.text.prose.sentences import LineLayout, RawDocument, sentences, split
 
 
-def found(text: str, layout: Layout = "folded") -> list[str]:
+def found(text: str, layout: LineLayout = "folded") -> list[str]:
     return sentences(RawDocument(0, "d", text, layout), "en")
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from bertsmith.errors import ModelError, ResourceError
-from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
-from bertsmith.training.checkpoint_shards import Part
+from bertsmith.training.checkpoint import RunProgress, TrainingState, load_training_state, save_training_state
+from bertsmith.training.checkpoint_shards import Shard
 
 LENGTHS = (1, 2, 5, 8, 13)
 COUNTS = (1, 2, 3, 4)
@@ -38,7 +38,7 @@ def whole_state(step: int) -> TrainingState:
     draw = torch.Generator().manual_seed(step)
     weights = {f"of {length} rows": torch.randn(length, 3, generator=draw) for length in LENGTHS}
     moments = {f"{name}.exp_avg": weight**2 for name, weight in weights.items()}
-    return TrainingState(Progress(step=step), weights, moments | {"step": torch.tensor(float(step))})
+    return TrainingState(RunProgress(step=step), weights, moments | {"step": torch.tensor(float(step))})
 
 
 def divided(tensors: dict[str, Tensor], number: int, count: int) -> dict[str, Tensor]:
@@ -56,7 +56,7 @@ def save(folder: Path, step: int, count: int) -> list[Path | ResourceError]:
 
     def save_one(number: int) -> Path | ResourceError:
         parts = (divided(tensors, number, count) for tensors in (state.weights, state.optimizer))
-        part = Part(number, count, together.gather_as(number))
+        part = Shard(number, count, together.gather_as(number))
         try:
             return save_training_state(folder, TrainingState(state.progress, *parts), 2, part)
         except ResourceError as error:
@@ -79,9 +79,9 @@ def test_every_number_of_processes_reads_what_any_number_wrote(writers: int, tmp
     save(tmp_path, 7, writers)
     for readers in COUNTS:
         for number in range(readers):
-            found, complaints = load_training_state(tmp_path, Part(number, readers))
+            found, complaints = load_training_state(tmp_path, Shard(number, readers))
             assert found is not None and complaints == []
-            assert found.progress == Progress(step=7)
+            assert found.progress == RunProgress(step=7)
             assert equal(found.weights, divided(whole_state(7).weights, number, readers))
             assert equal(found.optimizer, divided(whole_state(7).optimizer, number, readers))
 
@@ -120,7 +120,7 @@ def test_a_damaged_part_is_noticed_by_those_who_do_not_need_it(
     save(tmp_path, 8, 2)
     damage(tmp_path / "step-00000008" / f"{kind}-00002-of-00002.safetensors")
     for number in range(2):
-        found, (complaint,) = load_training_state(tmp_path, Part(number, 2))
+        found, (complaint,) = load_training_state(tmp_path, Shard(number, 2))
         assert found is not None and found.progress.step == 4
         assert complaint.startswith("step-00000008 is damaged and was passed over: ")
         assert f"{kind}-00002-of-00002.safetensors" in complaint

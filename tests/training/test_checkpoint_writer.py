@@ -9,8 +9,8 @@ import torch
 
 from bertsmith.errors import ResourceError
 from bertsmith.training import checkpoint_writer
-from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
-from bertsmith.training.checkpoint_shards import WHOLE, Part
+from bertsmith.training.checkpoint import RunProgress, TrainingState, load_training_state, save_training_state
+from bertsmith.training.checkpoint_shards import WHOLE, Shard
 from bertsmith.training.checkpoint_writer import CheckpointWriter
 
 SECONDS = 60  # of patience; a failing test waits as long
@@ -23,7 +23,7 @@ class SlowDisk:
         self.free, self.begun = threading.Event(), threading.Event()
         self.calls: list[int] = []
 
-    def save(self, folder: Path, state: TrainingState, keep: int, part: Part) -> Path:
+    def save(self, folder: Path, state: TrainingState, keep: int, part: Shard) -> Path:
         self.calls.append(state.progress.step)
         self.begun.set()
         assert self.free.wait(SECONDS)
@@ -40,7 +40,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
 
 def state_at(step: int) -> TrainingState:
     return TrainingState(
-        Progress(step), {"a": torch.full((2, 3), float(step))}, {"a.step": torch.tensor(step)}
+        RunProgress(step), {"a": torch.full((2, 3), float(step))}, {"a.step": torch.tensor(step)}
     )
 
 
@@ -54,7 +54,7 @@ def test_training_goes_on_and_what_is_written_is_what_was_given(tmp_path: Path, 
         assert list(tmp_path.glob("step-*")) == []
         disk.free.set()
     found, _ = load_training_state(tmp_path)
-    assert found is not None and found.progress == Progress(4)
+    assert found is not None and found.progress == RunProgress(4)
     assert torch.equal(found.weights["a"], torch.full((2, 3), 4.0))
     assert found.optimizer["a.step"] == 4
 
@@ -99,7 +99,7 @@ def test_parts_of_several_processes_are_heard_of_together(
         raise ResourceError("The disk is full.")
 
     monkeypatch.setattr(checkpoint_writer, "save_training_state", full)
-    with CheckpointWriter(2, Part(1, 2)) as writer:
+    with CheckpointWriter(2, Shard(1, 2)) as writer:
         writer.write(tmp_path, state_at(4))
         writer._thread.submit(lambda: None).result(SECONDS)
         writer.check()

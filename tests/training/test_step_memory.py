@@ -13,7 +13,7 @@ from bertsmith.model.meta_init import meta_init
 from bertsmith.planning.accelerators import Accelerator
 from bertsmith.planning.fitting import largest_micro_batch, memory_warnings
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.training.checkpoint import Progress, TrainingState, save_training_state
+from bertsmith.training.checkpoint import RunProgress, TrainingState, save_training_state
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.machine import Machine
 from bertsmith.training.optimizer import make_optimizer, optimizer_tensors
@@ -116,7 +116,7 @@ def test_a_blueprint_tells_the_same(model: PretrainingModel) -> None:
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_a_checkpoint_has_the_size_foretold(model: PretrainingModel, kind: str, tmp_path: Path) -> None:
-    state = TrainingState(Progress(step=3), model.state_dict(), stepped(model, kind))
+    state = TrainingState(RunProgress(step=3), model.state_dict(), stepped(model, kind))
     path = save_training_state(tmp_path, state, keep=1)
     saved = sum(file.stat().st_size for file in path.iterdir())
     foretold = checkpoint_bytes(model, recipe(kind=kind).optimizer)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import ModelError, ResourceError
-from bertsmith.training.checkpoint import Progress, TrainingState, load_training_state, save_training_state
+from bertsmith.training.checkpoint import RunProgress, TrainingState, load_training_state, save_training_state
 
 FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
 
@@ -23,7 +23,7 @@ def state_at(step: int) -> TrainingState:
     weights = {"a.weight": torch.randn(7, 5, generator=draw), "a.bias": torch.randn(5, generator=draw)}
     optimizer = {"a.weight.exp_avg": torch.randn(7, 5, generator=draw), "a.weight.step": torch.tensor(3.0)}
     skipped = (Cursor(0, 0, 1, 2), Cursor(1, 3, 0, 9))
-    progress = Progress(step, Cursor(1, 2, 3, step), 0.1 + 0.2, 2**40 + 1, 77, 1 / 3, skipped)
+    progress = RunProgress(step, Cursor(1, 2, 3, step), 0.1 + 0.2, 2**40 + 1, 77, 1 / 3, skipped)
     return TrainingState(progress, weights, optimizer)
 
 
@@ -166,7 +166,7 @@ def fill_a_disk(folder: Path, end) -> None:  # type: ignore[no-untyped-def]
         end.send("not permitted")
         return
     save_training_state(folder, state_at(4), keep=1)
-    large = TrainingState(Progress(step=8), {"a": torch.zeros(1_000_000)}, {})
+    large = TrainingState(RunProgress(step=8), {"a": torch.zeros(1_000_000)}, {})
     try:
         save_training_state(folder, large, keep=1)
     except ResourceError as error:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from bertsmith.cli.options import AS_NAMED, ComputeDtype, FileOrDash, Flag, Layout, Out, given
+from bertsmith.cli.options import AS_NAMED, ComputeDtype, FileLayout, FileOrDash, Flag, Out, given
 from bertsmith.text.ray_engine import Engine
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def embed(
     store_dtype: Literal["float32", "int8", "binary"] = "float32",
     ranges: Path | None = None,
     shard_rows: int = 4096,
-    layout: Annotated[Layout | None, AS_NAMED] = None,
+    layout: Annotated[FileLayout | None, AS_NAMED] = None,
     resume: Flag = False,
     engine: Engine = "local",
 ) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from bertsmith.cli.options import AS_NAMED, Flag, LabelledColumns, Layout, RunFiles, given
+from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, LabelledColumns, RunFiles, given
 
 
 def finetune(
@@ -11,7 +11,7 @@ def finetune(
     *overrides: str,
     files: RunFiles,
     columns: Annotated[LabelledColumns | None, AS_NAMED] = None,
-    layout: Annotated[Layout | None, AS_NAMED] = None,
+    layout: Annotated[FileLayout | None, AS_NAMED] = None,
     unlabelled: Path | None = None,
     resume: Flag = False,
 ) -> None:

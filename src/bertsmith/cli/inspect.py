@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from bertsmith.cli.options import AS_TRAINED, Flag, LabelledColumns, Layout, given
+from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, given
 
 
 def fill_mask(model: str, text: str, *, top: int = 5, json: Flag = False) -> None:
@@ -45,7 +45,7 @@ def evaluate(
     *,
     train: Path | None = None,
     columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
-    layout: Annotated[Layout | None, AS_TRAINED] = None,
+    layout: Annotated[FileLayout | None, AS_TRAINED] = None,
     tokens: int = 1_000_000,
     sequence_length: int = 128,
     task: str | None = None,

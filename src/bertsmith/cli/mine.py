@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from bertsmith.cli.options import AS_NAMED, Flag, Layout, OutOrDash, TextColumns, given
+from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, OutOrDash, TextColumns, given
 
 if TYPE_CHECKING:
     from bertsmith.inference.ranking.mining import Mined
@@ -23,7 +23,7 @@ def mine(
     skip: int = 0,
     document_text: str = "text",
     columns: Annotated[TextColumns | None, AS_NAMED] = None,
-    layout: Annotated[Layout | None, AS_NAMED] = None,
+    layout: Annotated[FileLayout | None, AS_NAMED] = None,
 ) -> None:
     """Find hard negatives: documents near a query that don't answer it.
 

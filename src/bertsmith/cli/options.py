@@ -90,7 +90,7 @@ class LabelledColumns(TextColumns):
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """How a file holds its rows.
 
     Parameters

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bertsmith.cli.options import AS_TRAINED, FileOrDash, Flag, Layout, OutOrDash, TextColumns, given
+from bertsmith.cli.options import AS_TRAINED, FileLayout, FileOrDash, Flag, OutOrDash, TextColumns, given
 
 
 def predict(
@@ -13,7 +13,7 @@ def predict(
     out: OutOrDash = Path("-"),
     overwrite: Flag = False,
     columns: Annotated[TextColumns | None, AS_TRAINED] = None,
-    layout: Annotated[Layout | None, AS_TRAINED] = None,
+    layout: Annotated[FileLayout | None, AS_TRAINED] = None,
     task: str | None = None,
     compute_dtype: Literal["float32", "int16"] | None = None,
 ) -> None:

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from bertsmith.cli.options import AS_NAMED, LabelledColumns, Layout, Out, given
+from bertsmith.cli.options import AS_NAMED, FileLayout, LabelledColumns, Out, given
 from bertsmith.errors import InputError
 from bertsmith.files import refuse_existing
 
@@ -24,7 +24,7 @@ def suggest(
     task: Literal["classification", "multi-label"] = "classification",
     seed: int = 0,
     columns: Annotated[LabelledColumns | None, AS_NAMED] = None,
-    layout: Annotated[Layout | None, AS_NAMED] = None,
+    layout: Annotated[FileLayout | None, AS_NAMED] = None,
 ) -> None:
     """Find the rows to label next, and the labels that are probably wrong.
 

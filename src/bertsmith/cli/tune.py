@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from bertsmith.cli.options import AS_NAMED, Flag, LabelledColumns, Layout, RunFiles, given
+from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, LabelledColumns, RunFiles, given
 from bertsmith.reporting import formatting
 
 
@@ -11,7 +11,7 @@ def tune(
     *overrides: str,
     files: RunFiles,
     columns: Annotated[LabelledColumns | None, AS_NAMED] = None,
-    layout: Annotated[Layout | None, AS_NAMED] = None,
+    layout: Annotated[FileLayout | None, AS_NAMED] = None,
     resume: Flag = False,
 ) -> None:
     """Search for the best fine-tuning settings, by the score on dev or, with few rows, by cross-validation.

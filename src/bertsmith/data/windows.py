@@ -11,10 +11,10 @@ from collections.abc import Sequence, Sized
 import numpy as np
 import numpy.typing as npt
 
-Window = tuple[int, int]
+TokenRange = tuple[int, int]
 
 
-def windows(token_ids: Sized, room: int, stride: int | None) -> list[Window]:
+def windows(token_ids: Sized, room: int, stride: int | None) -> list[TokenRange]:
     """Ranges of at most `room` tokens that cover the whole text, each sharing `stride` tokens with the next.
 
     The last one is moved back until it is full, so that no window has little to go by: it may share more.
@@ -35,7 +35,7 @@ def windows(token_ids: Sized, room: int, stride: int | None) -> list[Window]:
     return [(start, start + room) for start in starts]
 
 
-def owner(ranges: Sequence[Window]) -> npt.NDArray[np.int64]:
+def owner(ranges: Sequence[TokenRange]) -> npt.NDArray[np.int64]:
     """(T,) for each token up to the last window's end the index of the window that is to read it.
 
     It is the one in which the token stands farthest from the nearer end, the first of several. A token that

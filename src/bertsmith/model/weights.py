@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
-from bertsmith.model.families import Family, Row, find_family
+from bertsmith.model.families import Family, ModuleNames, find_family
 
 # Tables of indices that old versions saved with the weights; LayerNorm's leaves as TensorFlow spells them.
 _INDEX_TABLES = ("embeddings.position_ids", "embeddings.token_type_ids")
@@ -31,16 +31,16 @@ class Translated:
 
 
 @lru_cache(maxsize=8)
-def _written_out(family: str, count: int, *, adapters: bool = False) -> dict[str, Row]:
+def _written_out(family: str, count: int, *, adapters: bool = False) -> dict[str, ModuleNames]:
     """Our module -> its row, for `count` layers; the encoder's names with their prefix."""
     names = find_family(family)
     layers = (
-        Row(row.ours.format(number), tuple(theirs.format(number) for theirs in row.theirs))
+        ModuleNames(row.ours.format(number), tuple(theirs.format(number) for theirs in row.theirs))
         for number in range(count)
         for row in (names.adapted_layer if adapters else names.layer)
     )
     encoder = (
-        Row(row.ours, tuple(f"{names.prefix}.{theirs}" for theirs in row.theirs))
+        ModuleNames(row.ours, tuple(f"{names.prefix}.{theirs}" for theirs in row.theirs))
         for row in (*names.encoder, *layers)
     )
     return {row.ours: row for row in (*encoder, *names.heads)}

@@ -17,7 +17,7 @@ from bertsmith.planning.accelerators import HERE, Accelerator, find_accelerator
 from bertsmith.planning.fitting import memory_warnings
 from bertsmith.planning.plan_inputs import find_inputs
 from bertsmith.planning.run_cost import RunCost
-from bertsmith.planning.step_cost import Part
+from bertsmith.planning.step_cost import StepPart
 from bertsmith.planning.this_accelerator import measure_here
 from bertsmith.planning.workload import PhaseWork
 from bertsmith.reporting.formatting import counted
@@ -60,7 +60,7 @@ class Plan:
     checkpoint_bytes: int
     disk_bytes: int
     phases: tuple[PhaseWork, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[StepPart, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from bertsmith.planning.accelerators import Accelerator
 from bertsmith.planning.plan_inputs import PlanInputs
-from bertsmith.planning.step_cost import OPTIMIZER, Part, step_parts
+from bertsmith.planning.step_cost import OPTIMIZER, StepPart, step_parts
 from bertsmith.planning.workload import PhaseWork, StepAmounts, steps_of_phases
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
@@ -33,7 +33,7 @@ class RunCost:
         return [self.inputs.step(self.recipe, phase) for phase in phases]
 
     @cached_property
-    def bills(self) -> list[list[Part]]:
+    def bills(self) -> list[list[StepPart]]:
         """Of one step of each phase."""
         return [self._bill(step, self.recipe.loss.sampled_pieces) for step in self.amounts]
 
@@ -43,12 +43,12 @@ class RunCost:
         counts = self._counts(tokens)
         return tuple(PhaseWork(*phase) for phase in zip(lengths, counts, self.amounts, strict=True))
 
-    def steps_bill(self, work: Sequence[PhaseWork]) -> list[Part]:
+    def steps_bill(self, work: Sequence[PhaseWork]) -> list[StepPart]:
         """The parts of all steps together."""
         counts = [phase.steps for phase in work]
         return [_times(parts, counts) for parts in zip(*self.bills, strict=True)]
 
-    def pauses_bill(self, steps: int) -> list[Part]:
+    def pauses_bill(self, steps: int) -> list[StepPart]:
         """What stops the training now and then: evaluation, a forward pass alone, and checkpoints."""
         of_step = self._bill(self.amounts[0], sampled_pieces=0)
         products = [part for part in of_step if part.flops and part.name != OPTIMIZER]
@@ -56,12 +56,12 @@ class RunCost:
         # a step's products are a forward pass and a backward one that is twice as long
         passes = times_due(self.recipe.evaluation.every, steps) * batches / 3
         flops = passes * sum(part.flops for part in products)
-        evaluation = Part("evaluation", flops, 0.0, passes * sum(part.seconds for part in products))
+        evaluation = StepPart("evaluation", flops, 0.0, passes * sum(part.seconds for part in products))
         parts = self.machine.ranks.count if self.machine.sharded else 1
         copied = self.checkpoint_bytes / parts * times_due(self.recipe.checkpoint.every, steps)
-        return [evaluation, Part("checkpoints", 0.0, copied, copied / _COPY_BANDWIDTH)]
+        return [evaluation, StepPart("checkpoints", 0.0, copied, copied / _COPY_BANDWIDTH)]
 
-    def _bill(self, step: StepAmounts, sampled_pieces: int) -> list[Part]:
+    def _bill(self, step: StepAmounts, sampled_pieces: int) -> list[StepPart]:
         gpus = self.machine.ranks.count
         return step_parts(
             self.inputs.config,
@@ -97,10 +97,10 @@ class RunCost:
         return [max(1, round(seconds * share / each)) for share, each in zip(shares, of_a_step, strict=True)]
 
 
-def _times(parts: Sequence[Part], counts: Sequence[int]) -> Part:
+def _times(parts: Sequence[StepPart], counts: Sequence[int]) -> StepPart:
     """One part over the steps of all phases."""
     pairs = list(zip(counts, parts, strict=True))
-    return Part(
+    return StepPart(
         parts[0].name,
         flops=sum(count * part.flops for count, part in pairs),
         bytes=sum(count * part.bytes for count, part in pairs),

@@ -55,7 +55,7 @@ OPTIMIZER = "optimiser"
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """One line of the bill, of one step on all GPUs together; `seconds` are those of the clock."""
 
     name: str
@@ -100,7 +100,7 @@ def step_parts(
     sharded: bool = False,
     muon: bool = False,
     sampled_pieces: int = 0,
-) -> list[Part]:
+) -> list[StepPart]:
     """The seconds of a step, part by part. `micro_batches` are those of one GPU; `sharded` GPUs hold a part
     of the weights each. With `muon` each makes the whole step of the layers' matrices.
     """
@@ -112,12 +112,12 @@ def step_parts(
     for name, flops in flops_by_part(config, step, next_sentence, how, sampled_pieces).items():
         moved = written if name == "attention" else 0.0
         seconds = flops / speed + moved / (gpus * bandwidth)
-        parts.append(Part(name, flops, moved, seconds))
+        parts.append(StepPart(name, flops, moved, seconds))
     computing = sum(part.seconds for part in parts)
     optimizer = float(_OPTIMIZER_BYTES * weights) / (gpus if sharded else 1)
     orthogonal = muon_flops(config) if muon else 0.0
     seconds = optimizer / bandwidth + orthogonal / (speed / gpus)
-    parts.append(Part(OPTIMIZER, orthogonal * gpus, optimizer * gpus, seconds))
+    parts.append(StepPart(OPTIMIZER, orthogonal * gpus, optimizer * gpus, seconds))
     exchanged = float(how.gradient_bytes * weights)
     if sharded:
         # a micro-batch gathers the weights forward and backward and scatters its gradients: each half of an
@@ -129,7 +129,7 @@ def step_parts(
         hidden_behind = computing / micro_batches * 2 / 3
     waiting = max(0.0, exchange_seconds(exchanged, hardware, gpus) - hidden_behind)
     name = "exchange of weights and gradients" if sharded else "exchange of gradients"
-    parts.append(Part(name, 0.0, _moved_by_ring(exchanged, gpus), waiting))
+    parts.append(StepPart(name, 0.0, _moved_by_ring(exchanged, gpus), waiting))
     return parts
 
 

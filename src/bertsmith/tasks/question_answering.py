@@ -49,7 +49,7 @@ class AnswerSettings(TaskSettings):
 
 
 @dataclass(frozen=True)
-class Passage:
+class PassagePieces:
     """Of one window: where its pieces stand in the passage (T, 2), and which are its to read (T,)."""
 
     offsets: Ints
@@ -122,7 +122,7 @@ class QuestionAnswering(Task[Question]):
                 segments, rows = segment_ids, np.concatenate([[0], np.arange(first, first + end - start)])
             made.append(Window(token_ids, segments, rows))
             targets.append(self._target(example, offsets, (start, end)))
-            shown.append(Passage(offsets[start:end], owners[start:end] == number))
+            shown.append(PassagePieces(offsets[start:end], owners[start:end] == number))
         target = targets if example.answers or example.impossible else None
         return Encoded(tuple(made), target, tuple(shown))
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from bertsmith.data.stream import Cursor
 from bertsmith.errors import BertsmithError, ModelError, ResourceError
 from bertsmith.files import atomic_folder, crc32_of, read_json, write_json
-from bertsmith.training.checkpoint_shards import WHOLE, Part, part_names, read_part
+from bertsmith.training.checkpoint_shards import WHOLE, Shard, part_names, read_part
 from bertsmith.training.tensor_file import write_tensors
 
 _FORMAT = 2
@@ -36,7 +36,7 @@ _DAMAGES = (BertsmithError, OSError, KeyError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """Where a run stands after `step` steps. `elapsed` is training time in seconds over all its parts."""
 
     step: int = 0
@@ -52,12 +52,12 @@ class Progress:
 class TrainingState:
     """A checkpoint in memory, or one process's rows of it."""
 
-    progress: Progress
+    progress: RunProgress
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
 
 
-def save_training_state(folder: Path, state: TrainingState, keep: int, part: Part = WHOLE) -> Path:
+def save_training_state(folder: Path, state: TrainingState, keep: int, part: Shard = WHOLE) -> Path:
     """Writes `folder`/step-N and then removes all but the newest `keep` up to it.
 
     Later ones were damaged and passed over, or the run would not stand at this step: they go too. A divided
@@ -75,7 +75,7 @@ def save_training_state(folder: Path, state: TrainingState, keep: int, part: Par
     return path
 
 
-def _save_together(path: Path, state: TrainingState, part: Part) -> None:
+def _save_together(path: Path, state: TrainingState, part: Shard) -> None:
     """Each process writes a folder beside `path`; when all of these stand, the first process makes one of
     them.
     """
@@ -102,7 +102,7 @@ def _save_together(path: Path, state: TrainingState, part: Part) -> None:
             _describe(partial, state.progress, part.count, checksums)
 
 
-def _write_part(folder: Path, state: TrainingState, part: Part) -> dict[str, str]:
+def _write_part(folder: Path, state: TrainingState, part: Shard) -> dict[str, str]:
     """The files of one process; returns their checksums."""
     names = [part_names(kind, part.count)[part.number] for kind in _KINDS]
     return {
@@ -111,7 +111,7 @@ def _write_part(folder: Path, state: TrainingState, part: Part) -> dict[str, str
     }
 
 
-def _describe(folder: Path, progress: Progress, parts: int, checksums: dict[str, str]) -> None:
+def _describe(folder: Path, progress: RunProgress, parts: int, checksums: dict[str, str]) -> None:
     values = {"format": _FORMAT, "parts": parts, **asdict(progress)}
     write_json(folder / _STATE, values | {_CHECKSUMS: checksums | {_STATE: _checksum(values)}})
 
@@ -124,7 +124,7 @@ def _keep_newest(folder: Path, newest: str, keep: int) -> None:
             shutil.rmtree(folder / name)
 
 
-def load_training_state(folder: Path, part: Part = WHOLE) -> tuple[TrainingState | None, list[str]]:
+def load_training_state(folder: Path, part: Shard = WHOLE) -> tuple[TrainingState | None, list[str]]:
     """The newest whole checkpoint of a run, and a sentence about each newer one that was not whole.
 
     Of its tensors only the rows of `part` are read, whoever wrote them; whether all files are whole, every
@@ -148,13 +148,13 @@ def load_training_state(folder: Path, part: Part = WHOLE) -> tuple[TrainingState
     return None, complaints
 
 
-def read_training_state(path: Path, part: Part = WHOLE) -> TrainingState:
+def read_training_state(path: Path, part: Shard = WHOLE) -> TrainingState:
     """The rows of `part` of the checkpoint in this folder. Raises ModelError when it is damaged or gone."""
     with _naming(path):
         return _read(path, part)
 
 
-def read_progress(path: Path) -> Progress:
+def read_progress(path: Path) -> RunProgress:
     """Where the run of a checkpoint stood. Raises ModelError when that is damaged or gone."""
     with _naming(path):
         return _progress(_values(path))
@@ -168,7 +168,7 @@ def _naming(path: Path) -> Iterator[None]:
         raise ModelError(f"{path} is no whole checkpoint: {error}") from error
 
 
-def _read(path: Path, part: Part) -> TrainingState:
+def _read(path: Path, part: Shard) -> TrainingState:
     values = _values(path)
     files = [part_names(kind, values.get("parts", 1)) for kind in _KINDS]
     for name in chain(*files):
@@ -193,11 +193,11 @@ def _require_whole(name: str, found: str, values: dict[str, Any]) -> None:
         raise ModelError(f"{name} has CRC-32 {found}, expected {expected}.")
 
 
-def _progress(values: dict[str, Any]) -> Progress:
-    known = {key: values[key] for key in Progress.__dataclass_fields__}
+def _progress(values: dict[str, Any]) -> RunProgress:
+    known = {key: values[key] for key in RunProgress.__dataclass_fields__}
     known["cursor"] = Cursor(**known["cursor"])
     known["skipped"] = tuple(Cursor(**cursor) for cursor in known["skipped"])
-    return Progress(**known)
+    return RunProgress(**known)
 
 
 def _checksum(values: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Part:
+class Shard:
     """What one process of several holds: part `number` (from 0) of `count`.
 
     `gather` gives the texts that all of them say, in their order, and so waits for all of them.
@@ -35,7 +35,7 @@ class Part:
         return slice(min(self.number * share, length), min((self.number + 1) * share, length))
 
 
-WHOLE = Part()
+WHOLE = Shard()
 
 
 def part_names(kind: str, count: int) -> list[str]:
@@ -45,7 +45,7 @@ def part_names(kind: str, count: int) -> list[str]:
     return [f"{kind}-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
 
 
-def read_part(paths: Sequence[Path], part: Part) -> dict[str, Tensor]:
+def read_part(paths: Sequence[Path], part: Shard) -> dict[str, Tensor]:
     """The rows of `part` of each tensor in the files `paths`, all parts of the process that wrote them."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
@@ -53,7 +53,7 @@ def read_part(paths: Sequence[Path], part: Part) -> dict[str, Tensor]:
         return {name: _rows([file.get_slice(name) for file in files], part) for name in names}
 
 
-def _rows(pieces: Sequence[Any], part: Part) -> Tensor:
+def _rows(pieces: Sequence[Any], part: Shard) -> Tensor:
     """(R, …) in pieces -> the part's (r, …)."""
     if not pieces[0].get_shape():
         scalar: Tensor = pieces[0][...]

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from bertsmith.training.checkpoint import TrainingState, save_training_state
-from bertsmith.training.checkpoint_shards import Part
+from bertsmith.training.checkpoint_shards import Shard
 from bertsmith.training.tensor_file import room_for
 
 
 class CheckpointWriter:
     """Writes one process's `part` of each state it is given, and keeps the newest `keep`."""
 
-    def __init__(self, keep: int, part: Part) -> None:
+    def __init__(self, keep: int, part: Shard) -> None:
         self.keep, self.part = keep, part
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[Path] | None = None

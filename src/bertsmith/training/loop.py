@@ -20,7 +20,7 @@ from bertsmith.errors import TrainingStopped
 from bertsmith.files import tensors_written_to
 from bertsmith.tasks.objective import Objective
 from bertsmith.training.checkpoint import (
-    Progress,
+    RunProgress,
     TrainingState,
     load_training_state,
     read_training_state,
@@ -72,7 +72,7 @@ class Loop:
         self.folder, self.observer = folder, observer
         self._after_evaluation = after_evaluation
         self._ended = False
-        self.progress = Progress()
+        self.progress = RunProgress()
         self.schedule = recipe.schedule
         self.guard = Guard(recipe.guard.spike_factor)
         self.gradients = Gradients(task, machine, recipe.optimizer.max_grad_norm)
@@ -103,7 +103,7 @@ class Loop:
         """
         state = read_training_state(checkpoint, self._writer.part)
         found = state.progress
-        begun = Progress(cursor=found.cursor, skipped=found.skipped, recent_loss=found.recent_loss)
+        begun = RunProgress(cursor=found.cursor, skipped=found.skipped, recent_loss=found.recent_loss)
         self._restore(replace(state, progress=begun))
         self._saved_step = None
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from bertsmith.training.checkpoint import Progress
+from bertsmith.training.checkpoint import RunProgress
 
 _SETTLED_STEPS = 50  # a young run's loss may jump
 _MEMORY = 0.95  # of the running mean: about the last twenty steps
@@ -15,7 +15,7 @@ class Guard:
 
     spike_factor: float
 
-    def verdict(self, progress: Progress, loss: float, gradient_norm: float) -> str | None:
+    def verdict(self, progress: RunProgress, loss: float, gradient_norm: float) -> str | None:
         """What is wrong with this step, or None. Called before the weights are changed."""
         if not math.isfinite(loss):
             return f"the loss is {loss}"
@@ -27,7 +27,7 @@ class Guard:
             return f"the loss jumped to {loss:.2f} from a running mean of {progress.recent_loss:.2f}"
         return None
 
-    def recent(self, progress: Progress, loss: float) -> float:
+    def recent(self, progress: RunProgress, loss: float) -> float:
         """The running mean after this step."""
         if progress.recent_loss is None:
             return loss

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith.model.layers.layer import Layer
-from bertsmith.training.checkpoint_shards import WHOLE, Part
+from bertsmith.training.checkpoint_shards import WHOLE, Shard
 from bertsmith.training.distributed import gathering_of_texts
 from bertsmith.training.machine import Machine
 
@@ -124,12 +124,12 @@ def _is_divided(tensor: Tensor) -> "TypeGuard[DTensor]":
     return distributed is not None and isinstance(tensor, distributed.DTensor)
 
 
-def own_part(machine: Machine) -> Part:
+def own_part(machine: Machine) -> Shard:
     """Which part of every tensor this rank holds."""
     if not machine.sharded:
         return WHOLE
     ranks = machine.ranks
-    return Part(ranks.rank, ranks.count, gathering_of_texts())
+    return Shard(ranks.rank, ranks.count, gathering_of_texts())
 
 
 def own_rows(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -31,7 +31,7 @@ from bertsmith.tasks.computing.forward_passes import forward_passes, usual_forwa
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.heads.pooling import Pooling, pool_examples
 
-Kind = Literal["query", "document"]
+PromptKind = Literal["query", "document"]
 Watch = Callable[[int, int], None]  # told how many texts and tokens are done
 LongTexts = Literal["truncate", "windows"]
 
@@ -104,7 +104,7 @@ class Embedder:
         self.max_length = _at_most(
             max_length, config.max_length, "max_length", "what it has positions for", SHORTEST
         ) or min(found.max_length or config.max_length, config.max_length)
-        self.prefixes: dict[Kind, str] = {
+        self.prefixes: dict[PromptKind, str] = {
             "query": found.query_prefix if query_prefix is None else query_prefix,
             "document": found.document_prefix if document_prefix is None else document_prefix,
         }
@@ -156,7 +156,11 @@ class Embedder:
 
     @door(size=whole(1), watch=optional(function))
     def embed_batches(
-        self, texts: Iterable[str], kind: Kind = "document", size: int = CHUNK, watch: Watch | None = None
+        self,
+        texts: Iterable[str],
+        kind: PromptKind = "document",
+        size: int = CHUNK,
+        watch: Watch | None = None,
     ) -> Iterator[Embedded]:
         """Vectors of `size` texts at a time, in order; the last chunk has fewer.
 
@@ -188,7 +192,7 @@ class Embedder:
         if held:
             yield Embedded(np.concatenate(held), tokens_held)
 
-    def _all(self, texts: Sequence[str], kind: Kind, progress: Progress | None) -> Vectors:
+    def _all(self, texts: Sequence[str], kind: PromptKind, progress: Progress | None) -> Vectors:
         require_list(texts)
 
         def report(done: int, tokens: int) -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, sha256
-from bertsmith.inference.embedding.embedder import Embedded, Embedder, Kind
+from bertsmith.inference.embedding.embedder import Embedded, Embedder, PromptKind
 from bertsmith.inference.embedding.shard_folder import ShardFolder, require_same
 from bertsmith.inference.embedding.shard_rows import ShardedRows
 from bertsmith.inference.embedding.vector_file import ROWS, About, decode, encode, read_about, vector_table
@@ -20,7 +20,7 @@ from bertsmith.inference.embedding.vectors import Int8Ranges, Loss, Precision, V
 from bertsmith.inference.lock import sole_writer
 from bertsmith.output_file import behind_links, is_standard_output, is_stream, require_no_loss
 from bertsmith.text.files.columns import LABELS, guess_columns
-from bertsmith.text.labelled.rows import Row, read_column_names, stream_rows
+from bertsmith.text.labelled.rows import LabelledRow, read_column_names, stream_rows
 from bertsmith.text.ray_engine import Engine, ordered_by_ray, require_engine
 
 SHARD_ROWS = 4096
@@ -60,7 +60,7 @@ def embed_file(
     model: str = "",
     text: str | int | None = None,
     id: str | int | None = None,
-    kind: Kind = "document",
+    kind: PromptKind = "document",
     store_dtype: Precision = "float32",
     ranges: Int8Ranges | None = None,
     shard_rows: int = SHARD_ROWS,
@@ -112,9 +112,9 @@ def _require_file(out: Path | str) -> None:
 
 def _finish(
     embedder: Embedder,
-    found: Iterator[Row],
+    found: Iterator[LabelledRow],
     parts: ShardFolder,
-    kind: Kind,
+    kind: PromptKind,
     engine: Engine,
     watch: Watch | None,
 ) -> EmbeddingResult:
@@ -135,7 +135,7 @@ def _embed(
     embedder: Embedder,
     rows: ShardedRows,
     parts: ShardFolder,
-    kind: Kind,
+    kind: PromptKind,
     engine: Engine,
     watch: Watch | None,
 ) -> tuple[Count, Loss | None]:
@@ -161,13 +161,13 @@ def _embed(
 
 
 def _here(
-    embedder: Embedder, rows: ShardedRows, kind: Kind, report: Callable[[int, int], None]
+    embedder: Embedder, rows: ShardedRows, kind: PromptKind, report: Callable[[int, int], None]
 ) -> Iterator[Embedded]:
     return embedder.embed_batches(rows.texts(), kind, rows.size, report)
 
 
 def _on_a_cluster(
-    embedder: Embedder, rows: ShardedRows, kind: Kind, report: Callable[[int, int], None]
+    embedder: Embedder, rows: ShardedRows, kind: PromptKind, report: Callable[[int, int], None]
 ) -> Iterator[Embedded]:
     """A shard's vectors depend on its texts alone, and so are the same wherever it is computed."""
     waiting, texts, tokens = rows.texts(), 0, 0
@@ -178,7 +178,7 @@ def _on_a_cluster(
         report(texts, tokens)
 
 
-def _one_shard(embedder: Embedder, kind: Kind, texts: Sequence[str]) -> Embedded:
+def _one_shard(embedder: Embedder, kind: PromptKind, texts: Sequence[str]) -> Embedded:
     (shard,) = embedder.embed_batches(texts, kind, len(texts))
     return shard
 
@@ -195,7 +195,7 @@ def _cost(vectors: Vectors, about: About) -> Loss | None:
 def _about(
     embedder: Embedder,
     model: str,
-    kind: Kind,
+    kind: PromptKind,
     store_dtype: Precision,
     ranges: Int8Ranges | None,
     engine: Engine,
@@ -245,7 +245,7 @@ def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
 
 def _rows(
     input: Path | str, text: str | int | None, id: str | int | None, layout: dict[str, Any]
-) -> Iterator[Row]:
+) -> Iterator[LabelledRow]:
     """(text,) or (text, id) of each; a blank line of plain text is an empty one."""
     if str(input) == "-":
         columns, more = [text or "text", *([id] if id else [])], [] if id else [_ID]
@@ -255,12 +255,12 @@ def _rows(
     return stream_rows(input, columns, blank_lines=True, **layout)
 
 
-def _with_ids_if_any(rows: Iterator[Row]) -> Iterator[Row]:
+def _with_ids_if_any(rows: Iterator[LabelledRow]) -> Iterator[LabelledRow]:
     """(text, id or None): the first row says whether there are ids, as a file's first row does."""
     first = next(rows)
     has_ids = first.values[1] is not None
     for row in chain([first], rows):
-        yield row if has_ids else Row(row.values[:1], row.where)
+        yield row if has_ids else LabelledRow(row.values[:1], row.where)
 
 
 def _columns(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.values import as_text
-from bertsmith.text.labelled.rows import Row
+from bertsmith.text.labelled.rows import LabelledRow
 from bertsmith.text.tokens.tokenizer import LONE_SURROGATE
 
 
@@ -26,7 +26,7 @@ class ShardedRows:
     `sha256` is that of all rows, once they are read.
     """
 
-    rows: Iterable[Row]
+    rows: Iterable[LabelledRow]
     size: int
     done: Sequence[str] = ()
     waiting: deque[ShardRows] = field(default_factory=deque)
@@ -63,7 +63,7 @@ class ShardedRows:
         self.shards += 1
 
 
-def _id(row: Row, number: int) -> str:
+def _id(row: LabelledRow, number: int) -> str:
     """The row's own, or its number."""
     if len(row.values) < 2:
         return str(number)

@@ -11,7 +11,7 @@ from typing import Any
 from bertsmith.errors import InputError, did_you_mean
 from bertsmith.inference.index.columns import MetadataColumns
 from bertsmith.inference.index.document_shards import embedded_shards
-from bertsmith.inference.index.plan import Plan, survey
+from bertsmith.inference.index.plan import IndexUpdate, survey
 from bertsmith.inference.index.text_embedder import TextEmbedder
 from bertsmith.inference.index.writer import IndexWriter
 from bertsmith.progress import Progress
@@ -89,7 +89,7 @@ def _settle(writer: IndexWriter, noted: Mapping[str, Any]) -> None:
 def _embed(
     writer: IndexWriter,
     documents: Documents,
-    plan: Plan,
+    plan: IndexUpdate,
     embedder: TextEmbedder,
     engine: Engine,
     progress: Progress | None,
@@ -109,7 +109,7 @@ def _embed(
     return count
 
 
-def _rows(document: Document, passages: Sequence[Passage], plan: Plan) -> Iterator[dict[str, Any]]:
+def _rows(document: Document, passages: Sequence[Passage], plan: IndexUpdate) -> Iterator[dict[str, Any]]:
     """What the table holds of each passage, in order."""
     # Once a document: its hash is that of the whole text, which may have a thousand passages.
     shared = {

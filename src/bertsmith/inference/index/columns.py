@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from bertsmith.errors import InputError
-from bertsmith.inference.index.manifest import Kind
+from bertsmith.inference.index.manifest import ColumnKind
 from bertsmith.text.retrieval.document_rows import Cell
 from bertsmith.text.retrieval.documents import Document
 
 OWN = ("id", "document_id", "source", "start", "end", "line", "title", "text", "vector", "sha256", "added")
 _LANCE_OWN = re.compile("_row.*|_distance|_score|_relevance_score")
 _ODD = re.compile(r"[^\w -]")
-ARROW: dict[Kind, pa.DataType] = {
+ARROW: dict[ColumnKind, pa.DataType] = {
     "text": pa.string(),
     "whole numbers": pa.int64(),
     "numbers": pa.float64(),
@@ -37,13 +37,13 @@ def column_name(name: str) -> str:
 class MetadataColumns:
     """The kind of every column. Those given are settled; others are learnt by `observe`."""
 
-    def __init__(self, settled: Mapping[str, Kind]) -> None:
+    def __init__(self, settled: Mapping[str, ColumnKind]) -> None:
         self._settled = dict(settled)
-        self._learnt: dict[str, Kind | None] = {}
+        self._learnt: dict[str, ColumnKind | None] = {}
         self._names: dict[str, str] = {}
 
     @property
-    def kinds(self) -> dict[str, Kind]:
+    def kinds(self) -> dict[str, ColumnKind]:
         """A column that never held a value is text."""
         return self._settled | {name: kind or "text" for name, kind in self._learnt.items()}
 
@@ -68,7 +68,7 @@ class MetadataColumns:
         return {name: _convert(value, kinds[name], name, document.where) for name, value in named.items()}
 
 
-def _kind(value: Any) -> Kind | None:
+def _kind(value: Any) -> ColumnKind | None:
     if value is None:
         return None
     if isinstance(value, bool):
@@ -84,13 +84,13 @@ def _kind(value: Any) -> Kind | None:
     return "text"
 
 
-def _wider(kind: Kind | None, other: Kind | None) -> Kind | None:
+def _wider(kind: ColumnKind | None, other: ColumnKind | None) -> ColumnKind | None:
     if kind is None or other is None or kind == other:
         return kind or other
     return "numbers" if {kind, other} == {"whole numbers", "numbers"} else "text"
 
 
-def _convert(value: Any, kind: Kind, name: str, where: str) -> Any:
+def _convert(value: Any, kind: ColumnKind, name: str, where: str) -> Any:
     if value is None:
         return None
     if kind == "text":

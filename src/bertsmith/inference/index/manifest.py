@@ -18,7 +18,7 @@ from bertsmith.validation import Strict, first_problem
 
 MANIFEST = "index.json"
 APPROXIMATE_FROM = 100_000  # rows; below, comparing every vector takes some ten milliseconds
-Kind = Literal["text", "whole numbers", "numbers", "yes or no"]
+ColumnKind = Literal["text", "whole numbers", "numbers", "yes or no"]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -64,7 +64,7 @@ class IndexManifest(Strict):
     id: str = ""
     model: IndexModel
     passages: PassageSettings
-    metadata: dict[str, Kind] = Field(default_factory=dict)
+    metadata: dict[str, ColumnKind] = Field(default_factory=dict)
     sources: tuple[str, ...] = ()
     documents: Count = 0
     rows: Count = 0

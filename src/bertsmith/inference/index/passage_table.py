@@ -19,7 +19,7 @@ import pyarrow as pa
 from bertsmith.errors import InputError, ResourceError, require
 from bertsmith.inference.index.columns import ARROW, OWN
 from bertsmith.inference.index.filter import problem_of
-from bertsmith.inference.index.manifest import Kind
+from bertsmith.inference.index.manifest import ColumnKind
 
 Vectors = npt.NDArray[np.float32]
 TABLE = "passages"
@@ -71,7 +71,7 @@ class PassageTable:
 
     @classmethod
     def create(
-        cls, folder: Path, dimension: int, metadata: Mapping[str, Kind], language: str
+        cls, folder: Path, dimension: int, metadata: Mapping[str, ColumnKind], language: str
     ) -> "PassageTable":
         """An empty table with its full-text index."""
         index = require_lancedb().index
@@ -126,7 +126,7 @@ class PassageTable:
         with index_errors(self.folder):
             yield from self.table.search().select(list(columns)).to_batches(8192)
 
-    def require_columns(self, metadata: Mapping[str, Kind]) -> None:
+    def require_columns(self, metadata: Mapping[str, ColumnKind]) -> None:
         """Raises InputError where the table lacks what index.json says of its metadata."""
         schema = self.table.schema
         for name, kind in metadata.items():
@@ -158,7 +158,7 @@ class PassageTable:
         with index_errors(self.folder):
             self.table.add(pa.table([arrays[name] for name in schema.names], schema=schema))
 
-    def add_columns(self, metadata: Mapping[str, Kind]) -> None:
+    def add_columns(self, metadata: Mapping[str, ColumnKind]) -> None:
         """New columns, null in all rows that stand."""
         if metadata:
             with index_errors(self.folder):
@@ -287,7 +287,7 @@ def _connect(folder: Path) -> Any:
     return require_lancedb().connect(str(folder))
 
 
-def _schema(dimension: int, metadata: Mapping[str, Kind]) -> pa.Schema:
+def _schema(dimension: int, metadata: Mapping[str, ColumnKind]) -> pa.Schema:
     return pa.schema(
         [
             pa.field("id", pa.string(), nullable=False),

@@ -15,7 +15,7 @@ from bertsmith.text.retrieval.documents import Document, Documents, Skipped, par
 
 
 @dataclass
-class Plan:
+class IndexUpdate:
     """Ids of documents: what becomes of them. A part of a large document is one here."""
 
     columns: MetadataColumns
@@ -62,12 +62,12 @@ def survey(
     columns: MetadataColumns,
     added: bool,
     progress: Progress | None = None,
-) -> Plan:
+) -> IndexUpdate:
     """Reads everything once. Raises InputError for two documents of one id, naming both places.
 
     Without `added` the index is to hold these documents and no other, but for those that `add` put there.
     """
-    plan = Plan(columns)
+    plan = IndexUpdate(columns)
     places: dict[str, str] = {}
     for document in documents.of_files(lambda name: True, progress):
         if document.id in places:

@@ -27,7 +27,7 @@ from bertsmith.inference.ranking.reranker import Reranker, scores_of
 
 Mode = Literal["hybrid", "vector", "text"]
 Vector = npt.NDArray[np.float32]
-Row = dict[str, Any]
+IndexRow = dict[str, Any]
 MOST_HITS = 100_000  # LanceDB counts them in 32 bits, and whole passages are held in memory
 CANDIDATES = 50  # of each ranking that is fused or re-ranked; more cost time and seldom help
 _SHOWN = ["id", "document_id", "source", "start", "end", "line", "title", "text"]
@@ -96,7 +96,7 @@ def find(
 
 def _by_vector(
     table: PassageTable, manifest: IndexManifest, question: Question, depth: int
-) -> list[tuple[Row, float]]:
+) -> list[tuple[IndexRow, float]]:
     search = table.table.search(question.vector, vector_column_name="vector").distance_type("cosine")
     search = with_settings(search, manifest.approximate, question.where is not None)
     rows = _rows(search, manifest, question.where, depth, "_distance")
@@ -105,7 +105,7 @@ def _by_vector(
 
 def _by_words(
     table: PassageTable, manifest: IndexManifest, question: Question, depth: int
-) -> list[tuple[Row, float]]:
+) -> list[tuple[IndexRow, float]]:
     match = require_lancedb().query.MatchQuery(question.query, "text")  # words, with no syntax of their own
     search = table.table.search(match, query_type="fts")
     rows = _rows(search, manifest, question.where, depth, "_score")
@@ -116,31 +116,33 @@ _RANKINGS = {"vector": _by_vector, "text": _by_words}
 _PARTS: dict[Mode, Sequence[str]] = {"hybrid": ("vector", "text"), "vector": ("vector",), "text": ("text",)}
 
 
-def _rows(search: Any, manifest: IndexManifest, where: str | None, depth: int, score: str) -> list[Row]:
+def _rows(search: Any, manifest: IndexManifest, where: str | None, depth: int, score: str) -> list[IndexRow]:
     if where is not None:
         search = search.where(where, prefilter=True)
     found: pa.Table = search.limit(depth).select([*_SHOWN, *manifest.metadata, score]).to_arrow()
-    rows: list[Row] = found.to_pylist()
+    rows: list[IndexRow] = found.to_pylist()
     # Ties by id: equal scores come in the same order whatever the files on disk. Only which of those equal to
     # the last one are among the `depth` is LanceDB's choice.
     rows.sort(key=lambda row: (row[score] if score == "_distance" else -row[score], row["id"]))
     return rows
 
 
-def _fused(rankings: Sequence[Sequence[tuple[Row, float]]]) -> list[tuple[Row, float]]:
+def _fused(rankings: Sequence[Sequence[tuple[IndexRow, float]]]) -> list[tuple[IndexRow, float]]:
     rows = {row["id"]: row for ranking in rankings for row, _ in ranking}
     fused = reciprocal_rank_fusion([[row["id"] for row, _ in ranking] for ranking in rankings])
     return [(rows[id], score) for id, score in fused]
 
 
-def _reranked(ranked: Sequence[tuple[Row, float]], query: str, rerank: Reranker) -> list[tuple[Row, float]]:
+def _reranked(
+    ranked: Sequence[tuple[IndexRow, float]], query: str, rerank: Reranker
+) -> list[tuple[IndexRow, float]]:
     """Equal scores keep the order in which they came."""
     scores = scores_of(rerank, query, [row["text"] for row, _ in ranked])
     found = zip([row for row, _ in ranked], scores, strict=True)
     return sorted(found, key=lambda pair: -pair[1])
 
 
-def _hit(row: Row, score: float, query: str, manifest: IndexManifest) -> Hit:
+def _hit(row: IndexRow, score: float, query: str, manifest: IndexManifest) -> Hit:
     shown = {name: row[name] for name in _SHOWN if name != "id"}
     metadata = {name: row[name] for name in manifest.metadata}
     return Hit(

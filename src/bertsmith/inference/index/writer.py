@@ -12,9 +12,9 @@ from bertsmith.inference.index.approximate import LEAST_ROWS, build_approximate
 from bertsmith.inference.index.manifest import (
     MANIFEST,
     Approximate,
+    ColumnKind,
     IndexManifest,
     IndexModel,
-    Kind,
     read_index_manifest,
     write_index_manifest,
 )
@@ -55,7 +55,7 @@ class IndexWriter:
             self.table.roll_back(manifest.version)
         self.known: dict[str, Known] = self.table.documents()
 
-    def add_columns(self, kinds: Mapping[str, Kind]) -> None:
+    def add_columns(self, kinds: Mapping[str, ColumnKind]) -> None:
         """The kinds of all columns of metadata, those that are there among them."""
         self.table.add_columns(
             {name: kind for name, kind in kinds.items() if name not in self.manifest.metadata}

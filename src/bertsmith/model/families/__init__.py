@@ -8,7 +8,7 @@ from bertsmith.model.families.family import (
     TOKENS,
     Family,
     HeadNames,
-    Row,
+    ModuleNames,
     Size,
     layer_rows,
 )
@@ -22,7 +22,7 @@ __all__ = [
     "TOKENS",
     "Family",
     "HeadNames",
-    "Row",
+    "ModuleNames",
     "Size",
     "bert",
     "find_family",

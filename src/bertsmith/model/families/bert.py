@@ -6,7 +6,7 @@ from bertsmith.model.families.family import (
     TOKENS,
     Family,
     HeadNames,
-    Row,
+    ModuleNames,
     layer_rows,
 )
 from bertsmith.model.families.registry import register
@@ -27,12 +27,12 @@ BERT_REQUIRED = {
 }
 
 EMBEDDINGS = (
-    Row("encoder.embeddings.token", ("embeddings.word_embeddings",)),
-    Row("encoder.embeddings.position", ("embeddings.position_embeddings",)),
-    Row("encoder.embeddings.norm", ("embeddings.LayerNorm",)),
+    ModuleNames("encoder.embeddings.token", ("embeddings.word_embeddings",)),
+    ModuleNames("encoder.embeddings.position", ("embeddings.position_embeddings",)),
+    ModuleNames("encoder.embeddings.norm", ("embeddings.LayerNorm",)),
 )
-SEGMENT = Row("encoder.embeddings.segment", ("embeddings.token_type_embeddings",))
-POOLER = Row("encoder.pooler", ("pooler.dense",))
+SEGMENT = ModuleNames("encoder.embeddings.segment", ("embeddings.token_type_embeddings",))
+POOLER = ModuleNames("encoder.pooler", ("pooler.dense",))
 
 
 _SELF = "encoder.layer.{}.attention.self"
@@ -54,10 +54,10 @@ BERT = register(
         encoder=(*EMBEDDINGS, SEGMENT, POOLER),
         layer=_BERT_LAYER,
         heads=(
-            Row("masked_language.dense", ("cls.predictions.transform.dense",)),
-            Row("masked_language.norm", ("cls.predictions.transform.LayerNorm",)),
-            Row("masked_language", ("cls.predictions",)),
-            Row("next_sentence", ("cls.seq_relationship",)),
+            ModuleNames("masked_language.dense", ("cls.predictions.transform.dense",)),
+            ModuleNames("masked_language.norm", ("cls.predictions.transform.LayerNorm",)),
+            ModuleNames("masked_language", ("cls.predictions",)),
+            ModuleNames("next_sentence", ("cls.seq_relationship",)),
         ),
         tied={
             "cls.predictions.decoder.weight": TOKENS,
@@ -91,9 +91,9 @@ ROBERTA = register(
         encoder=(*EMBEDDINGS, SEGMENT, POOLER),
         layer=_BERT_LAYER,
         heads=(
-            Row("masked_language.dense", ("lm_head.dense",)),
-            Row("masked_language.norm", ("lm_head.layer_norm",)),
-            Row("masked_language", ("lm_head",)),
+            ModuleNames("masked_language.dense", ("lm_head.dense",)),
+            ModuleNames("masked_language.norm", ("lm_head.layer_norm",)),
+            ModuleNames("masked_language", ("lm_head",)),
         ),
         tied={"lm_head.decoder.weight": TOKENS, "lm_head.decoder.bias": "masked_language.bias"},
         classes={
@@ -141,9 +141,9 @@ DISTILBERT = register(
             "transformer.layer.{}.output_layer_norm",
         ),
         heads=(
-            Row("masked_language.dense", ("vocab_transform",)),
-            Row("masked_language.norm", ("vocab_layer_norm",)),
-            Row("masked_language", ("vocab_projector",)),
+            ModuleNames("masked_language.dense", ("vocab_transform",)),
+            ModuleNames("masked_language.norm", ("vocab_layer_norm",)),
+            ModuleNames("masked_language", ("vocab_projector",)),
         ),
         tied={"vocab_projector.weight": TOKENS},
         classes={

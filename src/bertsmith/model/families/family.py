@@ -36,7 +36,7 @@ BERT_SIZES = {
 }
 
 
-class Row(NamedTuple):
+class ModuleNames(NamedTuple):
     """One of our modules, and the modules of the file that it is made of, stacked by rows in that order."""
 
     ours: str
@@ -68,9 +68,9 @@ class Family:
 
     # -- names of tensors -----------------------------------------------------------------------------------
     prefix: str  # stands before the encoder's names wherever the file has a head
-    encoder: tuple[Row, ...]
-    layer: tuple[Row, ...]
-    heads: tuple[Row, ...]  # of pre-training
+    encoder: tuple[ModuleNames, ...]
+    layer: tuple[ModuleNames, ...]
+    heads: tuple[ModuleNames, ...]  # of pre-training
     tied: Mapping[str, str]  # what a file may hold a second time -> what it must be equal to
 
     # -- heads ----------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class Family:
     written: Mapping[str, Any] = field(default_factory=dict)  # further keys, the same for all models
     rotary: RotaryKeys | None = None
     # The rows of `layer` by the modules of transformers' class, where a file has others: adapters name these.
-    class_layer: tuple[Row, ...] = ()
+    class_layer: tuple[ModuleNames, ...] = ()
     sizes: Mapping[str, Size] = field(default_factory=lambda: BERT_SIZES)
     # Positions of the table start behind the row of padding (RoBERTa).
     positions_after_padding: bool = False
@@ -114,7 +114,7 @@ class Family:
         return value in self.spelling or (self.rotary is not None and value in self.rotary.values)
 
     @property
-    def adapted_layer(self) -> tuple[Row, ...]:
+    def adapted_layer(self) -> tuple[ModuleNames, ...]:
         """The rows of a layer by the modules that an adapter names."""
         return self.class_layer or self.layer
 
@@ -139,14 +139,14 @@ CLASSIFIER = frozenset({"classifier"})
 
 def layer_rows(
     attention: tuple[str, ...], output: str, attention_norm: str, up: tuple[str, ...], down: str, norm: str
-) -> tuple[Row, ...]:
+) -> tuple[ModuleNames, ...]:
     """The rows of a layer by what its modules are called in a file."""
     layer = "encoder.layers.{}"
     return (
-        Row(f"{layer}.attention.qkv", attention),
-        Row(f"{layer}.attention.output", (output,)),
-        Row(f"{layer}.attention_norm", (attention_norm,)),
-        Row(f"{layer}.feed_forward.up", up),
-        Row(f"{layer}.feed_forward.down", (down,)),
-        Row(f"{layer}.feed_forward_norm", (norm,)),
+        ModuleNames(f"{layer}.attention.qkv", attention),
+        ModuleNames(f"{layer}.attention.output", (output,)),
+        ModuleNames(f"{layer}.attention_norm", (attention_norm,)),
+        ModuleNames(f"{layer}.feed_forward.up", up),
+        ModuleNames(f"{layer}.feed_forward.down", (down,)),
+        ModuleNames(f"{layer}.feed_forward_norm", (norm,)),
     )

@@ -5,7 +5,7 @@ from bertsmith.model.families.family import (
     TOKENS,
     Family,
     HeadNames,
-    Row,
+    ModuleNames,
     Size,
     layer_rows,
 )
@@ -22,9 +22,9 @@ MODERNBERT = register(
         class_prefix="ModernBert",
         prefix="model",
         encoder=(
-            Row("encoder.embeddings.token", ("embeddings.tok_embeddings",)),
-            Row("encoder.embeddings.norm", ("embeddings.norm",)),
-            Row("encoder.final_norm", ("final_norm",)),
+            ModuleNames("encoder.embeddings.token", ("embeddings.tok_embeddings",)),
+            ModuleNames("encoder.embeddings.norm", ("embeddings.norm",)),
+            ModuleNames("encoder.final_norm", ("final_norm",)),
         ),
         layer=layer_rows(
             ("layers.{}.attn.Wqkv",),
@@ -35,9 +35,9 @@ MODERNBERT = register(
             "layers.{}.mlp_norm",
         ),
         heads=(
-            Row("masked_language.dense", ("head.dense",)),
-            Row("masked_language.norm", ("head.norm",)),
-            Row("masked_language", ("decoder",)),
+            ModuleNames("masked_language.dense", ("head.dense",)),
+            ModuleNames("masked_language.norm", ("head.norm",)),
+            ModuleNames("masked_language", ("decoder",)),
         ),
         tied={"decoder.weight": TOKENS},
         classes={

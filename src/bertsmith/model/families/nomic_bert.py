@@ -7,7 +7,7 @@ from bertsmith.model.families.family import (
     TOKENS,
     Family,
     HeadNames,
-    Row,
+    ModuleNames,
     Size,
     layer_rows,
 )
@@ -33,8 +33,8 @@ NOMIC_BERT = register(
         class_prefix="NomicBert",
         prefix="nomic_bert",
         encoder=(
-            Row("encoder.embeddings.token", ("embeddings.word_embeddings",)),
-            Row("encoder.embeddings.norm", ("emb_ln",)),
+            ModuleNames("encoder.embeddings.token", ("embeddings.word_embeddings",)),
+            ModuleNames("encoder.embeddings.norm", ("emb_ln",)),
             SEGMENT,
             POOLER,
         ),
@@ -55,9 +55,9 @@ NOMIC_BERT = register(
             "layers.{}.post_mlp_layernorm",
         ),
         heads=(
-            Row("masked_language.dense", ("cls.predictions.transform.dense",)),
-            Row("masked_language.norm", ("cls.predictions.transform.layer_norm",)),
-            Row("masked_language", ("cls.predictions",)),
+            ModuleNames("masked_language.dense", ("cls.predictions.transform.dense",)),
+            ModuleNames("masked_language.norm", ("cls.predictions.transform.layer_norm",)),
+            ModuleNames("masked_language", ("cls.predictions",)),
         ),
         tied={
             "cls.predictions.decoder.weight": TOKENS,

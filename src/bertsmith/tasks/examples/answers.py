@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertsmith.arrays import Ints
-from bertsmith.data.windows import Window
+from bertsmith.data.windows import TokenRange
 
 FloatArray = npt.NDArray[np.floating]
 
@@ -127,7 +127,7 @@ def best_pairs(start: FloatArray, end: FloatArray, longest: int, count: int) -> 
     return [(row // width, row // width + row % width, float(band[row])) for row in rows.tolist()]
 
 
-def gold_span(offsets: Ints, start: int, end: int, window: Window) -> tuple[int, int] | None:
+def gold_span(offsets: Ints, start: int, end: int, window: TokenRange) -> tuple[int, int] | None:
     """The first and the last token of passage[start:end], counted from the window's first.
 
     `offsets` (P, 2) are those of the whole passage's tokens. A token that lies only partly in the answer

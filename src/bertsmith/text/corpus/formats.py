@@ -19,7 +19,7 @@ from itertools import chain
 from bertsmith.text.corpus_settings import CorpusSettings, Format
 from bertsmith.text.files import plain, tables
 from bertsmith.text.files.streams import SourceFile, SourceStream
-from bertsmith.text.prose.sentences import Layout
+from bertsmith.text.prose.sentences import LineLayout
 
 BY_SUFFIX: dict[str, Format] = {
     ".jsonl": "jsonl",
@@ -29,7 +29,7 @@ BY_SUFFIX: dict[str, Format] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-LAYOUTS: dict[Format, Layout] = {
+LAYOUTS: dict[Format, LineLayout] = {
     "wikiextractor": "paragraph-lines",
     "lines": "sentence-lines",
 }  # others: folded

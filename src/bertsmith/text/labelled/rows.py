@@ -41,7 +41,7 @@ FORMATS = {
 LINES_HAVE = ["text"]  # the one column of plain lines
 
 
-class Row(NamedTuple):
+class LabelledRow(NamedTuple):
     """Values in the order of the columns asked for, and their place for messages: 'a/train.tsv, line 12'."""
 
     values: tuple[Any, ...]
@@ -64,7 +64,7 @@ def read_rows(
     encoding: str = "utf-8",
     optional: Sequence[str] = (),
     blank_lines: bool = False,
-) -> list[Row]:
+) -> list[LabelledRow]:
     """Every row of a table, reduced to `columns`, each given by name or by its number from 1, and behind them
     those of the `optional` ones, None where there is no such column.
 
@@ -88,7 +88,7 @@ def stream_rows(
     encoding: str = "utf-8",
     optional: Sequence[str] = (),
     blank_lines: bool = False,
-) -> Iterator[Row]:
+) -> Iterator[LabelledRow]:
     """The rows of `read_rows` one at a time, for files that don't fit into memory (.json is read whole). The
     file is opened at the first row, and errors are raised where they stand.
     """
@@ -104,7 +104,7 @@ class _Wanted(NamedTuple):
     blank_lines: bool = False
 
 
-def _stream(path: str | Path, wanted: _Wanted, format: str | None, encoding: str) -> Iterator[Row]:
+def _stream(path: str | Path, wanted: _Wanted, format: str | None, encoding: str) -> Iterator[LabelledRow]:
     row = None
     with _opened(path, format, encoding) as table:
         for row in _READERS[table.format](table, wanted):
@@ -153,7 +153,7 @@ def _opened(path: str | Path, format: str | None, encoding: str) -> AbstractCont
     return open_table(path, format, encoding, FORMATS, otherwise, whole_name=True)
 
 
-def _separated(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
+def _separated(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
     rows = _filled(table)
     first = next(rows, None)
     if first is None:
@@ -169,7 +169,7 @@ def _separated(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
         if names is not None:
             tables.require_no_more(row, names, where)
         optional = (row[index] if index < len(row) else None for index in more)
-        yield Row((*(row[index] for index in picked), *optional), where)
+        yield LabelledRow((*(row[index] for index in picked), *optional), where)
 
 
 def _filled(table: TableFile) -> Iterator[tuple[int, list[str]]]:
@@ -200,13 +200,13 @@ def _too_short(row: Sequence[str], needed: int, where: str, format: str) -> Inpu
     )
 
 
-def _objects(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
+def _objects(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
     for fields, where in records(table):
         for column in wanted.columns:
             if column not in fields:
                 raise unknown_column(column, list(fields), where)
         values = [fields[str(column)] for column in wanted.columns]
-        yield Row((*values, *map(fields.get, wanted.optional)), where)
+        yield LabelledRow((*values, *map(fields.get, wanted.optional)), where)
 
 
 def records(table: TableFile) -> Iterator[Record]:
@@ -236,7 +236,7 @@ def _listed_records(text: str, name: str) -> Iterator[Record]:
         yield Record(record, f"{name}, item {number}")
 
 
-def _parquet(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
+def _parquet(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
     chosen: list[str | None] = []  # None: a column that there isn't
 
     def choose(schema: pa.Schema) -> list[str]:
@@ -253,19 +253,19 @@ def _parquet(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
             nothing = [None] * batch.num_rows
             for values in zip(*(batch.column(name).to_pylist() if name else nothing for name in chosen)):
                 row += 1
-                yield Row(values, f"{table.name}, row {row}")
+                yield LabelledRow(values, f"{table.name}, row {row}")
 
 
-def _lines(table: TableFile, wanted: _Wanted) -> Iterator[Row]:
+def _lines(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
     for column in wanted.columns:
         find_column(column, LINES_HAVE, table.name)
     for number, line in enumerate(table.lines(), start=1):
         if line.strip() or wanted.blank_lines:
             values = (*[line] * len(wanted.columns), *[None] * len(wanted.optional))
-            yield Row(values, f"{table.name}, line {number}")
+            yield LabelledRow(values, f"{table.name}, line {number}")
 
 
-_READERS: dict[str, Callable[[TableFile, _Wanted], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[TableFile, _Wanted], Iterator[LabelledRow]]] = {
     "csv": _separated,
     "tsv": _separated,
     "jsonl": _objects,

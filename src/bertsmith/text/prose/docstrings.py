@@ -14,7 +14,7 @@ _COMMENT_SIGN = re.compile(r"^[ \t]*# ?", re.MULTILINE)
 _LICENCE = re.compile(r"copyright|licen[sc]e|all rights reserved|warranty", re.IGNORECASE)
 
 
-class Passage(NamedTuple):
+class DocstringLines(NamedTuple):
     """A piece of documentation and the lines of the file it stands on, counted from 1."""
 
     first_line: int
@@ -51,19 +51,19 @@ def _parsed(source: str) -> ast.Module:
             gc.enable()
 
 
-def _comments(source: str) -> list[Passage]:
+def _comments(source: str) -> list[DocstringLines]:
     found, line, seen = [], 1, 0
     for block in _COMMENT_BLOCK.finditer(source):
         line, seen = line + source.count("\n", seen, block.start()), block.start()
         if not _LICENCE.search(block.group()):
             text = _COMMENT_SIGN.sub("", block.group())
-            found.append(Passage(line, line + block.group().count("\n") - 1, text))
+            found.append(DocstringLines(line, line + block.group().count("\n") - 1, text))
     return found
 
 
-def _as_passages(strings: Iterator[ast.Constant]) -> list[Passage]:
+def _as_passages(strings: Iterator[ast.Constant]) -> list[DocstringLines]:
     return [
-        Passage(string.lineno, string.end_lineno or string.lineno, inspect.cleandoc(str(string.value)))
+        DocstringLines(string.lineno, string.end_lineno or string.lineno, inspect.cleandoc(str(string.value)))
         for string in strings
     ]
 

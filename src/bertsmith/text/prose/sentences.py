@@ -7,7 +7,7 @@ from bertsmith.text.prose.cleaning import clean
 from bertsmith.text.prose.paragraphs import each_line, paragraphs
 
 # folded: plain text, lines joined where they were folded; the others: a paragraph, a sentence on each line
-Layout = Literal["folded", "paragraph-lines", "sentence-lines"]
+LineLayout = Literal["folded", "paragraph-lines", "sentence-lines"]
 
 
 class RawDocument(NamedTuple):
@@ -16,10 +16,10 @@ class RawDocument(NamedTuple):
     source: int
     id: str
     text: str
-    layout: Layout
+    layout: LineLayout
 
 
-_PARAGRAPHS: dict[Layout, Callable[[str], Iterator[str]]] = {
+_PARAGRAPHS: dict[LineLayout, Callable[[str], Iterator[str]]] = {
     "folded": paragraphs,
     "paragraph-lines": each_line,
 }

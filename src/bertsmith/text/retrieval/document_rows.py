@@ -48,7 +48,7 @@ class Wanted(Protocol):
     def title(self) -> str | None: ...
 
 
-class Row(NamedTuple):
+class DocumentRow(NamedTuple):
     """One row; `id` is None when the table has no column for it, `number` counts from 1."""
 
     id: str | None
@@ -69,7 +69,9 @@ class _Columns(NamedTuple):
     title: str | None
 
 
-def read_table(file: SourceFile, format: str, reading: CorpusSettings, wanted: Wanted) -> Iterator[Row]:
+def read_table(
+    file: SourceFile, format: str, reading: CorpusSettings, wanted: Wanted
+) -> Iterator[DocumentRow]:
     """The rows of one table. Raises InputError naming file and line for what can't be read or lacks an id,
     and for ids and names of columns that no database could store."""
     local = "://" not in file.origin
@@ -82,14 +84,14 @@ def read_table(file: SourceFile, format: str, reading: CorpusSettings, wanted: W
             yield _row(fields, columns, where, number)
 
 
-def _row(fields: Mapping[str, Any], columns: _Columns, where: str, number: int) -> Row:
+def _row(fields: Mapping[str, Any], columns: _Columns, where: str, number: int) -> DocumentRow:
     for name in fields:
         _require_characters(name, "a column called", where)
     id = None if columns.id is None else as_label(fields.get(columns.id), f"{where}, column {columns.id!r}")
     _require_characters(id or "", "an id", f"{where}, column {columns.id!r}")
     title = "" if columns.title is None else as_text(fields.get(columns.title), where)
     metadata = {name: _scalar(value) for name, value in fields.items() if name not in columns}
-    return Row(id, as_text(fields.get(columns.text), where), title.strip(), metadata, where, number)
+    return DocumentRow(id, as_text(fields.get(columns.text), where), title.strip(), metadata, where, number)
 
 
 def _require_characters(text: str, kind: str, where: str) -> None:

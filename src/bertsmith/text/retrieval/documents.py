@@ -32,7 +32,7 @@ from bertsmith.text.files.plain import DOC_OPENING, LONGEST, Article, articles, 
 from bertsmith.text.files.sources import as_utf8, find_sources
 from bertsmith.text.files.streams import SourceFile, SourceStream, lines_of
 from bertsmith.text.prose.html_text import HtmlText
-from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, Row, read_table
+from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, DocumentRow, read_table
 from bertsmith.text.tokens.tokenizer import without_surrogates
 from bertsmith.validation import Strict
 
@@ -268,7 +268,7 @@ def _page(file: SourceFile, chunks: Iterable[str]) -> Iterator[Document]:
         yield Document(id, text, parser.title, file.name, where, start, None)
 
 
-def _row_documents(row: Row, source: str) -> Iterator[Document]:
+def _row_documents(row: DocumentRow, source: str) -> Iterator[Document]:
     for number, (start, text) in enumerate(_parts([without_surrogates(row.text)]), start=1):
         id = _part_id(row.id or f"{source}#{row.number}", number)
         title = without_surrogates(row.title)

@@ -12,7 +12,7 @@ from bertsmith.text.retrieval.trec import read_trec
 from bertsmith.text.retrieval.wikiqa import read_wikiqa
 
 
-class Layout(NamedTuple):
+class DatasetLayout(NamedTuple):
     """How data of one layout is read: (path, split, encoding) -> RetrievalData.
 
     `ending` is that of its one file; None for a layout of several files in a folder.
@@ -23,10 +23,10 @@ class Layout(NamedTuple):
 
 
 LAYOUTS = {
-    "beir": Layout(read_beir),
-    "trec": Layout(read_trec),
-    "reqa": Layout(lambda path, split, encoding: read_reqa(path, encoding), ".json"),
-    "wikiqa": Layout(lambda path, split, encoding: read_wikiqa(path, encoding), ".tsv"),
+    "beir": DatasetLayout(read_beir),
+    "trec": DatasetLayout(read_trec),
+    "reqa": DatasetLayout(lambda path, split, encoding: read_reqa(path, encoding), ".json"),
+    "wikiqa": DatasetLayout(lambda path, split, encoding: read_wikiqa(path, encoding), ".tsv"),
 }
 
 

@@ -29,13 +29,13 @@ _MAX_TEMPLATE = 16  # parts around two texts; RoBERTa's has six
 _Vocabulary = Annotated[dict[str, int], Field(max_length=MAX_PIECES)]
 
 
-class Part(BaseModel):
+class Component(BaseModel):
     """One component; a key that isn't listed is refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class WordPieceModel(Part):
+class WordPieceModel(Component):
     type: Literal["WordPiece"]
     vocab: _Vocabulary
     unk_token: str
@@ -43,7 +43,7 @@ class WordPieceModel(Part):
     max_input_chars_per_word: int = Field(100, gt=0, le=10_000)
 
 
-class BytePairModel(Part):
+class BytePairModel(Component):
     type: Literal["BPE"]
     vocab: _Vocabulary
     merges: Annotated[list[str] | list[tuple[str, str]], Field(max_length=_MAX_MERGES)]
@@ -56,7 +56,7 @@ class BytePairModel(Part):
     ignore_merges: bool = False
 
 
-class BertNormalizer(Part):
+class BertNormalizer(Component):
     type: Literal["BertNormalizer"]
     clean_text: bool
     handle_chinese_chars: bool
@@ -64,11 +64,11 @@ class BertNormalizer(Part):
     lowercase: bool
 
 
-class UnicodeNormalizer(Part):
+class UnicodeNormalizer(Component):
     type: Literal["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"]
 
 
-class NormalizerSequence(Part):
+class NormalizerSequence(Component):
     type: Literal["Sequence"]
     normalizers: list["SingleNormalizer"] = Field(max_length=8)
 
@@ -77,11 +77,11 @@ SingleNormalizer = Annotated[BertNormalizer | UnicodeNormalizer, Field(discrimin
 Normalizer = Annotated[BertNormalizer | UnicodeNormalizer | NormalizerSequence, Field(discriminator="type")]
 
 
-class PlainPreTokenizer(Part):
+class PlainPreTokenizer(Component):
     type: Literal["BertPreTokenizer", "Whitespace", "WhitespaceSplit"]
 
 
-class ByteLevel(Part):
+class ByteLevel(Component):
     """The pre-tokenizer, the decoder and the post-processor of byte-level tokenizers share these fields."""
 
     type: Literal["ByteLevel"]
@@ -90,17 +90,17 @@ class ByteLevel(Part):
     use_regex: bool = True  # the library's own expression, not one from the file
 
 
-class Digits(Part):
+class Digits(Component):
     type: Literal["Digits"]
     individual_digits: bool
 
 
-class Punctuation(Part):
+class Punctuation(Component):
     type: Literal["Punctuation"]
     behavior: str
 
 
-class PreTokenizerSequence(Part):
+class PreTokenizerSequence(Component):
     type: Literal["Sequence"]
     pretokenizers: list["SinglePreTokenizer"] = Field(max_length=8)
 
@@ -113,7 +113,7 @@ PreTokenizer = Annotated[
 ]
 
 
-class PairProcessing(Part):
+class PairProcessing(Component):
     type: Literal["BertProcessing", "RobertaProcessing"]
     sep: tuple[str, int]
     cls: tuple[str, int]
@@ -121,21 +121,21 @@ class PairProcessing(Part):
     add_prefix_space: bool = True
 
 
-class TemplateRole(Part):
+class TemplateRole(Component):
     """A text, or a special token by its name; `type_id` is the segment."""
 
     id: str
     type_id: int = Field(ge=0, le=1)
 
 
-class TemplatePart(Part):
+class TemplatePart(Component):
     """Either of the two."""
 
     SpecialToken: TemplateRole | None = None
     Sequence: TemplateRole | None = None
 
 
-class TemplateToken(Part):
+class TemplateToken(Component):
     """What a special token's name stands for."""
 
     id: str
@@ -143,14 +143,14 @@ class TemplateToken(Part):
     tokens: list[str] = Field(max_length=1)
 
 
-class TemplateProcessing(Part):
+class TemplateProcessing(Component):
     type: Literal["TemplateProcessing"]
     single: list[TemplatePart] = Field(max_length=_MAX_TEMPLATE)
     pair: list[TemplatePart] = Field(max_length=_MAX_TEMPLATE)
     special_tokens: dict[str, TemplateToken] = Field(max_length=_MAX_TEMPLATE)
 
 
-class PostProcessorSequence(Part):
+class PostProcessorSequence(Component):
     type: Literal["Sequence"]
     processors: list["SinglePostProcessor"] = Field(max_length=8)
 
@@ -161,7 +161,7 @@ PostProcessor = Annotated[
 ]
 
 
-class WordPieceDecoder(Part):
+class WordPieceDecoder(Component):
     type: Literal["WordPiece"]
     prefix: str
     cleanup: bool
@@ -170,7 +170,7 @@ class WordPieceDecoder(Part):
 Decoder = Annotated[WordPieceDecoder | ByteLevel, Field(discriminator="type")]
 
 
-class AddedToken(Part):
+class AddedToken(Component):
     id: int
     content: str = Field(min_length=1)
     special: bool
@@ -180,7 +180,7 @@ class AddedToken(Part):
     normalized: bool
 
 
-class TokenizerFile(Part):
+class TokenizerFile(Component):
     """The whole file. Padding and truncation are read and dropped: the library never pads."""
 
     version: str
