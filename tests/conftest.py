@@ -21,10 +21,12 @@ WAYS = ("torch", "avx2", "avx512", "avx512_vnni")
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
-# A shell starts a background job with Ctrl-C ignored, and its children inherit that: commands under test
-# would not hear the signals that tests send them.
+# A shell starts a background job with Ctrl-C ignored, nohup with SIGHUP, and their children inherit that:
+# commands under test would not hear the signals that tests send them.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True, scope="session")
