@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 import bertsmith
 from bertsmith import files, locks
@@ -141,8 +142,10 @@ def test_a_file_is_flushed_where_folders_are_not_opened(
 
 
 def test_where_nothing_forks_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
     monkeypatch.delattr(os, "register_at_fork")
-    compute_alone_after_fork.__wrapped__()
+    compute_alone_after_fork.__wrapped__()  # which would raise AttributeError
+    assert torch.get_num_threads() == before
 
 
 def test_without_flock_nobody_is_kept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

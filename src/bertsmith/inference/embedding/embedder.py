@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertsmith.arrays import Ints
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.prefetch import prefetch
 from bertsmith.door import door, flag, function, one_of, optional, text, whole
@@ -29,7 +28,7 @@ from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.sentence_settings import SHORTEST, read_sentence_settings
 from bertsmith.tasks.computing.forward_passes import forward_passes, usual_forward_tokens
 from bertsmith.tasks.examples.encoding import Encoded, Layout
-from bertsmith.tasks.heads.pooling import Pooling, pool_examples
+from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
 
 PromptKind = Literal["query", "document"]
 Watch = Callable[[int, int], None]  # told how many texts and tokens are done
@@ -212,7 +211,8 @@ class Embedder:
         """(E, D)."""
         pooled = self._pooled(chunk, report)
         if len(pooled) > chunk.texts:
-            pooled = _JOIN[self.pooling](pooled, chunk)
+            size = chunk.lengths if self.pooling == "mean" else np.ones_like(chunk.lengths)
+            pooled = join_pooled(pooled, chunk.text_of_sequence, size, self.pooling)
         if self.dimensions:
             pooled = cut(pooled, self.dimensions, normalise=False)
         return normalised(pooled) if self.normalise else pooled
@@ -246,36 +246,6 @@ def pooled_in_batches(
 
     for numbers, _, vectors in forward_passes(pooled, sequences, device, batch_tokens):
         yield numbers, vectors
-
-
-def _mean_by_length(pooled: Vectors, chunk: Chunk) -> Vectors:
-    """The mean over all rows of a text's windows."""
-    starts = _first_of_each(chunk)
-    lengths = chunk.lengths.astype(np.float32)[:, None]
-    return np.asarray(np.add.reduceat(pooled * lengths, starts) / np.add.reduceat(lengths, starts))
-
-
-def _mean(pooled: Vectors, chunk: Chunk) -> Vectors:
-    starts = _first_of_each(chunk)
-    return np.asarray(
-        np.add.reduceat(pooled, starts) / np.bincount(chunk.text_of_sequence)[:, None], np.float32
-    )
-
-
-def _highest(pooled: Vectors, chunk: Chunk) -> Vectors:
-    return np.asarray(np.maximum.reduceat(pooled, _first_of_each(chunk)))
-
-
-# How the vectors of a text's windows become the text's: what pooling all of their rows at once gives.
-_JOIN: dict[Pooling, Callable[[Vectors, Chunk], Vectors]] = {
-    "mean": _mean_by_length,
-    "cls": _mean,
-    "max": _highest,
-}
-
-
-def _first_of_each(chunk: Chunk) -> Ints:
-    return np.flatnonzero(np.diff(chunk.text_of_sequence, prepend=-1))
 
 
 def _at_most(wanted: int | None, longest: int, name: str, why: str, least: int = 1) -> int | None:

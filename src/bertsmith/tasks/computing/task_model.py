@@ -17,7 +17,7 @@ from bertsmith.tasks.computing.evaluation_mode import evaluating
 from bertsmith.tasks.computing.finite import require_finite
 from bertsmith.tasks.computing.forward_passes import forward_passes
 from bertsmith.tasks.examples.encoding import Encoded, Layout
-from bertsmith.tasks.heads.pooling import Pooling
+from bertsmith.tasks.heads.pooling import Pooling, join_pooled
 from bertsmith.tasks.task import Head, Outputs
 
 LONGEST = 1 << 13  # tokens of an example that are computed at once
@@ -123,21 +123,18 @@ def _long_output(
     for places, layout, found in forward_passes(compute, parts, device, batch_tokens):
         vectors[places] = found
         count(layout)
+    assert model.head.joins is not None  # whoever has parts of a text joins them
     joined = torch.from_numpy(_joined(vectors, parts, model.head.joins)).to(device)
     with torch.inference_mode():
         (output,) = _at_least_float32(model.head.answer(joined, (len(joined),)))
     return np.asarray(require_finite(output.cpu()).numpy())
 
 
-def _joined(vectors: Outputs, parts: Sequence[Encoded], how: Pooling | None) -> Outputs:
-    """(P, H) -> (T, H): the vectors of a text's parts as one, as `pool_texts` makes it of all their rows."""
+def _joined(vectors: Outputs, parts: Sequence[Encoded], how: Pooling) -> Outputs:
+    """(P, H) -> (T, H): the vectors of a text's parts as one."""
     texts = np.array([part.windows[0].text for part in parts])
-    starts = np.flatnonzero(np.diff(texts, prepend=-1))
-    if how == "max":
-        return np.asarray(np.maximum.reduceat(vectors, starts))
-    sizes = np.array([part.tokens if how == "mean" else len(part.windows) for part in parts], np.float64)
-    sums = np.add.reduceat(vectors * sizes[:, None], starts)
-    return np.asarray(sums / np.add.reduceat(sizes, starts)[:, None], np.float32)
+    sizes = np.array([part.tokens if how == "mean" else len(part.windows) for part in parts])
+    return join_pooled(vectors, texts, sizes, how)
 
 
 def _at_least_float32(found: Tensor) -> Tensor:

@@ -5,9 +5,12 @@ N tokens in the packed batch, R rows that are read, W windows, T texts, E exampl
 
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bertsmith.arrays import Ints
 from bertsmith.tasks.examples.encoding import Layout
 
 Pooling = Literal["mean", "cls", "max"]
@@ -62,3 +65,19 @@ def _pool(
     # bincount would ask the device for the largest number, and wait for the answer
     rows = torch.zeros(texts, dtype=torch.int64, device=text.device).index_add(0, text, torch.ones_like(text))
     return sums.index_add(0, text, states) / rows[:, None]
+
+
+def join_pooled(
+    vectors: npt.NDArray[np.float32], text: Ints, size: Ints, pooling: Pooling
+) -> npt.NDArray[np.float32]:
+    """(W, H) of windows, or of runs of them, each pooled by itself -> (T, H): what pooling all rows of a text
+    at once gives.
+
+    `text` (W,) is the number of each one's text, ascending; `size` (W,) its rows for mean, its windows for
+    cls.
+    """
+    starts = np.flatnonzero(np.diff(text, prepend=-1))
+    if pooling == "max":
+        return np.asarray(np.maximum.reduceat(vectors, starts))
+    weight = size.astype(np.float32)[:, None]
+    return np.asarray(np.add.reduceat(vectors * weight, starts) / np.add.reduceat(weight, starts))
