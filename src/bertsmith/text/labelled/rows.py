@@ -137,17 +137,6 @@ def are_lines(path: str | Path, *, format: str | None = None, encoding: str = "u
         return table.format == "lines"
 
 
-def read_records(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> list[Record]:
-    """Every JSON object of a .jsonl or .json file, whole, for data that is more than columns."""
-    with _opened(path, format, encoding) as table:
-        if table.format not in ("jsonl", "json"):
-            raise InputError(f"{table.name}: expected JSON lines or a JSON list, found {table.format}.")
-        found = list(records(table))
-    if not found:
-        raise InputError(f"{table.name} has no rows. Expected at least one JSON object.")
-    return found
-
-
 def _opened(path: str | Path, format: str | None, encoding: str) -> AbstractContextManager[TableFile]:
     otherwise = "jsonl" if str(path) == "-" else None
     return open_table(path, format, encoding, FORMATS, otherwise, whole_name=True)
