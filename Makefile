@@ -53,12 +53,12 @@ test-slow: $(VENV)/.dev
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py
 
 format: $(VENV)/.dev
-	$(BIN)/ruff check --fix .
+	$(BIN)/ruff check --no-cache --fix .
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.bench

@@ -5,7 +5,6 @@ from importlib.metadata import version
 
 import pytest
 import torch
-from machines import PLAIN
 
 from bertsmith.model.config import preset
 from bertsmith.training.diagnosis import (
@@ -14,6 +13,7 @@ from bertsmith.training.diagnosis import (
     pretraining_flops_per_token,
     warnings_for,
 )
+from machines import PLAIN
 
 HEALTHY = replace(PLAIN, visible_cores=4)
 PLENTY = 100 * 10**9

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from machines import PLAIN
 
 from bertsmith.errors import RecipeError
 from bertsmith.machine.hardware import Gpu
@@ -12,6 +11,7 @@ from bertsmith.training import machine as machines
 from bertsmith.training.distributed import Ranks
 from bertsmith.training.machine import plain_machine, set_up_machine
 from bertsmith.training.settings import HardwareSettings
+from machines import PLAIN
 
 
 @pytest.mark.parametrize(
