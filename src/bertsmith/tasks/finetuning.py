@@ -22,6 +22,7 @@ from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
 from bertsmith.tasks.losses.gradient_cache import GradientCache
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.tasks.task import Task
+from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME = 1024, 1 << 20
@@ -48,15 +49,22 @@ class EncodedExamples:
 def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> EncodedExamples:
     """Tokenises many examples at a time; of a text that is cut, little more than is read."""
     encoded: list[Encoded] = []
+    for some in few_at_a_time(task, examples, _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME):
+        pieces = pieces_of(task, some, tokenizer)
+        encoded += [task.encode(*each, tokenizer) for each in zip(some, pieces, strict=True)]
+    return EncodedExamples(examples, encoded)
+
+
+def pieces_of(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> list[list[Pieces]]:
+    """What `task.encode` reads of each example: the pieces of its texts; of one that is cut, at least one
+    more than is read.
+    """
     cut = task.settings.stride is None and not task.is_pretokenized
     enough = task.settings.max_length if cut else None
-    for some in few_at_a_time(task, examples, _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME):
-        texts = [task.texts(example) for example in some]
-        blank = " " if task.is_pretokenized and tokenizer.family == "byte-level" else ""  # Ġ begins a word
-        pieces = iter(tokenizer.encode_pieces([blank + text for each in texts for text in each], enough))
-        for example, each in zip(some, texts, strict=True):
-            encoded.append(task.encode(example, [next(pieces) for _ in each], tokenizer))
-    return EncodedExamples(examples, encoded)
+    texts = [task.texts(example) for example in examples]
+    blank = " " if task.is_pretokenized and tokenizer.family == "byte-level" else ""  # Ġ begins a word
+    pieces = iter(tokenizer.encode_pieces([blank + text for each in texts for text in each], enough))
+    return [[next(pieces) for _ in each] for each in texts]
 
 
 def few_at_a_time(

@@ -111,7 +111,7 @@ class Embedder:
         self.long_texts = long_texts
         self.normalise = normalise
         self.batch_tokens = batch_tokens or usual_forward_tokens(self.device)
-        self._windows = TextWindows(
+        self.windows = TextWindows(
             self.tokenizer,
             self.max_length,
             min(_STRIDE, (self.max_length - 2) // 4) if long_texts == "windows" else None,
@@ -176,7 +176,7 @@ class Embedder:
             if watch is not None:
                 watch(texts_before + texts, tokens_before + tokens)
 
-        chunks = self._windows.chunks(texts, self.prefixes[kind], size)
+        chunks = self.windows.chunks(texts, self.prefixes[kind], size)
         if not isinstance(texts, Sequence) or len(texts) > size:  # else a thread costs more than it saves
             chunks = prefetch(chunks, ahead=1)
         held, texts_held, tokens_held = list[Vectors](), 0, 0

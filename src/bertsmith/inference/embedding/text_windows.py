@@ -67,7 +67,7 @@ class TextWindows:
             shown = [text.lower() for text in some] if self.lowercase else some
             for ids in self.tokenizer.encode_batch(shown, self.room if self.stride is None else None):
                 for start, end in windows(ids, self.room, self.stride):
-                    made.append(self._sequence(ids[start:end]))
+                    made.append(self.sequence(ids[start:end]))
                     owners.append(count)
                     tokens += end - start
                 count += 1
@@ -75,7 +75,8 @@ class TextWindows:
                 break
         return Chunk(made, np.array(owners, np.int64), count) if count else None
 
-    def _sequence(self, ids: Sequence[int]) -> Encoded:
+    def sequence(self, ids: Sequence[int]) -> Encoded:
+        """Token ids between the tokenizer's special ones."""
         token_ids, _ = join_segments(self.tokenizer, ids)
         rows = _FIRST_ROW if self.first_row_only else _every_row(len(token_ids))
         return Encoded((Window(token_ids, _first_segment(len(token_ids)), rows),))

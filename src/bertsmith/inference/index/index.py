@@ -158,10 +158,18 @@ class Index:
         query = without_surrogates(query)  # what a terminal makes of bytes that are no UTF-8
         check_question(query, k, mode)
         self.refresh()
-        vector = None if mode == "text" else self._checked_embedder().queries([query])[0]
-        question = Question(query, vector, k, mode, where)
+        vector = None if mode == "text" else self.embedder.queries([query])[0]
         scores = self._reranker(rerank) if isinstance(rerank, str) else rerank
-        return self._read(lambda seen: find(seen.table, seen.manifest, question, scores))
+        return self.find(Question(query, vector, k, mode, where), scores)
+
+    def find(self, question: Question, rerank: Reranker | None = None) -> list[Hit]:
+        """As `search`, of a question whose vector was made by `embedder` already."""
+        return self._read(lambda seen: find(seen.table, seen.manifest, question, rerank))
+
+    @property
+    def embedder(self) -> TextEmbedder:
+        """The model behind the index, opened at the first use. Raises InputError where it is another now."""
+        return self._checked_embedder()
 
     def refresh(self) -> bool:
         """Sees what was committed since; every search does it. Returns whether there was anything."""

@@ -24,7 +24,7 @@ def open_reranker(name: str) -> Reranker:
 
     def scores(query: str, passages: Sequence[str]) -> Sequence[float]:
         found = predictor.predict([(query, passage) for passage in passages])
-        return [_score(prediction, name) for prediction in found]
+        return [score_of(prediction, name) for prediction in found]
 
     return scores
 
@@ -42,7 +42,8 @@ def scores_of(rerank: Reranker, query: str, passages: Sequence[str]) -> list[flo
     return found
 
 
-def _score(prediction: Any, name: str) -> float:
+def score_of(prediction: Any, name: str) -> float:
+    """How relevant a prediction for a pair says it is. Raises InputError for one that says nothing of it."""
     if "score" in prediction:
         return float(prediction["score"])
     probabilities = prediction.get("probabilities")

@@ -43,10 +43,19 @@ class KernelLinear(nn.Module):
 
 def by_kernels(model: nn.Module) -> None:
     """Makes the linear modules of a model so, where its encoder's layers are the kernels' already."""
-    layers = model.get_submodule("encoder.layers")
-    if not all(isinstance(layer, KernelLayer) for layer in layers.children()):
+    if not _has_kernel_layers(model):
         return
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Linear:
                 setattr(parent, name, KernelLinear(child))
+
+
+def as_kernel(linear: nn.Linear, model: nn.Module) -> nn.Module:
+    """The same for one linear module that is used beside a model; itself where the model has no kernels."""
+    return KernelLinear(linear) if _has_kernel_layers(model) else linear
+
+
+def _has_kernel_layers(model: nn.Module) -> bool:
+    layers = model.get_submodule("encoder.layers")
+    return all(isinstance(layer, KernelLayer) for layer in layers.children())

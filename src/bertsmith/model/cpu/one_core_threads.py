@@ -18,17 +18,19 @@ def one_core_threads(count: int) -> ThreadPoolExecutor:
     """`count` of them: the same ones at every call, begun at the first."""
     with _lock:
         if count not in _pools:
-            _pools[count] = _started(count)
+            _pools[count] = start_one_core_threads(count, "forward-pass")
         return _pools[count]
 
 
-def _started(count: int) -> ThreadPoolExecutor:
-    """torch has a number of threads for each thread, and one that new threads begin with: setting one sets
-    the other too, so all threads are begun now, and the number for new ones is as before.
+def start_one_core_threads(count: int, name: str) -> ThreadPoolExecutor:
+    """`count` new ones of this name.
+
+    torch has a number of threads for each thread, and one that new threads begin with: setting one sets the
+    other too, so all threads are begun now, and the number for new ones is as before.
     """
     usual = torch.get_num_threads()
     everyone = Barrier(count + 1)
-    threads = ThreadPoolExecutor(count, "forward-pass", _on_one_core)
+    threads = ThreadPoolExecutor(count, name, _on_one_core)
     try:
         for _ in range(count):
             threads.submit(everyone.wait)

@@ -122,6 +122,11 @@ class _Computing(NamedTuple):
     found: Tensor
 
 
+def forward_pass(compute: Compute, encoded: Sequence[Encoded], device: torch.device) -> Computed:
+    """What `compute` makes of one batch, in this thread, without gradients. Raises NotFinite."""
+    return _on_host(_run(compute, encoded, device, list(range(len(encoded)))))
+
+
 def _run(
     compute: Compute, encoded: Sequence[Encoded], device: torch.device, numbers: list[int]
 ) -> _Computing:

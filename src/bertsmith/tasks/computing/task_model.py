@@ -93,7 +93,7 @@ def _outputs(
 
     def compute(batch: PackedBatch, layout: Layout) -> Tensor:
         found: Tensor = model(batch, layout)
-        return _at_least_float32(found)
+        return at_least_float32(found)
 
     device = next(model.parameters()).device
     for places, layout, found in forward_passes(compute, encoded, device, batch_tokens):
@@ -126,7 +126,7 @@ def _long_output(
     assert model.head.joins is not None  # whoever has parts of a text joins them
     joined = torch.from_numpy(_joined(vectors, parts, model.head.joins)).to(device)
     with torch.inference_mode():
-        (output,) = _at_least_float32(model.head.answer(joined, (len(joined),)))
+        (output,) = at_least_float32(model.head.answer(joined, (len(joined),)))
     return np.asarray(require_finite(output.cpu()).numpy())
 
 
@@ -137,5 +137,6 @@ def _joined(vectors: Outputs, parts: Sequence[Encoded], how: Pooling) -> Outputs
     return join_pooled(vectors, texts, sizes, how)
 
 
-def _at_least_float32(found: Tensor) -> Tensor:
+def at_least_float32(found: Tensor) -> Tensor:
+    """What a head gives on the host: its own precision, where that is float64."""
     return found.to(torch.promote_types(found.dtype, torch.float32))

@@ -1,0 +1,99 @@
+"""A request's body is read before anything else is done: within a size, and within a time.
+
+A client that goes away meanwhile, or while it waits for its answer, ends its request.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bertsmith.serving.refusals import InvalidRequest, Refusal, TooLarge
+
+_SECONDS = 30.0  # for all of a body
+_READ_OFF = 16  # times the largest body
+
+
+class BodyReading:
+    """An ASGI application around another. `refuse` sends a refusal that comes before any route."""
+
+    def __init__(self, app: ASGIApp, most_bytes: int, refuse: Any, seconds: float = _SECONDS) -> None:
+        self.app, self.most_bytes, self.refuse, self.seconds = app, most_bytes, refuse, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self.seconds):
+                body = await self._body(scope, receive)
+        except TimeoutError:
+            late = InvalidRequest(f"The body did not arrive within {self.seconds:g} seconds.")
+            await self.refuse(late, scope, receive, send)
+            return
+        except Refusal as refusal:
+            await self._read_off(receive)
+            await self.refuse(refusal, scope, receive, send)
+            return
+        if body is not None:
+            await self._answer(scope, body, receive, send)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """None where the client has gone. Raises TooLarge, as soon as it is known."""
+        announced = dict(scope["headers"]).get(b"content-length", b"")
+        self._require(int(announced) if announced.isdigit() else 0)
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            self._require(size)
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+    async def _read_off(self, receive: Receive) -> None:
+        """A client that still sends would not read the refusal: what comes is thrown away, for a while."""
+        left = _READ_OFF * self.most_bytes
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.seconds):
+                while left > 0:
+                    message = await receive()
+                    left -= len(message.get("body", b""))
+                    if message["type"] == "http.disconnect" or not message.get("more_body"):
+                        return
+
+    def _require(self, size: int) -> None:
+        if size > self.most_bytes:
+            raise TooLarge(
+                f"The body has {size:,} bytes or more; this service takes {self.most_bytes:,}. "
+                "Send it in parts."
+            )
+
+    async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        left = [{"type": "http.request", "body": body, "more_body": False}]
+        gone = asyncio.Event()
+
+        async def read() -> Message:
+            if left:
+                return left.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def watch(work: "asyncio.Task[None]") -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            gone.set()
+            work.cancel()
+
+        work = asyncio.ensure_future(self.app(scope, read, send))
+        watching = asyncio.ensure_future(watch(work))
+        try:
+            await asyncio.wait({work})
+        finally:
+            watching.cancel()
+            work.cancel()
+        if not work.cancelled():
+            work.result()

@@ -1,0 +1,151 @@
+"""The models of a service by name: opened, replaced while it serves, and rolled back."""
+
+from collections.abc import Iterator
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertsmith.errors import ModelError
+from bertsmith.machine.hardware import device_of
+from bertsmith.serving.operations.operation import Operation, Options
+from bertsmith.serving.refusals import UnknownModel, Unsupported
+from bertsmith.serving.served_model import ServedModel, open_model
+from bertsmith.serving.settings import ModelSettings, ServingSettings
+
+_PROBES = (
+    "The court granted the motion.",
+    "no",
+    "It was the best of times, it was the worst of times, was it?",
+)
+_MOST_NAMED = 8
+
+
+class Models:
+    """Clients name a model; a folder's path is the operator's, and never comes from a request."""
+
+    def __init__(self, settings: ServingSettings) -> None:
+        self.device = device_of("auto")
+        self._settings = {each.name: each for each in settings.models}
+        self._serving: dict[str, ServedModel] = {}
+        self._before: dict[str, ServedModel] = {}
+        self._changing = Lock()
+
+    def open_all(self) -> None:
+        """Opens and probes each. Raises ModelError, InputError as `open_model` does."""
+        for settings in self._settings.values():
+            opened = open_model(settings, 1, self.device)
+            probe(opened)
+            self._serving[settings.name] = opened
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(list(self._serving.values()))
+
+    def __getitem__(self, name: str) -> ServedModel:
+        """Raises UnknownModel."""
+        if name not in self._serving:
+            known = list(self._serving)
+            more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
+            raise UnknownModel(
+                f"There is no model {name[:80]!r} here. There are: {', '.join(known[:_MOST_NAMED])}{more}."
+            )
+        return self._serving[name]
+
+    def find(self, name: str | None, operation: str | None) -> ServedModel:
+        """By name; without one, the only model that has the operation. Raises UnknownModel, Unsupported."""
+        if name is not None:
+            return self[name]
+        able = [each for each in self if operation is None or operation in each.operations]
+        if len(able) == 1:
+            return able[0]
+        if not able:
+            raise Unsupported(f"No model here can {operation}.")
+        raise UnknownModel(
+            f"Name a model: {', '.join(each.name for each in able[:_MOST_NAMED])} could answer."
+        )
+
+    def replace(self, name: str) -> ServedModel:
+        """Opens the model's folder again, probes what it finds, and only then serves it; the version before
+        stays for `roll_back`. Raises UnknownModel, ModelError for one that doesn't pass, and as `open_model`.
+        """
+        with self._changing:
+            now = self[name]
+            new = open_model(self._settings[name], now.version + 1, self.device)
+            probe(new)
+            if new.task != now.task:
+                raise ModelError(
+                    f"{self._settings[name].path} is a model for {new.task} now, but {name} is served for "
+                    f"{now.task}: its clients would break. Serve it by another name."
+                )
+            self._before[name], self._serving[name] = now, new
+            return new
+
+    def roll_back(self, name: str) -> ServedModel:
+        """Serves the version before again. Raises UnknownModel, Unsupported where there is none."""
+        with self._changing:
+            if self[name].version == 1 or name not in self._before:
+                raise Unsupported(
+                    f"{name} was not replaced since the service began: there is nothing to go back to."
+                )
+            self._serving[name] = self._before.pop(name)
+            return self._serving[name]
+
+    def settings(self, name: str) -> ModelSettings:
+        """What the operator said of it."""
+        return self._settings[name]
+
+
+def probe(model: ServedModel) -> None:
+    """A few texts through every operation, alone and together: raises ModelError unless each can be computed,
+    and on a processor's kernels unless both ways give the same bits.
+    """
+    for name, operation in model.operations.items():
+        inputs, options = probe_of(model, name)
+        together = _run(operation, inputs, options)
+        if name == "search":
+            continue
+        for number, one in enumerate(inputs):
+            (alone,) = _run(operation, [one], options)
+            if not _same(alone, together[number], exact=model.compute_dtype == torch.int16):
+                raise ModelError(
+                    f"{model.path}: {name} gives another answer alone than in company. It isn't served."
+                )
+
+
+def probe_of(model: ServedModel, operation: str) -> tuple[list[Any], Options]:
+    """Inputs that an operation of a model reads."""
+    texts: list[Any] = list(_PROBES)
+    if operation == "fill_mask":
+        mask = model.tokenizer.id_to_token(model.tokenizer.mask_id)
+        return [f"{text} {mask}" for text in texts], Options()
+    if operation == "rerank":
+        return texts, Options(more={"query": texts[0]})
+    if operation == "similarity":
+        return texts, Options(more={"source": texts[0]})
+    if operation == "predict" and model.opened is not None and reads_pairs(model):
+        return [(texts[0], text) for text in texts], Options()
+    return texts, Options()
+
+
+def reads_pairs(model: ServedModel) -> bool:
+    """Whether an input of `predict` is two texts."""
+    task = model.opened
+    if task is None:
+        return False
+    if task.name in ("question-answering", "similarity", "retrieval", "reranking"):
+        return True
+    return bool(getattr(task, "reads_pairs", False))
+
+
+def _run(operation: Operation, inputs: list[Any], options: Options) -> Any:
+    prepared = operation.prepare(inputs, options)
+    return prepared.finish(prepared.run.outputs(prepared.encoded))
+
+
+def _same(one: Any, other: Any, *, exact: bool) -> bool:
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other) if exact else np.allclose(one, other, atol=1e-4)
+    if isinstance(one, float) and not exact:
+        return abs(one - other) < 1e-3
+    return not exact or bool(one == other)

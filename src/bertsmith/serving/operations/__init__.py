@@ -1,0 +1,1 @@
+"""What a served model can be asked for: request → sequences → answer."""

@@ -1,0 +1,178 @@
+"""Vectors of texts, of their tokens, and how alike texts are by them.
+
+E inputs, W windows of them, T tokens of an input, H hidden size, D width of a vector.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.data.windows import windows
+from bertsmith.errors import InputError
+from bertsmith.inference.embedding.text_windows import TextWindows
+from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
+from bertsmith.inference.engine import autocasting
+from bertsmith.model.bert import Bert
+from bertsmith.serving.operations.operation import Options, Pass, Prepared
+from bertsmith.serving.refusals import TooLong
+from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
+from bertsmith.tasks.task import Outputs
+
+_STRIDE = 32  # tokens that neighbouring windows share
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """An encoder, and how its hidden states become a vector. `prefixes` are of queries and documents."""
+
+    name: str
+    encoder: Bert
+    windows: TextWindows
+    pooling: Pooling
+    prefixes: dict[str, str]
+    device: torch.device
+    compute_dtype: torch.dtype
+
+    def sequences(
+        self, inputs: Sequence[Any], options: Options
+    ) -> tuple[list[Encoded], list[int], list[bool]]:
+        """(W,) sequences, the number of the input of each, and whether each input (E,) was cut. Inputs are
+        texts, or token ids.
+        """
+        made, owners, longer = list[Encoded](), list[int](), list[bool]()
+        prefix = self._prefix(options)
+        for number, ids in enumerate(self._ids(inputs, prefix)):
+            longer.append(len(ids) > self.windows.room)
+            if longer[-1] and options.long_text == "error":
+                raise TooLong(
+                    f"Input {number + 1} is longer than the {self.windows.max_length} tokens that the model "
+                    "reads at a time. Shorten it, or say long_text = 'truncate' or 'windows'."
+                )
+            stride = min(_STRIDE, self.windows.room // 4) if options.long_text == "windows" else None
+            for start, end in windows(ids, self.windows.room, stride):
+                made.append(self.windows.sequence(ids[start:end]))
+                owners.append(number)
+        cut = options.long_text != "windows"
+        return made, owners, [cut and each for each in longer]
+
+    def _prefix(self, options: Options) -> str:
+        kind = options.more.get("kind") or "document"
+        if kind not in self.prefixes:
+            raise InputError(f"kind must be {' or '.join(self.prefixes)}, found {kind!r}.")
+        return self.prefixes[kind]
+
+    def _ids(self, inputs: Sequence[Any], prefix: str) -> list[Sequence[int]]:
+        texts = [each for each in inputs if isinstance(each, str)]
+        shown = [prefix + (text.lower() if self.windows.lowercase else text) for text in texts]
+        read = iter(self.windows.tokenizer.encode_batch(shown))
+        return [
+            next(read) if isinstance(each, str) else self._given_ids(each, number)
+            for number, each in enumerate(inputs, 1)
+        ]
+
+    def _given_ids(self, given: Any, number: int) -> Sequence[int]:
+        """Token ids from a client, with or without the special tokens around them."""
+        tokenizer = self.windows.tokenizer
+        known = range(tokenizer.vocab_size)
+        if not isinstance(given, list) or not all(type(each) is int and each in known for each in given):
+            raise InputError(
+                f"input {number}: expected a text, or its token ids from 0 to {tokenizer.vocab_size - 1}."
+            )
+        first, last = int(given[:1] == [tokenizer.cls_id]), int(given[-1:] == [tokenizer.sep_id])
+        return given[first : len(given) - last]
+
+
+class Embed:
+    """A vector (D,) for each input. `kind` is query or document, `dimensions` keeps the first D, `normalise`
+    False leaves the length as it is.
+    """
+
+    options: frozenset[str] = frozenset({"kind", "dimensions", "normalise"})
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        self.encoder = encoder
+
+        def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+            with autocasting(encoder.encoder, encoder.device, encoder.compute_dtype):
+                states = encoder.encoder(batch, layout.rows)
+            return pool_examples(states.float(), layout, encoder.pooling)
+
+        self.run = Pass(compute, encoder.device, encoder.name)
+
+    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+        width = self.encoder.encoder.config.hidden_size
+        dimensions = options.more.get("dimensions")
+        if dimensions is not None and (type(dimensions) is not int or not 1 <= dimensions <= width):
+            raise InputError(f"dimensions must be 1 to {width}, the model's width, found {dimensions!r}.")
+        normalise = options.more.get("normalise")
+        made, owners, cut_off = self.encoder.sequences(inputs, options)
+        tokens = np.bincount(owners, [each.tokens for each in made], len(inputs)).astype(int).tolist()
+
+        def finish(outputs: Sequence[Outputs]) -> Vectors:
+            vectors = self._joined(np.stack(outputs), made, owners)
+            if dimensions:
+                vectors = cut(vectors, dimensions, normalise=False)
+            return normalised(vectors) if normalise in (None, True) else vectors
+
+        return Prepared(self.run, made, finish, tokens, cut_off)
+
+    def _joined(self, vectors: Vectors, made: Sequence[Encoded], owners: Sequence[int]) -> Vectors:
+        """(W, H) -> (E, H)."""
+        numbers = np.array(owners)
+        if len(numbers) == numbers[-1] + 1:
+            return vectors
+        lengths = np.array([each.tokens for each in made])
+        size = lengths if self.encoder.pooling == "mean" else np.ones_like(lengths)
+        return join_pooled(vectors, numbers, size, self.encoder.pooling)
+
+
+class Similarity:
+    """The cosine of `source` and each input."""
+
+    options: frozenset[str] = frozenset({"source", "kind"})
+
+    def __init__(self, embed: Embed) -> None:
+        self.embed = embed
+
+    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+        more = dict(options.more)
+        source = more.pop("source", None)
+        if not isinstance(source, str):
+            raise InputError(f"source must be a text, found {source!r}.")
+        prepared = self.embed.prepare([source, *inputs], Options(options.long_text, more))
+
+        def finish(outputs: Sequence[Outputs]) -> list[float]:
+            vectors = prepared.finish(list(outputs))
+            return [float(vector @ vectors[0]) for vector in vectors[1:]]
+
+        return replace(
+            prepared, finish=finish, input_tokens=prepared.input_tokens[1:], truncated=prepared.truncated[1:]
+        )
+
+
+class EmbedTokens:
+    """The hidden states (T, H) of each input's tokens, special ones included; long inputs are cut."""
+
+    options: frozenset[str] = frozenset({"kind"})
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        self.encoder = replace(encoder, windows=replace(encoder.windows, first_row_only=False))
+
+        def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+            with autocasting(encoder.encoder, encoder.device, encoder.compute_dtype):
+                states: Tensor = encoder.encoder(batch, layout.rows)
+            return states.float()
+
+        self.run = Pass(compute, encoder.device, encoder.name, per_row=True)
+
+    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+        if options.long_text == "windows":
+            raise InputError("Vectors of tokens are of one window: say long_text = 'truncate' or 'error'.")
+        made, _, cut_off = self.encoder.sequences(inputs, options)
+        return Prepared(self.run, made, list, [each.tokens for each in made], cut_off)

@@ -1,0 +1,95 @@
+"""Predictions of a fine-tuned model: whatever its task decodes."""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any
+
+from torch import Tensor
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.errors import InputError
+from bertsmith.inference.engine import Engine
+from bertsmith.serving.operations.operation import Options, Pass, Prepared
+from bertsmith.serving.refusals import TooLong
+from bertsmith.tasks.computing.task_model import TaskModel, at_least_float32
+from bertsmith.tasks.examples.encoding import Encoded, Layout, special_tokens
+from bertsmith.tasks.finetuning import pieces_of
+from bertsmith.tasks.task import Prediction, Task
+from bertsmith.text.tokens.long_texts import Pieces
+
+
+class Predict:
+    """`question` and `context`, or `text` and `text_pair`, may be named in place of a pair."""
+
+    options: frozenset[str] = frozenset()
+
+    def __init__(self, name: str, engine: Engine[TaskModel], task: Task[Any]) -> None:
+        self.name, self.engine, self.task = name, engine, task
+        model = engine.model
+
+        def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+            return at_least_float32(model(batch, layout))
+
+        self.run = Pass(compute, engine.device, name, model.head.per_row)
+        self._tasks = {None: task, "error": task, "truncate": _cutting(task), "windows": _windowed(task)}
+
+    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+        task = self._tasks[options.long_text]
+        if options.long_text == "truncate" and task.is_pretokenized:
+            raise InputError(
+                "A tagging model reads long sentences as windows: cut, some words would have no tag. "
+                "Leave long_text away, or say 'windows' or 'error'."
+            )
+        examples = [task.example(_named(each), f"input {n}") for n, each in enumerate(inputs, 1)]
+        pieces = pieces_of(task, examples, self.engine.tokenizer)
+        encoded = [task.encode(*each, self.engine.tokenizer) for each in zip(examples, pieces, strict=True)]
+        longer = [self._is_longer(*each) for each in zip(pieces, encoded, strict=True)]
+        if options.long_text == "error" and any(longer):
+            raise TooLong(
+                f"Input {longer.index(True) + 1} is longer than the {task.settings.max_length} tokens that "
+                "the model reads at a time. Shorten it, or say long_text = 'truncate' or 'windows'."
+            )
+        cut = task.settings.stride is None and not task.is_pretokenized
+
+        def finish(outputs: Sequence[Any]) -> list[Prediction]:
+            return task.decode(outputs, examples, encoded)
+
+        tokens = [each.tokens for each in encoded]
+        return Prepared(self.run, encoded, finish, tokens, [cut and each for each in longer])
+
+    def _is_longer(self, pieces: Sequence[Pieces], encoded: Encoded) -> bool:
+        """Whether the texts have more pieces than one window shows."""
+        longest = self.task.settings.max_length
+        lengths = [len(each.ids) for each in pieces]
+        if any(window.text for window in encoded.windows):  # texts encoded apart
+            return max(lengths) > longest - special_tokens(self.engine.tokenizer, 1)
+        texts = 1 if self.task.is_pretokenized else len(lengths)
+        return sum(lengths) > longest - special_tokens(self.engine.tokenizer, texts)
+
+
+def _named(given: Any) -> Any:
+    if not isinstance(given, Mapping):
+        return given
+    for names in (("question", "context"), ("text", "text_pair"), ("text",)):
+        if set(given) == set(names):
+            found = tuple(given[name] for name in names)
+            return found if len(found) > 1 else found[0]
+    return dict(given)  # which the task refuses, showing it
+
+
+def _cutting(task: Task[Any]) -> Task[Any]:
+    """The same task, which reads a text's first window alone."""
+    return task if task.is_pretokenized else _with_stride(task, None)
+
+
+def _windowed(task: Task[Any]) -> Task[Any]:
+    """The same task, which reads all of a text."""
+    if task.settings.stride is not None:
+        return task
+    return _with_stride(task, max((task.settings.max_length - 3) // 4, 0))
+
+
+def _with_stride(task: Task[Any], stride: int | None) -> Task[Any]:
+    changed = copy(task)
+    changed.settings = task.settings.model_copy(update={"stride": stride})
+    return changed

@@ -1,0 +1,45 @@
+"""How relevant documents are to a query, by a model that reads both together."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.inference.ranking.reranker import score_of
+from bertsmith.serving.operations.operation import Options, Prepared
+from bertsmith.serving.operations.predict import Predict
+from bertsmith.tasks.examples.text_task import TextTask
+from bertsmith.tasks.task import Task
+
+
+class Rerank:
+    """`query` against each input. Results are scores, the higher the more relevant."""
+
+    options: frozenset[str] = frozenset({"query"})
+
+    def __init__(self, predict: Predict) -> None:
+        self.predict = predict
+
+    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+        query = options.more.get("query")
+        if not isinstance(query, str):
+            raise InputError(f"query must be a text, found {query!r}.")
+        for number, document in enumerate(inputs, 1):
+            if not isinstance(document, str):
+                raise InputError(f"document {number} must be a text, found {document!r}.")
+        prepared = self.predict.prepare(
+            [(query, document) for document in inputs], Options(options.long_text)
+        )
+
+        def finish(outputs: Sequence[Any]) -> list[float]:
+            return [score_of(each, self.predict.name) for each in prepared.finish(list(outputs))]
+
+        return replace(prepared, finish=finish)
+
+
+def ranks_pairs(task: Task[Any]) -> bool:
+    """Whether a task's model can re-rank: it reads pairs, and says of one how much it is."""
+    if not isinstance(task, TextTask) or task.name not in ("reranking", "regression", "classification"):
+        return False
+    knows = task.reads_pairs  # None: a model of transformers, whose cross-encoders have one output
+    return task.name == "reranking" or bool(knows) or (knows is None and task.name == "regression")

@@ -1,0 +1,46 @@
+"""The passages of an index that answer a query."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, get_args
+
+from bertsmith.errors import InputError
+from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.search import Mode, Question, check_question
+from bertsmith.serving.operations.embed import Embed
+from bertsmith.serving.operations.operation import Options, Prepared
+from bertsmith.tasks.task import Outputs
+
+_MOST = 1000  # hits of a query
+
+
+class Search:
+    """`k` hits for each input, 10 unless said; `mode` hybrid, vector or text; `where` filters by SQL."""
+
+    options: frozenset[str] = frozenset({"k", "mode", "where"})
+
+    def __init__(self, index: Index, embed: Embed) -> None:
+        self.index, self.embed = index, embed
+
+    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+        k, mode = options.more.get("k", 10), options.more.get("mode", "hybrid")
+        where = options.more.get("where")
+        if type(k) is not int or not 1 <= k <= _MOST:
+            raise InputError(f"k must be 1 to {_MOST}, found {k!r}.")
+        if mode not in get_args(Mode):
+            raise InputError(f"mode must be {', '.join(get_args(Mode))}, found {mode!r}.")
+        if where is not None and not isinstance(where, str):
+            raise InputError(f"where must be a text, found {where!r}.")
+        for number, query in enumerate(inputs, 1):
+            if not isinstance(query, str):
+                raise InputError(f"input {number}: expected a text, found {type(query).__name__}.")
+            check_question(query, k, mode)
+        prepared = self.embed.prepare(inputs, Options(options.long_text, {"kind": "query"}))
+
+        def finish(outputs: Sequence[Outputs]) -> list[list[dict[str, Any]]]:
+            self.index.refresh()
+            vectors = prepared.finish(list(outputs))
+            questions = [Question(*each, k, mode, where) for each in zip(inputs, vectors, strict=True)]
+            return [[asdict(hit) for hit in self.index.find(question)] for question in questions]
+
+        return Prepared(prepared.run, prepared.encoded, finish, prepared.input_tokens, prepared.truncated)

@@ -1,0 +1,67 @@
+"""Our own route: POST /v1/{model}, with everything that a task's predictions say."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from bertsmith.serving.operations.operation import Options
+from bertsmith.serving.protocols.routing import JsonResponse, key_of, note, router_of, timeout_of
+from bertsmith.serving.refusals import Refusal
+from bertsmith.serving.service import Request as ServiceRequest
+from bertsmith.serving.service import Service
+
+
+class Body(BaseModel):
+    """`inputs`: one or several texts, pairs of texts, lists of words: what the model's task reads.
+
+    `operation`: predict, embed, similarity, embed_tokens, rerank, fill_mask or search; the model's usual one
+    where it isn't said. `long_text`: what becomes of a text that the model can't read at once. `options` are
+    the operation's: top, kind, dimensions, normalise, source, query, k, mode, where.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    inputs: Any
+    operation: str | None = None
+    long_text: Literal["error", "truncate", "windows"] | None = None
+    timeout_ms: float | None = Field(None, gt=0)
+    options: dict[str, Any] = {}
+
+
+def error_body(refusal: Refusal) -> dict[str, Any]:
+    """{"error": {"code", "message", "retry_after"}}."""
+    return {
+        "error": {"code": refusal.code, "message": refusal.message, "retry_after": refusal.retry_after},
+    }
+
+
+def routes(service: Service) -> APIRouter:
+    """The routes, for an application."""
+    router = router_of(error_body, tags=["bertsmith"])
+
+    @router.post("/v1/{model}", summary="Ask a model")
+    async def ask(model: Annotated[str, Path(max_length=64)], body: Body, request: Request) -> Response:
+        one = not isinstance(body.inputs, list)
+        answer = await service.answer(
+            ServiceRequest(
+                [body.inputs] if one else body.inputs,
+                model,
+                body.operation,
+                Options(body.long_text, body.options),
+                body.timeout_ms if body.timeout_ms is not None else timeout_of(request),
+                key_of(request),
+            )
+        )
+        results = list(answer.results)
+        found = {
+            "model": answer.model.name,
+            "version": answer.model.version,
+            "task": answer.model.task,
+            "results": results[0] if one else results,
+            "input_tokens": answer.input_tokens[0] if one else answer.input_tokens,
+            "truncated": answer.truncated[0] if one else answer.truncated,
+        }
+        return JsonResponse(found, headers=dict(note(request, answer)))
+
+    return router

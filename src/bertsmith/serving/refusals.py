@@ -1,0 +1,87 @@
+"""What the service answers when it doesn't do what was asked: a status, a code and one sentence.
+
+    Refusal
+    ├── InvalidRequest   422  a body that isn't what the route reads
+    ├── TooLarge         413  more than the service takes: says what, how much, and how much is taken
+    ├── TooLong          422  a text of more tokens than the model reads, under long_text = "error"
+    ├── Unauthorized     401  no key, or none that is known
+    ├── Forbidden        403  a key without this right
+    ├── UnknownModel     404  no model of this name
+    ├── Unsupported      422  the model can't do this
+    ├── Overloaded       429  it would not be done in time: come back after `retry_after` seconds
+    ├── Unavailable      503  starting, stopping, or the model is being replaced
+    └── Expired          504  its time was over before it was begun
+
+Each protocol has an envelope of its own for these (serving/protocols/).
+"""
+
+
+class Refusal(Exception):
+    """`retry_after` in seconds, None where coming back won't help."""
+
+    status = 500
+    code = "internal_error"
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message, self.retry_after = message, retry_after
+
+
+class InvalidRequest(Refusal):
+    """A body that isn't what the route reads."""
+
+    status, code = 422, "invalid_request"
+
+
+class TooLarge(Refusal):
+    """More than the service takes."""
+
+    status, code = 413, "too_large"
+
+
+class TooLong(Refusal):
+    """A text of more tokens than the model reads."""
+
+    status, code = 422, "text_too_long"
+
+
+class Unauthorized(Refusal):
+    """No key, or none that is known."""
+
+    status, code = 401, "unauthorized"
+
+
+class Forbidden(Refusal):
+    """A key without this right."""
+
+    status, code = 403, "forbidden"
+
+
+class UnknownModel(Refusal):
+    """No model of this name."""
+
+    status, code = 404, "model_not_found"
+
+
+class Unsupported(Refusal):
+    """The model can't do this."""
+
+    status, code = 422, "unsupported"
+
+
+class Overloaded(Refusal):
+    """It would not be done in time."""
+
+    status, code = 429, "overloaded"
+
+
+class Unavailable(Refusal):
+    """Starting or stopping."""
+
+    status, code = 503, "unavailable"
+
+
+class Expired(Refusal):
+    """Its time was over before it was begun."""
+
+    status, code = 504, "deadline_exceeded"

@@ -1,0 +1,203 @@
+"""A model's folder as the service has it: what it is called, what it is, and what it can be asked for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bertsmith.errors import InputError
+from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.embedding.text_windows import TextWindows
+from bertsmith.inference.engine import Engine, start_engine
+from bertsmith.inference.index.index import Index
+from bertsmith.inference.index.manifest import MANIFEST as INDEX
+from bertsmith.model.bert import Bert
+from bertsmith.model.locate import locate_model
+from bertsmith.model.manifest import read_manifest
+from bertsmith.model.untrusted import read_settings
+from bertsmith.serving.operations.embed import Embed, EmbedTokens, Similarity, TextEncoder
+from bertsmith.serving.operations.fill_mask import FillMask
+from bertsmith.serving.operations.operation import Operation
+from bertsmith.serving.operations.predict import Predict
+from bertsmith.serving.operations.rerank import Rerank, ranks_pairs
+from bertsmith.serving.operations.search import Search
+from bertsmith.serving.refusals import Unsupported
+from bertsmith.serving.settings import ModelSettings
+from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.task import Task
+from bertsmith.text.tokens.tokenizer import Tokenizer
+
+_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_MASKED = ("ForMaskedLM", "ForPreTraining")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One version of a model. `task` is classification, tagging, …, embedding, masked-language or search.
+
+    `operations` by name, the usual one first. `max_length` in tokens. `opened` is the task of a model that
+    has a head; `encoder` is what makes vectors, where it does.
+    """
+
+    name: str
+    path: str
+    folder: Path
+    version: int
+    task: str
+    operations: Mapping[str, Operation]
+    max_length: int
+    compute_dtype: torch.dtype
+    device: torch.device
+    tokenizer: Tokenizer
+    module: nn.Module
+    opened: Task[Any] | None = None
+    encoder: TextEncoder | None = None
+
+    def operation(self, name: str | None) -> Operation:
+        """The usual one for None. Raises Unsupported."""
+        if name is None:
+            return next(iter(self.operations.values()))
+        if name not in self.operations:
+            raise Unsupported(
+                f"{self.name} is a model for {self.task}: it has no {name}. "
+                f"It has: {', '.join(self.operations)}."
+            )
+        return self.operations[name]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of classes or tags, in the order of the head's outputs."""
+        return self.opened.labels if self.opened is not None else ()
+
+
+def open_model(settings: ModelSettings, version: int, device: torch.device | str = "auto") -> ServedModel:
+    """By path, alias or hub name. Raises ModelError and InputError as the folder's kind does."""
+    path = Path(settings.path)
+    if (path / INDEX).exists():
+        return _open_index(settings, version, path)
+    folder = locate_model(settings.path).folder
+    wanted = getattr(torch, settings.compute_dtype) if settings.compute_dtype else None
+    kind = _kind(folder)
+    if kind == "embedding":
+        found = text_encoder(settings.name, Embedder(folder, device=device, compute_dtype=wanted))
+        return _of_vectors(settings, folder, version, "embedding", vector_operations(found), found)
+    if kind == "masked-language":
+        model, _ = load_pretraining_model(folder)
+        engine = start_engine(model, folder, device, wanted)
+        found = _beside_a_head(settings.name, folder, engine, model.encoder)
+        operations = {"fill_mask": FillMask(settings.name, engine), **vector_operations(found)}
+        return replace(
+            _of_vectors(settings, folder, version, kind, operations, found),
+            max_length=model.config.max_length,
+            module=model,
+        )
+    return _open_task(settings, version, folder, device, wanted)
+
+
+def _kind(folder: Path) -> str:
+    """Which of our classes opens it."""
+    manifest = read_manifest(folder)
+    if manifest is not None:
+        if manifest.task == "pretraining":
+            return "masked-language"
+        return "embedding" if manifest.task == "encoder" else "task"
+    if (folder / "modules.json").exists() or not (folder / "config.json").exists():
+        return "embedding"
+    names = read_settings(folder / "config.json").get("architectures") or [""]
+    architecture = str(names[0]) if isinstance(names, list) and names else ""
+    if architecture.endswith(_HEADS):
+        return "task"
+    return "masked-language" if architecture.endswith(_MASKED) else "embedding"
+
+
+def _open_task(
+    settings: ModelSettings, version: int, folder: Path, device: torch.device | str, wanted: Any
+) -> ServedModel:
+    model, task = load_task_model(folder)
+    engine = start_engine(model, folder, device, wanted)
+    predict = Predict(settings.name, engine, task)
+    operations: dict[str, Operation] = {"predict": predict}
+    if ranks_pairs(task):
+        operations["rerank"] = Rerank(predict)
+    found = None
+    if task.name in ("similarity", "retrieval"):
+        found = _beside_a_head(settings.name, folder, engine, model.encoder)
+        operations = {**vector_operations(found), **operations}
+    return ServedModel(
+        name=settings.name,
+        path=settings.path,
+        folder=folder,
+        version=version,
+        task=task.name,
+        operations=operations,
+        max_length=task.settings.max_length,
+        compute_dtype=engine.compute_dtype,
+        device=engine.device,
+        tokenizer=engine.tokenizer,
+        module=model,
+        opened=task,
+        encoder=found,
+    )
+
+
+def _open_index(settings: ModelSettings, version: int, path: Path) -> ServedModel:
+    index = Index.open(path)
+    embedder = index.embedder
+    if not isinstance(embedder, Embedder):
+        raise InputError(f"{path} was built with an embedder of your own, which a service can't open.")
+    found = text_encoder(settings.name, embedder)
+    embed = Embed(found)
+    operations: dict[str, Operation] = {"search": Search(index, embed), "embed": embed}
+    return _of_vectors(settings, path, version, "search", operations, found)
+
+
+def _of_vectors(
+    settings: ModelSettings,
+    folder: Path,
+    version: int,
+    task: str,
+    operations: Mapping[str, Operation],
+    found: TextEncoder,
+) -> ServedModel:
+    return ServedModel(
+        name=settings.name,
+        path=settings.path,
+        folder=folder,
+        version=version,
+        task=task,
+        operations=operations,
+        max_length=found.windows.max_length,
+        compute_dtype=found.compute_dtype,
+        device=found.device,
+        tokenizer=found.windows.tokenizer,
+        module=found.encoder,
+        encoder=found,
+    )
+
+
+def text_encoder(name: str, embedder: Embedder) -> TextEncoder:
+    """The same encoder, for the service's queue."""
+    prefixes = {str(kind): prefix for kind, prefix in embedder.prefixes.items()}
+    how = embedder.pooling, prefixes, embedder.device, embedder.compute_dtype
+    return TextEncoder(name, embedder.encoder, embedder.windows, *how)
+
+
+def _beside_a_head(name: str, folder: Path, engine: Engine[Any], encoder: Bert) -> TextEncoder:
+    """Vectors by the encoder of a model that has a head too."""
+    found = read_sentence_settings(folder)
+    longest = min(found.max_length or encoder.config.max_length, encoder.config.max_length)
+    lowers = found.lowercase and not engine.tokenizer.lowercase
+    windows = TextWindows(engine.tokenizer, longest, None, found.pooling == "cls", lowers)
+    prefixes = {"query": found.query_prefix, "document": found.document_prefix}
+    return TextEncoder(name, encoder, windows, found.pooling, prefixes, engine.device, engine.compute_dtype)
+
+
+def vector_operations(found: TextEncoder) -> dict[str, Operation]:
+    """What any encoder can be asked for."""
+    embed = Embed(found)
+    return {"embed": embed, "similarity": Similarity(embed), "embed_tokens": EmbedTokens(found)}

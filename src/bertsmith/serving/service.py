@@ -1,0 +1,160 @@
+"""The service itself, without HTTP: a request goes in, its answer comes out.
+
+request → model → operation.prepare → admission → queue → a worker's batch → finish → answer
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bertsmith.errors import BertsmithError
+from bertsmith.serving.models import Models
+from bertsmith.serving.operations.operation import Options, Prepared
+from bertsmith.serving.queue import Job, WorkQueue
+from bertsmith.serving.refusals import InvalidRequest, TooLarge, Unavailable, Unsupported
+from bertsmith.serving.served_model import ServedModel
+from bertsmith.serving.settings import ServingSettings
+from bertsmith.serving.workers import Workers
+
+_INLINE_CHARACTERS = 4096  # tokenised in a millisecond: sooner than another thread would begin with it
+ANONYMOUS = ""  # the key of a service without keys
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a protocol makes of a body.
+
+    `model` None is the only model, or the only one that has the operation. `operation` None is the model's
+    usual one. `timeout_ms` None is the service's. `key` is the name of the client's key.
+    """
+
+    inputs: Sequence[Any]
+    model: str | None = None
+    operation: str | None = None
+    options: Options = field(default_factory=Options)
+    timeout_ms: float | None = None
+    key: str = ANONYMOUS
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds: reading and tokenising, waiting in the queue, computing and decoding."""
+
+    tokenizing: float
+    queued: float
+    computing: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`results`, `input_tokens` and `truncated`: one an input."""
+
+    results: Any
+    model: ServedModel
+    input_tokens: Sequence[int]
+    truncated: Sequence[bool]
+    timing: Timing
+
+    @property
+    def total_tokens(self) -> int:
+        """Of all inputs."""
+        return sum(self.input_tokens)
+
+
+class Service:
+    """Models, the queue and the threads that compute."""
+
+    def __init__(self, settings: ServingSettings, models: Models) -> None:
+        self.settings, self.models = settings, models
+        self.queue = WorkQueue(settings.queue_tokens)
+        self.workers = Workers(self.queue, models.device, settings.batch_tokens)
+        self.draining = False
+
+    def start(self) -> None:
+        """Begins the threads."""
+        self.workers.start()
+
+    async def stop(self) -> None:
+        """Lets all that was accepted be answered, then ends the threads."""
+        self.draining = True
+        await self.queue.idle()
+        self.workers.stop()
+
+    async def answer(self, request: Request) -> Answer:
+        """The whole way. Raises Refusal. What is cancelled leaves the queue."""
+        if self.draining:
+            raise Unavailable("The service is stopping. Send the request to another one.", retry_after=1.0)
+        model = self.models.find(request.model, request.operation)
+        operation = model.operation(request.operation)
+        self._require_size(request.inputs)
+        allowed = operation.options
+        if unknown := sorted(set(request.options.more) - allowed):
+            raise Unsupported(
+                f"{model.name} doesn't know the option {unknown[0]!r} here: "
+                f"{', '.join(sorted(allowed)) or 'there are none'}."
+            )
+        began = time.monotonic()
+        timeout = self._timeout(request.timeout_ms)
+        self.queue.require_hope(began + timeout, request.key)  # before time is spent on it
+        prepared = await self._prepare(operation.prepare, request)
+        self._require_tokens(prepared)
+        prepared_at = time.monotonic()
+        job = Job(prepared, began + timeout, request.key, asyncio.get_running_loop())
+        self.queue.admit(job)
+        try:
+            results = await job.future
+        except asyncio.CancelledError:
+            self.queue.cancel(job)
+            raise
+        timing = Timing(prepared_at - began, job.begun - prepared_at, job.ended - job.begun)
+        return Answer(results, model, prepared.input_tokens, prepared.truncated, timing)
+
+    async def _prepare(self, prepare: Any, request: Request) -> Prepared:
+        try:
+            if characters(request.inputs) <= _INLINE_CHARACTERS:
+                prepared: Prepared = prepare(request.inputs, request.options)
+            else:
+                prepared = await asyncio.to_thread(prepare, request.inputs, request.options)
+        except BertsmithError as error:
+            raise InvalidRequest(str(error)) from error
+        return prepared
+
+    def _timeout(self, wanted_ms: float | None) -> float:
+        """Seconds."""
+        most = self.settings.timeout_ms
+        if wanted_ms is not None and not 0 < wanted_ms <= most:
+            raise InvalidRequest(f"timeout_ms must be above 0 and at most {most:g}, found {wanted_ms!r}.")
+        return (most if wanted_ms is None else wanted_ms) / 1000
+
+    def _require_size(self, inputs: Sequence[Any]) -> None:
+        most = self.settings.max_inputs
+        if not inputs:
+            raise InvalidRequest("There are no inputs. Send at least one.")
+        if len(inputs) > most:
+            raise TooLarge(f"The request has {len(inputs)} inputs; this service takes {most} at a time.")
+
+    def _require_tokens(self, prepared: Prepared) -> None:
+        longest = max((each.tokens for each in prepared.encoded), default=0)
+        if longest > self.settings.max_input_tokens:
+            raise TooLarge(
+                f"An input has {longest:,} tokens with the windows' overlap; this service takes "
+                f"{self.settings.max_input_tokens:,}. Send it in parts, or with long_text = 'truncate'."
+            )
+        if prepared.tokens > self.settings.max_request_tokens:
+            raise TooLarge(
+                f"The request has {prepared.tokens:,} tokens; this service takes "
+                f"{self.settings.max_request_tokens:,}. Send fewer inputs at a time."
+            )
+
+
+def characters(inputs: Any) -> int:
+    """About how many there are to be tokenised."""
+    if isinstance(inputs, str):
+        return len(inputs)
+    if isinstance(inputs, Mapping):
+        return sum(characters(value) for value in inputs.values())
+    if isinstance(inputs, Sequence):
+        return sum(characters(each) for each in inputs)
+    return 1

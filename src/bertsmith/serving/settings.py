@@ -1,0 +1,121 @@
+"""Every choice of a service: from the command line, from BERTSMITH_SERVE_… in the environment, from TOML."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from bertsmith.errors import InputError, RecipeError
+from bertsmith.validation import check
+
+ENVIRONMENT = "BERTSMITH_SERVE_"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+# What our own route would be confused with: /v1/{model}
+RESERVED = frozenset({"models", "embeddings", "rerank", "decisions", "systemone", "classify", "score"})
+
+
+class ModelSettings(BaseModel):
+    """One model: a folder, an alias such as minilm, or an index. `name` is what clients call it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=_NAME)
+    path: str
+    compute_dtype: Literal["float32", "int16"] | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _free(cls, name: str) -> str:
+        if name in RESERVED:
+            raise ValueError(f"{name!r} is a route of the service: give the model another name, NAME=PATH")
+        return name
+
+
+class ServingSettings(BaseModel):
+    """`timeout_ms` is the most a request may wait and take, and what it has if it says nothing. Limits are of
+    one request: `max_inputs` texts, `max_input_tokens` of a text with its windows, `max_request_tokens` of
+    all. `queue_tokens` may wait at a time. `batch_tokens` are computed together on a core.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    models: tuple[ModelSettings, ...] = Field((), min_length=1)
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    workers: int = Field(1, ge=1, le=256)
+    keys_file: Path | None = None
+    timeout_ms: float = Field(10_000, gt=0, le=3_600_000)
+    max_body_bytes: int = Field(2_000_000, ge=1024)
+    max_inputs: int = Field(2048, ge=1)
+    max_input_tokens: int = Field(8192, ge=8)
+    max_request_tokens: int = Field(300_000, ge=8)
+    queue_tokens: int = Field(1_000_000, ge=8)
+    batch_tokens: int = Field(384, ge=8)
+    drain_seconds: float = Field(30, gt=0)
+    log_texts: bool = False
+    log_requests: bool = True
+    page: bool = True
+
+    @field_validator("models")
+    @classmethod
+    def _once(cls, models: tuple[ModelSettings, ...]) -> tuple[ModelSettings, ...]:
+        names = [model.name for model in models]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two models are called {name!r}: name one of them NAME=PATH")
+        return models
+
+
+def read_settings(
+    models: list[str],
+    config: Path | None,
+    given: Mapping[str, Any],
+    environment: Mapping[str, str] = os.environ,
+) -> ServingSettings:
+    """What the command line gives goes before the environment, and that before the file.
+
+    `models` are PATH or NAME=PATH. Raises RecipeError naming the key, InputError for a file that can't be
+    read.
+    """
+    found: dict[str, Any] = {}
+    if config is not None:
+        found |= _read_toml(config)
+    for name in ServingSettings.model_fields:
+        if (value := environment.get(ENVIRONMENT + name.upper())) is not None:
+            found[name] = value.split() if name == "models" else value
+    found |= {name: value for name, value in given.items() if value is not None}
+    if models:
+        found["models"] = models
+    if not found.get("models"):
+        raise RecipeError("There is nothing to serve. Name a model: bertsmith serve minilm, or NAME=FOLDER.")
+    found["models"] = [_model(each) for each in found["models"]]
+    return check(ServingSettings, found, str(config) if config else "the settings of the service")
+
+
+def _model(given: Any) -> Any:
+    """PATH or NAME=PATH; a table of TOML as it is."""
+    if not isinstance(given, str):
+        return given
+    name, mark, path = given.partition("=")
+    if not mark or "/" in name:  # a folder may have = in its name
+        return {"name": usual_name(given), "path": given}
+    return {"name": name, "path": path}
+
+
+def usual_name(path: str) -> str:
+    """The folder's own name; of runs/NAME/model it is NAME."""
+    parts = [part for part in Path(path).parts if part not in ("/", "..", ".")]
+    name = parts[-1] if parts else path
+    return parts[-2] if name == "model" and len(parts) > 1 else name
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there. Expected a TOML file with the service's settings.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no TOML: {error}.") from None

@@ -1,0 +1,82 @@
+"""The threads that compute: one a core, and one that has all cores for a request that comes alone."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
+
+import torch
+
+from bertsmith.model.cpu.one_core_threads import start_one_core_threads
+from bertsmith.serving.queue import Batch, WorkQueue
+
+
+class Workers:
+    """On a processor a batch a core, so that none waits for another. A batch that finds all cores idle, and
+    nothing behind it, has them all. A GPU has one thread.
+    """
+
+    def __init__(self, queue: WorkQueue, device: torch.device, budget: int) -> None:
+        self.queue, self.device, self.budget = queue, device, budget
+        self.cores = torch.get_num_threads() if device.type == "cpu" else 1
+        self._stopping = False
+        self._one_core: ThreadPoolExecutor | None = None
+        self._alone = Thread(target=self._work, args=(True,), name="all-cores", daemon=True)
+
+    def start(self) -> None:
+        """Begins the threads."""
+        self._alone.start()
+        if self.cores > 1:
+            self._one_core = start_one_core_threads(self.cores, "one-core")
+            for _ in range(self.cores):
+                self._one_core.submit(self._work, False)
+
+    def stop(self) -> None:
+        """Waits for what is being computed; what waits is left."""
+        with self.queue.changed:
+            self._stopping = True
+            self.queue.changed.notify_all()
+        self._alone.join()
+        if self._one_core is not None:
+            self._one_core.shutdown()
+
+    def _work(self, has_all_cores: bool) -> None:
+        while (batch := self._next(has_all_cores)) is not None:
+            began = time.monotonic()
+            _compute(batch)
+            with self.queue.changed:
+                beside = self.cores if not has_all_cores else 1
+                self.queue.finished(batch, time.monotonic() - began, beside)
+                self.queue.changed.notify_all()
+
+    def _next(self, has_all_cores: bool) -> Batch | None:
+        """Waits for a batch; None at the end."""
+        with self.queue.changed:
+            while not self._stopping:
+                if self._is_for(has_all_cores):
+                    batch = self.queue.take(self.budget, time.monotonic())
+                    if batch is not None:
+                        return batch
+                self.queue.changed.wait()
+            return None
+
+    def _is_for(self, has_all_cores: bool) -> bool:
+        """Whether what waits is for this kind of thread."""
+        if not self.queue.size or self.queue.computing >= self.cores:
+            return False
+        alone = self.queue.computing == 0 and self.queue.waiting_tokens <= self.budget
+        return has_all_cores == alone or self.cores == 1
+
+
+def _compute(batch: Batch) -> None:
+    """An error is of the whole batch at first; then each is computed alone, and only the guilty ones fail."""
+    try:
+        outputs = batch.run.outputs([each.encoded for each in batch.taken])
+    except Exception as error:
+        if len(batch.taken) == 1:
+            batch.taken[0].job.fail(error)
+            return
+        for each in batch.taken:
+            _compute(Batch(batch.run, [each], each.encoded.tokens))
+        return
+    for each, output in zip(batch.taken, outputs, strict=True):
+        each.job.settle(each.place, output)
