@@ -53,9 +53,13 @@ def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokeniz
     for some in few_at_a_time(task, examples, _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME):
         texts = [task.texts(example) for example in some]
         blank = " " if task.is_pretokenized and tokenizer.family == "byte-level" else ""  # Ġ begins a word
-        pieces = iter(tokenizer.encode_pieces([blank + text for each in texts for text in each], enough))
+        every = [blank + text for each in texts for text in each]
+        words = task.is_pretokenized
+        pieces = tokenizer.encode_words(every) if words else tokenizer.encode_pieces(every, enough)
+        start = 0
         for example, each in zip(some, texts, strict=True):
-            encoded.append(task.encode(example, [next(pieces) for _ in each], tokenizer))
+            encoded.append(task.encode(example, pieces[start : start + len(each)], tokenizer))
+            start += len(each)
     return EncodedExamples(examples, encoded)
 
 
