@@ -19,7 +19,7 @@ class ExportLimits:
     neighbours: the smallest share of the ten nearest that stay so.
     """
 
-    agreement: float = 0.98
+    agreement: float = 0.95
     change: float = 0.1
     cosine: float = 0.97
     neighbours: float = 0.9
