@@ -15,7 +15,8 @@ from bertsmith.inference.export.running import Feed, Run
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import make_config
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
-from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -86,8 +87,24 @@ def saved_model(
             if "norm" in key and key.endswith("weight"):
                 parameter.add_(1.0)
     model.head.finish()
+    if name in ("classification", "multi-label", "tagging"):
+        _say_everything(model, task, tokenizer)
     save_task_model(folder, model, task, tokenizer, {})
     return folder
+
+
+@torch.no_grad()
+def _say_everything(model: TaskModel, task: Task[Any], tokenizer: Tokenizer) -> None:
+    """Each output as often large as small, so that not every text has the same answer."""
+    texts: list[Any] = random_texts(60, seed=5)
+    examples = [task.example(text.split() if task.name == "tagging" else text) for text in texts]
+    outputs = outputs_of(model.eval(), encode_examples(task, examples, tokenizer).encoded)
+    found = torch.from_numpy(np.concatenate([np.atleast_2d(output) for output in outputs]))
+    out = model.head.out
+    assert isinstance(out, torch.nn.Linear)
+    factor = 2 / found.std(0)
+    out.bias.sub_(found.mean(0)).mul_(factor)
+    out.weight.mul_(factor[:, None])
 
 
 def gate_file(folder: Path, name: str, count: int = 30) -> Path:

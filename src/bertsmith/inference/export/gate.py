@@ -172,7 +172,7 @@ def _answered(
 def _not_proven(agreeing: int, of: int, bound: float, wanted: float, error: float) -> str:
     said = (
         f"{agreeing:,} of {of:,} answers are the model's, which proves an agreement of {bound:.2%} "
-        f"(Clopper-Pearson, {1 - error:.2%} sure); {wanted:.0%} is asked for"
+        f"(Clopper-Pearson, {1 - error:.2%} sure); {wanted:.1%} is asked for"
     )
     least = fewest(wanted, error)
     return f"{said}, which takes {least:,} rows at least" if of < least else said
