@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.files import atomic_folder, make_folder, read_json, require_free_space, write_json
+from bertsmith.files import atomic_folder, make_folder, require_free_space, write_json
 from bertsmith.inference.export.decoding import DECODING, decoding_facts
 from bertsmith.inference.export.source import Source
 from bertsmith.model.checkpoint import CONFIG
@@ -165,11 +165,6 @@ def shown(figures: Mapping[str, Any]) -> dict[str, str]:
         both = (figures["metrics"][which].get(name) for which in ("model", "graph"))
         found[f"{name}, model → graph"] = " → ".join("" if each is None else f"{each:.4f}" for each in both)
     return found
-
-
-def read_parity(folder: Path) -> Any:
-    """parity.json of an exported folder. Raises InputError where there is none."""
-    return read_json(folder / PARITY)
 
 
 def _architecture(source: Source) -> str:

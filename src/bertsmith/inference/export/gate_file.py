@@ -66,6 +66,8 @@ def read_gate_file(source: Source, path: Path | str, columns: dict[str, Any]) ->
     InputError for what can be read neither way, naming file and line.
     """
     path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path} is no file. Name one whose rows the graph is to be compared on.")
     if source.task is None:
         return _texts(source, path, columns)
     task = _reading(source.task, columns)
@@ -126,6 +128,11 @@ def _read(task: Task[Any], path: Path) -> tuple[list[Any], bool, tuple[str, ...]
 
 
 def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
+    strange = [name for name in columns if name not in ("text", *_LAYOUT)]
+    if strange:
+        raise InputError(
+            f"{source.name} has no task, and reads one text a row: there is no use for {', '.join(strange)}."
+        )
     layout = {name: columns.get(name, usual) for name, usual in _LAYOUT.items()}
     column = columns.get("text")
     if are_lines(path, format=layout["format"], encoding=layout["encoding"]):
@@ -147,14 +154,18 @@ _LAYOUT: dict[str, Any] = {"format": None, "header": True, "encoding": "utf-8"}
 
 def _text_windows(source: Source, texts: Sequence[str]) -> list[Window]:
     """Each text cut to the longest, behind the prefix of a document."""
-    assert source.sentences is not None
-    prefix = source.sentences.document_prefix
-    lowers = source.sentences.lowercase and not source.tokenizer.lowercase
-    shown = [prefix + text for text in texts]
-    shown = [text.lower() for text in shown] if lowers else shown
+    shown = [as_document(source, text) for text in texts]
     room = source.max_length - special_tokens(source.tokenizer, 1)
     pieces = source.tokenizer.encode_pieces(shown, room)
     return [windows_apart(source.tokenizer, [piece], source.max_length, None)[0] for piece in pieces]
+
+
+def as_document(source: Source, text: str) -> str:
+    """What an encoder alone reads of a text."""
+    assert source.sentences is not None
+    shown = source.sentences.document_prefix + text
+    lowers = source.sentences.lowercase and not source.tokenizer.lowercase
+    return shown.lower() if lowers else shown
 
 
 def _sample(count: int, most: int) -> list[int]:

@@ -28,6 +28,8 @@ def onnx_run(graph: "ModelProto") -> Run:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.enable_cpu_mem_arena = False  # it would keep what the longest batch took
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # others may want the core
     session = onnxruntime.InferenceSession(
         graph.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
