@@ -11,13 +11,21 @@ from starlette.types import Receive, Scope, Send
 import bertsmith
 from bertsmith.serving.body_reading import BodyReading
 from bertsmith.serving.models import Models
-from bertsmith.serving.protocols import ours
+from bertsmith.serving.protocols import decisions, hugging_face, openai, ours, ranking, systemone, tei
 from bertsmith.serving.protocols.routing import refuse
 from bertsmith.serving.refusals import Refusal
 from bertsmith.serving.service import Service
 from bertsmith.serving.settings import ServingSettings
 
-PROTOCOLS = (ours,)  # the last one has /v1/{model}, which would take the others' paths
+PROTOCOLS = (
+    openai,
+    tei,
+    ranking,
+    hugging_face,
+    systemone,
+    decisions,
+    ours,
+)  # the last one has /v1/{model}, which would take the others' paths
 
 
 def make_app(settings: ServingSettings) -> FastAPI:
