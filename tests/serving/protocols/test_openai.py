@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -18,8 +19,9 @@ LONG = "bano " * 60
 
 
 @pytest.fixture
-def client(server: Running) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
