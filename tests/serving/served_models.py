@@ -58,6 +58,8 @@ def save_fine_tuned(
     """A model of a task, by its name in TASKS, which may have learnt other labels."""
     usual_labels, usual_pair, settings = TASKS[name]
     labels = usual_labels if labels is None else labels
+    if pair is not None:  # it knows by its columns what it reads
+        settings = {**settings, "text": "text", "text_pair": "text_pair" if pair else None}
     pair = usual_pair if pair is None else pair
     tokenizer, kind = _tokenizer(), find_task(name)
     lengths = {"max_length": 24} | ({"stride": 4} if name == "question-answering" else {})

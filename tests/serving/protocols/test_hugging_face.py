@@ -1,4 +1,4 @@
-"""huggingface_hub's InferenceClient against the service, and the pipelines of transformers on the same folders."""
+"""huggingface_hub's InferenceClient against the service, and transformers on the same folders."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -153,12 +153,16 @@ def test_masks_are_filled(server: Running, client: Of) -> None:
     (expected,) = model.fill_mask(text, top=5)
     found = client("masked-language").fill_mask(text)
     assert [each.token_str for each in found] == [each.token for each in expected]
-    np.testing.assert_allclose([each.score for each in found], [each.probability for each in expected], rtol=1e-4)
+    np.testing.assert_allclose(
+        [each.score for each in found], [each.probability for each in expected], rtol=1e-4
+    )
     assert found[0].sequence == f"bano {expected[0].token} firu."
     assert len(client("masked-language").fill_mask(text, top_k=2)) == 2
     every = {each.token_str: each.score for each in client("masked-language").fill_mask(text, top_k=14)}
     targets = client("masked-language").fill_mask(text, targets=["guma", "lelo"])
-    assert {each.token_str: each.score for each in targets} == {name: every[name] for name in ("guma", "lelo")}
+    assert {each.token_str: each.score for each in targets} == {
+        name: every[name] for name in ("guma", "lelo")
+    }
     with pytest.raises(HfHubHTTPError, match="'zebra' is no piece of the vocabulary"):
         client("masked-language").fill_mask(text, targets=["zebra"])
     two = post(server, "/models/masked-language", {"inputs": "[MASK] delo [MASK]"})
@@ -181,7 +185,9 @@ def test_a_model_of_entailment_classifies_by_labels_it_never_saw(server: Running
     weights = np.exp(logits[:, 1])
     found = client("nli").zero_shot_classification(TEXTS[0], labels, hypothesis_template="firu {}.")
     scores = {each.label: each.score for each in found}
-    np.testing.assert_allclose([scores[each] for each in labels], weights / weights.sum(), rtol=2e-2, atol=2e-3)
+    np.testing.assert_allclose(
+        [scores[each] for each in labels], weights / weights.sum(), rtol=2e-2, atol=2e-3
+    )
     several = client("nli").zero_shot_classification(
         TEXTS[0], labels, multi_label=True, hypothesis_template="firu {}."
     )

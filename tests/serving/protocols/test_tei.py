@@ -97,9 +97,7 @@ def test_embed_reads_what_tei_reads(server: Running, embedder: Embedder) -> None
     np.testing.assert_allclose(embed(TEXTS[0]), expected[:1], atol=1e-7)
     np.testing.assert_allclose(embed(ids), expected[:1], atol=1e-7)
     np.testing.assert_allclose(embed([ids, TEXTS[1]]), expected[:2], atol=1e-7)
-    np.testing.assert_allclose(
-        embed(TEXTS, prompt_name="query"), embedder.queries(TEXTS), atol=1e-7
-    )
+    np.testing.assert_allclose(embed(TEXTS, prompt_name="query"), embedder.queries(TEXTS), atol=1e-7)
     assert np.abs(embedder.queries(TEXTS) - expected).max() > 1e-3
     plain = Embedder(server.folders["encoder"], normalise=False).documents(TEXTS)
     np.testing.assert_allclose(embed(TEXTS, normalize=False), plain, rtol=1e-6)
@@ -204,7 +202,10 @@ def test_info_tells_what_a_model_is(server: Running, encoder_server: Running) ->
         name: next(iter(httpx.get(f"{server.url}/info", params={"model": name}).json()["model_type"].items()))
         for name in ("urgent", "reranking", "tagging")
     }
-    assert kinds["urgent"] == ("classifier", {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}})
+    assert kinds["urgent"] == (
+        "classifier",
+        {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}},
+    )
     assert kinds["reranking"][0] == "reranker" and kinds["tagging"][0] == "classifier"
 
 
