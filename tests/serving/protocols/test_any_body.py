@@ -1,6 +1,7 @@
 """Bodies that nobody meant: each is answered or refused in its protocol's words, and none is a bug's 500."""
 
 import json
+import time
 from typing import Any
 
 import httpx
@@ -36,6 +37,7 @@ ROUTES = {
     "/v1/systemone": ("state", "questions", "model"),
     "/v1/decisions": ("input", "questions", "model"),
 }
+JSON = {"content-type": "application/json"}
 MODELS = ("encoder", "tagging", "nli", "urgent", "reranking", "regression", "masked-language", "auto")
 WORDS = (
     "bano",
@@ -107,16 +109,60 @@ def test_any_json_is_answered_or_refused(server: Running, path: str) -> None:
         @settings(max_examples=40, suppress_health_check=list(HealthCheck), derandomize=True)
         @given(fields | VALUES)
         def ask(body: Any) -> None:
-            response = client.post(path, content=json.dumps(body))
+            response = client.post(path, content=json.dumps(body), headers=JSON)
             assert response.status_code in (200, 400, 404, 413, 422, 424), (body, response.text)
             response.json()
 
         ask()
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": [0.5] * 400_000}),
+        ("/embed", {"inputs": [[1, 0.5]] * 150_000}),
+        ("/predict", {"inputs": [[0.5]] * 150_000}),
+        ("/decode", {"ids": [0.5] * 400_000}),
+        ("/tokenize", {"inputs": "a " * 400_000, "model": "encoder"}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": [1] * 400_000}}),
+        ("/rerank", {"query": "a", "documents": [{}] * 400_000}),
+        ("/v1/systemone", {"state": "a", "questions": {str(n): 0 for n in range(120_000)}}),
+        (
+            "/v1/systemone",
+            {"state": "a", "questions": {"q": {"type": "noul"} | {str(n): 0 for n in range(120_000)}}},
+        ),
+        ("/v1/decisions", {"model": "auto", "input": "a", "questions": [0] * 400_000}),
+        ("/models/masked-language", {"inputs": "[MASK]", "parameters": {"targets": ["a"] * 300_000}}),
+        ("/models/nli", {"inputs": ["a"] * 2000, "parameters": {"candidate_labels": ["a"] * 2000}}),
+    ],
+)
+def test_megabytes_of_nonsense_are_refused_soon(server: Running, path: str, body: Any) -> None:
+    began = time.monotonic()
+    response = httpx.post(server.url + path, content=json.dumps(body), headers=JSON, timeout=60)
+    assert response.status_code in (400, 413, 422), response.text[:200]
+    assert len(response.text) < 2000
+    assert time.monotonic() - began < 10  # 20 to 60 s where every wrong element is told
+
+
+def test_a_body_that_is_sent_as_no_json_is_told_how(server: Running) -> None:
+    response = httpx.post(f"{server.url}/embed", content='{"inputs": "bano"}')
+    assert response.status_code == 422
+    assert "must be a JSON object, sent with content-type: application/json" in response.json()["error"]
+
+
+def test_all_that_a_field_may_be_is_told(server: Running) -> None:
+    response = httpx.post(f"{server.url}/embed", json={"inputs": 7})
+    assert (
+        response.json()["error"] == "inputs: input should be a valid string, or input should be a valid list."
+    )
+    questions = {"a": {"type": "noul"}, "b": {"type": "choice"}}
+    refused = httpx.post(f"{server.url}/v1/systemone", json={"state": "bano", "questions": questions})
+    assert refused.json()["detail"][0]["msg"].startswith("questions.a.noul: ")
+
+
 @pytest.mark.parametrize("path", ROUTES)
 def test_what_is_no_json_is_refused(server: Running, path: str) -> None:
     for content in (b"", b"{", b'{"inputs": NaN}', b"\xff\xfe", b"[" * 5000, b'{"inputs": "\\ud800"}'):
-        response = httpx.post(server.url + path, content=content)
+        response = httpx.post(server.url + path, content=content, headers=JSON)
         assert response.status_code in (400, 422), (content[:20], response.text)
         assert response.headers["content-type"] == "application/json"

@@ -187,7 +187,7 @@ def test_what_no_head_can_answer_is_refused_by_its_id(
         ({"state": "x", "questions": {"q": {"type": "poem"}}}, ["body", "questions", "q"]),
         (
             {"state": "x", "questions": {"q": {"type": "choice", "criteria": {"a": 0}, "more": 1}}},
-            ["body", "questions", "q", "choice", "more"],
+            ["body", "questions", "q", "choice"],
         ),
         (
             {"state": "x", "questions": {"q": {"type": "score", "criteria": ["a"]}}},

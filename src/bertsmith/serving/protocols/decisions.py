@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, StrictStr, Tag
 
 from bertsmith.serving.protocols import openai
-from bertsmith.serving.protocols.routing import JsonResponse, router_of
+from bertsmith.serving.protocols.routing import JsonResponse, ListOf, StrictBody, router_of
 from bertsmith.serving.protocols.systemone import as_input, as_text, ask_heads, headers_of, model_named
 from bertsmith.serving.questions import Question, Reply, Unanswerable
 from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
@@ -21,13 +21,11 @@ from bertsmith.serving.service import Service
 _DIGITS = 6
 
 
-class Asked(BaseModel):
+class Asked(StrictBody):
     """What all questions have. The instructions name a label only where they are one."""
 
-    model_config = ConfigDict(extra="forbid")
-
     name: str | None = None
-    instructions: str | list[Any]
+    instructions: str | ListOf[Any]
 
 
 class Predicate(Asked):
@@ -41,10 +39,8 @@ class Predicate(Asked):
         return Question("label", self.name, labels=said)
 
 
-class Option(BaseModel):
+class Option(StrictBody):
     """A text or a truth value; the two differ even where they are written alike."""
-
-    model_config = ConfigDict(extra="forbid")
 
     value: StrictStr | StrictBool
     description: str | None = None
@@ -54,17 +50,15 @@ class Choice(Asked):
     """One of the choices."""
 
     type: Literal["choice"]
-    choices: list[Option] = Field(min_length=1, max_length=255)
+    choices: ListOf[Option] = Field(min_length=1, max_length=255)
 
     def question(self) -> Question:
         """For the heads: a truth value is a label written so."""
         return Question("choice", self.name, tuple(_label_of(each.value) for each in self.choices))
 
 
-class Level(BaseModel):
+class Level(StrictBody):
     """One of several, low to high."""
-
-    model_config = ConfigDict(extra="forbid")
 
     label: str
     description: str | None = None
@@ -74,7 +68,7 @@ class Score(Asked):
     """How far up the levels."""
 
     type: Literal["score"]
-    levels: list[Level] = Field(min_length=2, max_length=255)
+    levels: ListOf[Level] = Field(min_length=2, max_length=255)
 
     def question(self) -> Question:
         """For the heads."""
@@ -100,7 +94,7 @@ class Message(BaseModel):
 
     role: str | None = None
     type: str = "message"
-    content: str | list[dict[str, Any]] | None = None
+    content: str | ListOf[dict[str, Any]] | None = None
 
 
 class DecisionsBody(BaseModel):
@@ -111,8 +105,8 @@ class DecisionsBody(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     model: str
-    input: str | list[Message]
-    questions: list[AnyQuestion] = Field(min_length=1, max_length=400)
+    input: str | ListOf[Message]
+    questions: ListOf[AnyQuestion] = Field(min_length=1, max_length=400)
 
 
 def error_body(refusal: Refusal) -> dict[str, Any]:

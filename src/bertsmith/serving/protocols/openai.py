@@ -11,7 +11,7 @@ import numpy as np
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from bertsmith.serving.protocols.routing import InvalidBody, JsonResponse, ask, note, router_of
+from bertsmith.serving.protocols.routing import InvalidBody, JsonResponse, ListOf, ask, note, router_of
 from bertsmith.serving.refusals import InvalidRequest, Refusal, TooLarge
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
@@ -34,7 +34,7 @@ class EmbeddingsBody(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    input: str | list[int] | list[str] | list[list[int]]
+    input: str | ListOf[int] | ListOf[str] | ListOf[ListOf[int]]
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)

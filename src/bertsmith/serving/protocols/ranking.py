@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from bertsmith.serving.protocols import tei
-from bertsmith.serving.protocols.routing import JsonResponse, ask, note, router_of
+from bertsmith.serving.protocols.routing import JsonResponse, ListOf, ask, note, router_of
 from bertsmith.serving.protocols.scored_labels import labelled_logits
 from bertsmith.serving.refusals import Refusal, Unsupported
 from bertsmith.serving.service import Answer, Service
@@ -33,13 +33,13 @@ class DocumentsBody(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     query: str
-    documents: list[str | Document]
+    documents: ListOf[str | Document]
     model: str | None = None
     top_n: int | None = Field(None, ge=0)
     return_documents: bool = False
     max_tokens_per_doc: int | None = Field(None, ge=1)
     max_chunks_per_doc: int | None = None
-    rank_fields: list[str] | None = None
+    rank_fields: ListOf[str] | None = None
     relevant_spans: Any = None
     raw_scores: bool = False
 
@@ -48,7 +48,7 @@ class TextsBody(tei.TruncatedBody):
     """What TEI's clients send."""
 
     query: str
-    texts: list[str]
+    texts: ListOf[str]
     raw_scores: bool = False
     return_text: bool = False
 

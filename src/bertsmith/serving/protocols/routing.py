@@ -3,13 +3,13 @@
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import ValidationError
+from pydantic import BaseModel, FailFast, ValidationError, model_validator
 
 from bertsmith.serving.operations.operation import LongText, Options
 from bertsmith.serving.refusals import InvalidRequest, Refusal
@@ -21,9 +21,20 @@ try:  # FastAPI traces each request where it is there
 except ImportError:
     trace = None  # type: ignore[assignment]
 
+T = TypeVar("T")
+
+
+class _First(FailFast):
+    """Of a body of megabytes the first wrong element is told: to list them all takes the server a minute."""
+
+    __hash__ = object.__hash__  # a part of a union of types must have one
+
+
+ListOf = Annotated[list[T], _First()]
 ErrorBody = Callable[[Refusal], Any]
 StatusOf = Callable[[Refusal], int]
 TIMEOUT = "x-timeout-ms"
+_FIELD = 2  # parts of a place in the body, "body" among them; below are the ways to read the field
 _LOG = logging.getLogger("bertsmith.serving")
 
 
@@ -41,6 +52,19 @@ class JsonResponse(Response):
 
     def render(self, content: Any) -> bytes:
         return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+
+
+class StrictBody(BaseModel):
+    """Takes no key that it doesn't know, and tells the first."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            for name in given:
+                if name not in cls.model_fields:
+                    raise ValueError(f"there is no {str(name)[:80]!r} here: {', '.join(cls.model_fields)}")
+        return given
 
 
 class InvalidBody(InvalidRequest):
@@ -91,12 +115,21 @@ def refuse(refusal: Refusal, error_body: ErrorBody, request: Request, status: in
 
 def first_problem(error: RequestValidationError | ValidationError) -> str:
     """The first thing about a body that isn't as the route reads it."""
-    first = error.errors()[0]
+    first, *others = error.errors()
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     if first["type"] == "json_invalid":
         return "The body is no JSON."
-    said = str(first["msg"])
-    return f"{place}: {said[0].lower()}{said[1:]}." if place else f"The body: {said[0].lower()}{said[1:]}."
+    if not place and first["type"] in ("model_attributes_type", "dict_type"):
+        return "The body must be a JSON object, sent with content-type: application/json."
+    said = [_lowered(first["msg"])]
+    if first["loc"][_FIELD : _FIELD + 1] == ("str",):  # a text, or one of several others
+        place = str(first["loc"][_FIELD - 1])
+        said += [_lowered(each["msg"]) for each in others if each["loc"][:_FIELD] == first["loc"][:_FIELD]]
+    return f"{place or 'The body'}: {', or '.join(dict.fromkeys(said))}."
+
+
+def _lowered(message: str) -> str:
+    return message[0].lower() + message[1:]
 
 
 async def ask(

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from bertsmith.serving.protocols.routing import InvalidBody, JsonResponse, ask, note, router_of
+from bertsmith.serving.protocols.routing import InvalidBody, JsonResponse, StrictBody, ask, note, router_of
 from bertsmith.serving.questions import Question, Replies, Reply, Unanswerable, reply
 from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
 from bertsmith.serving.served_model import ServedModel
@@ -22,12 +22,10 @@ _NAMED = ({"question", "context"}, {"text", "text_pair"}, {"text"})  # what a he
 _MOST_QUESTIONS = 400
 
 
-class Noul(BaseModel):
+class Noul(StrictBody):
     """Whether something holds. The label in question is the question's id, its criterion of true, or its
     instructions.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["noul"]
     instructions: Any = None
@@ -46,10 +44,8 @@ class Noul(BaseModel):
         return Question("label", name, labels=labels)
 
 
-class Choice(BaseModel):
+class Choice(StrictBody):
     """One of the keys of `criteria`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["choice"]
     instructions: Any = None
@@ -60,10 +56,8 @@ class Choice(BaseModel):
         return Question("choice", name, tuple(self.criteria))
 
 
-class Score(BaseModel):
+class Score(StrictBody):
     """How far up the levels of `criteria`, low to high."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["score"]
     instructions: Any = None
@@ -84,13 +78,20 @@ AnyQuestion = Annotated[
 ]
 
 
+def _require_few(given: Any) -> Any:
+    """Before each is looked at."""
+    if isinstance(given, dict) and not 1 <= len(given) <= _MOST_QUESTIONS:
+        raise ValueError(f"expected 1 to {_MOST_QUESTIONS} questions, found {len(given)}")
+    return given
+
+
 class SystemOneBody(BaseModel):
     """`state`: a text, or JSON. `model`: a served model, or auto, where each question finds its own."""
 
     model_config = ConfigDict(extra="ignore")
 
     state: str | dict[str, Any] | list[Any]
-    questions: dict[str, AnyQuestion] = Field(min_length=1, max_length=_MOST_QUESTIONS)
+    questions: Annotated[dict[str, AnyQuestion], BeforeValidator(_require_few)]
     model: str | None = None
 
 

@@ -6,6 +6,7 @@ or in windows (there auto_truncate).
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 import bertsmith
 from bertsmith.errors import BertsmithError
 from bertsmith.serving.operations.operation import LongText
-from bertsmith.serving.protocols.routing import JsonResponse, ask, note, router_of
+from bertsmith.serving.protocols.routing import JsonResponse, ListOf, ask, note, router_of
 from bertsmith.serving.protocols.scored_labels import (
     TASKS,
     best_first,
@@ -48,7 +49,7 @@ class TruncatedBody(BaseModel):
 class EmbedAllBody(TruncatedBody):
     """`inputs`: a text, its token ids, or several of either. `prompt_name`: query or document."""
 
-    inputs: str | list[int] | list[str | list[int]]
+    inputs: str | ListOf[int] | ListOf[str | ListOf[int]]
     prompt_name: str | None = None
 
 
@@ -62,7 +63,7 @@ class EmbedBody(EmbedAllBody):
 class PredictBody(TruncatedBody):
     """`inputs`: a text, a pair of texts, or several lists of one or two texts."""
 
-    inputs: str | list[str] | list[list[str]]
+    inputs: str | ListOf[str] | ListOf[ListOf[str]]
     raw_scores: bool = False
 
 
@@ -70,7 +71,7 @@ class Sentences(BaseModel):
     """One text, and those that it is compared with."""
 
     source_sentence: str
-    sentences: list[str]
+    sentences: ListOf[str]
 
 
 class SimilarityParameters(TruncatedBody):
@@ -90,7 +91,7 @@ class SimilarityBody(BaseModel):
 class TokenizeBody(BaseModel):
     """`inputs`: a text, or several."""
 
-    inputs: str | list[str]
+    inputs: str | ListOf[str]
     add_special_tokens: bool = True
     prompt_name: str | None = None
     model: str | None = None
@@ -99,7 +100,7 @@ class TokenizeBody(BaseModel):
 class DecodeBody(BaseModel):
     """`ids` of one text, or of several."""
 
-    ids: list[int] | list[list[int]]
+    ids: ListOf[int] | ListOf[ListOf[int]]
     skip_special_tokens: bool = True
     model: str | None = None
 
@@ -187,8 +188,9 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         _require_some(texts, service)
         prefix = _prefix(found, body.prompt_name)
+        most = service.settings.max_request_tokens
         shown = await asyncio.to_thread(
-            lambda: [_pieces(found, prefix + text, body.add_special_tokens) for text in texts]
+            _pieces, found, [prefix + text for text in texts], body.add_special_tokens, most
         )
         return JsonResponse(shown)
 
@@ -197,6 +199,7 @@ def _add_tokens(router: APIRouter, service: Service) -> None:
         found = service.models.find(body.model or model, None)
         lists: list[Any] = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
         _require_some(lists, service)
+        _require_tokens(sum(map(len, lists)), service.settings.max_request_tokens)
         known = range(found.tokenizer.vocab_size)
         if strange := [number for ids in lists for number in ids if number not in known]:
             raise InvalidRequest(f"There is no token {strange[0]}: ids run from 0 to {known[-1]}.")
@@ -240,6 +243,11 @@ def _require_some(texts: list[Any], service: Service) -> None:
         raise TooLarge(f"The request has {len(texts)} inputs; this service takes {most} at a time.")
 
 
+def _require_tokens(tokens: int, most: int) -> None:
+    if tokens > most:
+        raise TooLarge(f"The request has {tokens:,} tokens or more; this service takes {most:,}.")
+
+
 def _prefix(model: ServedModel, prompt_name: str | None) -> str:
     if prompt_name is None:
         return ""
@@ -251,28 +259,33 @@ def _prefix(model: ServedModel, prompt_name: str | None) -> str:
     return known[prompt_name]
 
 
-def _pieces(model: ServedModel, text: str, special: bool) -> list[dict[str, Any]]:
-    """Ids, what they stand for in the text, and where, in characters; special ones stand nowhere."""
+def _pieces(model: ServedModel, texts: Sequence[str], special: bool, most: int) -> list[list[dict[str, Any]]]:
+    """Ids, what they stand for in the text, and where, in characters; special ones stand nowhere. Raises
+    TooLarge for more than `most` of all texts.
+    """
     tokenizer = model.tokenizer
+    lowers = model.encoder is not None and model.encoder.windows.lowercase
     try:
-        lowers = model.encoder is not None and model.encoder.windows.lowercase
-        encoding = tokenizer.encode(text.lower() if lowers else text)
+        pieces = tokenizer.encode_pieces([text.lower() if lowers else text for text in texts], most + 1)
     except BertsmithError as error:
         raise InvalidRequest(str(error)) from error
-    found = [
-        {"id": number, "text": text[start:stop], "special": False, "start": start, "stop": stop}
-        for number, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
-    ]
-    if not special:
-        return found
+    _require_tokens(sum(len(each.ids) for each in pieces), most)
+    ends = (tokenizer.template.before, tokenizer.template.behind) if special else ((), ())
     before, behind = (
         [
             {"id": n, "text": tokenizer.id_to_token(n), "special": True, "start": None, "stop": None}
             for n in ids
         ]
-        for ids in (tokenizer.template.before, tokenizer.template.behind)
+        for ids in ends
     )
-    return [*before, *found, *behind]
+    found = []
+    for text, each in zip(texts, pieces, strict=True):
+        inside = [
+            {"id": n, "text": text[start:stop], "special": False, "start": start, "stop": stop}
+            for n, (start, stop) in zip(each.ids, each.offsets, strict=True)
+        ]
+        found.append([*before, *inside, *behind])
+    return found
 
 
 def _info(service: Service, model: ServedModel) -> dict[str, Any]:

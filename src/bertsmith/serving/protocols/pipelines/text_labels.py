@@ -9,7 +9,7 @@ import numpy as np
 from bertsmith.metrics.calibration import probabilities_of
 from bertsmith.serving.protocols.pipelines.pipeline import Asked
 from bertsmith.serving.protocols.scored_labels import best_first, labelled_logits, scored_labels
-from bertsmith.serving.refusals import InvalidRequest, Unsupported
+from bertsmith.serving.refusals import InvalidRequest, TooLarge, Unsupported
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Answer
 
@@ -59,6 +59,11 @@ async def classify_by_entailment(asked: Asked) -> tuple[Any, Answer]:
     texts = asked.listed()
     if not all(isinstance(text, str) for text in texts):
         raise InvalidRequest("inputs must be a text, or a list of texts.")
+    most = asked.service.settings.max_inputs
+    if len(texts) * len(labels) > most:
+        raise TooLarge(
+            f"{len(texts):,} texts with {len(labels):,} labels each; at most {most:,} pairs are taken."
+        )
     hypotheses = [template.replace("{}", label) for label in labels]
     pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses]
     answer = await asked.answer(pairs, "predict", logits=True)
