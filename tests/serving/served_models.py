@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
+from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
@@ -38,9 +40,27 @@ def save_pretrained(folder: Path) -> Path:
     return folder
 
 
-def save_fine_tuned(folder: Path, name: str, seed: int = 2) -> Path:
-    """A model of a task, by its name in TASKS."""
-    labels, pair, settings = TASKS[name]
+def save_encoder(folder: Path) -> Path:
+    """An encoder whose queries have a prefix."""
+    tokenizer = _tokenizer()
+    config = _config(tokenizer)
+    encoder = Bert(config)
+    _randomise(encoder)
+    tensors = {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
+    save_checkpoint(folder, tensors, config, "BertModel", task="encoder", tokenizer=tokenizer, provenance={})
+    write_sentence_folder(folder, config, "mean", 32, prompts={"query": "lelo "})
+    return folder
+
+
+def save_fine_tuned(
+    folder: Path, name: str, seed: int = 2, labels: list[Any] | None = None, pair: bool | None = None
+) -> Path:
+    """A model of a task, by its name in TASKS, which may have learnt other labels."""
+    usual_labels, usual_pair, settings = TASKS[name]
+    labels = usual_labels if labels is None else labels
+    if pair is not None:  # it knows by its columns what it reads
+        settings = {**settings, "text": "text", "text_pair": "text_pair" if pair else None}
+    pair = usual_pair if pair is None else pair
     tokenizer, kind = _tokenizer(), find_task(name)
     lengths = {"max_length": 24} | ({"stride": 4} if name == "question-answering" else {})
     task = kind(kind.Settings(**lengths, **settings))

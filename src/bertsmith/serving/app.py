@@ -21,14 +21,15 @@ from bertsmith.serving.health import Health
 from bertsmith.serving.keys import Keys
 from bertsmith.serving.metrics import Metrics
 from bertsmith.serving.models import Models
-from bertsmith.serving.protocols import ours
+from bertsmith.serving.protocols import decisions, hugging_face, openai, ours, ranking, systemone, tei
 from bertsmith.serving.protocols.routing import JsonResponse, refuse
 from bertsmith.serving.refusals import Refusal
 from bertsmith.serving.request_log import RequestLog
 from bertsmith.serving.service import Service
 from bertsmith.serving.settings import ServingSettings
 
-PROTOCOLS = (ours,)  # the last one has /v1/{model}, which would take the others' paths
+# The last one has /v1/{model}, which would take the others' paths.
+PROTOCOLS = (openai, tei, ranking, hugging_face, systemone, decisions, ours)
 
 
 def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI:
