@@ -3,6 +3,7 @@
 request → log, metrics → key → body → route → service → answer
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -42,9 +43,11 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
             service.models.open_all()
         service.start()
         health.start()
+        measuring = asyncio.ensure_future(metrics.keep_fresh())
         try:
             yield
         finally:
+            measuring.cancel()
             await health.stop()
             await service.stop()
 

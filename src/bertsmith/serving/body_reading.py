@@ -9,9 +9,10 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertsmith.serving.refusals import InvalidRequest, Refusal, TooLarge
+from bertsmith.serving.refusals import Refusal, TooLarge, TooSlow
 
 _SECONDS = 30.0  # for all of a body
+_MOST_DIGITS = 18  # of a size: Python refuses to read thousands of them
 _READ_OFF = 16  # times the largest body
 
 
@@ -29,7 +30,7 @@ class BodyReading:
             async with asyncio.timeout(self.seconds):
                 body = await self._body(scope, receive)
         except TimeoutError:
-            late = InvalidRequest(f"The body did not arrive within {self.seconds:g} seconds.")
+            late = TooSlow(f"The body did not arrive within {self.seconds:g} seconds.")
             await self.refuse(late, scope, receive, send)
             return
         except Refusal as refusal:
@@ -43,7 +44,7 @@ class BodyReading:
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """None where the client has gone. Raises TooLarge, as soon as it is known."""
         announced = dict(scope["headers"]).get(b"content-length", b"")
-        self._require(int(announced) if announced.isdigit() else 0)
+        self._require(int(announced[:_MOST_DIGITS]) if announced.isdigit() else 0)
         parts, size = [], 0
         while True:
             message = await receive()

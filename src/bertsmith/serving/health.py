@@ -40,7 +40,7 @@ class Health:
         now, queue = time.monotonic(), self.service.queue
         if self.leaving or self.service.draining:
             return "the service is stopping"
-        if queue.size and now - max(queue.last_finished, queue.last_admitted) > _STUCK:
+        if queue.size and now - max(queue.last_finished, queue.began_waiting) > _STUCK:
             return "work waits, and none is finished"
         if now - max(self._computed, queue.last_finished) > _OLDEST:
             return "no forward pass of late"
@@ -50,7 +50,7 @@ class Health:
         while True:
             await asyncio.sleep(_EVERY)
             if time.monotonic() - self.service.queue.last_finished < _EVERY:
-                continue
+                continue  # traffic has just shown it
             try:
                 for model in self.service.models:
                     await asyncio.to_thread(probe_once, model)

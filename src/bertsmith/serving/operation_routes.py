@@ -36,7 +36,7 @@ def routes(service: Service, health: Health, metrics: Metrics) -> APIRouter:
 
     @router.post("/admin/models/{name}/reload", summary="Serve what the model's folder holds now")
     async def reload(name: str, request: Request) -> Response:
-        _require_admin(request)
+        _require_admin(request, service)
         try:
             return _served(await asyncio.to_thread(service.models.replace, name))
         except BertsmithError as error:
@@ -44,15 +44,19 @@ def routes(service: Service, health: Health, metrics: Metrics) -> APIRouter:
 
     @router.post("/admin/models/{name}/rollback", summary="Serve the version before")
     async def roll_back(name: str, request: Request) -> Response:
-        _require_admin(request)
+        _require_admin(request, service)
         return _served(service.models.roll_back(name))
 
     return router
 
 
-def _require_admin(request: Request) -> None:
+def _require_admin(request: Request, service: Service) -> None:
     if not getattr(request.state, "admin", False):
         raise Forbidden("Models are replaced by a key that has 'admin' in the service's file of keys.")
+    if service.settings.workers > 1:
+        raise Unsupported(
+            "One of several processes answers here: send SIGHUP to the service, and all open their models again."
+        )
 
 
 def _served(model: ServedModel) -> Response:
