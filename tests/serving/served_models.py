@@ -38,7 +38,7 @@ def save_pretrained(folder: Path) -> Path:
     return folder
 
 
-def save_fine_tuned(folder: Path, name: str, seed: int = 2) -> Path:
+def save_fine_tuned(folder: Path, name: str, seed: int = 3) -> Path:
     """A model of a task, by its name in TASKS."""
     labels, pair, settings = TASKS[name]
     tokenizer, kind = _tokenizer(), find_task(name)
@@ -57,9 +57,8 @@ def save_fine_tuned(folder: Path, name: str, seed: int = 2) -> Path:
                 [dataclasses.replace(e, **{field: label}) for e, label in zip(examples, labels, strict=True)]
             )
     config = _config(tokenizer)
-    torch.manual_seed(seed)
     model = TaskModel(Bert(config), task.head(config))
-    _randomise(model)
+    _randomise(model, seed)
     save_task_model(folder, model, task, tokenizer, {})
     return folder
 
@@ -91,8 +90,8 @@ def _config(tokenizer: Tokenizer) -> Any:
     return make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape, "test")
 
 
-def _randomise(model: torch.nn.Module) -> None:
-    torch.manual_seed(3)
+def _randomise(model: torch.nn.Module, seed: int = 3) -> None:
+    torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0.0, 0.3)

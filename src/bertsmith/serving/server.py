@@ -54,9 +54,7 @@ def _unusable(settings: ServingSettings, error: Exception) -> InputError:
     )
 
 
-def _announcement(
-    settings: ServingSettings, models: Models, listener: socket.socket
-) -> Callable[[], None]:
+def _announcement(settings: ServingSettings, models: Models, listener: socket.socket) -> Callable[[], None]:
     """For people on a terminal; a line of JSON elsewhere, as all that follows."""
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
