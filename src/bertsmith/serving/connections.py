@@ -22,7 +22,7 @@ class BoundedConnection(HttpToolsProtocol):
         """The time for the first headers begins."""
         self._header_bytes = 0
         self._late: asyncio.TimerHandle | None = None
-        self._is_last = False
+        self._is_last = self._in_body = False
         super().connection_made(transport)
         self._begin_headers()
 
@@ -32,11 +32,13 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """uvicorn forgets its own time limit at the first byte, so ours begins here."""
+        """uvicorn forgets its own time limit at the first byte, so ours begins here; also for the rest of a
+        body that was refused.
+        """
         if self.timeout_keep_alive_task is not None:
             self._begin_headers()
         super().data_received(data)
-        if self._late is not None:
+        if self._late is not None and not self._in_body:
             self._header_bytes += len(data)
             if self._header_bytes > LONGEST_HEADERS:
                 self._refuse("431 Request Header Fields Too Large", f"more than {LONGEST_HEADERS:,} bytes")
@@ -49,9 +51,20 @@ class BoundedConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The application goes on, and reads the body."""
         self._end_headers()
+        self._in_body = True
         super().on_headers_complete()
         if self._is_last and self.cycle is not None:
             self.cycle.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        """Perhaps long after its refusal: what came meanwhile was thrown away."""
+        super().on_message_complete()
+        self._in_body = False
+        if self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is None:
+            self._end_headers()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def shutdown(self) -> None:
         """A request that is on its way is still read and answered: uvicorn would reset the connection."""
@@ -76,6 +89,11 @@ class BoundedConnection(HttpToolsProtocol):
             self._late = None
 
     def _refuse_late(self) -> None:
+        if (
+            self._header_bytes == 0
+        ):  # nothing was asked: an answer would be taken for that to the next request
+            self.transport.close()
+            return
         self._refuse("408 Request Timeout", f"not complete within {self.header_seconds:g} seconds")
 
     def _refuse(self, status: str, what: str) -> None:

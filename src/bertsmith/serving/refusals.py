@@ -16,6 +16,8 @@
 Each protocol has an envelope of its own for these (serving/protocols/).
 """
 
+_LONGEST = 1000  # characters of a sentence
+
 
 class Refusal(Exception):
     """`retry_after` in seconds, None where coming back won't help."""
@@ -25,7 +27,14 @@ class Refusal(Exception):
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.message, self.retry_after = message, retry_after
+        self.message, self.retry_after = _shortened(message), retry_after
+
+
+def _shortened(message: str) -> str:
+    """What a client sent is shown to it, but not all of it."""
+    if len(message) <= _LONGEST:
+        return message
+    return f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
 
 
 class InvalidRequest(Refusal):

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping
+from json import JSONDecodeError
 from typing import Any
 
 import orjson
@@ -20,14 +21,19 @@ except ImportError:
 
 ErrorBody = Callable[[Refusal], Any]
 TIMEOUT = "x-timeout-ms"
+_DEEPEST = 64  # lists and objects within each other, in a body
 _LOG = logging.getLogger("bertsmith.serving")
 
 
 class JsonRequest(Request):
-    """JSON as orjson reads it: strictly, no NaN, nothing nested a thousand deep."""
+    """JSON as orjson reads it: strictly, no NaN; and nothing nested so deep that our own code couldn't follow."""
 
     async def json(self) -> Any:
-        return orjson.loads(await self.body())
+        body = await self.body()
+        found = orjson.loads(body)
+        if body.count(b"[") + body.count(b"{") > _DEEPEST and _depth_is_above(found, _DEEPEST):
+            raise JSONDecodeError(f"it is nested more than {_DEEPEST} deep", "", 0)
+        return found
 
 
 class JsonResponse(Response):
@@ -79,9 +85,23 @@ def first_problem(error: RequestValidationError) -> str:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     if first["type"] == "json_invalid":
-        return "The body is no JSON."
+        return f"The body can't be read as JSON: {first['ctx']['error']}."
     said = str(first["msg"])
     return f"{place}: {said[0].lower()}{said[1:]}." if place else f"The body: {said[0].lower()}{said[1:]}."
+
+
+def _depth_is_above(found: Any, most: int) -> bool:
+    level = [found]
+    for _ in range(most):
+        level = [
+            each
+            for outer in level
+            for each in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(each, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def key_of(request: Request) -> str:
