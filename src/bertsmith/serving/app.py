@@ -24,7 +24,7 @@ from bertsmith.serving.metrics import Metrics
 from bertsmith.serving.models import Models
 from bertsmith.serving.protocols import ours
 from bertsmith.serving.protocols.routing import JsonResponse, refuse
-from bertsmith.serving.refusals import Refusal
+from bertsmith.serving.refusals import Refusal, documented
 from bertsmith.serving.request_log import RequestLog
 from bertsmith.serving.service import Service
 from bertsmith.serving.settings import ServingSettings
@@ -58,6 +58,7 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
         docs_url=None,  # their pages are fetched from the internet
         redoc_url=None,
         exception_handlers={HTTPException: _not_found},
+        responses=documented(),
         telemetry={"logs": settings.log_texts},  # which say what was refused, texts among it
     )
     app.state.service, app.state.health = service, health

@@ -55,7 +55,7 @@ def _require_admin(request: Request, service: Service) -> None:
         raise Forbidden("Models are replaced by a key that has 'admin' in the service's file of keys.")
     if service.settings.workers > 1:
         raise Unsupported(
-            "One of several processes answers here: send SIGHUP to the service, and all open their models again."
+            "One of several processes answers here: send SIGHUP to the service, and all of them reload."
         )
 
 

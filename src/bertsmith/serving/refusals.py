@@ -16,6 +16,8 @@
 Each protocol has an envelope of its own for these (serving/protocols/).
 """
 
+from typing import Any
+
 _LONGEST = 1000  # characters of a sentence
 
 
@@ -101,3 +103,23 @@ class Expired(Refusal):
     """Its time was over before it was begun."""
 
     status, code = 504, "deadline_exceeded"
+
+
+def kinds(of: type[Refusal] = Refusal) -> list[type[Refusal]]:
+    """All refusals that there are, the bug of the service (500) among them."""
+    return [of, *(each for kind in of.__subclasses__() for each in kinds(kind))]
+
+
+def documented() -> dict[int | str, dict[str, Any]]:
+    """The answers that any route may give, for an OpenAPI document: their envelope is the protocol's."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for kind in sorted(kinds(), key=lambda each: each.status):
+        said = f"{kind.code}: {(kind.__doc__ or '').partition(chr(10))[0]}"
+        if kind is Refusal:
+            said = f"{kind.code}: A bug of the service; its log says more."
+        before = found.get(kind.status, {}).get("description")
+        found[kind.status] = {
+            "description": f"{before} {said}" if before else said,
+            "content": {"application/json": {"schema": {"type": "object"}}},
+        }
+    return found

@@ -26,7 +26,7 @@ _LOG = logging.getLogger("bertsmith.serving")
 
 
 class JsonRequest(Request):
-    """JSON as orjson reads it: strictly, no NaN; and nothing nested so deep that our own code couldn't follow."""
+    """JSON as orjson reads it: strictly, no NaN; and not nested deeper than our own code can follow."""
 
     async def json(self) -> Any:
         body = await self.body()
