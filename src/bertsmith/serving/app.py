@@ -65,13 +65,13 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
     app.include_router(operation_routes.routes(service, health, metrics))
     for protocol in PROTOCOLS:
         app.include_router(protocol.routes(service))
-    app.add_middleware(BodyReading, most_bytes=settings.max_body_bytes, refuse=_refuse)
-    app.add_middleware(Access, keys=Keys(settings.keys_file), refuse=_refuse)
+    app.add_middleware(BodyReading, most_bytes=settings.max_body_bytes, refuse=refuse_early)
+    app.add_middleware(Access, keys=Keys(settings.keys_file), refuse=refuse_early)
     app.add_middleware(RequestLog, settings=settings, metrics=metrics)
     return app
 
 
-async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+async def refuse_early(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
     """Before any route is known."""
     scope.setdefault("state", {})
     response: Any = refuse(refusal, ours.error_body, Request(scope, receive))

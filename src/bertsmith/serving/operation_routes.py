@@ -55,7 +55,8 @@ def _require_admin(request: Request, service: Service) -> None:
         raise Forbidden("Models are replaced by a key that has 'admin' in the service's file of keys.")
     if service.settings.workers > 1:
         raise Unsupported(
-            "One of several processes answers here: send SIGHUP to the service, and all of them reload."
+            "One of several processes answers here. All of them open their models again on SIGHUP; under Ray "
+            "Serve, deploy again."
         )
 
 
