@@ -10,6 +10,7 @@ from bertsmith.serving.service import Service
 
 _EVERY = 5.0  # seconds between two forward passes, where traffic makes none
 _OLDEST = 20.0  # seconds since the last one, to be ready
+_DEAD = 120.0  # seconds since the last one, to be begun anew
 _STUCK = 30.0  # seconds that work may wait while none is finished
 _LOG = logging.getLogger("bertsmith.serving")
 
@@ -45,6 +46,11 @@ class Health:
         if now - max(self._computed, queue.last_finished) > _OLDEST:
             return "no forward pass of late"
         return None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it doesn't compute, and won't by waiting."""
+        return time.monotonic() - max(self._computed, self.service.queue.last_finished) > _DEAD
 
     async def _probe(self) -> None:
         while True:

@@ -19,9 +19,10 @@ def routes(service: Service, health: Health, metrics: Metrics) -> APIRouter:
     """The routes, for an application."""
     router = router_of(error_body, tags=["operation"])
 
-    @router.get("/health/live", summary="The process answers")
+    @router.get("/health/live", summary="The process answers, and has computed within two minutes")
     async def live() -> Response:
-        return JsonResponse({"status": "live"})
+        dead = health.is_dead
+        return JsonResponse({"status": "it doesn't compute" if dead else "live"}, 503 if dead else 200)
 
     @router.get("/health/ready", summary="It computes, and takes requests")
     @router.get("/health", include_in_schema=False)

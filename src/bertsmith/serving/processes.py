@@ -23,6 +23,7 @@ import torch
 from prometheus_client import multiprocess
 
 from bertsmith.errors import BertsmithError
+from bertsmith.machine.hardware import Hardware
 from bertsmith.serving.draining_server import run_server
 from bertsmith.serving.metrics import MANY_PROCESSES
 from bertsmith.serving.models import Models
@@ -134,7 +135,7 @@ def _work(settings_json: str, listener: socket.socket, lifeline: Connection) -> 
     """One process, with its share of the cores."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us too; the other one passes it on
     settings = ServingSettings.model_validate_json(settings_json)
-    torch.set_num_threads(max(1, torch.get_num_threads() // settings.workers))
+    torch.set_num_threads(max(1, Hardware.detect().threads // settings.workers))
     log_to_stderr()
     models = Models(settings)
     try:

@@ -162,7 +162,8 @@ class Door:
         for _ in range(_ATTEMPTS):
             asked = self.replicas.answer.remote(scope, body)
             try:
-                return await asked
+                reply: Reply = await asked
+                return reply
             except asyncio.CancelledError:  # the client has gone
                 asked.cancel()
                 raise

@@ -5,7 +5,10 @@ import socket
 import sys
 from collections.abc import Callable
 
+import torch
+
 from bertsmith.errors import InputError
+from bertsmith.machine.hardware import Hardware
 from bertsmith.serving.draining_server import run_server
 from bertsmith.serving.keys import Keys
 from bertsmith.serving.models import Models
@@ -23,6 +26,7 @@ def serve(settings: ServingSettings) -> None:
     Keys(settings.keys_file)  # whatever is wrong is said before models are opened, which takes longest
     with socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET) as listener:
         _take_address(listener, settings)
+        torch.set_num_threads(min(torch.get_num_threads(), Hardware.detect().threads))  # a container's too
         models = Models(settings)
         models.open_all()
         log_to_stderr()
