@@ -53,7 +53,7 @@ def save_encoder(folder: Path) -> Path:
 
 
 def save_fine_tuned(
-    folder: Path, name: str, seed: int = 2, labels: list[Any] | None = None, pair: bool | None = None
+    folder: Path, name: str, seed: int = 3, labels: list[Any] | None = None, pair: bool | None = None
 ) -> Path:
     """A model of a task, by its name in TASKS, which may have learnt other labels."""
     usual_labels, usual_pair, settings = TASKS[name]
@@ -77,9 +77,8 @@ def save_fine_tuned(
                 [dataclasses.replace(e, **{field: label}) for e, label in zip(examples, labels, strict=True)]
             )
     config = _config(tokenizer)
-    torch.manual_seed(seed)
     model = TaskModel(Bert(config), task.head(config))
-    _randomise(model)
+    _randomise(model, seed)
     save_task_model(folder, model, task, tokenizer, {})
     return folder
 
@@ -111,8 +110,8 @@ def _config(tokenizer: Tokenizer) -> Any:
     return make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape, "test")
 
 
-def _randomise(model: torch.nn.Module) -> None:
-    torch.manual_seed(3)
+def _randomise(model: torch.nn.Module, seed: int = 3) -> None:
+    torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0.0, 0.3)
