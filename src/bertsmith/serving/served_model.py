@@ -14,10 +14,9 @@ from bertsmith.inference.embedding.text_windows import TextWindows
 from bertsmith.inference.engine import Engine, start_engine
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.manifest import MANIFEST as INDEX
+from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.bert import Bert
 from bertsmith.model.locate import locate_model
-from bertsmith.model.manifest import read_manifest
-from bertsmith.model.untrusted import read_settings
 from bertsmith.serving.operations.embed import Embed, EmbedTokens, Similarity, TextEncoder
 from bertsmith.serving.operations.fill_mask import FillMask
 from bertsmith.serving.operations.operation import Operation
@@ -31,9 +30,6 @@ from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
-
-_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
-_MASKED = ("ForMaskedLM", "ForPreTraining")
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ def open_model(settings: ModelSettings, version: int, device: torch.device | str
         return _open_index(settings, version, path)
     folder = locate_model(settings.path).folder
     wanted = getattr(torch, settings.compute_dtype) if settings.compute_dtype else None
-    kind = _kind(folder)
+    kind = model_kind(folder)
     if kind == "embedding":
         found = text_encoder(settings.name, Embedder(folder, device=device, compute_dtype=wanted))
         return _of_vectors(settings, folder, version, "embedding", vector_operations(found), found)
@@ -97,22 +93,6 @@ def open_model(settings: ModelSettings, version: int, device: torch.device | str
             module=model,
         )
     return _open_task(settings, version, folder, device, wanted)
-
-
-def _kind(folder: Path) -> str:
-    """Which of our classes opens it."""
-    manifest = read_manifest(folder)
-    if manifest is not None:
-        if manifest.task == "pretraining":
-            return "masked-language"
-        return "embedding" if manifest.task == "encoder" else "task"
-    if (folder / "modules.json").exists() or not (folder / "config.json").exists():
-        return "embedding"
-    names = read_settings(folder / "config.json").get("architectures") or [""]
-    architecture = str(names[0]) if isinstance(names, list) and names else ""
-    if architecture.endswith(_HEADS):
-        return "task"
-    return "masked-language" if architecture.endswith(_MASKED) else "embedding"
 
 
 def _open_task(
