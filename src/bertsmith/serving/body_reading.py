@@ -37,6 +37,7 @@ class BodyReading:
             await self.refuse(refusal, scope, receive, send)
             return
         if body is not None:
+            scope.setdefault("state", {})["body"] = body  # for the log, where it asks for texts
             await self._answer(scope, body, receive, send)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:

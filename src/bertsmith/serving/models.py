@@ -30,6 +30,7 @@ class Models:
         self._settings = {each.name: each for each in settings.models}
         self._serving: dict[str, ServedModel] = {}
         self._before: dict[str, ServedModel] = {}
+        self._versions = dict.fromkeys(self._settings, 1)
         self._changing = Lock()
 
     def open_all(self) -> None:
@@ -71,7 +72,8 @@ class Models:
         """
         with self._changing:
             now = self[name]
-            new = open_model(self._settings[name], now.version + 1, self.device)
+            self._versions[name] += 1
+            new = open_model(self._settings[name], self._versions[name], self.device)
             probe(new)
             if new.task != now.task:
                 raise ModelError(
@@ -84,12 +86,13 @@ class Models:
     def roll_back(self, name: str) -> ServedModel:
         """Serves the version before again. Raises UnknownModel, Unsupported where there is none."""
         with self._changing:
-            if self[name].version == 1 or name not in self._before:
+            before = self._before.pop(self[name].name, None)
+            if before is None:
                 raise Unsupported(
                     f"{name} was not replaced since the service began: there is nothing to go back to."
                 )
-            self._serving[name] = self._before.pop(name)
-            return self._serving[name]
+            self._serving[name] = before
+            return before
 
     def settings(self, name: str) -> ModelSettings:
         """What the operator said of it."""
@@ -111,6 +114,14 @@ def probe(model: ServedModel) -> None:
                 raise ModelError(
                     f"{model.path}: {name} gives another answer alone than in company. It isn't served."
                 )
+
+
+def probe_once(model: ServedModel) -> None:
+    """One short forward pass, past the queue."""
+    name, operation = next(iter(model.operations.items()))
+    inputs, options = probe_of(model, name)
+    prepared = operation.prepare(inputs[:1], options)
+    prepared.run.outputs(prepared.encoded)
 
 
 def probe_of(model: ServedModel, operation: str) -> tuple[list[Any], Options]:
@@ -145,7 +156,6 @@ def _run(operation: Operation, inputs: list[Any], options: Options) -> Any:
 
 def _same(one: Any, other: Any, *, exact: bool) -> bool:
     if isinstance(one, np.ndarray):
-        return np.array_equal(one, other) if exact else np.allclose(one, other, atol=1e-4)
-    if isinstance(one, float) and not exact:
-        return abs(one - other) < 1e-3
+        same: bool = np.array_equal(one, other) if exact else np.allclose(one, other, atol=1e-4)
+        return same
     return not exact or bool(one == other)

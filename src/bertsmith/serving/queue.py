@@ -12,7 +12,7 @@ import asyncio
 import time
 from bisect import insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Condition, Lock
 from typing import Any, NamedTuple
 
@@ -106,6 +106,8 @@ class WorkQueue:
         self._keys: Counter[str] = Counter()  # jobs a key has here
         self.rate = _FIRST_RATE  # tokens a second by all workers together
         self._tokens = 0
+        self.last_admitted = self.last_finished = time.monotonic()
+        self.on_batch: Callable[[Batch], None] = lambda batch: None
 
     # -- the event loop's side -----------------------------------------------------------------------------
 
@@ -127,6 +129,7 @@ class WorkQueue:
             self._keys[job.key] += 1
             self._count += 1
             self._tokens += tokens
+            self.last_admitted = time.monotonic()
             insort(self._jobs, (job.rank, self._count, job))
             self.changed.notify_all()
 
@@ -190,6 +193,8 @@ class WorkQueue:
     def finished(self, batch: Batch, seconds: float, at_a_time: int) -> None:
         """`at_a_time` batches were computed beside each other, this one among them."""
         self.computing -= 1
+        self.last_finished = time.monotonic()
+        self.on_batch(batch)
         self._in_flight -= batch.tokens
         rate = batch.tokens * at_a_time / max(seconds, 1e-6)
         self.rate += _WEIGHT * (rate - self.rate)

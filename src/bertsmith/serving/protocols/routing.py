@@ -13,6 +13,11 @@ from fastapi.routing import APIRoute
 from bertsmith.serving.refusals import InvalidRequest, Refusal
 from bertsmith.serving.service import ANONYMOUS, Answer
 
+try:  # FastAPI traces each request where it is there
+    from opentelemetry import trace
+except ImportError:
+    trace = None  # type: ignore[assignment]
+
 ErrorBody = Callable[[Refusal], Any]
 TIMEOUT = "x-timeout-ms"
 _LOG = logging.getLogger("bertsmith.serving")
@@ -96,9 +101,15 @@ def timeout_of(request: Request) -> float | None:
 
 
 def note(request: Request, answer: Answer) -> Mapping[str, str]:
-    """Leaves what metrics and the log want to know, and gives the headers of an answer."""
+    """Leaves what metrics, the log and a trace want to know, and gives the headers of an answer."""
     request.state.answer = answer
     timing = answer.timing
+    if trace is not None:
+        span = trace.get_current_span()
+        span.set_attribute("bertsmith.model", answer.model.name)
+        span.set_attribute("bertsmith.tokens", answer.total_tokens)
+        span.set_attribute("bertsmith.queue_ms", timing.queued * 1000)
+        span.set_attribute("bertsmith.computing_ms", timing.computing * 1000)
     return {
         "x-model": answer.model.name,
         "x-model-version": str(answer.model.version),
