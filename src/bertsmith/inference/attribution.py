@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertsmith.arrays import Floats
 from bertsmith.data.batch import PackedBatch, to_device
-from bertsmith.door import door, function, kind, number, one_of, optional, whole
+from bertsmith.door import door, flag, function, kind, number, one_of, optional, whole
 from bertsmith.inference.attention_weights import attention_weights
 from bertsmith.inference.explained_model import Explained, ExplainedModel, open_explained_model
 from bertsmith.progress import Progress
@@ -76,9 +76,14 @@ class Explainer:
     one window of at most 512 tokens. Several threads may call it; one computes at a time.
     """
 
-    def __init__(self, name: str | Path, device: torch.device | str = "auto") -> None:
-        """By path, alias or hub name. Raises ModelError when there is no such model."""
-        self.model: ExplainedModel = open_explained_model(name, device)
+    @door(as_vectors=flag)
+    def __init__(
+        self, name: str | Path, device: torch.device | str = "auto", *, as_vectors: bool = False
+    ) -> None:
+        """By path, alias or hub name; `as_vectors` explains the cosines of a model that has a head too.
+        Raises ModelError when there is no such model.
+        """
+        self.model: ExplainedModel = open_explained_model(name, device, as_vectors)
         self._lock = Lock()
 
     @door(

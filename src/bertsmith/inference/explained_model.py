@@ -101,10 +101,12 @@ class ExplainedModel:
         return forward_pass(compute, [encoded], self.device).found
 
 
-def open_explained_model(name: str | Path, device: torch.device | str = "auto") -> ExplainedModel:
-    """By path, alias or hub name. Raises ModelError as the loaders do."""
+def open_explained_model(
+    name: str | Path, device: torch.device | str = "auto", as_vectors: bool = False
+) -> ExplainedModel:
+    """By path, alias or hub name; `as_vectors` leaves a head away. Raises ModelError as the loaders do."""
     folder, on = locate_model(name).folder, device_of(device)
-    kind = model_kind(folder)
+    kind = "embedding" if as_vectors else model_kind(folder)
     if kind == "task":
         model, task = load_task_model(folder)
         answers = _Answers(model.to(on), task)
