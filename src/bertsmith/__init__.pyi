@@ -17,6 +17,7 @@ from .errors import TrainingStopped as TrainingStopped
 from .estimators.estimators import BertClassifier as BertClassifier
 from .estimators.estimators import BertRegressor as BertRegressor
 from .estimators.feature_transformer import BertFeatures as BertFeatures
+from .inference.attribution import Explainer as Explainer
 from .inference.embedding.embedder import Embedder as Embedder
 from .inference.features import Features as Features
 from .inference.index.index import Index as Index

@@ -54,7 +54,7 @@ function enlarged(data) {
   const map = h("div", { class: "map", tabindex: 0, role: "application", "aria-label": `Layer ${data.layer + 1}, head ${data.head + 1}. Arrow keys move between the tokens.` }, picture, cursor);
   const text = h("p", { class: "tokens quiet", "aria-hidden": "true" });
   const items = data.tokens.map(({ text: shown, joined, special }) => h("span", { class: `token seen ${joined ? "joined" : ""} ${special ? "special" : ""}` }, shown));
-  text.append(...items);
+  text.append(...items.flatMap((item, place) => [data.tokens[place].joined ? "" : " ", item]));
   let at = [Math.min(1, side - 1), Math.min(1, side - 1)];
 
   function move(row, column) {

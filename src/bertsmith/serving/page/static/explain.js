@@ -104,7 +104,8 @@ function attributed(data) {
   );
 }
 
-/** Of two texts that were read apart, the second on a line of its own: it begins as the first did. */
+/** With blanks between words; of two texts that were read apart, the second on a line of its own. */
 function apart(items, tokens) {
-  return items.flatMap((item, place) => (place > 0 && tokens[place].special && tokens[place - 1].special && tokens[place].text === tokens[0].text ? [h("br"), item] : [item]));
+  const begins = (place) => place > 0 && tokens[place - 1].special && tokens[place].special && tokens[place].text === tokens[0].text;
+  return items.flatMap((item, place) => [begins(place) ? h("br") : tokens[place].joined ? "" : " ", item]);
 }

@@ -65,20 +65,24 @@ function number(asked, result) {
   const scores = seen.get(model.name) ?? [];
   seen.set(model.name, [...scores, value]);
   const [low, high] = model.scale ?? [Math.min(...scores, value), Math.max(...scores, value)];
-  const at = high > low ? Math.min(Math.max((value - low) / (high - low), 0), 1) : 0.5;
   const parts = [
     h("p", { class: "verdict" }, h("strong", { class: "number" }, figure(value)), ` ${name}`),
-    h(
-      "div",
-      { class: "scale", role: "img", "aria-label": `${figure(value)} on a scale from ${figure(low)} to ${figure(high)}` },
-      h("div", { class: "track" }, h("span", { class: "dot", vars: { at } })),
-      h("div", { class: "ends" }, h("span", {}, figure(low)), h("span", {}, figure(high))),
-    ),
   ];
-  if (!model.scale) parts.push(h("p", { class: "hint" }, "The scale is that of the numbers given on this page: the model’s folder names no bounds."));
+  if (high > low) parts.push(scale(value, low, high));
+  if (!model.scale) parts.push(h("p", { class: "hint" }, high > low ? "The scale is that of the numbers given on this page: the model’s folder names no bounds." : "Its folder names no bounds: ask about a second text, and the two make a scale."));
   else if (model.task === "regression") parts.push(h("p", { class: "hint" }, "The scale is that of the training scores."));
   if ("similarity" in result && "score" in result) parts.push(h("p", {}, `As a score in the range of the training labels: ${figure(result.score)}`));
   return { element: h("div", {}, parts), summary: `${name} ${figure(value)}.` };
+}
+
+function scale(value, low, high) {
+  const at = Math.min(Math.max((value - low) / (high - low), 0), 1);
+  return h(
+    "div",
+    { class: "scale", role: "img", "aria-label": `${figure(value)} on a scale from ${figure(low)} to ${figure(high)}` },
+    h("div", { class: "track" }, h("span", { class: "dot", vars: { at } })),
+    h("div", { class: "ends" }, h("span", {}, figure(low)), h("span", {}, figure(high))),
+  );
 }
 
 // -- tags and answers -----------------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ export function python(url, body, keyed) {
     ...(keyed ? ["import os"] : []),
     "from urllib.request import Request, urlopen",
     "",
+    `url = ${JSON.stringify(url)}`,
     `body = ${literal(body, "")}`,
     `headers = {${headers.join(", ")}}`,
-    `request = Request(${JSON.stringify(url)}, json.dumps(body).encode(), headers)`,
-    "with urlopen(request) as answer:",
+    "with urlopen(Request(url, json.dumps(body).encode(), headers)) as answer:",
     '    print(json.load(answer)["results"])',
   ].join("\n");
 }
