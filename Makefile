@@ -12,7 +12,7 @@ PIP_FLAGS ?=
 PYTEST_FLAGS ?=
 TEST_WORKERS ?= 2
 NO_SCRIPTS := harness material labelled peers growing_step growth_plot varied_text trainer trainer_answers trainer_tasks \
-	pretraining_sides pretraining_slice plain_loop accuracy_plot cutting
+	pretraining_sides pretraining_slice plain_loop accuracy_plot cutting load serving_app
 BENCH ?= $(filter-out $(NO_SCRIPTS:%=bench/%.py),$(sort $(wildcard bench/*.py)))
 NO_DATA := 3# the status of a script of bench/ that lacks data (bench/harness.py)
 BIN := $(VENV)/bin

@@ -72,14 +72,14 @@ class Models:
         """
         with self._changing:
             now = self[name]
-            self._versions[name] += 1
-            new = open_model(self._settings[name], self._versions[name], self.device)
+            new = open_model(self._settings[name], self._versions[name] + 1, self.device)
             probe(new)
             if new.task != now.task:
                 raise ModelError(
                     f"{self._settings[name].path} is a model for {new.task} now, but {name} is served for "
                     f"{now.task}: its clients would break. Serve it by another name."
                 )
+            self._versions[name] = new.version
             self._before[name], self._serving[name] = now, new
             return new
 

@@ -1,17 +1,16 @@
-"""Accepted work, ordered by deadline, fair between keys: what is admitted, and what is computed next.
+"""Accepted work: what is admitted, and what is computed next.
 
-    admit ──► [ jobs by rank ] ──► take: one batch of one pass, within a token budget
+    admit ──► [ key → its jobs by deadline ] ──► take: one batch of one pass, within a token budget
        └► Overloaded, with the seconds after which to come back
 
-A job's rank is its deadline plus the lead that its key has over the key that was given least, so that one
-client's flood goes behind the others' requests (start-time fair queueing, Goyal et al. 1996, on deadlines).
-Times are of time.monotonic, in seconds.
+The key that was given the fewest tokens has its most urgent job computed next, so that one client's flood
+doesn't delay the others (start-time fair queueing, Goyal et al. 1996). A request is admitted if it will be
+done in time, as it seems, and makes no other of its key late. Times are of time.monotonic, in seconds.
 """
 
 import asyncio
 import time
 from bisect import insort
-from collections import Counter
 from collections.abc import Callable, Sequence
 from threading import Condition, Lock
 from typing import Any, NamedTuple
@@ -37,7 +36,6 @@ class Job:
         self.prepared, self.deadline, self.key, self.loop = prepared, deadline, key, loop
         self.future: asyncio.Future[Any] = loop.create_future()
         self.outputs: list[Outputs | None] = [None] * len(prepared.encoded)
-        self.rank = deadline
         self.taken = 0  # of its sequences, in order
         self.left = prepared.tokens  # that no worker has taken
         self.begun = self.ended = 0.0
@@ -99,38 +97,37 @@ class WorkQueue:
         self.most_tokens = most_tokens
         self.changed = Condition()
         self.computing = 0  # batches
-        self._jobs: list[tuple[float, int, Job]] = []  # by rank, and by their order of arrival
-        self._count = 0
-        self._in_flight = 0  # tokens that workers have
-        self._given: dict[str, float] = {}  # tokens a key was given, above the key that got least
-        self._keys: Counter[str] = Counter()  # jobs a key has here
         self.rate = _FIRST_RATE  # tokens a second by all workers together
-        self._tokens = 0
+        self.waiting_tokens = 0
         self.last_admitted = self.last_finished = time.monotonic()
         self.on_batch: Callable[[Batch], None] = lambda batch: None
+        self._clients: dict[str, _Client] = {}  # those that have a job here
+        self._count = 0
+        self._in_flight = 0  # tokens that workers have
 
-    # -- the event loop's side -----------------------------------------------------------------------------
+    # -- the event loop's side -------------------------------------------------------------------------------
 
     def require_hope(self, deadline: float, key: str) -> None:
         """Raises Overloaded where even an empty request of this key would come too late."""
         with self.changed:
-            self._require_time(deadline, self._rank(deadline, key), 0)
+            self._require_time(deadline, key, 0)
 
     def admit(self, job: Job) -> None:
         """All of it or nothing. Raises Overloaded."""
-        tokens = job.prepared.tokens
+        tokens = job.left
         with self.changed:
-            job.rank = self._rank(job.deadline, job.key)
-            self._require_time(job.deadline, job.rank, tokens)
-            if self._tokens + tokens > self.most_tokens and self._tokens:
-                wait = max(self._tokens / self.rate, _SOONEST)
-                raise Overloaded(f"{self._tokens:,} tokens are waiting already. {_again(wait)}", wait)
-            self._given[job.key] = self._given.get(job.key, self._least()) + tokens
-            self._keys[job.key] += 1
+            self._require_time(job.deadline, job.key, tokens)
+            if self.waiting_tokens and self.waiting_tokens + tokens > self.most_tokens:
+                wait = max(self.waiting_tokens / self.rate, _SOONEST)
+                raise Overloaded(f"{self.waiting_tokens:,} tokens are waiting already. {_again(wait)}", wait)
+            if job.key not in self._clients:
+                self._clients[job.key] = _Client(self._least())
+            client = self._clients[job.key]
             self._count += 1
-            self._tokens += tokens
+            insort(client.jobs, (job.deadline, self._count, job))
+            client.waiting += tokens
+            self.waiting_tokens += tokens
             self.last_admitted = time.monotonic()
-            insort(self._jobs, (job.rank, self._count, job))
             self.changed.notify_all()
 
     def cancel(self, job: Job) -> None:
@@ -147,45 +144,28 @@ class WorkQueue:
     @property
     def size(self) -> int:
         """Jobs that wait."""
-        return len(self._jobs)
-
-    @property
-    def waiting_tokens(self) -> int:
-        """Tokens that wait."""
-        return self._tokens
+        return sum(len(client.jobs) for client in self._clients.values())
 
     def wait(self) -> float:
         """Seconds until what is here now will have been computed, as it seems."""
-        return (self._tokens + self._in_flight) / self.rate
+        return (self.waiting_tokens + self._in_flight) / self.rate
 
-    # -- the workers' side: all under `changed` ------------------------------------------------------------
+    # -- the workers' side: all under `changed` --------------------------------------------------------------
 
     def take(self, budget: int, now: float) -> Batch | None:
-        """The most urgent work and what may be computed with it: at most `budget` tokens, at least one
+        """The work that is next, and what may be computed with it: at most `budget` tokens, at least one
         sequence. What has expired is refused instead. None where nothing waits.
         """
         self._expire(now)
-        if not self._jobs:
+        if not self._clients:
             return None
-        run = self._jobs[0][2].prepared.run
-        taken, tokens = list[Taken](), 0
-        for _, _, job in list(self._jobs):
-            if job.prepared.run is not run:
-                continue
-            while job.taken < len(job.prepared.encoded):
-                size = job.prepared.encoded[job.taken].tokens
-                if taken and tokens + size > budget:
-                    break
-                taken.append(Taken(job, job.taken))
-                tokens += size
-                job.taken += 1
-                job.left -= size
-                job.begun = job.begun or now
-            if job.taken == len(job.prepared.encoded):
-                self._remove(job)
-            if tokens >= budget:
-                break
-        self._tokens -= tokens
+        run, taken, tokens = None, list[Taken](), 0
+        for client in sorted(self._clients.values(), key=lambda each: each.given):
+            for _, _, job in list(client.jobs):
+                run = run or job.prepared.run
+                if job.prepared.run is run and (not taken or tokens < budget):
+                    tokens += self._take(client, job, taken, budget - tokens, now)
+        assert run is not None
         self._in_flight += tokens
         self.computing += 1
         return Batch(run, taken, tokens)
@@ -199,44 +179,91 @@ class WorkQueue:
         rate = batch.tokens * at_a_time / max(seconds, 1e-6)
         self.rate += _WEIGHT * (rate - self.rate)
 
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- inside ----------------------------------------------------------------------------------------------
 
-    def _rank(self, deadline: float, key: str) -> float:
-        least = self._least()
-        return deadline + max(self._given.get(key, least) - least, 0.0) / self.rate
+    def _take(self, client: "_Client", job: Job, taken: list[Taken], room: int, now: float) -> int:
+        """Adds as many sequences of a job to `taken` as there is room for; how many tokens they have."""
+        tokens = 0
+        while job.taken < len(job.prepared.encoded):
+            size = job.prepared.encoded[job.taken].tokens
+            if taken and tokens + size > room:
+                break
+            taken.append(Taken(job, job.taken))
+            tokens += size
+            job.taken += 1
+            job.begun = job.begun or now
+        job.left -= tokens
+        client.waiting -= tokens
+        client.given += tokens
+        self.waiting_tokens -= tokens
+        if job.taken == len(job.prepared.encoded):
+            self._remove(job)
+        return tokens
 
     def _least(self) -> float:
-        """What the key was given that got least of those that wait here."""
-        return min((self._given[key] for key in self._keys), default=0.0)
+        """What the client was given that got least: a new one begins there, and has no arrears to claim."""
+        return min((client.given for client in self._clients.values()), default=0.0)
 
-    def _require_time(self, deadline: float, rank: float, tokens: int) -> None:
-        ahead = sum(job.left for other, _, job in self._jobs if other <= rank)
-        needed = (ahead + self._in_flight + tokens) / self.rate
-        late = time.monotonic() + needed - deadline
-        if late > 0 and (ahead or self._in_flight):
+    def _require_time(self, deadline: float, key: str, tokens: int) -> None:
+        """Of its own key all that is more urgent comes before; of each other key as much as that at most."""
+        client = self._clients.get(key)
+        mine = client.jobs if client is not None else []
+        others = [each.waiting for each in self._clients.values() if each is not client]
+        now, before = time.monotonic(), tokens
+        lateness = [0.0]
+        for due, _, job in mine:
+            if due <= deadline:
+                before += job.left
+        lateness.append(self._done(now, before, others) - deadline)
+        for due, _, job in mine:  # the less urgent ones, which the new one delays
+            if due > deadline:
+                before += job.left
+                lateness.append(self._done(now, before, others) - due)
+        late = max(lateness)
+        if late > 0 and (mine or others or self._in_flight):
             wait = max(late, _SOONEST)
             raise Overloaded(
-                f"This would be answered {late * 1000:,.0f} ms after its deadline. {_again(wait)}", wait
+                f"There is more work than can be done before its deadline, by {late * 1000:,.0f} ms. "
+                f"{_again(wait)}",
+                wait,
             )
+
+    def _done(self, now: float, mine: int, others: Sequence[int]) -> float:
+        return now + (self._in_flight + mine + sum(min(each, mine) for each in others)) / self.rate
 
     def _expire(self, now: float) -> None:
-        for job in [job for _, _, job in self._jobs if job.deadline <= now or job.over]:
+        late = [
+            job
+            for client in self._clients.values()
+            for _, _, job in client.jobs
+            if job.deadline <= now or job.over
+        ]
+        for job in late:
             self._remove(job)
-            job.fail(
-                Expired("Its time was over before it was computed.", retry_after=max(self.wait(), _SOONEST))
-            )
+            job.fail(Expired("Its time was over before it was computed.", max(self.wait(), _SOONEST)))
 
     def _remove(self, job: Job) -> None:
-        for number, (_, _, other) in enumerate(self._jobs):
+        client = self._clients.get(job.key)
+        if client is None:
+            return
+        for number, (_, _, other) in enumerate(client.jobs):
             if other is job:
-                del self._jobs[number]
-                self._tokens -= job.left
-                self._keys[job.key] -= 1
-                if not self._keys[job.key]:
-                    del self._keys[job.key]
-                if not self._keys:
-                    self._given.clear()
-                return
+                del client.jobs[number]
+                client.waiting -= job.left
+                self.waiting_tokens -= job.left
+                break
+        if not client.jobs:
+            del self._clients[job.key]
+
+
+class _Client:
+    """The jobs of one key, the most urgent first. `given`: tokens, counted from what others had been given
+    when it came; `waiting`: tokens.
+    """
+
+    def __init__(self, given: float) -> None:
+        self.jobs: list[tuple[float, int, Job]] = []
+        self.given, self.waiting = given, 0
 
 
 def _again(seconds: float) -> str:

@@ -1,0 +1,112 @@
+"""Requests at random moments: as many a second as asked for, whatever the service does with them.
+
+A closed loop waits for each answer before it asks again, and so spares a slow service; users don't.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+_LONGEST_WAIT = 20.0  # seconds
+
+
+class Sample(NamedTuple):
+    """`seconds` from the moment the request was due; status 0: no answer. `number` of the body."""
+
+    number: int
+    seconds: float
+    status: int
+    body: bytes
+
+
+class Target(NamedTuple):
+    """Where requests go."""
+
+    port: int
+    path: str
+    headers: Mapping[str, str] = {}
+
+
+def poisson(
+    target: Target, bodies: Sequence[Mapping[str, Any]], rate: float, seconds: float, seed: int = 0
+) -> list[Sample]:
+    """Bodies in turn, `rate` a second on average, for so long."""
+    return asyncio.run(_poisson(target, [_encoded(target, body) for body in bodies], rate, seconds, seed))
+
+
+def in_turn(target: Target, bodies: Sequence[Mapping[str, Any]]) -> list[Sample]:
+    """One after the other, on one connection."""
+
+    async def ask() -> list[Sample]:
+        pool = _Pool(target.port)
+        found = [
+            await pool.ask(number, _encoded(target, body), time.perf_counter())
+            for number, body in enumerate(bodies)
+        ]
+        pool.close()
+        return found
+
+    return asyncio.run(ask())
+
+
+async def _poisson(
+    target: Target, requests: Sequence[bytes], rate: float, seconds: float, seed: int
+) -> list[Sample]:
+    draw, pool, asked = random.Random(seed), _Pool(target.port), list[asyncio.Task[Sample]]()
+    due = time.perf_counter()
+    end = due + seconds
+    while (due := due + draw.expovariate(rate)) < end:
+        if (left := due - time.perf_counter()) > 0:
+            await asyncio.sleep(left)
+        number = len(asked) % len(requests)
+        asked.append(asyncio.create_task(pool.ask(number, requests[number], due)))
+    found = await asyncio.gather(*asked)
+    pool.close()
+    return list(found)
+
+
+class _Pool:
+    """Connections that are kept, as clients do."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def ask(self, number: int, request: bytes, due: float) -> Sample:
+        try:
+            async with asyncio.timeout(_LONGEST_WAIT):
+                status, body = await self._ask(request)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            status, body = 0, b""
+        return Sample(number, time.perf_counter() - due, status, body)
+
+    async def _ask(self, request: bytes) -> tuple[int, bytes]:
+        reader, writer = (
+            self.free.pop() if self.free else await asyncio.open_connection("127.0.0.1", self.port)
+        )
+        writer.write(request)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        length = next(line for line in head.split("\r\n") if line.startswith("content-length:"))
+        body = await reader.readexactly(int(length.partition(":")[2]))
+        if "connection: close" in head:
+            writer.close()
+        else:
+            self.free.append((reader, writer))
+        return int(head.split(" ", 2)[1]), body
+
+    def close(self) -> None:
+        for _, writer in self.free:
+            writer.close()
+
+
+def _encoded(target: Target, body: Mapping[str, Any]) -> bytes:
+    content = json.dumps(body).encode()
+    headers = {"host": "127.0.0.1", "content-type": "application/json", "content-length": str(len(content))}
+    lines = [
+        f"POST {target.path} HTTP/1.1",
+        *(f"{k}: {v}" for k, v in (headers | dict(target.headers)).items()),
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + content

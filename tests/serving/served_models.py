@@ -1,0 +1,98 @@
+"""Small random models of every kind, as folders to be served."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith.model.bert import Bert
+from bertsmith.model.config import make_config
+from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
+from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
+from bertsmith.tasks.registry import find_task
+from bertsmith.text.tokens.tokenizer import Tokenizer
+
+WORDS = ["bano", "delo", "firu", "guma", "kano", "lelo", "miru"]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s", ".", "?"]
+# What each task learnt: labels, whether of pairs, settings.
+TASKS: dict[str, tuple[list[Any], bool, dict[str, Any]]] = {
+    "classification": (["no", "yes", "perhaps"], False, {}),
+    "multi-label": ([["law"], ["sport"], ["law", "money"]], False, {}),
+    "regression": ([0.0, 1.0, 5.0], False, {}),
+    "tagging": (["O", "B-PER", "I-PER", "B-LOC"], False, {"crf": True}),
+    "question-answering": ([], True, {}),
+    "similarity": ([1.0, 0.0], True, {}),
+    "reranking": ([1.0, 0.0], True, {}),
+}
+
+
+def save_pretrained(folder: Path) -> Path:
+    """A masked language model with a next-sentence head."""
+    tokenizer = _tokenizer()
+    model = PretrainingModel(_config(tokenizer))
+    _randomise(model)
+    save_pretraining_model(folder, model, tokenizer, {})
+    return folder
+
+
+def save_fine_tuned(folder: Path, name: str, seed: int = 2) -> Path:
+    """A model of a task, by its name in TASKS."""
+    labels, pair, settings = TASKS[name]
+    tokenizer, kind = _tokenizer(), find_task(name)
+    lengths = {"max_length": 24} | ({"stride": 4} if name == "question-answering" else {})
+    task = kind(kind.Settings(**lengths, **settings))
+    if labels:
+        field = "tags" if name == "tagging" else "label"
+        text: Any = ["bano"] if name == "tagging" else ("bano", "delo") if pair else "bano"
+        examples = [task.example(text) for _ in labels]
+        if name == "tagging":
+            task.fit(
+                [dataclasses.replace(e, tags=(label,)) for e, label in zip(examples, labels, strict=True)]
+            )
+        else:
+            task.fit(
+                [dataclasses.replace(e, **{field: label}) for e, label in zip(examples, labels, strict=True)]
+            )
+    config = _config(tokenizer)
+    torch.manual_seed(seed)
+    model = TaskModel(Bert(config), task.head(config))
+    _randomise(model)
+    save_task_model(folder, model, task, tokenizer, {})
+    return folder
+
+
+def inputs_of(task: str, count: int, seed: int = 0) -> list[Any]:
+    """What a served model of a task reads: short and long, some longer than a window."""
+    import random
+
+    draw = random.Random(seed)
+
+    def text(longest: int = 40) -> str:
+        return " ".join(draw.choice(WORDS) for _ in range(draw.randint(1, longest)))
+
+    if task == "masked-language":
+        return [f"{text(8)} [MASK] {text(8)}" for _ in range(count)]
+    if task == "question-answering":
+        return [[f"{text(5)} ?", text(60)] for _ in range(count)]
+    if task in ("similarity", "reranking"):
+        return [[text(), text()] for _ in range(count)]
+    return [text() for _ in range(count)]
+
+
+def _tokenizer() -> Tokenizer:
+    return Tokenizer.from_pieces(PIECES, lowercase=True)
+
+
+def _config(tokenizer: Tokenizer) -> Any:
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 1, "intermediate_size": 32}
+    return make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape, "test")
+
+
+def _randomise(model: torch.nn.Module) -> None:
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.3)

@@ -1,0 +1,219 @@
+"""What is admitted, in which order it is computed, and what a flood does to others."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.serving.operations.operation import Pass, Prepared
+from bertsmith.serving.queue import Job, WorkQueue
+from bertsmith.serving.refusals import Expired, Overloaded
+from bertsmith.tasks.examples.encoding import Encoded, Window
+
+RUN, OTHER = (Pass(lambda batch, layout: torch.zeros(1), torch.device("cpu"), name) for name in "ab")
+
+
+def job(
+    lengths: list[int],
+    seconds: float = 10.0,
+    key: str = "",
+    run: Pass = RUN,
+    finish: Callable[..., Any] = list,
+) -> Job:
+    encoded = [
+        Encoded((Window(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(1, np.int64)),))
+        for n in lengths
+    ]
+    prepared = Prepared(run, encoded, finish, lengths, [False] * len(lengths))
+    return Job(prepared, time.monotonic() + seconds, key, asyncio.get_running_loop())
+
+
+def taken(queue: WorkQueue, budget: int = 100) -> list[Job]:
+    batch = queue.take(budget, time.monotonic())
+    return [each.job for each in batch.taken] if batch is not None else []
+
+
+def in_a_loop(test: Callable[[], Any]) -> Callable[[], None]:
+    def run() -> None:
+        async def inside() -> None:
+            test()
+            await asyncio.sleep(0.01)  # what was settled arrives
+
+        asyncio.run(inside())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@in_a_loop
+def test_the_most_urgent_comes_first_whenever_it_came() -> None:
+    queue = WorkQueue(10_000)
+    jobs = [job([60], seconds) for seconds in (9, 3, 6)]
+    for each in jobs:
+        queue.admit(each)
+    assert [taken(queue)[0] for _ in range(3)] == [jobs[1], jobs[2], jobs[0]]
+
+
+@in_a_loop
+def test_a_batch_has_one_pass_and_keeps_to_its_budget() -> None:
+    queue = WorkQueue(10_000)
+    jobs = [job([40], 1), job([40], 2, run=OTHER), job([40], 3), job([40], 4)]
+    for each in jobs:
+        queue.admit(each)
+    assert taken(queue) == [jobs[0], jobs[2]]
+    assert taken(queue) == [jobs[1]]
+    assert taken(queue) == [jobs[3]]
+    assert taken(queue) == []
+
+
+@in_a_loop
+def test_a_text_above_the_budget_is_computed_alone() -> None:
+    queue = WorkQueue(10_000)
+    queue.admit(job([500]))
+    queue.admit(job([10]))
+    batch = queue.take(100, time.monotonic())
+    assert batch is not None
+    assert batch.tokens == 500
+
+
+@in_a_loop
+def test_the_texts_of_a_request_may_be_computed_in_several_batches_and_are_answered_together() -> None:
+    queue = WorkQueue(10_000)
+    request = job([60, 60, 60], finish=lambda outputs: [float(each[0]) for each in outputs])
+    queue.admit(request)
+    batches = [queue.take(100, time.monotonic()) for _ in range(3)]
+    for number in (2, 0, 1):  # in whatever order the cores are done
+        batch = batches[number]
+        assert batch is not None
+        assert not request.over
+        (each,) = batch.taken
+        each.job.settle(each.place, np.array([each.place], np.float32))
+    assert request.over
+    request.future.add_done_callback(lambda found: results.append(found.result()))
+    results: list[Any] = []
+    asyncio.get_running_loop().call_later(0.005, lambda: _equal(results, [[0.0, 1.0, 2.0]]))
+
+
+def _equal(found: Any, expected: Any) -> None:
+    assert found == expected
+
+
+@in_a_loop
+def test_what_would_be_late_is_refused_at_once_and_told_when_to_come_back() -> None:
+    queue = WorkQueue(1_000_000)
+    queue.rate = 1000.0
+    queue.admit(job([2000], 2.2))
+    with pytest.raises(Overloaded) as refused:
+        queue.admit(job([500], 2.3))
+    assert refused.value.retry_after == pytest.approx(0.2, abs=0.05)  # 2.5 seconds of work, due in 2.3
+    with pytest.raises(Overloaded):
+        queue.require_hope(time.monotonic() - 0.1, "")
+    queue.require_hope(time.monotonic() + 2.3, "")
+    assert queue.size == 1
+    assert queue.waiting_tokens == 2000
+
+
+@in_a_loop
+def test_an_urgent_request_is_refused_where_it_would_make_an_accepted_one_late() -> None:
+    queue = WorkQueue(1_000_000)
+    queue.rate = 1000.0
+    queue.admit(job([2000], 2.2))
+    queue.admit(job([100], 1.5))
+    with pytest.raises(Overloaded):
+        queue.admit(job([300], 1.0))
+    queue.admit(job([300], 1.0, "another"))  # whose turn it is
+
+
+@in_a_loop
+def test_an_idle_service_takes_whatever_comes() -> None:
+    queue = WorkQueue(100)
+    queue.rate = 1.0
+    queue.admit(job([5000], 0.1))
+    assert queue.size == 1
+
+
+@in_a_loop
+def test_no_more_than_so_many_tokens_wait() -> None:
+    queue = WorkQueue(1000)
+    queue.rate = 1e9
+    queue.admit(job([900]))
+    with pytest.raises(Overloaded, match="900 tokens are waiting"):
+        queue.admit(job([200]))
+
+
+@in_a_loop
+def test_expired_work_is_never_computed() -> None:
+    queue = WorkQueue(10_000)
+    late, fresh = job([10], 0.01), job([10], 5)
+    queue.admit(late)
+    queue.admit(fresh)
+    batch = queue.take(100, time.monotonic() + 1)
+    assert batch is not None
+    assert [each.job for each in batch.taken] == [fresh]
+    assert late.over
+    late.future.add_done_callback(lambda found: _equal(type(found.exception()), Expired))
+
+
+@in_a_loop
+def test_a_cancelled_request_leaves_the_queue() -> None:
+    queue = WorkQueue(10_000)
+    gone, stays = job([10, 10]), job([10])
+    queue.admit(gone)
+    queue.admit(stays)
+    queue.cancel(gone)
+    assert queue.waiting_tokens == 10
+    assert taken(queue) == [stays]
+    assert queue.waiting_tokens == 0
+
+
+@in_a_loop
+def test_a_flood_of_one_key_does_not_delay_another() -> None:
+    queue = WorkQueue(1_000_000)
+    queue.rate = 1000.0
+    flood = [job([100], 60, "batch") for _ in range(200)]
+    for each in flood:
+        queue.admit(each)
+    website = [job([100], 60, "website") for _ in range(5)]
+    for each in website:
+        queue.admit(each)
+    order = [taken(queue)[0] for _ in range(30)]
+    assert set(website) < set(order[:12])
+
+
+@in_a_loop
+def test_keys_that_ask_for_as_much_take_turns() -> None:
+    queue = WorkQueue(1_000_000)
+    for number in range(40):
+        queue.admit(job([100], 60, "ab"[number >= 20]))
+    order = [taken(queue)[0].key for _ in range(40)]
+    assert order[:20].count("b") == 10
+    assert order.count("b") == 20
+
+
+@in_a_loop
+def test_who_was_away_has_nothing_saved_up() -> None:
+    queue = WorkQueue(1_000_000)
+    for _ in range(20):
+        queue.admit(job([100], 60, "a"))
+    for _ in range(10):
+        taken(queue)
+    for _ in range(10):
+        queue.admit(job([100], 60, "b"))
+    assert [taken(queue)[0].key for _ in range(10)].count("b") == 5
+
+
+@in_a_loop
+def test_the_rate_follows_what_batches_take() -> None:
+    queue = WorkQueue(1_000_000)
+    for _ in range(200):
+        queue.admit(job([100]))
+        batch = queue.take(100, time.monotonic())
+        assert batch is not None
+        queue.finished(batch, 0.01, 2)
+    assert queue.rate == pytest.approx(20_000, rel=0.01)
+    assert queue.computing == 0
+    assert queue.wait() == 0

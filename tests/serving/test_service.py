@@ -1,0 +1,312 @@
+"""Every task through the queue: the same bits in any company, as the same model gives in Python."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained
+
+from bertsmith import Embedder, MaskedLanguageModel, Predictor
+from bertsmith.errors import ModelError
+from bertsmith.model.cpu import kernels
+from bertsmith.serving.models import Models
+from bertsmith.serving.operations.operation import Options
+from bertsmith.serving.refusals import (
+    InvalidRequest,
+    Overloaded,
+    Refusal,
+    TooLarge,
+    TooLong,
+    Unavailable,
+    UnknownModel,
+    Unsupported,
+)
+from bertsmith.serving.service import Request, Service
+from bertsmith.serving.settings import ServingSettings, read_settings
+
+needs_kernels = pytest.mark.skipif(not kernels.has_kernels(), reason="equal bits are the compiled kernels'")
+NAMES = [*TASKS, "masked-language"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _two_cores() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("served")
+    found = {name: save_fine_tuned(folder / name, name) for name in TASKS}
+    return found | {"masked-language": save_pretrained(folder / "pretrained")}
+
+
+@pytest.fixture(scope="module")
+def models(folders: dict[str, Path]) -> Models:
+    opened = Models(settings_of(folders))
+    opened.open_all()
+    return opened
+
+
+def settings_of(folders: dict[str, Path], **more: Any) -> ServingSettings:
+    return read_settings([f"{name}={folder}" for name, folder in folders.items()], None, more, {})
+
+
+@asynccontextmanager
+async def running(models: Models, settings: ServingSettings) -> AsyncIterator[Service]:
+    service = Service(settings, models)
+    service.start()
+    try:
+        yield service
+    finally:
+        await service.stop()
+
+
+def plain(results: Any) -> list[Any]:
+    """To the bit: arrays as bytes."""
+    return [each.tobytes() if isinstance(each, np.ndarray) else each for each in results]
+
+
+def test_answers_are_those_of_the_python_interface(models: Models, folders: dict[str, Path]) -> None:
+    async def ask() -> None:
+        async with running(models, settings_of(folders)) as service:
+            for name in TASKS:
+                inputs = inputs_of(name, 20)
+                if name == "similarity":
+                    texts = [each[0] for each in inputs]
+                    vectors = (await service.answer(Request(texts, name))).results
+                    expected = Embedder(folders[name]).documents(texts)
+                    np.testing.assert_allclose(vectors, expected, atol=1e-6)
+                answer = await service.answer(Request(inputs, name, "predict"))
+                predicted = Predictor.load(folders[name]).predict(inputs)
+                assert plain(answer.results) == predicted if kernels.has_kernels() else len(predicted) == 20
+            masked = inputs_of("masked-language", 5)
+            filled = (await service.answer(Request(masked, "masked-language"))).results
+            model = MaskedLanguageModel.load(folders["masked-language"])
+            for text, found in zip(masked, filled, strict=True):
+                for expected_mask, mask in zip(model.fill_mask(text), found, strict=True):
+                    assert [each.token for each in expected_mask] == [each["token"] for each in mask]
+
+    asyncio.run(ask())
+
+
+@needs_kernels
+@pytest.mark.parametrize("count", [600, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_an_answer_does_not_depend_on_its_company(
+    models: Models, folders: dict[str, Path], count: int
+) -> None:
+    """Requests of all tasks and several sizes arrive at random, some of them cancelled: each has the bits
+    that it has alone.
+    """
+    draw = random.Random(count)
+    pool = [(name, operation, each) for name in NAMES for each in inputs_of(name, 12)
+            for operation in _operations(models, name)]  # fmt: skip
+
+    async def ask() -> None:
+        async with running(models, settings_of(folders, timeout_ms=600_000)) as service:
+            alone: dict[int, Any] = {}
+            for number, (name, operation, each) in enumerate(pool):
+                answer = await service.answer(_request(name, operation, [each]))
+                alone[number] = plain(answer.results)[0]
+
+            async def one() -> None:
+                number = draw.randrange(len(pool))
+                name, operation, _ = pool[number]
+                same = [n for n, (other, how, _) in enumerate(pool) if (other, how) == (name, operation)]
+                chosen = [number, *draw.sample(same, draw.randint(0, 3))]
+                await asyncio.sleep(draw.random() * 0.05)
+                asked = service.answer(_request(name, operation, [pool[n][2] for n in chosen]))
+                if draw.random() < 0.05:
+                    with pytest.raises((TimeoutError, asyncio.TimeoutError)):
+                        await asyncio.wait_for(asked, 0)
+                    return
+                found = plain((await asked).results)
+                assert found == [alone[n] for n in chosen]
+
+            for _ in range(count // 200):
+                await asyncio.gather(*(one() for _ in range(200)))
+            assert service.queue.size == service.queue.waiting_tokens == 0
+
+    asyncio.run(ask())
+
+
+def _operations(models: Models, name: str) -> list[str]:
+    return [
+        each for each in models[name].operations if each in ("predict", "embed", "embed_tokens", "fill_mask")
+    ]
+
+
+def _request(name: str, operation: str, inputs: list[Any]) -> Request:
+    if operation in ("embed", "embed_tokens"):
+        inputs = [each if isinstance(each, str) else each[0] for each in inputs]
+    return Request(inputs, name, operation)
+
+
+def test_long_texts_are_cut_read_as_windows_or_refused(models: Models, folders: dict[str, Path]) -> None:
+    long, short = " ".join(["bano delo"] * 30), "bano"
+
+    async def ask() -> None:
+        async with running(models, settings_of(folders)) as service:
+
+            async def answer(
+                model: str, long_text: Any, text: Any = long, operation: str | None = None
+            ) -> Any:
+                request = Request([text, short], model, operation, Options(long_text))
+                return await service.answer(request)
+
+            for model, operation in (("classification", "predict"), ("similarity", "embed")):
+                cut = await answer(model, "truncate", operation=operation)
+                assert cut.truncated == [True, False]
+                windows = await answer(model, "windows", operation=operation)
+                assert windows.truncated == [False, False]
+                assert windows.input_tokens[0] > cut.input_tokens[0] > windows.input_tokens[1]
+                assert plain(cut.results)[0] != plain(windows.results)[0]
+                with pytest.raises(TooLong, match="nput 1 is longer than the"):
+                    await answer(model, "error", operation=operation)
+            tags = await answer("tagging", None)
+            assert tags.truncated == [False, False]
+            assert len(tags.results[0]["tags"]) == 60
+            with pytest.raises(InvalidRequest, match="no tag"):
+                await answer("tagging", "truncate")
+            with pytest.raises(TooLong):
+                await answer("tagging", "error")
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("request_", "refusal", "said"),
+    [
+        (Request(["bano"], "nobody"), UnknownModel, "There is no model 'nobody' here"),
+        (Request(["bano"]), UnknownModel, "Name a model"),
+        (Request(["bano"], "classification", "embed"), Unsupported, "it has no embed"),
+        (Request(["bano"], None, "search"), Unsupported, "No model here can search"),
+        (Request([], "classification"), InvalidRequest, "There are no inputs"),
+        (Request([3], "classification"), InvalidRequest, "input 1: the model reads a text"),
+        (Request([["bano", "delo"]], "tagging"), None, ""),
+        (Request([None], "tagging"), InvalidRequest, "input 1: expected a text, or its words"),
+        (Request(["bano"] * 3000, "classification"), TooLarge, "3000 inputs; this service takes 2048"),
+        (Request(["bano"], "classification", timeout_ms=0), InvalidRequest, "timeout_ms"),
+        (Request(["bano"], "classification", options=Options(more={"top": 3})), Unsupported, "option 'top'"),
+        (Request(["bano " * 9000], "classification", options=Options("windows")), TooLarge, "An input has"),
+        (Request(["no mask"], "masked-language"), InvalidRequest, "has no \\[MASK\\]"),
+        (Request([[99999]], "similarity", "embed"), InvalidRequest, "token ids from 0 to"),
+        (Request(["a"], "similarity", "embed", Options(more={"dimensions": 17})), InvalidRequest, "1 to 16"),
+        (Request(["a"], "reranking", "rerank"), InvalidRequest, "query must be a text"),
+    ],
+)
+def test_what_can_not_be_answered_is_refused_in_a_sentence(
+    models: Models, folders: dict[str, Path], request_: Request, refusal: type[Refusal] | None, said: str
+) -> None:
+    async def ask() -> None:
+        async with running(models, settings_of(folders)) as service:
+            if refusal is None:
+                await service.answer(request_)
+                return
+            with pytest.raises(refusal, match=said):
+                await service.answer(request_)
+
+    asyncio.run(ask())
+
+
+def test_under_more_than_it_can_do_it_refuses_at_once_and_answers_the_rest_in_time(
+    models: Models, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.serving.queue._WEIGHT", 0.0)
+
+    async def ask() -> None:
+        async with running(models, settings_of(folders)) as service:
+            service.queue.rate = 2000.0
+            began = time.monotonic()
+            asked = [
+                service.answer(Request(["bano " * 10], "classification", timeout_ms=300)) for _ in range(300)
+            ]
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            refused = [each for each in found if isinstance(each, Overloaded)]
+            assert refused
+            assert len(refused) < 300
+            assert all(each.retry_after and each.retry_after > 0 for each in refused)
+            assert time.monotonic() - began < 2
+
+    asyncio.run(ask())
+
+
+def test_a_stopping_service_answers_what_it_accepted_and_takes_nothing_new(
+    models: Models, folders: dict[str, Path]
+) -> None:
+    async def ask() -> None:
+        service = Service(settings_of(folders), models)
+        service.start()
+        asked = [asyncio.ensure_future(service.answer(Request([text], "classification")))
+                 for text in inputs_of("classification", 50)]  # fmt: skip
+        await asyncio.sleep(0)
+        await service.stop()
+        answers = await asyncio.gather(*asked)
+        assert len(answers) == 50
+        with pytest.raises(Unavailable):
+            await service.answer(Request(["bano"], "classification"))
+
+    asyncio.run(ask())
+
+
+def test_one_guilty_text_fails_alone(models: Models, folders: dict[str, Path]) -> None:
+    operation = models["classification"].operations["predict"]
+    usual = operation.run.compute  # type: ignore[attr-defined]
+
+    def compute(batch: Any, layout: Any) -> Any:
+        if len(batch.token_ids) and (batch.token_ids == 12).any():  # "##s"
+            raise RuntimeError("a bug")
+        return usual(batch, layout)
+
+    async def ask() -> None:
+        async with running(models, settings_of(folders)) as service:
+            texts = ["bano", "delos", "firu"] * 10
+            asked = [service.answer(Request([text], "classification")) for text in texts]
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            for text, each in zip(texts, found, strict=True):
+                assert isinstance(each, Exception) == (text == "delos")
+
+    object.__setattr__(operation.run, "compute", compute)  # type: ignore[attr-defined]
+    try:
+        asyncio.run(ask())
+    finally:
+        object.__setattr__(operation.run, "compute", usual)  # type: ignore[attr-defined]
+
+
+def test_a_model_is_replaced_and_rolled_back_while_it_serves(tmp_path: Path) -> None:
+    folder = save_fine_tuned(tmp_path / "model", "classification")
+    settings = settings_of({"intents": folder})
+    models = Models(settings)
+    models.open_all()
+
+    async def ask() -> None:
+        async with running(models, settings) as service:
+            first = (await service.answer(Request(["bano"]))).results[0]
+            folder.rename(tmp_path / "before")
+            with pytest.raises(ModelError):
+                models.replace("intents")
+            assert (await service.answer(Request(["bano"]))).results[0] == first
+            save_fine_tuned(folder, "classification", seed=9)
+            assert models.replace("intents").version == 2
+            second = await service.answer(Request(["bano"]))
+            assert second.model.version == 2
+            assert models.roll_back("intents").version == 1
+            assert (await service.answer(Request(["bano"]))).results[0] == first
+            with pytest.raises(Unsupported, match="nothing to go back to"):
+                models.roll_back("intents")
+            (folder / "bertsmith.json").unlink()
+            folder.rename(tmp_path / "second")
+            save_fine_tuned(folder, "tagging")
+            with pytest.raises(ModelError, match="is a model for tagging now"):
+                models.replace("intents")
+
+    asyncio.run(ask())
