@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained
 
 from bertsmith import Embedder, Explainer, InputError, MaskedLanguageModel, ModelError, Predictor
 from bertsmith.inference import explained_model
 from bertsmith.model.layers import attention
+from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained
 
 SHORT = {
     "question-answering": ["bano delo ?", "firu guma kano lelo miru ."],
@@ -164,7 +164,7 @@ def test_what_is_read_as_several_windows_or_is_too_long_is_refused(
 
 
 def test_what_a_model_does_not_read_is_refused(fine_tuned: dict[str, Path], masked: Path) -> None:
-    with pytest.raises(InputError, match="there is no class 'maybe'. There are: no, perhaps, yes"):
+    with pytest.raises(InputError, match=r"there is no class 'maybe'\. There are: no, perhaps, yes"):
         Explainer(fine_tuned["classification"]).attributions(TEXT, "maybe")
     with pytest.raises(InputError, match="answers one thing, found 'yes'"):
         Explainer(fine_tuned["regression"]).attributions(TEXT, "yes")
@@ -174,8 +174,8 @@ def test_what_a_model_does_not_read_is_refused(fine_tuned: dict[str, Path], mask
         Explainer(masked / "nothing")
 
 
-def test_gradients_go_through_windows_that_were_computed_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was laid out for windowed attention while nothing had a gradient serves later where one is asked."""
+def test_gradients_go_through_windows_that_were_computed_without() -> None:
+    """What was laid out for windowed attention while nothing had a gradient serves where one is asked for."""
     qkv = torch.randn(9, 3, 2, 4)
     with torch.inference_mode():
         attention.attend_within(qkv, (9,), 2)

@@ -17,8 +17,8 @@ from bertsmith.model.layers.layer import Layer
 
 @torch.no_grad()
 def attention_weights(encoder: Bert, batch: PackedBatch) -> Tensor:
-    """(L, A, N, N) in float32 of a batch of one sequence: how much of what token i (third axis) receives is of
-    token j (fourth). Each row adds up to 1. The encoder isn't prepared for inference.
+    """(L, A, N, N) in float32 of a batch of one sequence: how much of what token i (third axis) receives is
+    of token j (fourth). Each row adds up to 1. The encoder isn't prepared for inference.
     """
     found: list[Tensor] = []
 

@@ -126,11 +126,13 @@ class _Explanations:
 
     def explainer(self, model: ServedModel, as_vectors: bool) -> Explainer:
         """Of the version that is served. Opening the same one again takes no time."""
+        search = model.operations.get("search")
+        as_vectors = as_vectors or search is not None
         wanted = model.name, model.version, as_vectors
         if self._opened is None or self._opened[0] != wanted:
             self._opened = None  # two at a time would be three copies
             folder = model.folder
-            if isinstance(search := model.operations.get("search"), Search):
+            if isinstance(search, Search):
                 assert isinstance(search.index.embedder, Embedder)  # as the index was opened
                 folder = search.index.embedder.folder
             self._opened = wanted, Explainer(folder, model.device, as_vectors=as_vectors)

@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,15 @@ from websockets.sync.client import connect
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 _PATIENCE = 30.0  # seconds, on a machine with other work
-_KEYS = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+_KEYS = {
+    "Enter": 13,
+    "Tab": 9,
+    "Escape": 27,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+}
 _MODIFIERS = {"Alt": 1, "Ctrl": 2, "Shift": 8}
 
 
@@ -43,13 +52,15 @@ class Browser:
         self.requested: list[str] = []
         self.logged: list[str] = []
         self._number = 0
+        self._closing = ExitStack()
         try:
             port, path = self._address(folder / "DevToolsActivePort")
-            self._socket = connect(f"ws://127.0.0.1:{port}{path}", max_size=None, compression=None)
+            opening = connect(f"ws://127.0.0.1:{port}{path}", max_size=None, compression=None)
+            self._socket = self._closing.enter_context(opening)
             target = self._send("Target.createTarget", url="about:blank")["targetId"]
             attached = self._send("Target.attachToTarget", targetId=target, flatten=True)
         except BaseException:
-            self.process.kill()
+            self.close()
             raise
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -57,7 +68,7 @@ class Browser:
 
     def close(self) -> None:
         """Ends it."""
-        self._socket.close()
+        self._closing.close()
         self.process.terminate()
         try:
             self.process.wait(10)
@@ -68,7 +79,7 @@ class Browser:
     # -- seeing ----------------------------------------------------------------------------------------------
 
     def run(self, script: str) -> Any:
-        """What a JavaScript expression is, a promise's result included. Raises AssertionError where it throws."""
+        """What a JavaScript expression is, a promise's result included. AssertionError where it throws."""
         found = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
@@ -100,7 +111,9 @@ class Browser:
         self.requested.clear()
         self.logged.clear()
         self.send("Page.navigate", url=address)
-        self.wait_for(f"location.href.startsWith({json.dumps(address)}) && document.readyState === 'complete'")
+        self.wait_for(
+            f"location.href.startsWith({json.dumps(address)}) && document.readyState === 'complete'"
+        )
 
     def resize(self, width: int, height: int, *, scale: float = 1, dark: bool = False) -> None:
         """In CSS pixels."""
@@ -135,7 +148,8 @@ class Browser:
     def click(self, selector: str) -> None:
         """By the mouse, in its middle."""
         box = self.run(
-            f"(() => {{const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
+            f"(() => {{const e = document.querySelector({json.dumps(selector)});"
+            "e.scrollIntoView({block: 'center'});"
             "const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]})()"
         )
         for kind in ("mousePressed", "mouseReleased"):
