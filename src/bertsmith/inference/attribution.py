@@ -98,7 +98,7 @@ class Explainer:
         given: Any,
         target: str | int | None = None,
         *,
-        baseline: Baseline = "mask",
+        baseline: Baseline = "pad",
         tolerance: float = 0.01,
         most_steps: int = 256,
         progress: Progress | None = None,
@@ -108,8 +108,9 @@ class Explainer:
 
         `given` is what the model's task reads: a text, a pair, (question, passage), a sentence or its words;
         a text with a mask; (query, document). `target`: a class, a piece of the vocabulary, or the number of
-        a word; None explains what the model answers. The baseline is the input with [MASK] or [PAD] in place
-        of each token. Points are doubled from 16 to `most_steps` until the scores add up to within
+        a word; None explains what the model answers. The baseline is the input with [PAD] or [MASK] in place
+        of each token: [PAD], whose embedding says nothing, or [MASK], which a model that has not filled masks
+        for long reads as a word. Points are doubled from 16 to `most_steps` until the scores add up to within
         `tolerance` of the difference; `progress` counts those of each round. Raises InputError for what the
         model doesn't read, a target that it doesn't have, and for longer inputs; NotFinite.
         """

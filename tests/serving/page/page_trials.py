@@ -23,6 +23,7 @@ FILLED: dict[str, dict[str, str]] = {
     "regression/predict": {"text": TEXT},
     "tagging/predict": {"text": TEXT},
     "question-answering/predict": {"question": "bano ?", "context": "firu guma kano lelo miru ."},
+    "unanswerable/predict": {"question": "bano ?", "context": "firu guma kano lelo miru ."},
     "similarity/predict": {"text": "bano delo", "pair": "firu guma"},
     "similarity/similarity": {"source": "bano delo", "texts": "firu guma\nbano kano\n\nmiru"},
     "retrieval/predict": {"text": "bano delo", "pair": "firu guma"},

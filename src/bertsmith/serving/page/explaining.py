@@ -47,7 +47,7 @@ class AttributionsAsked(Asked):
     """`target`: a class, a piece of the vocabulary, the number of a word; None is what the model answers."""
 
     target: str | int | None = None
-    baseline: Literal["mask", "pad"] = "mask"
+    baseline: Literal["pad", "mask"] = "pad"
 
 
 class AttentionAsked(Asked):

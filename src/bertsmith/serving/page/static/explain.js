@@ -7,6 +7,9 @@ import { waiting } from "./waiting.js";
 
 let current = null; // what is being computed, to be ended by whatever comes next
 
+/** Ends what the panel waits for. */
+export const cancelExplanation = () => current?.abort();
+
 /** Empties the panel, and ends what it waits for. */
 export function closeExplanation() {
   current?.abort();
@@ -22,7 +25,7 @@ export function closeExplanation() {
 export function offerExplanation(about, open) {
   closeExplanation();
   const panel = by("explanation");
-  const output = h("div", { class: "explained", "aria-live": "polite" });
+  const output = h("div", { class: "explained" });
   const tokens = h("button", { type: "button", "aria-pressed": "false", onclick: () => choose(tokens, attributions) }, "What it rests on");
   const attention = h("button", { type: "button", "aria-pressed": "false", onclick: () => choose(attention, weights) }, "Where attention looks");
   const select = h("select", { id: "target", onchange: () => choose(tokens, attributions) }, (about.targets ?? []).map(([value, label]) => h("option", { value: JSON.stringify(value) }, label)));
@@ -51,11 +54,14 @@ export function offerExplanation(about, open) {
     const target = choice ? JSON.parse(select.value) : (about.target ?? null);
     const { data } = await ask("/page/attributions", { ...asked(), target }, signal);
     output.replaceChildren(attributed(data));
+    const [most] = [...data.tokens].sort((one, other) => Math.abs(other.score) - Math.abs(one.score));
+    by("status").textContent = `${data.target} rests most on ${most.text}, ${signed(most.score)}.`;
   }
 
   async function weights(signal) {
     const fetched = (layer, head, pictures) => ask("/page/attention", { ...asked(), layer, head, pictures }, signal).then(({ data }) => data);
     await showAttention(output, fetched);
+    by("status").textContent = "The weights of attention are shown.";
   }
 
   if (open) {
@@ -90,7 +96,7 @@ function attributed(data) {
       "p",
       {},
       h("strong", {}, data.target),
-      ` is ${figure(data.value)} here, and ${figure(data.baseline_value)} with every token masked. The tokens make the difference of ${signed(difference)}:`,
+      ` is ${figure(data.value)} here, and ${figure(data.baseline_value)} with every token blanked out. The tokens make the difference of ${signed(difference)}:`,
     ),
     h("p", { class: "tokens", role: "group", "aria-label": "Tokens, by what each adds" }, apart(items, data.tokens)),
     caption,

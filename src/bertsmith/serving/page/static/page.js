@@ -1,7 +1,7 @@
 // The page: a model, a form for it, its answer, and what the answer took.
 
 import { by, count, h } from "./dom.js";
-import { closeExplanation, offerExplanation } from "./explain.js";
+import { cancelExplanation, closeExplanation, offerExplanation } from "./explain.js";
 import { OPERATIONS, bodyOf, explainedOf, fieldsOf, longTextsOf } from "./forms.js";
 import { ask, keep, key, Refused } from "./request.js";
 import { shown } from "./results.js";
@@ -45,6 +45,7 @@ function choose(model, operation) {
   if (!model) return;
   page.model = model;
   by("model").value = model.name;
+  document.title = `${model.name} · Bertsmith`;
   const facts = [model.task, `version ${model.version}`, `reads ${model.max_length} tokens at a time`, model.precision];
   by("about").replaceChildren(facts.join(" · "));
   const labels = model.task === "tagging" ? kindsOf(model.labels) : model.labels;
@@ -233,7 +234,9 @@ by("ask").addEventListener("keydown", (event) => {
   send();
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") cancel();
+  if (event.key !== "Escape") return;
+  cancel();
+  cancelExplanation();
 });
 by("unlock").addEventListener("submit", (event) => {
   event.preventDefault();
