@@ -54,7 +54,7 @@ def test_the_large_picture_of_attention_says_its_numbers(
         browser.press(key)
     found = Explainer(folders["classification"]).attention(TEXT)
     assert found.tokens[2:4] == ("delo", "firu")  # the cursor begins at the second token
-    assert browser.text(".large .caption") == f"delo looks at firu: {found.weights[0, 0, 2, 3]:.3f}"
+    assert browser.text(".large .caption") == f"“delo” looks at “firu”: {found.weights[0, 0, 2, 3]:.3f}"
 
 
 @pytest.mark.parametrize(

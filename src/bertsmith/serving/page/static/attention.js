@@ -60,7 +60,7 @@ function enlarged(data) {
   function move(row, column) {
     at = [Math.min(Math.max(row, 0), side - 1), Math.min(Math.max(column, 0), side - 1)];
     const weight = weights[at[0] * side + at[1]];
-    caption.textContent = `${names[at[0]]} looks at ${names[at[1]]}: ${weight.toFixed(3)}`;
+    caption.textContent = `“${names[at[0]]}” looks at “${names[at[1]]}”: ${weight.toFixed(3)}`;
     cursor.style.setProperty("--row", at[0]);
     cursor.style.setProperty("--column", at[1]);
     cursor.style.setProperty("--side", side);
