@@ -1,7 +1,7 @@
 """A model's folder as the service has it: what it is called, what it is, and what it can be asked for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ class ServedModel:
     """One version of a model. `task` is classification, tagging, …, embedding, masked-language or search.
 
     `operations` by name, the usual one first. `max_length` in tokens. `opened` is the task of a model that
-    has a head; `encoder` is what makes vectors, where it does.
+    has a head; `encoder` is what makes vectors, where it does. `weights` is the folder that has them, where
+    it is another one than `folder`.
     """
 
     name: str
@@ -53,6 +54,16 @@ class ServedModel:
     module: nn.Module
     opened: Task[Any] | None = None
     encoder: TextEncoder | None = None
+    weights: Path | None = None
+    _opened: tuple[object, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_opened", _state(self.weights or self.folder))
+
+    @property
+    def is_in_its_folder(self) -> bool:
+        """Whether the folder still has the weights that are served: opened again, it would be the same."""
+        return self._opened == _state(self.weights or self.folder)
 
     def operation(self, name: str | None) -> Operation:
         """The usual one for None. Raises Unsupported."""
@@ -133,7 +144,7 @@ def _open_index(settings: ModelSettings, version: int, path: Path) -> ServedMode
     found = text_encoder(settings.name, embedder)
     embed = Embed(found)
     operations: dict[str, Operation] = {"search": Search(index, embed), "embed": embed}
-    return _of_vectors(settings, path, version, "search", operations, found)
+    return replace(_of_vectors(settings, path, version, "search", operations, found), weights=embedder.folder)
 
 
 def _of_vectors(
@@ -158,6 +169,12 @@ def _of_vectors(
         module=found.encoder,
         encoder=found,
     )
+
+
+def _state(folder: Path) -> tuple[object, ...]:
+    """Of the files with weights: another file of the same name is told apart."""
+    found = [(path, path.stat()) for path in sorted(folder.rglob("*.safetensors"))]
+    return tuple((path.name, each.st_ino, each.st_size, each.st_mtime_ns) for path, each in found)
 
 
 def text_encoder(name: str, embedder: Embedder) -> TextEncoder:

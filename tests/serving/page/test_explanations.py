@@ -148,5 +148,10 @@ def test_a_model_that_was_replaced_is_opened_again(folders: dict[str, Path], tmp
         served_value = alone.post("v1/one", {"inputs": TEXT})[1]["results"]["probabilities"]["yes"]
         assert after == pytest.approx(served_value, abs=0.01)
         assert before == pytest.approx(Explainer(folders["classification"]).attributions(TEXT, "yes").value)
+        alone.app.state.service.models.roll_back("one")
+        status, refused = alone.post("page/attributions", body)
+        assert status == 422
+        assert refused["error"]["message"].startswith("The folder of one has other weights than those that")
+        assert alone.post("v1/one", {"inputs": TEXT})[0] == 200
     finally:
         alone.stop()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 from typing import Any, Literal
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.attribution import Explainer
-from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads
-from bertsmith.serving.operations.search import Search
 from bertsmith.serving.page.shown_tokens import shown_tokens
 from bertsmith.serving.protocols.routing import JsonResponse
-from bertsmith.serving.refusals import Expired, InvalidRequest, Overloaded
+from bertsmith.serving.refusals import Expired, InvalidRequest, Overloaded, Unsupported
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 
@@ -89,12 +88,13 @@ class _Explanations:
     def __init__(self) -> None:
         self._busy = Lock()
         self._thread: ThreadPoolExecutor | None = None
-        self._opened: tuple[Any, Explainer] | None = None
+        self._opened: tuple[ref[ServedModel], bool, Explainer] | None = None
 
     async def run(self, work: Callable[[Check], dict[str, Any]]) -> dict[str, Any]:
         """Beside the event loop. Raises Overloaded while another one is computed, InvalidRequest for what
         can't be explained, Expired. A client that goes away ends it at the next points.
         """
+        self._thread = self._thread or start_one_core_threads(1, "explaining")
         if not self._busy.acquire(blocking=False):
             raise Overloaded("Another answer is being explained. Come back in 2 seconds.", 2.0)
         gone, until = Event(), time.monotonic() + _SECONDS
@@ -113,7 +113,6 @@ class _Explanations:
             finally:
                 self._busy.release()
 
-        self._thread = self._thread or start_one_core_threads(1, "explaining")
         computing = asyncio.wrap_future(self._thread.submit(compute))
         try:
             return await asyncio.shield(computing)
@@ -125,18 +124,23 @@ class _Explanations:
             raise
 
     def explainer(self, model: ServedModel, as_vectors: bool) -> Explainer:
-        """Of the version that is served. Opening the same one again takes no time."""
-        search = model.operations.get("search")
-        as_vectors = as_vectors or search is not None
-        wanted = model.name, model.version, as_vectors
-        if self._opened is None or self._opened[0] != wanted:
-            self._opened = None  # two at a time would be three copies
-            folder = model.folder
-            if isinstance(search, Search):
-                assert isinstance(search.index.embedder, Embedder)  # as the index was opened
-                folder = search.index.embedder.folder
-            self._opened = wanted, Explainer(folder, model.device, as_vectors=as_vectors)
-        return self._opened[1]
+        """Of the version that is served. Opening the same one again takes no time. Raises Unsupported where
+        its folder has other weights by now.
+        """
+        as_vectors = as_vectors or "search" in model.operations
+        if self._opened is not None:
+            served, vectors, explainer = self._opened
+            if served() is model and vectors == as_vectors:
+                return explainer
+        self._opened = None  # else there were three copies for a while
+        if not model.is_in_its_folder:
+            raise Unsupported(
+                f"The folder of {model.name} has other weights than those that are served, which can't be "
+                "explained without their file. Let the service read it again."
+            )
+        explainer = Explainer(model.weights or model.folder, model.device, as_vectors=as_vectors)
+        self._opened = ref(model), as_vectors, explainer
+        return explainer
 
 
 def _attributions(
