@@ -22,6 +22,7 @@ from bertsmith.serving.health import Health
 from bertsmith.serving.keys import Keys
 from bertsmith.serving.metrics import Metrics
 from bertsmith.serving.models import Models
+from bertsmith.serving.page import page
 from bertsmith.serving.protocols import decisions, hugging_face, openai, ours, ranking, systemone, tei
 from bertsmith.serving.protocols.routing import JsonResponse, refuse
 from bertsmith.serving.refusals import Refusal, documented
@@ -64,6 +65,7 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
     )
     app.state.service, app.state.health = service, health
     app.include_router(operation_routes.routes(service, health, metrics))
+    app.include_router(page.routes(service))
     for protocol in PROTOCOLS:
         app.include_router(protocol.routes(service))
     app.add_middleware(BodyReading, most_bytes=settings.max_body_bytes, refuse=refuse_early)
