@@ -17,6 +17,7 @@
 Each protocol has an envelope of its own for these (serving/protocols/).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 _LONGEST = 1000  # characters of a sentence
@@ -117,15 +118,16 @@ def kinds(of: type[Refusal] = Refusal) -> list[type[Refusal]]:
     return [of, *(each for kind in of.__subclasses__() for each in kinds(kind))]
 
 
-def documented() -> dict[int | str, dict[str, Any]]:
+def documented(status_of: Callable[[Refusal], int]) -> dict[int | str, dict[str, Any]]:
     """The answers that any route may give, for an OpenAPI document: their envelope is the protocol's."""
     found: dict[int | str, dict[str, Any]] = {}
     for kind in sorted(kinds(), key=lambda each: each.status):
+        status = status_of(kind.__new__(kind))  # a protocol goes by the class
         said = f"{kind.code}: {(kind.__doc__ or '').partition(chr(10))[0]}"
         if kind is Refusal:
             said = f"{kind.code}: A bug of the service; its log says more."
-        before = found.get(kind.status, {}).get("description")
-        found[kind.status] = {
+        before = found.get(status, {}).get("description")
+        found[status] = {
             "description": f"{before} {said}" if before else said,
             "content": {"application/json": {"schema": {"type": "object"}}},
         }
