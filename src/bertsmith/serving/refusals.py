@@ -3,6 +3,7 @@
     Refusal
     ├── InvalidRequest   422  a body that isn't what the route reads
     │   └── NoInputs     422  a request for nothing
+    ├── TooSlow          408  a body that took longer to arrive than the service waits
     ├── TooLarge         413  more than the service takes: says what, how much, and how much is taken
     ├── TooLong          422  a text of more tokens than the model reads, under long_text = "error"
     ├── Unauthorized     401  no key, or none that is known
@@ -16,6 +17,10 @@
 Each protocol has an envelope of its own for these (serving/protocols/).
 """
 
+from typing import Any
+
+_LONGEST = 1000  # characters of a sentence
+
 
 class Refusal(Exception):
     """`retry_after` in seconds, None where coming back won't help."""
@@ -25,7 +30,14 @@ class Refusal(Exception):
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.message, self.retry_after = message, retry_after
+        self.message, self.retry_after = _shortened(message), retry_after
+
+
+def _shortened(message: str) -> str:
+    """What a client sent is shown to it, but not all of it."""
+    if len(message) <= _LONGEST:
+        return message
+    return f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
 
 
 class InvalidRequest(Refusal):
@@ -38,6 +50,12 @@ class NoInputs(InvalidRequest):
     """A request for nothing."""
 
     code = "no_inputs"
+
+
+class TooSlow(Refusal):
+    """A body that took longer to arrive than the service waits."""
+
+    status, code = 408, "request_timeout"
 
 
 class TooLarge(Refusal):
@@ -92,3 +110,23 @@ class Expired(Refusal):
     """Its time was over before it was begun."""
 
     status, code = 504, "deadline_exceeded"
+
+
+def kinds(of: type[Refusal] = Refusal) -> list[type[Refusal]]:
+    """All refusals that there are, the bug of the service (500) among them."""
+    return [of, *(each for kind in of.__subclasses__() for each in kinds(kind))]
+
+
+def documented() -> dict[int | str, dict[str, Any]]:
+    """The answers that any route may give, for an OpenAPI document: their envelope is the protocol's."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for kind in sorted(kinds(), key=lambda each: each.status):
+        said = f"{kind.code}: {(kind.__doc__ or '').partition(chr(10))[0]}"
+        if kind is Refusal:
+            said = f"{kind.code}: A bug of the service; its log says more."
+        before = found.get(kind.status, {}).get("description")
+        found[kind.status] = {
+            "description": f"{before} {said}" if before else said,
+            "content": {"application/json": {"schema": {"type": "object"}}},
+        }
+    return found

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping
+from json import JSONDecodeError
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -35,14 +36,19 @@ ErrorBody = Callable[[Refusal], Any]
 StatusOf = Callable[[Refusal], int]
 TIMEOUT = "x-timeout-ms"
 _FIELD = 2  # parts of a place in the body, "body" among them; below are the ways to read the field
+_DEEPEST = 64  # lists and objects within each other, in a body
 _LOG = logging.getLogger("bertsmith.serving")
 
 
 class JsonRequest(Request):
-    """JSON as orjson reads it: strictly, no NaN, nothing nested a thousand deep."""
+    """JSON as orjson reads it: strictly, no NaN; and not nested deeper than our own code can follow."""
 
     async def json(self) -> Any:
-        return orjson.loads(await self.body())
+        body = await self.body()
+        found = orjson.loads(body)
+        if body.count(b"[") + body.count(b"{") > _DEEPEST and _depth_is_above(found, _DEEPEST):
+            raise JSONDecodeError(f"it is nested more than {_DEEPEST} deep", "", 0)
+        return found
 
 
 class JsonResponse(Response):
@@ -118,7 +124,7 @@ def first_problem(error: RequestValidationError | ValidationError) -> str:
     first, *others = error.errors()
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     if first["type"] == "json_invalid":
-        return "The body is no JSON."
+        return f"The body can't be read as JSON: {first['ctx']['error']}."
     if not place and first["type"] in ("model_attributes_type", "dict_type"):
         return "The body must be a JSON object, sent with content-type: application/json."
     said = [_lowered(first["msg"])]
@@ -147,6 +153,20 @@ async def ask(
     options = Options(long_text, {name: value for name, value in more.items() if value is not None})
     asked = ServiceRequest(inputs, model, operation, options, timeout_of(request), key_of(request))
     return await service.answer(asked)
+
+
+def _depth_is_above(found: Any, most: int) -> bool:
+    level = [found]
+    for _ in range(most):
+        level = [
+            each
+            for outer in level
+            for each in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(each, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def key_of(request: Request) -> str:

@@ -1,6 +1,7 @@
 """Small random models of every kind, as folders to be served."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ TASKS: dict[str, tuple[list[Any], bool, dict[str, Any]]] = {
     "similarity": ([1.0, 0.0], True, {}),
     "reranking": ([1.0, 0.0], True, {}),
 }
+MORE: dict[str, tuple[list[Any], bool, dict[str, Any]]] = {"retrieval": ([], True, {})}
 
 
 def save_pretrained(folder: Path) -> Path:
@@ -53,10 +55,10 @@ def save_encoder(folder: Path) -> Path:
 
 
 def save_fine_tuned(
-    folder: Path, name: str, seed: int = 2, labels: list[Any] | None = None, pair: bool | None = None
+    folder: Path, name: str, seed: int = 3, labels: list[Any] | None = None, pair: bool | None = None
 ) -> Path:
-    """A model of a task, by its name in TASKS, which may have learnt other labels."""
-    usual_labels, usual_pair, settings = TASKS[name]
+    """A model of a task, by its name in TASKS or MORE, which may have learnt other labels."""
+    usual_labels, usual_pair, settings = (TASKS | MORE)[name]
     labels = usual_labels if labels is None else labels
     if pair is not None:  # it knows by its columns what it reads
         settings = {**settings, "text": "text", "text_pair": "text_pair" if pair else None}
@@ -77,10 +79,18 @@ def save_fine_tuned(
                 [dataclasses.replace(e, **{field: label}) for e, label in zip(examples, labels, strict=True)]
             )
     config = _config(tokenizer)
-    torch.manual_seed(seed)
     model = TaskModel(Bert(config), task.head(config))
-    _randomise(model)
+    _randomise(model, seed)
     save_task_model(folder, model, task, tokenizer, {})
+    return folder
+
+
+def save_unanswerable(folder: Path) -> Path:
+    """A model that answers no question at all."""
+    save_fine_tuned(folder, "question-answering")
+    manifest = json.loads((folder / "bertsmith.json").read_text())
+    manifest["settings"]["threshold"] = -1e6
+    (folder / "bertsmith.json").write_text(json.dumps(manifest))
     return folder
 
 
@@ -111,8 +121,10 @@ def _config(tokenizer: Tokenizer) -> Any:
     return make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape, "test")
 
 
-def _randomise(model: torch.nn.Module) -> None:
-    torch.manual_seed(3)
+def _randomise(model: torch.nn.Module, seed: int = 3) -> None:
+    torch.manual_seed(seed)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             parameter.normal_(0.0, 0.3)
+            if "norm" in name and name.endswith("weight"):
+                parameter.add_(1.0)  # else nothing would depend much on the text
