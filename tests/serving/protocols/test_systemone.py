@@ -115,8 +115,8 @@ def test_a_head_is_asked_once_for_all_its_questions(server: Running, monkeypatch
 def test_every_head_that_was_asked_is_in_the_metrics(server: Running) -> None:
     def computed() -> dict[str, float]:
         page = httpx.get(f"{server.url}/metrics").text
-        found = re.findall(r'^bertsmith_\w*request_tokens_sum\{model="([^"]+)"\} ([\d.]+)$', page, re.MULTILINE)
-        return {name: float(tokens) for name, tokens in found}
+        line = re.compile(r'^bertsmith_\w*request_tokens_sum\{model="([^"]+)"\} ([\d.]+)$', re.MULTILINE)
+        return {name: float(tokens) for name, tokens in line.findall(page)}
 
     before = computed()
     ask(server, TEXT, {"law": Noul("Law?"), "urgent": Noul("Urgent?")})
