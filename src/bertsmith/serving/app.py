@@ -61,7 +61,7 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
         responses=documented(),
         telemetry={"logs": settings.log_texts},  # which say what was refused, texts among it
     )
-    app.state.service, app.state.health = service, health
+    app.state.service, app.state.health, app.state.metrics = service, health, metrics
     app.include_router(operation_routes.routes(service, health, metrics))
     for protocol in PROTOCOLS:
         app.include_router(protocol.routes(service))
