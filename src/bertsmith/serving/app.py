@@ -22,14 +22,16 @@ from bertsmith.serving.health import Health
 from bertsmith.serving.keys import Keys
 from bertsmith.serving.metrics import Metrics
 from bertsmith.serving.models import Models
-from bertsmith.serving.protocols import ours
+from bertsmith.serving.page import page
+from bertsmith.serving.protocols import decisions, hugging_face, openai, ours, ranking, systemone, tei
 from bertsmith.serving.protocols.routing import JsonResponse, refuse
 from bertsmith.serving.refusals import Refusal, documented
 from bertsmith.serving.request_log import RequestLog
 from bertsmith.serving.service import Service
 from bertsmith.serving.settings import ServingSettings
 
-PROTOCOLS = (ours,)  # the last one has /v1/{model}, which would take the others' paths
+# The last one has /v1/{model}, which would take the others' paths.
+PROTOCOLS = (openai, tei, ranking, hugging_face, systemone, decisions, ours)
 
 
 def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI:
@@ -63,6 +65,7 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
     )
     app.state.service, app.state.health, app.state.metrics = service, health, metrics
     app.include_router(operation_routes.routes(service, health, metrics))
+    app.include_router(page.routes(service))
     for protocol in PROTOCOLS:
         app.include_router(protocol.routes(service))
     app.add_middleware(BodyReading, most_bytes=settings.max_body_bytes, refuse=refuse_early)

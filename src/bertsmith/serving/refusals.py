@@ -2,6 +2,7 @@
 
     Refusal
     ├── InvalidRequest   422  a body that isn't what the route reads
+    │   └── NoInputs     422  a request for nothing
     ├── TooSlow          408  a body that took longer to arrive than the service waits
     ├── TooLarge         413  more than the service takes: says what, how much, and how much is taken
     ├── TooLong          422  a text of more tokens than the model reads, under long_text = "error"
@@ -43,6 +44,12 @@ class InvalidRequest(Refusal):
     """A body that isn't what the route reads."""
 
     status, code = 422, "invalid_request"
+
+
+class NoInputs(InvalidRequest):
+    """A request for nothing."""
+
+    code = "no_inputs"
 
 
 class TooSlow(Refusal):

@@ -13,7 +13,7 @@ from bertsmith.errors import BertsmithError, InputError
 from bertsmith.serving.models import Models
 from bertsmith.serving.operations.operation import Options, Prepared
 from bertsmith.serving.queue import Job, WorkQueue
-from bertsmith.serving.refusals import InvalidRequest, TooLarge, Unavailable, Unsupported
+from bertsmith.serving.refusals import InvalidRequest, NoInputs, TooLarge, Unavailable, Unsupported
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.settings import ServingSettings
 from bertsmith.serving.workers import Workers
@@ -133,7 +133,7 @@ class Service:
     def _require_size(self, inputs: Sequence[Any]) -> None:
         most = self.settings.max_inputs
         if not inputs:
-            raise InvalidRequest("There are no inputs. Send at least one.")
+            raise NoInputs("There are no inputs. Send at least one.")
         if len(inputs) > most:
             raise TooLarge(f"The request has {len(inputs)} inputs; this service takes {most} at a time.")
 

@@ -63,7 +63,7 @@ class TextEncoder:
 
     def _prefix(self, options: Options) -> str:
         kind = options.more.get("kind") or "document"
-        if kind not in self.prefixes:
+        if not isinstance(kind, str) or kind not in self.prefixes:
             raise InputError(f"kind must be {' or '.join(self.prefixes)}, found {kind!r}.")
         return self.prefixes[kind]
 
