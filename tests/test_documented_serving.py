@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "serving"))
 
 from live_server import LiveServer, live_server
-from served_models import TASKS, save_fine_tuned, save_pretrained
 
 from bertsmith.serving.refusals import kinds
 from bertsmith.serving.settings import ServingSettings
+from served_models import TASKS, save_fine_tuned, save_pretrained
 
 PAGE = (Path(__file__).parent.parent / "docs" / "serving.md").read_text("utf-8")
 ADDRESS = "http://127.0.0.1:8000"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from running_service import Running, running
+
 from served_models import TASKS, save_encoder, save_fine_tuned, save_pretrained
 
 # Heads beside those of TASKS: the task, its labels, whether of pairs.

@@ -1,5 +1,6 @@
 """Whatever a body, a path or a name holds is refused in a sentence, and reaches no file."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,11 +8,12 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from live_server import live_server
-from served_models import TASKS, save_fine_tuned, save_pretrained
 from starlette.testclient import TestClient
 
+import bertsmith
 from bertsmith.serving.app import make_app
 from bertsmith.serving.settings import read_settings
+from served_models import TASKS, save_fine_tuned, save_pretrained
 
 JSON = {"content-type": "application/json"}
 LIMIT = 100_000  # bytes of a body
@@ -105,6 +107,30 @@ def test_no_input_is_a_failure_of_the_service(app: FastAPI, client: TestClient, 
     assert {200, 422} <= statuses
 
 
+# What bodies of the protocols have in them, by name; each gets each of STRANGE in turn.
+NAMED = {
+    **dict.fromkeys(("inputs", "input", "texts", "documents", "text", "ids", "questions"), "bano"),
+    **dict.fromkeys(("query", "context", "question"), "bano"),
+    "parameters": {},
+    "model": "classification",
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_no_field_of_any_protocol_is_a_failure_of_the_service(
+    app: FastAPI, client: TestClient, name: str
+) -> None:
+    paths = [path for path, methods in app.openapi()["paths"].items() if "post" in methods]
+    others = json.dumps({other: value for other, value in NAMED.items() if other != name})[1:]
+    for path in paths:
+        for strange in STRANGE:
+            for rest in (others, "}"):
+                body = f'{{"{name}": {strange}{", " if rest != "}" else ""}{rest}'
+                place = path.replace("{model}", "masked").replace("{name}", "masked")
+                answer = client.post(place, content=body.encode(), headers=JSON)
+                assert answer.status_code < 500, (path, body[:200], answer.text)
+
+
 WATCHED = """
 import json, os, sys
 from bertsmith.cli.main import main
@@ -171,9 +197,7 @@ def test_a_path_and_a_model_name_never_reach_the_file_system(folders: dict[str, 
                 answer = server.ask(path.replace("{model}", "m").replace("{name}", "m"), body)
                 assert 400 <= answer.status < 500, (path, name, answer)
         touched = [line["what"] for line in server.log if "event" in line]
-        strange = [
-            what
-            for what in touched
-            if not what.startswith(("'/proc/", f"'{sys.prefix}", f"'{sys.base_prefix}"))
-        ]
+        source = str(Path(bertsmith.__file__).parent)  # of which FastAPI reads on which line a route stands
+        ours = tuple(f"'{place}/" for place in ("/proc", sys.prefix, sys.base_prefix, source))
+        strange = [what for what in touched if not what.startswith(ours)]
         assert strange == []

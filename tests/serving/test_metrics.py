@@ -14,12 +14,12 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
-from served_models import save_fine_tuned, save_pretrained
 from starlette.testclient import TestClient
 
 from bertsmith.serving.app import make_app
 from bertsmith.serving.request_log import LOG, JsonLines
 from bertsmith.serving.settings import read_settings
+from served_models import save_fine_tuned, save_pretrained
 
 KEY = "k" * 24
 BEARER = {"authorization": f"Bearer {KEY}"}

@@ -11,11 +11,11 @@ import schemathesis
 from fastapi import FastAPI
 from hypothesis import HealthCheck
 from live_server import LiveServer, threaded_server
-from served_models import TASKS, save_fine_tuned, save_pretrained
 
 from bertsmith.serving.app import make_app
 from bertsmith.serving.refusals import Refusal, kinds
 from bertsmith.serving.settings import read_settings
+from served_models import TASKS, save_fine_tuned, save_pretrained
 
 OPERATOR = {"authorization": f"Bearer {'o' * 20}"}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 from live_server import START, LiveServer, Load
-from served_models import save_fine_tuned
 
 from bertsmith.serving.settings import read_settings
+from served_models import save_fine_tuned
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]

@@ -60,7 +60,7 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
         docs_url=None,  # their pages are fetched from the internet
         redoc_url=None,
         exception_handlers={HTTPException: _not_found},
-        responses=documented(),
+        responses=documented(lambda refusal: refusal.status),  # before any route is known
         telemetry={"logs": settings.log_texts},  # which say what was refused, texts among it
     )
     app.state.service, app.state.health, app.state.metrics = service, health, metrics

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, FailFast, ValidationError, model_validator
 
 from bertsmith.serving.operations.operation import LongText, Options
-from bertsmith.serving.refusals import InvalidRequest, Refusal
+from bertsmith.serving.refusals import InvalidRequest, Refusal, documented
 from bertsmith.serving.service import ANONYMOUS, Answer, Service
 from bertsmith.serving.service import Request as ServiceRequest
 
@@ -104,6 +104,8 @@ def router_of(error_body: ErrorBody, status_of: StatusOf | None = None, **more: 
 
             return handle
 
+    if status_of is not None:
+        more["responses"] = documented(status_of)
     return APIRouter(route_class=Route, default_response_class=JsonResponse, **more)
 
 
