@@ -4,15 +4,11 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "serving"))
-
 from live_server import LiveServer, live_server
 
 from bertsmith.serving.refusals import kinds

@@ -1,5 +1,6 @@
 """Whatever a body, a path or a name holds is refused in a sentence, and reaches no file."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +107,30 @@ def test_no_input_is_a_failure_of_the_service(app: FastAPI, client: TestClient, 
     assert {200, 422} <= statuses
 
 
+# What bodies of the protocols have in them, by name; each gets each of STRANGE in turn.
+NAMED = {
+    **dict.fromkeys(("inputs", "input", "texts", "documents", "text", "ids", "questions"), "bano"),
+    **dict.fromkeys(("query", "context", "question"), "bano"),
+    "parameters": {},
+    "model": "classification",
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_no_field_of_any_protocol_is_a_failure_of_the_service(
+    app: FastAPI, client: TestClient, name: str
+) -> None:
+    paths = [path for path, methods in app.openapi()["paths"].items() if "post" in methods]
+    others = json.dumps({other: value for other, value in NAMED.items() if other != name})[1:]
+    for path in paths:
+        for strange in STRANGE:
+            for rest in (others, "}"):
+                body = f'{{"{name}": {strange}{", " if rest != "}" else ""}{rest}'
+                place = path.replace("{model}", "masked").replace("{name}", "masked")
+                answer = client.post(place, content=body.encode(), headers=JSON)
+                assert answer.status_code < 500, (path, body[:200], answer.text)
+
+
 WATCHED = """
 import json, os, sys
 from bertsmith.cli.main import main
@@ -117,8 +142,6 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 sys.exit(main())
 """
-# FastAPI looks up the line of an endpoint that refused a body.
-PACKAGE = f"'{Path(bertsmith.__file__).parent}"
 PLACES = [
     *("/v1/../../etc/passwd", "/v1/..%2f..%2fetc%2fpasswd", "/v1/%2e%2e/%2e%2e/etc/passwd", "/etc/passwd"),
     *("/v1/%2fetc%2fpasswd", "/v1/..", "/v1/.", "/v1/%00", "/v1/m%00.txt", "/v1/~root", "/v1/C:%5Cboot.ini"),
@@ -174,9 +197,7 @@ def test_a_path_and_a_model_name_never_reach_the_file_system(folders: dict[str, 
                 answer = server.ask(path.replace("{model}", "m").replace("{name}", "m"), body)
                 assert 400 <= answer.status < 500, (path, name, answer)
         touched = [line["what"] for line in server.log if "event" in line]
-        strange = [
-            what
-            for what in touched
-            if not what.startswith(("'/proc/", f"'{sys.prefix}", f"'{sys.base_prefix}", PACKAGE))
-        ]
+        source = str(Path(bertsmith.__file__).parent)  # of which FastAPI reads on which line a route stands
+        ours = tuple(f"'{place}/" for place in ("/proc", sys.prefix, sys.base_prefix, source))
+        strange = [what for what in touched if not what.startswith(ours)]
         assert strange == []

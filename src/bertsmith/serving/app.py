@@ -63,7 +63,7 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
         responses=documented(lambda refusal: refusal.status),  # before any route is known
         telemetry={"logs": settings.log_texts},  # which say what was refused, texts among it
     )
-    app.state.service, app.state.health = service, health
+    app.state.service, app.state.health, app.state.metrics = service, health, metrics
     app.include_router(operation_routes.routes(service, health, metrics))
     app.include_router(page.routes(service))
     for protocol in PROTOCOLS:

@@ -114,21 +114,20 @@ class Expired(Refusal):
 
 
 def kinds(of: type[Refusal] = Refusal) -> list[type[Refusal]]:
-    """All refusals that there are, the bug of the service (500) among them."""
-    return [of, *(each for kind in of.__subclasses__() for each in kinds(kind))]
+    """All refusals of this file, the bug of the service (500) among them."""
+    found = [of, *(each for kind in of.__subclasses__() for each in kinds(kind))]
+    return [each for each in found if each.__module__ == __name__]
 
 
 def documented(status_of: Callable[[Refusal], int]) -> dict[int | str, dict[str, Any]]:
-    """The answers that any route may give, for an OpenAPI document: their envelope is the protocol's."""
-    found: dict[int | str, dict[str, Any]] = {}
-    for kind in sorted(kinds(), key=lambda each: each.status):
-        status = status_of(kind.__new__(kind))  # a protocol goes by the class
-        said = f"{kind.code}: {(kind.__doc__ or '').partition(chr(10))[0]}"
-        if kind is Refusal:
-            said = f"{kind.code}: A bug of the service; its log says more."
-        before = found.get(status, {}).get("description")
-        found[status] = {
-            "description": f"{before} {said}" if before else said,
-            "content": {"application/json": {"schema": {"type": "object"}}},
-        }
-    return found
+    """The answers that any route may give, for an OpenAPI document: their envelope is the protocol's, and so
+    may the status be.
+    """
+    said: dict[int, list[str]] = {}
+    for kind in kinds():
+        what = "A bug of the service; its log says more." if kind is Refusal else kind.__doc__
+        said.setdefault(status_of(kind.__new__(kind)), []).append(f"{kind.code}: {what}")
+    schema = {"application/json": {"schema": {"type": "object"}}}
+    return {
+        status: {"description": " ".join(found), "content": schema} for status, found in sorted(said.items())
+    }
