@@ -28,10 +28,10 @@ from bertsmith.metrics.guarantees.bounds import binomial_p_value, clopper_pearso
 from bertsmith.metrics.guarantees.levels import numbers, share, shares
 from bertsmith.metrics.significance import Interval
 
-# Testing begins at so many places, the first and the last threshold among them. The strictest ones answer too few
-# calls to prove anything, and with that one place to begin at, all would end there. Each further costs some of
-# delta.
-STARTS = 5
+# Testing begins at so many places, the first and the last threshold among them. The strictest ones answer too
+# few calls to prove anything, and with that one place to begin at, all would end there. Each further one takes
+# some of delta.
+STARTS = 8
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def fixed_sequence_test(p_values: npt.ArrayLike, delta: float, starts: int = STA
     level = 0.0
     for place, p_value in enumerate(p_values.tolist()):
         level += float(shares_of_delta[place])
-        refuted[place] = p_value <= level
+        refuted[place] = p_value <= level and level > 0
         level = level if refuted[place] else 0.0
     return refuted
 

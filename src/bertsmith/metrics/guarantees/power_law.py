@@ -111,7 +111,7 @@ def _lines(x: Floats, y: Floats, weights: Floats) -> Floats:
 
 
 def _rows(fits: Floats, excess: float) -> Floats:
-    """(D,) where each curve comes down to `excess`; infinite where it doesn't fall, or for an excess below 0."""
+    """(D,) where each curve comes down to `excess`; infinite where it doesn't fall, or not so far."""
     if excess <= 0:
         return np.full(len(fits), np.inf)
     log_a, b = fits.T
@@ -122,7 +122,7 @@ def _rows(fits: Floats, excess: float) -> Floats:
 
 def _rounded(number: float) -> str:
     """Two digits that count: 1437 is '1,400'."""
-    if number < 1:
-        return "0"
+    if number < 1 or math.isinf(number):
+        return f"{number:.0f}"
     unit = 10 ** max(0, math.floor(math.log10(number)) - 1)
     return f"{round(number / unit) * unit:,}"

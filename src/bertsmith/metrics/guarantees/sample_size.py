@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 
-from bertsmith.arrays import Ints
+from bertsmith.arrays import Floats, Ints
 from bertsmith.door import door
 from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.bounds import binomial_p_value
 from bertsmith.metrics.guarantees.levels import share
 
-_MOST = 2**24  # calls; no calibration is larger
+_MOST = 1_000_000  # calls; no calibration is larger
+_AT_ONCE = 1000
 
 
 @door(epsilon=share, delta=share)
@@ -25,35 +26,38 @@ def fewest_calls(epsilon: float, delta: float) -> int:
 def calls_to_prove(risk: float, epsilon: float, delta: float, power: float = 0.9) -> int | None:
     """So many answered calls prove "at most `epsilon`" with probability `power`, if the rate is `risk`.
 
-    The fewest from which on the binomial test at `delta` of one threshold succeeds that often. None if risk
-    >= epsilon, or if it would be more than 16 million. A share c of calls being answered, divide by c for the
+    The fewest with which the binomial test at `delta` of one threshold succeeds that often. None if risk
+    >= epsilon, or for more than a million calls. A share c of calls being answered, divide by c for the
     calls to record. Raises InputError for values outside of 0 to 1.
     """
     if not 0 <= risk <= 1:
         raise InputError(f"A risk must lie from 0 to 1, found {risk}.")
     if risk >= epsilon:
         return None
-    first = fewest_calls(epsilon, delta)
-    last = first
-    while _chance(np.array([last]), risk, epsilon, delta)[0] < power:
-        first, last = last, 2 * last
-        if last > _MOST:
+    errors = np.arange(_AT_ONCE)
+    while True:
+        # For each number of errors the fewest calls with which they prove it: with more of them, and no more
+        # errors allowed, the chance only falls.
+        calls = _calls_allowing(errors, epsilon, delta)
+        enough = (_binomial_cdf(errors, calls, risk) >= power) & (calls <= _MOST)
+        if enough.any():
+            return int(calls[np.argmax(enough)])
+        if calls[-1] > _MOST:
             return None
-    # The chance rises in saw teeth. Where it first is enough and where it stays so differ by a few calls.
-    while last - first > 1000:
-        middle = np.arange((first + last) // 2, (first + last) // 2 + 100)
-        enough = bool((_chance(middle, risk, epsilon, delta) >= power).any())
-        first, last = (first, int(middle[-1])) if enough else (int(middle[0]), last)
-    span = np.arange(first, last + 1)
-    return int(span[np.argmax(_chance(span, risk, epsilon, delta) >= power)])
+        errors = errors + _AT_ONCE
 
 
-def _chance(calls: Ints, risk: float, epsilon: float, delta: float) -> Ints:
-    """Of the test's success for each number of calls: of at most as many errors as it allows."""
+def _calls_allowing(errors: Ints, epsilon: float, delta: float) -> Ints:
+    """(N,) the fewest calls with which so many errors still prove a risk of at most `epsilon`."""
+    from scipy.special import bdtrin
+
+    # The inverse is exact to rounding; the calls next to it are looked at.
+    near = np.ceil(bdtrin(errors, delta, epsilon)).astype(np.int64) - 1
+    proven = [binomial_p_value(errors, near + more, epsilon) <= delta for more in range(3)]
+    return near + np.argmax(proven, axis=0)
+
+
+def _binomial_cdf(errors: Ints, calls: Ints, rate: float) -> Floats:
     from scipy.special import bdtr
-    from scipy.stats import binom
 
-    allowed = binom.ppf(delta, calls, epsilon)
-    allowed = np.where(binomial_p_value(allowed, calls, epsilon) <= delta, allowed, allowed - 1)
-    chance = bdtr(np.maximum(allowed, 0), calls, risk)
-    return np.where(allowed >= 0, chance, 0.0)
+    return np.asarray(bdtr(errors, calls, rate))
