@@ -79,9 +79,9 @@ class Audits:
     - `decision() == "demote"` is not said while the rate has always been at most `epsilon`, changing or not.
     - `decision() == "promote"` is not said while it has always been at least `epsilon`.
 
-    A rate is of the traffic that the model answers. `record` takes a few microseconds' work over F fractions,
-    however many audits there were; `interval` takes time in proportion to the number of different pairs of
-    disagreement and weight, so round the probabilities to a few values before drawing by them.
+    A rate is of the traffic that the model answers. `record` takes the same time however many audits there
+    were. The state, and the time of `interval`, grow with the number of different pairs of disagreement and
+    weight, so round the probabilities to a few values before drawing by them.
     """
 
     def __init__(self, epsilon: float, delta: float) -> None:

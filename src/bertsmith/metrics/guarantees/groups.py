@@ -4,6 +4,8 @@ all.
 `certify_each` makes one claim a group, and all of them hold together with probability 1 - delta: of G groups
 each is tested at delta / G (Bonferroni). A group is known before the teacher is asked, such as the class that
 the model predicts, or the field that its head fills: only then can a threshold of its own be applied.
+Candidate models on the same calls are groups too, and since all claims hold together, any of them may be
+picked.
 
 `certify_together` finds one threshold at which every constraint holds. A constraint is on the calls that it
 counts, and may use what only the teacher's answer tells, such as its class. It needs no correction: the

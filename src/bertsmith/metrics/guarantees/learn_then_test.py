@@ -29,8 +29,8 @@ from bertsmith.metrics.guarantees.levels import numbers, share, shares
 from bertsmith.metrics.significance import Interval
 
 # Testing begins at so many places, the first and the last threshold among them. The strictest ones answer too
-# few calls to prove anything, and with that one place to begin at, all would end there. Each further one takes
-# some of delta.
+# few calls to prove anything, and with that one place to begin at, all would end there. Each further one
+# takes some of delta.
 STARTS = 8
 
 

@@ -54,7 +54,7 @@ def _calls_allowing(errors: Ints, epsilon: float, delta: float) -> Ints:
     # The inverse is exact to rounding; the calls next to it are looked at.
     near = np.ceil(bdtrin(errors, delta, epsilon)).astype(np.int64) - 1
     proven = [binomial_p_value(errors, near + more, epsilon) <= delta for more in range(3)]
-    return near + np.argmax(proven, axis=0)
+    return np.asarray(near + np.argmax(proven, axis=0), np.int64)
 
 
 def _binomial_cdf(errors: Ints, calls: Ints, rate: float) -> Floats:
