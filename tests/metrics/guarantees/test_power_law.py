@@ -47,6 +47,12 @@ def test_a_curve_that_does_not_fall_reaches_nothing() -> None:
     assert fit_power_law(ROWS, [100, 100, 101, 102], np.full(4, 1000)).rows_for(0.95).rows == math.inf
 
 
+def test_a_target_beyond_a_hundred_times_the_rows_is_out_of_sight() -> None:
+    law = fit_power_law(ROWS, np.round(1e9 * ROWS**-0.5), np.full(4, 10**9))
+    assert law.rows_for(1 - 190_000**-0.5).rows == pytest.approx(190_000, rel=1e-3)
+    assert law.rows_for(1 - 210_000**-0.5).rows == math.inf
+
+
 def test_the_same_curve_and_seed_give_the_same_interval() -> None:
     first, second = (
         fit_power_law(ROWS, [200, 140, 90, 70], np.full(4, 1000)).rows_for(0.95) for _ in range(2)

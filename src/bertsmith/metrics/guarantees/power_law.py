@@ -19,12 +19,14 @@ from bertsmith.metrics.guarantees.levels import counts, share
 from bertsmith.metrics.significance import Interval
 
 _DRAWS = 2000
+_FARTHEST = 100  # times the rows measured; beyond, a fitted line forecasts nothing
 
 
 @dataclass(frozen=True)
 class RowsNeeded:
     """To agree in `agreement` of the calls, a model must learn from about `rows` calls, from `interval` with
-    90 % confidence; infinite where the curve doesn't get there. `have` were learned from so far.
+    90 % confidence; infinite where the curve doesn't get there with 100 times the rows measured. `have` were
+    learned from so far.
     """
 
     agreement: float
@@ -65,6 +67,7 @@ class PowerLaw:
         share(agreement, "agreement")
         excess = 1 - agreement - self.floor
         needed = _rows(np.concatenate([[[self.log_a, self.b]], self.draws]), excess)
+        needed[needed > _FARTHEST * self.have] = np.inf
         low, high = np.quantile(needed[1:], [0.05, 0.95], method="nearest")
         return RowsNeeded(agreement, self.have, float(needed[0]), Interval(float(low), float(high)))
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from bertsmith.arrays import Floats, Ints
+from bertsmith.arrays import Bools, Floats, Ints
 from bertsmith.door import door
 from bertsmith.errors import InputError
 from bertsmith.metrics.guarantees.bounds import binomial_p_value
@@ -27,24 +27,32 @@ def calls_to_prove(risk: float, epsilon: float, delta: float, power: float = 0.9
     """So many answered calls prove "at most `epsilon`" with probability `power`, if the rate is `risk`.
 
     The fewest with which the binomial test at `delta` of one threshold succeeds that often. None if risk
-    >= epsilon, or for more than a million calls. A share c of calls being answered, divide by c for the
-    calls to record. Raises InputError for values outside of 0 to 1.
+    >= epsilon, or for more than a million calls. `certify` begins at several places: whichever it is, delta /
+    STARTS gives the calls that are enough there. A share c of calls being answered, divide by c for the calls
+    to record. Raises InputError for values outside of 0 to 1.
     """
     if not 0 <= risk <= 1:
         raise InputError(f"A risk must lie from 0 to 1, found {risk}.")
     if risk >= epsilon:
         return None
-    errors = np.arange(_AT_ONCE)
-    while True:
-        # For each number of errors the fewest calls with which they prove it: with more of them, and no more
+
+    def tried(errors: Ints) -> tuple[Ints, Bools]:
+        # For a number of errors the fewest calls with which they still prove it: with more calls, and no more
         # errors allowed, the chance only falls.
         calls = _calls_allowing(errors, epsilon, delta)
-        enough = (_binomial_cdf(errors, calls, risk) >= power) & (calls <= _MOST)
-        if enough.any():
-            return int(calls[np.argmax(enough)])
-        if calls[-1] > _MOST:
+        return calls, _binomial_cdf(errors, calls, risk) >= power
+
+    few, many = 0, 1
+    while not tried(np.array([many]))[1][0]:
+        few, many = many, 2 * many
+        if tried(np.array([few]))[0][0] > _MOST:
             return None
-        errors = errors + _AT_ONCE
+    while many - few > _AT_ONCE:
+        middle = (few + many) // 2
+        few, many = (few, middle) if tried(np.array([middle]))[1][0] else (middle, many)
+    calls, enough = tried(np.arange(few, many + 1))
+    needed = int(calls[np.argmax(enough)])
+    return needed if needed <= _MOST else None
 
 
 def _calls_allowing(errors: Ints, epsilon: float, delta: float) -> Ints:
