@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from live_server import LiveServer, threaded_server
 
 from bertsmith.errors import InputError
 from bertsmith.serving import keys as keys_module
@@ -18,6 +17,7 @@ from bertsmith.serving.app import make_app
 from bertsmith.serving.keys import Client, Keys
 from bertsmith.serving.refusals import Unauthorized
 from bertsmith.serving.settings import read_settings
+from live_server import LiveServer, threaded_server
 from served_models import save_fine_tuned
 
 WEB, OPERATOR = "w" * 20, "o#" * 10

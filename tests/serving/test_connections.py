@@ -12,7 +12,6 @@ from typing import Any
 
 import psutil
 import pytest
-from live_server import START, LiveServer, ask, live_server, threaded_server
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -23,6 +22,7 @@ from bertsmith.serving.protocols.ours import error_body
 from bertsmith.serving.protocols.routing import refuse
 from bertsmith.serving.refusals import Refusal
 from bertsmith.serving.settings import read_settings
+from live_server import START, LiveServer, ask, live_server, threaded_server
 from served_models import save_fine_tuned
 
 LIMIT = 100_000  # bytes of a body

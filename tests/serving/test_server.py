@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-from live_server import START, LiveServer, Load, live_server
 
+from live_server import START, LiveServer, Load, live_server
 from served_models import save_fine_tuned
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs the signals of Unix")
