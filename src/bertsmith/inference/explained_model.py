@@ -162,14 +162,14 @@ class _Masks:
         if not isinstance(given, str):
             raise InputError(f"Expected a text with a mask, found {type(given).__name__}.")
         inside = tokenizer.encode(given, read_special_tokens=True).ids
-        ids = np.array([tokenizer.cls_id, *inside, tokenizer.sep_id], np.int64)
+        ids = np.array([tokenizer.cls_id, *inside, tokenizer.sep_id], np.int32)
         masks = np.flatnonzero(ids == tokenizer.mask_id)[:1]
         if not len(masks):
             raise InputError(f"The text has no {tokenizer.id_to_token(tokenizer.mask_id)}.")
         longest = self.model.config.max_length
         if len(ids) > longest:
             raise InputError(f"The text has {len(ids):,} tokens; this model reads at most {longest:,}.")
-        encoded = require_short(Encoded((Window(ids, np.zeros_like(ids), masks),)))
+        encoded = require_short(Encoded((Window(ids, np.zeros(len(ids), np.int64), masks),)))
         chosen = self._chosen(model, encoded, target)
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:

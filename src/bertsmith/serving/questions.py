@@ -69,21 +69,22 @@ class Replies:
     answers: Sequence[ServiceAnswer]
 
 
-Read = Callable[[Mapping[str, Any]], "Reply | Unanswerable"]
+Read = Callable[[Mapping[str, Any]], Reply | Unanswerable]
+Found = tuple[ServedModel, Read] | Unanswerable  # the head, and how its prediction is read
 Predict = Callable[[ServedModel], Awaitable[ServiceAnswer]]
 
 
-async def reply(
-    questions: Sequence[Question], models: Models, wanted: str | None, predict: Predict
-) -> Replies:
-    """`wanted` is the request's model; `predict` asks one, once for all questions that it answers.
-
-    Raises UnknownModel for a model that isn't here, and the refusals of `predict` but for an input that a
-    head can't read: its questions have that as their reason.
-    """
+def find_heads(questions: Sequence[Question], models: Models, wanted: str | None) -> list[Found]:
+    """Of each question. `wanted` is the request's model. Raises UnknownModel for one that isn't here."""
     named = None if wanted in (None, ANY) and ANY not in [each.name for each in models] else wanted
     chosen = models[named] if named is not None else None
-    found = [_find(question, models, chosen) for question in questions]
+    return [_find(question, models, chosen) for question in questions]
+
+
+async def reply(found: Sequence[Found], predict: Predict) -> Replies:
+    """`predict` asks a head, once for all questions that it answers. Raises its refusals but for an input
+    that a head can't read: its questions have that as their reason.
+    """
     heads = {model.name: model for each in found if not isinstance(each, Unanswerable) for model in [each[0]]}
     answers = dict(zip(heads, await _all(predict(model) for model in heads.values()), strict=True))
     replies = list[Reply | Unanswerable]()
@@ -111,9 +112,7 @@ async def _all(asked: Iterable[Awaitable[ServiceAnswer]]) -> list[ServiceAnswer 
             task.cancel()
 
 
-def _find(
-    question: Question, models: Models, wanted: ServedModel | None
-) -> tuple[ServedModel, Read] | Unanswerable:
+def _find(question: Question, models: Models, wanted: ServedModel | None) -> Found:
     """The head, and how its prediction is read."""
     own = next((model for model in models if model.name == question.name), None)
     if (model := own or wanted) is not None:

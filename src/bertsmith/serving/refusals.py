@@ -126,7 +126,7 @@ def documented(status_of: Callable[[Refusal], int]) -> dict[int | str, dict[str,
     said: dict[int, list[str]] = {}
     for kind in kinds():
         what = "A bug of the service; its log says more." if kind is Refusal else kind.__doc__
-        said.setdefault(status_of(kind("")), []).append(f"{kind.code}: {what}")
+        said.setdefault(status_of(kind.__new__(kind)), []).append(f"{kind.code}: {what}")
     schema = {"application/json": {"schema": {"type": "object"}}}
     return {
         status: {"description": " ".join(found), "content": schema} for status, found in sorted(said.items())

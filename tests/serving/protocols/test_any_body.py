@@ -106,7 +106,7 @@ def test_any_json_is_answered_or_refused(server: Running, path: str) -> None:
 
     with httpx.Client(base_url=server.url) as client:
 
-        @settings(max_examples=40, suppress_health_check=list(HealthCheck), derandomize=True)
+        @settings(max_examples=25, suppress_health_check=list(HealthCheck), derandomize=True)
         @given(fields | VALUES)
         def ask(body: Any) -> None:
             response = client.post(path, content=json.dumps(body), headers=JSON)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import httpx
@@ -111,6 +112,30 @@ def test_a_head_is_asked_once_for_all_its_questions(server: Running, monkeypatch
     assert set(found.nouls) == {"sport", "law", "urgent"} and set(found.choices) == {"q"}
 
 
+def test_every_head_that_was_asked_is_in_the_metrics(server: Running) -> None:
+    def computed() -> dict[str, float]:
+        page = httpx.get(f"{server.url}/metrics").text
+        line = re.compile(r'^bertsmith_\w*request_tokens_sum\{model="([^"]+)"\} ([\d.]+)$', re.MULTILINE)
+        return {name: float(tokens) for name, tokens in line.findall(page)}
+
+    before = computed()
+    ask(server, TEXT, {"law": Noul("Law?"), "urgent": Noul("Urgent?")})
+    after = computed()
+    grown = {name: after[name] - before.get(name, 0) for name in after}
+    assert {name: tokens for name, tokens in grown.items() if tokens} == {"multi-label": 5, "urgent": 5}
+
+
+def test_nothing_is_computed_for_a_request_that_is_refused(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(request: Any) -> Any:
+        raise AssertionError("a head was asked")
+
+    monkeypatch.setattr(server.service, "answer", never)
+    with pytest.raises(SystemOneError, match="No model here has the label 'poem'"):
+        ask(server, TEXT, {"law": Noul("Law?"), "poem": Noul("Is it a poem?")})
+
+
 def test_a_state_is_read_as_text(server: Running) -> None:
     question = {"urgent": Noul("Urgent?")}
 
@@ -211,4 +236,4 @@ def test_other_refusals_are_a_sentence(server: Running) -> None:
         deep = [deep]
     body = {"state": deep, "questions": {"urgent": {"type": "noul", "instructions": "?"}}}
     refused = httpx.post(f"{server.url}/v1/systemone", json=body)
-    assert refused.status_code == 422 and "can't be read as text" in refused.json()["detail"][0]["msg"]
+    assert refused.status_code == 422 and "nested more than 64 deep" in refused.json()["detail"][0]["msg"]

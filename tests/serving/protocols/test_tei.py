@@ -112,6 +112,15 @@ def test_vectors_of_tokens_have_the_text_s_mean(server: Running) -> None:
     np.testing.assert_allclose([np.mean(each, axis=0) for each in found], plain, rtol=1e-4, atol=1e-4)
 
 
+def test_more_vectors_of_tokens_than_fit_into_an_answer_are_refused(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.serving.operations.embed._MOST_NUMBERS", 4 * 16)
+    assert len(post(server, "/embed_all", {"inputs": TEXTS[0], "model": "encoder"})[0]) == 4
+    error = post(server, "/embed_all", {"inputs": TEXTS, "model": "encoder"}, 422)
+    assert "The vectors of 14 tokens are 224 numbers; at most 64" in error["error"]
+
+
 def test_long_texts_are_cut_or_refused_as_truncate_says(server: Running, embedder: Embedder) -> None:
     body = {"inputs": LONG, "model": "encoder"}
     for way in (True, None):

@@ -65,13 +65,13 @@ class FillMask:
         if not isinstance(text, str):
             raise InputError(f"{where}: expected a text, found {type(text).__name__}.")
         inside = tokenizer.encode(text, read_special_tokens=True).ids
-        ids = np.array([tokenizer.cls_id, *inside, tokenizer.sep_id], np.int64)
+        ids = np.array([tokenizer.cls_id, *inside, tokenizer.sep_id], np.int32)
         masks = np.flatnonzero(ids == tokenizer.mask_id)
         if not len(masks):
             raise InputError(f"{where} has no {mask}. Put {mask} where a word is to be guessed.")
         if len(ids) > longest:
             raise TooLong(f"{where} has {len(ids):,} tokens; this model reads at most {longest:,}.")
-        return Encoded((Window(ids, np.zeros_like(ids), masks),))
+        return Encoded((Window(ids, np.zeros(len(ids), np.int64), masks),))
 
     def _targets(self, given: Any) -> torch.Tensor | None:
         """The ids of the pieces that alone are candidates; None for all."""

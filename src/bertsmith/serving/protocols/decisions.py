@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, St
 from bertsmith.serving.protocols import openai
 from bertsmith.serving.protocols.routing import JsonResponse, ListOf, StrictBody, router_of
 from bertsmith.serving.protocols.systemone import as_input, as_text, ask_heads, headers_of, model_named
-from bertsmith.serving.questions import Question, Reply, Unanswerable
+from bertsmith.serving.questions import Question, Reply, Unanswerable, find_heads
 from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
 from bertsmith.serving.service import Service
 
@@ -123,7 +123,8 @@ def routes(service: Service) -> APIRouter:
         _require_names(body.questions)
         questions = [each.question() for each in body.questions]
         given = body.input if isinstance(body.input, str) else _input(body.input)
-        found = await ask_heads(service, request, questions, given, body.model)
+        heads = find_heads(questions, service.models, body.model)
+        found = await ask_heads(service, request, heads, given)
         answers = [_shown(*each) for each in zip(body.questions, found.replies, strict=True)]
         content = {
             "model": model_named(found, body.model),

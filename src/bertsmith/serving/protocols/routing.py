@@ -190,6 +190,7 @@ def timeout_of(request: Request) -> float | None:
 def note(request: Request, answer: Answer) -> Mapping[str, str]:
     """Leaves what metrics, the log and a trace want to know, and gives the headers of an answer."""
     request.state.answer = answer
+    request.state.answers = [*getattr(request.state, "answers", ()), answer]  # several models may have one
     timing = answer.timing
     if trace is not None:
         span = trace.get_current_span()

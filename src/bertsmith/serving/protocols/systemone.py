@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from bertsmith.serving.protocols.routing import InvalidBody, JsonResponse, StrictBody, ask, note, router_of
-from bertsmith.serving.questions import Question, Replies, Reply, Unanswerable, reply
+from bertsmith.serving.questions import Found, Question, Replies, Reply, Unanswerable, find_heads, reply
 from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Answer, Service
@@ -127,14 +127,10 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/systemone", summary="Typed questions, as System One has them")
     async def system_one(body: SystemOneBody, request: Request) -> Response:
         questions = [each.question(name) for name, each in body.questions.items()]
-        found = await ask_heads(service, request, questions, as_input(body.state), body.model)
-        reasons = {
-            name: each.reason
-            for name, each in zip(body.questions, found.replies, strict=True)
-            if isinstance(each, Unanswerable)
-        }
-        if reasons:
-            raise Unanswered(reasons)
+        heads = find_heads(questions, service.models, body.model)
+        _require_all(body.questions, heads)  # before anything is computed
+        found = await ask_heads(service, request, heads, as_input(body.state))
+        _require_all(body.questions, found.replies)
         answers = {
             name: _shown(each, said)
             for (name, each), said in zip(body.questions.items(), found.replies, strict=True)
@@ -172,15 +168,21 @@ def _shown(question: Noul | Choice | Score, said: Reply) -> dict[str, Any]:
     }
 
 
-async def ask_heads(
-    service: Service, request: Request, questions: Sequence[Question], given: Any, wanted: str | None
-) -> Replies:
+def _require_all(questions: Mapping[str, Any], found: Sequence[Any]) -> None:
+    """Raises Unanswered."""
+    pairs = zip(questions, found, strict=True)
+    reasons = {name: each.reason for name, each in pairs if isinstance(each, Unanswerable)}
+    if reasons:
+        raise Unanswered(reasons)
+
+
+async def ask_heads(service: Service, request: Request, heads: Sequence[Found], given: Any) -> Replies:
     """Each head once, all of them at the same time. Raises Refusal."""
 
     async def predict(model: ServedModel) -> Answer:
         return await ask(service, request, [given], model.name, "predict")
 
-    return await reply(questions, service.models, wanted, predict)
+    return await reply(heads, predict)
 
 
 def model_named(found: Replies, wanted: str | None) -> str:
