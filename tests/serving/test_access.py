@@ -104,6 +104,16 @@ def test_without_a_file_everybody_may_ask_and_nobody_may_replace_models(folder: 
         assert server.ask("/admin/models/intents/reload", b"").status == 403
 
 
+def test_one_of_several_processes_replaces_no_model(folder: Path, app: FastAPI) -> None:
+    settings = app.state.service.settings.model_copy(update={"workers": 2})
+    with threaded_server(make_app(settings)) as server:
+        for what in ("reload", "rollback"):
+            path, operator = f"/admin/models/intents/{what}", {"authorization": f"Bearer {OPERATOR}"}
+            answer = server.ask(path, b"", operator)
+            assert answer.status == 422
+            assert "SIGHUP" in answer.json()["error"]["message"]
+
+
 def test_keys_are_read_again_when_their_file_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
