@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live_server import LiveServer, live_server
 
 from bertsmith.serving.refusals import kinds
 from bertsmith.serving.settings import ServingSettings
+from live_server import LiveServer, live_server
 from served_models import TASKS, save_fine_tuned, save_pretrained
 
 PAGE = (Path(__file__).parent.parent / "docs" / "serving.md").read_text("utf-8")

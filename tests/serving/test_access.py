@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from live_server import LiveServer, threaded_server
 
 from bertsmith.errors import InputError
 from bertsmith.serving import keys as keys_module
@@ -18,6 +17,7 @@ from bertsmith.serving.app import make_app
 from bertsmith.serving.keys import Client, Keys
 from bertsmith.serving.refusals import Unauthorized
 from bertsmith.serving.settings import read_settings
+from live_server import LiveServer, threaded_server
 from served_models import save_fine_tuned
 
 WEB, OPERATOR = "w" * 20, "o#" * 10
@@ -102,6 +102,16 @@ def test_without_a_file_everybody_may_ask_and_nobody_may_replace_models(folder: 
     with threaded_server(make_app(read_settings([f"intents={folder}"], None, {}, {}))) as server:
         assert server.ask("/v1/intents", {"inputs": "bano"}).status == 200
         assert server.ask("/admin/models/intents/reload", b"").status == 403
+
+
+def test_one_of_several_processes_replaces_no_model(folder: Path, app: FastAPI) -> None:
+    settings = app.state.service.settings.model_copy(update={"workers": 2})
+    with threaded_server(make_app(settings)) as server:
+        for what in ("reload", "rollback"):
+            path, operator = f"/admin/models/intents/{what}", {"authorization": f"Bearer {OPERATOR}"}
+            answer = server.ask(path, b"", operator)
+            assert answer.status == 422
+            assert "SIGHUP" in answer.json()["error"]["message"]
 
 
 def test_keys_are_read_again_when_their_file_changes(

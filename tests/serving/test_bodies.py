@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from live_server import live_server
 from starlette.testclient import TestClient
 
 import bertsmith
 from bertsmith.serving.app import make_app
 from bertsmith.serving.settings import read_settings
+from live_server import live_server
 from served_models import TASKS, save_fine_tuned, save_pretrained
 
 JSON = {"content-type": "application/json"}

@@ -1,5 +1,6 @@
 """Real sockets: what a client sends, and how slowly, is bounded in time and memory."""
 
+import asyncio
 import http.client
 import json
 import socket
@@ -12,7 +13,6 @@ from typing import Any
 
 import psutil
 import pytest
-from live_server import START, LiveServer, ask, live_server, threaded_server
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -23,6 +23,7 @@ from bertsmith.serving.protocols.ours import error_body
 from bertsmith.serving.protocols.routing import refuse
 from bertsmith.serving.refusals import Refusal
 from bertsmith.serving.settings import read_settings
+from live_server import START, LiveServer, ask, live_server, threaded_server
 from served_models import save_fine_tuned
 
 LIMIT = 100_000  # bytes of a body
@@ -162,6 +163,37 @@ def test_a_body_that_comes_by_the_byte_is_waited_for_so_long() -> None:
         assert 0.5 < time.monotonic() - began < 5
         assert status_of(answer) == 408
         assert b"did not arrive within 0.5 seconds" in answer
+
+
+def test_what_a_stopping_service_has_no_time_for_is_told_to_go_elsewhere() -> None:
+    """uvicorn cancels it, and would answer 500."""
+    sent: list[Any] = []
+
+    async def ask() -> None:
+        messages = [{"type": "http.request", "body": b"", "more_body": False}]
+        begun = asyncio.Event()
+
+        async def receive() -> Any:
+            if not messages:
+                await asyncio.Event().wait()
+            return messages.pop()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def forever(*_: Any) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        scope: Any = {"type": "http", "method": "POST", "path": "/", "headers": []}
+        task = asyncio.ensure_future(BodyReading(forever, LIMIT, _refuse)(scope, receive, send))
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait({task})
+
+    asyncio.run(ask())
+    assert sent[0]["status"] == 503
+    assert json.loads(sent[1]["body"])["error"]["code"] == "unavailable"
 
 
 def test_a_client_that_goes_away_while_it_waits_leaves_the_queue(folder: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 import schemathesis
 from fastapi import FastAPI
 from hypothesis import HealthCheck
-from live_server import LiveServer, threaded_server
 
 from bertsmith.serving.app import make_app
 from bertsmith.serving.refusals import Refusal, kinds
 from bertsmith.serving.settings import read_settings
+from live_server import LiveServer, threaded_server
 from served_models import TASKS, save_fine_tuned, save_pretrained
 
 OPERATOR = {"authorization": f"Bearer {'o' * 20}"}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from live_server import START, LiveServer, Load
 
 from bertsmith.serving.settings import read_settings
+from live_server import START, LiveServer, Load
 from served_models import save_fine_tuned
 
 ray = pytest.importorskip("ray", reason="needs the extra ray")

