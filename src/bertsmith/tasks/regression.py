@@ -114,7 +114,7 @@ class Regression(TextTask):
         return {each.name: [{"score": float(number)} for number in each.predictions] for each in found}
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"bounds": self.bounds}
+        return super().state() | {"bounds": None if self.bounds is None else [*self.bounds]}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
