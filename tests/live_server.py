@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import uvicorn
@@ -33,11 +34,12 @@ class Answer(NamedTuple):
 
 @dataclass
 class LiveServer:
-    """`log` has the lines so far."""
+    """`log` has the lines so far. `stop` is of one that runs in this process."""
 
     process: "subprocess.Popen[str]"
     port: int
     log: list[dict[str, Any]]
+    stop: Callable[[], None] = lambda: None
 
     def ask(
         self, path: str, body: Any = None, headers: Mapping[str, str] | None = None, method: str | None = None
@@ -177,7 +179,8 @@ def threaded_server(
             while not server.started:
                 assert thread.is_alive()
                 time.sleep(0.01)
-            yield LiveServer(None, listener.getsockname()[1], [])  # type: ignore[arg-type]
+            stop = partial(setattr, server, "should_exit", True)
+            yield LiveServer(None, listener.getsockname()[1], [], stop)  # type: ignore[arg-type]
         finally:
             server.should_exit = True
             thread.join(START)

@@ -165,6 +165,29 @@ def test_a_body_that_comes_by_the_byte_is_waited_for_so_long() -> None:
         assert b"did not arrive within 0.5 seconds" in answer
 
 
+class Patient(BoundedConnection):
+    last_moment = 60.0
+
+
+def test_a_request_that_is_on_its_way_when_the_service_stops_is_still_answered() -> None:
+    """Its connection was made before; its first byte comes when no new connection is taken any more."""
+    with threaded_server(_echo, Patient) as server:
+        idle = socket.create_connection(("127.0.0.1", server.port), timeout=START)
+        assert server.ask("/").status == 200
+        server.stop()
+        end = time.monotonic() + START
+        while time.monotonic() < end:
+            try:
+                socket.create_connection(("127.0.0.1", server.port)).close()
+            except ConnectionRefusedError:
+                break
+        idle.sendall(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n")
+        answer = b"".join(iter(lambda: idle.recv(4096), b""))
+        idle.close()
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert b"connection: close" in answer
+
+
 def test_what_a_stopping_service_has_no_time_for_is_told_to_go_elsewhere() -> None:
     """uvicorn cancels it, and would answer 500."""
     sent: list[Any] = []

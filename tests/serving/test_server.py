@@ -69,26 +69,6 @@ def test_thirty_times_sigterm_under_load_loses_nothing(folder: Path) -> None:
         assert failed_although_accepted(load, server) == []
 
 
-def test_a_request_that_is_on_its_way_when_the_service_stops_is_still_answered(folder: Path) -> None:
-    """Its connection was made before; its first byte comes when no new connection is taken any more."""
-    with live_server(f"intents={folder}") as server:
-        idle = socket.create_connection(("127.0.0.1", server.port))
-        assert server.ask("/health/live").status == 200
-        server.process.send_signal(signal.SIGTERM)
-        end = time.monotonic() + START
-        while time.monotonic() < end:
-            try:
-                socket.create_connection(("127.0.0.1", server.port)).close()
-            except ConnectionRefusedError:
-                break
-        idle.sendall(b"GET /health/live HTTP/1.1\r\nhost: here\r\n\r\n")
-        answer = b"".join(iter(lambda: idle.recv(4096), b""))
-        idle.close()
-        assert answer.startswith(b"HTTP/1.1 200 OK")
-        assert b"connection: close" in answer
-        assert server.process.wait(START) == 0
-
-
 def test_a_second_sigterm_ends_at_once(folder: Path) -> None:
     with live_server(f"intents={folder}", "--drain-delay", "300") as server:
         server.process.send_signal(signal.SIGTERM)

@@ -10,13 +10,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 LONGEST_HEADERS = 65_536  # bytes, the path among them
 _SECONDS = 30.0  # for the headers of a request
-_LAST_MOMENT = 0.5  # seconds that a connection without a request has when the service stops
+_LAST_MOMENT = 1.0  # seconds that a connection without a request has when the service stops
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """One client's connection; `header_seconds` from its first byte, or from the first of each request."""
+    """One client's connection. `header_seconds` are from its first byte, or from the first of each request;
+    `last_moment` is for one that has no request when the service stops.
+    """
 
     header_seconds = _SECONDS
+    last_moment = _LAST_MOMENT
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The time for the first headers begins."""
@@ -70,7 +73,7 @@ class BoundedConnection(HttpToolsProtocol):
         """A request that is on its way is still read and answered: uvicorn would reset the connection."""
         if self.cycle is None or self.cycle.response_complete:
             self._is_last = True
-            self.loop.call_later(_LAST_MOMENT, self._close_if_idle)
+            self.loop.call_later(self.last_moment, self._close_if_idle)
         else:
             self.cycle.keep_alive = False
 
