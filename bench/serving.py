@@ -6,8 +6,8 @@
 Texts of 8 to 400 pieces (uniform, from Wikipedia; the models read 256) come one a request, at moments of a
 Poisson process, to a server on the same two cores as the client. A side's capacity is the highest rate at
 which 95 % of all requests are answered within so many milliseconds of the moment they were due: found by
-doubling, then by halving the gap four times; a rate is too high if it fails twice. Sides take turns at every step; of several rounds the ratios of
-capacities are given.
+doubling, then by halving the gap four times; a rate is too high if it fails twice. Sides take turns at every
+step; of several rounds the ratios of capacities are given.
 
     ours       `bertsmith serve`, every setting as it comes
     app        FastAPI around sentence-transformers, or a pipeline of transformers (bench/serving_app.py)
