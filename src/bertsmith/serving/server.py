@@ -21,9 +21,9 @@ from uvicorn.supervisors import Multiprocess
 
 from bertsmith.errors import BertsmithError, InputError
 from bertsmith.serving.app import make_app
+from bertsmith.serving.json_log import LOG, log_to_stderr
 from bertsmith.serving.metrics import MANY_PROCESSES
 from bertsmith.serving.models import Models
-from bertsmith.serving.request_log import LOG, log_to_stderr
 from bertsmith.serving.settings import ServingSettings
 
 _RESOLVED = "BERTSMITH_SERVE_RESOLVED"  # how a worker process learns of the settings

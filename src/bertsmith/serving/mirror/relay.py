@@ -1,0 +1,188 @@
+"""Requests to the upstream, answers back: the same bytes, as they come.
+
+What belongs to a connection rather than to the message (RFC 9110, section 7.6.1) isn't passed on. Where the
+call may be recorded, accept-encoding is narrowed to gzip, or else nothing could be read of the answer. One
+header is added to the answer: x-bertsmith.
+"""
+
+import asyncio
+
+import httpx
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.exchange import READABLE
+from bertsmith.serving.mirror.formats import openai_chat
+from bertsmith.serving.mirror.passage import SITE, SUBJECT, Passage
+from bertsmith.serving.mirror.recorder import Recorder
+from bertsmith.serving.mirror.request_body import ClientGone, RequestBody
+from bertsmith.serving.mirror.settings import MirrorSettings
+from bertsmith.serving.mirror.upstreams import Target, Upstreams
+
+Headers = list[tuple[bytes, bytes]]
+
+_CONNECT_SECONDS = 10.0
+_IDLE_SECONDS = 5.0  # of a connection to the upstream: as long as the providers' own clients keep it
+_OF_A_CONNECTION = {
+    b"connection", b"expect", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
+    b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
+}  # fmt: skip
+_NOT_SENT_ON = {SITE, SUBJECT, b"host"}
+_HEADER = b"x-bertsmith"
+
+
+class Relay:
+    """Calls go to the recorder when they are over."""
+
+    def __init__(self, settings: MirrorSettings, recorder: Recorder) -> None:
+        self.settings, self.recorder = settings, recorder
+        self.upstreams = Upstreams(settings)
+        # The transport alone: a client would add headers of its own, keep cookies and follow redirects.
+        self.transport = httpx.AsyncHTTPTransport(
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=None, keepalive_expiry=_IDLE_SECONDS
+            )
+        )
+        silence = settings.upstream_timeout_seconds
+        self._timeout = {"connect": _CONNECT_SECONDS, "read": silence, "write": silence, "pool": None}
+
+    async def close(self) -> None:
+        """Ends the connections to the upstream."""
+        await self.transport.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        most = self.settings.max_recorded_bytes
+        passage = Passage(scope["method"], scope["path"], dict(scope["headers"]), most)
+        body = RequestBody(receive, most)
+        work = asyncio.ensure_future(self._pass(scope, body, passage, send))
+        watching = asyncio.ensure_future(body.client_gone())
+        try:
+            await asyncio.wait({work, watching}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watching.cancel()
+            if not passage.is_over:
+                work.cancel()
+            await asyncio.wait({work})  # the connection to the upstream is done with by now
+            self._log(passage)
+        if not work.cancelled():
+            work.result()
+
+    async def _pass(self, scope: Scope, body: RequestBody, passage: Passage, send: Send) -> None:
+        target = self.upstreams.target(scope["raw_path"], scope["query_string"], passage.headers)
+        if target is None:
+            said = "This mirror has no upstream for this path. Name one where the mirror is started."
+            await _refuse(404, said, "no-upstream", passage, send)
+            return
+        try:
+            response = await self._ask(scope, target, body, passage)
+        except ClientGone:
+            return
+        except httpx.HTTPError as error:
+            LOG.warning("the upstream gave no answer: %s", type(error).__name__)
+            await _refuse(*_meaning(error), passage, send)
+            return
+        try:
+            await _answer(response, passage, send)
+        finally:
+            await response.aclose()
+            self._record(passage)
+
+    async def _ask(self, scope: Scope, target: Target, body: RequestBody, passage: Passage) -> httpx.Response:
+        content = await body.begin()
+        if content is not None:
+            passage.look_at_request(content)
+        request = httpx.Request(
+            scope["method"],
+            target.origin,
+            headers=_sent_on(scope["headers"], target.origin, narrow=passage.form is not None),
+            stream=body if content is None else httpx.ByteStream(content),
+            extensions={"target": target.path, "timeout": self._timeout},
+        )
+        response = await self.transport.handle_async_request(request)
+        if content is None and (content := body.content) is not None:
+            passage.look_at_request(content)
+        return response
+
+    def _record(self, passage: Passage) -> None:
+        exchange = passage.exchange()
+        if exchange is not None:
+            self.recorder.offer(exchange)
+        elif passage.form is not None:
+            self.recorder.count(passage.form.NAME, passage.reason)
+
+    def _log(self, passage: Passage) -> None:
+        if not self.settings.log_requests:
+            return
+        facts = {
+            "message": "request",
+            "protocol": "other" if passage.form is None else passage.form.NAME,
+            "status": passage.status,
+            "ms": round(passage.seconds * 1000, 3),
+            "mirror": passage.header.decode("latin-1"),
+        }
+        LOG.info("request", extra={"facts": facts})
+
+
+async def _answer(response: httpx.Response, passage: Passage, send: Send) -> None:
+    passage.look_at_answer(response)
+    raw = [(name.lower(), value) for name, value in response.headers.raw]
+    dropped = _of_this_connection(raw) | {_HEADER}
+    headers = [(name, value) for name, value in raw if name not in dropped]
+    headers.append((_HEADER, passage.header))
+    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    try:
+        async for piece in response.aiter_raw():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            passage.keep(piece)
+    except httpx.HTTPError as error:
+        # What came has been passed on; an answer that isn't ended has the client's connection closed.
+        LOG.warning("the upstream's answer ended too early: %s", type(error).__name__)
+        return
+    passage.is_over = True
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _refuse(status: int, said: str, code: str, passage: Passage, send: Send) -> None:
+    """In the protocol's envelope."""
+    passage.status, passage.reason, passage.is_over = status, code, True
+    form = passage.form or openai_chat
+    body = orjson.dumps(form.error_body(said, code.replace("-", "_")))
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (_HEADER, passage.header),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _meaning(error: httpx.HTTPError) -> tuple[int, str, str]:
+    """Status, sentence and code of what kept the upstream from answering."""
+    if isinstance(error, httpx.ConnectTimeout | httpx.ReadTimeout | httpx.WriteTimeout):
+        return 504, "The upstream did not answer in time.", "upstream-timeout"
+    if isinstance(error, httpx.ConnectError):
+        return 502, "The upstream can't be reached.", "upstream-unreachable"
+    return 502, "The upstream ended the connection without an answer.", "upstream-no-answer"
+
+
+def _sent_on(headers: Headers, origin: httpx.URL, *, narrow: bool) -> Headers:
+    dropped = _of_this_connection(headers) | _NOT_SENT_ON
+    found = [(name, value) for name, value in headers if name not in dropped]
+    if narrow:
+        found = [(name, _narrowed(value) if name == b"accept-encoding" else value) for name, value in found]
+    if any(name == b"transfer-encoding" for name, _ in headers):
+        found.append((b"transfer-encoding", b"chunked"))
+    return [(b"host", origin.netloc), *found]
+
+
+def _narrowed(accepted: bytes) -> bytes:
+    return READABLE.encode() if READABLE.encode() in accepted else b"identity"
+
+
+def _of_this_connection(headers: Headers) -> set[bytes]:
+    """Names in small letters."""
+    named = {
+        each.strip().lower() for name, value in headers if name == b"connection" for each in value.split(b",")
+    }
+    return _OF_A_CONNECTION | named
