@@ -285,7 +285,7 @@ def _print_versions(versions: "list[VersionCount]") -> None:
     print_table(header, rows, "By site and version")
     if len(versions) > _SHOWN:
         print_note(
-            f"{len(versions) - _SHOWN:,} more versions with fewer calls. Where each call opens a version, its "
+            f"{len(versions) - _SHOWN:,} more versions with fewer calls. Where each call opens one, its "
             "text stands in the system prompt."
         )
 

@@ -52,6 +52,7 @@ class MirrorApp:
         said: dict[str, object] = {"status": "stopping" if self.leaving else "ok"}
         if path == STATUS:
             said |= {
+                "under_way": self.relay.under_way,
                 "stored": recorder.stored,
                 "waiting": recorder.waiting,
                 "dropped": recorder.dropped,

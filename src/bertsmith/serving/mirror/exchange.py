@@ -112,7 +112,10 @@ def read_answered(form: WireFormat, asked: Asked, body: Any) -> Answered:
     """Raises NotMirrored saying why."""
     if not isinstance(body, Mapping):
         raise NotMirrored("malformed-answer")
-    return _reading(lambda: form.read_answer(asked, body), "malformed-answer")
+    try:
+        return _reading(lambda: form.read_answer(asked, body), "malformed-answer")
+    except NotMirrored as found:  # parts are read alike in both
+        raise NotMirrored(found.reason.replace("-request", "-answer")) from None
 
 
 def _reading(read: Callable[[], _Read], reason: str) -> _Read:

@@ -44,8 +44,8 @@ class Passage:
         parts += [f"reason={self.reason}"] if self.reason else []
         return "; ".join(parts).encode("latin-1", "replace")
 
-    def look_at_request(self, content: bytes) -> None:
-        """Whether it can be mirrored."""
+    def look_at_request(self, content: bytes, *, has_room: bool) -> None:
+        """Whether it can be mirrored, and the recorder has room for it."""
         if self.form is None:
             return
         try:
@@ -55,7 +55,7 @@ class Passage:
                 raise NotMirrored("encoding")
             self.asked = asked_of(self.form, content)
             self.site = site_of(self.asked, self._said(SITE))
-            self._request_bytes, self.reason = len(content), ""
+            self._request_bytes, self.reason = len(content), "" if has_room else "queue-full"
         except NotMirrored as found:
             self.reason = found.reason
         except Exception as error:

@@ -39,6 +39,7 @@ class Recorder:
         self._waiting: deque[Exchange] = deque()
         self._waiting_bytes = 0
         self._passed: Counter[tuple[str, str]] = Counter()
+        self._is_writing = False
         self._ends_at: float | None = None
         self._expired_at = 0.0
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
@@ -47,10 +48,15 @@ class Recorder:
         """Begins the thread."""
         self._thread.start()
 
+    @property
+    def has_room(self) -> bool:
+        """For one more; the last one may be larger than the room."""
+        return self._waiting_bytes < self.queue_bytes
+
     def offer(self, exchange: Exchange) -> bool:
         """Whether it waits to be stored; else it has been counted and let go of. Never waits itself."""
         with self._changed:
-            if self._waiting_bytes + exchange.size > self.queue_bytes or self._ends_at is not None:
+            if self._waiting_bytes >= self.queue_bytes or self._ends_at is not None:
                 self.dropped += 1
                 return False
             self._waiting.append(exchange)
@@ -69,6 +75,12 @@ class Recorder:
         with self._changed:
             return len(self._waiting)
 
+    @property
+    def is_idle(self) -> bool:
+        """All that was offered and counted is in the store."""
+        with self._changed:
+            return not (self._waiting or self._passed or self._is_writing)
+
     def close(self, seconds: float) -> int:
         """Stores what waits, for so long at most; gives how many calls are lost."""
         with self._changed:
@@ -83,9 +95,11 @@ class Recorder:
             calls = self._calls(batch)
             with self._changed:
                 passed, self._passed = self._passed, Counter()
+                self._is_writing = True
             if not self._write(calls, passed):
                 return
             with self._changed:
+                self._is_writing = False
                 for exchange in batch:
                     self._waiting.popleft()
                     self._waiting_bytes -= exchange.size

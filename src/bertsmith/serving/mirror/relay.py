@@ -38,6 +38,7 @@ class Relay:
     def __init__(self, settings: MirrorSettings, recorder: Recorder) -> None:
         self.settings, self.recorder = settings, recorder
         self.upstreams = Upstreams(settings)
+        self.under_way = 0  # requests
         # The transport alone: a client would add headers of its own, keep cookies and follow redirects.
         self.transport = httpx.AsyncHTTPTransport(
             limits=httpx.Limits(
@@ -57,6 +58,7 @@ class Relay:
         body = RequestBody(receive, most)
         work = asyncio.ensure_future(self._pass(scope, body, passage, send))
         watching = asyncio.ensure_future(body.client_gone())
+        self.under_way += 1
         try:
             await asyncio.wait({work, watching}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -64,6 +66,7 @@ class Relay:
             if not passage.is_over:
                 work.cancel()
             await asyncio.wait({work})  # the connection to the upstream is done with by now
+            self.under_way -= 1
             self._log(passage)
         if not work.cancelled():
             work.result()
@@ -91,7 +94,7 @@ class Relay:
     async def _ask(self, scope: Scope, target: Target, body: RequestBody, passage: Passage) -> httpx.Response:
         content = await body.begin()
         if content is not None:
-            passage.look_at_request(content)
+            passage.look_at_request(content, has_room=self.recorder.has_room)
         request = httpx.Request(
             scope["method"],
             target.origin,
@@ -101,7 +104,7 @@ class Relay:
         )
         response = await self.transport.handle_async_request(request)
         if content is None and (content := body.content) is not None:
-            passage.look_at_request(content)
+            passage.look_at_request(content, has_room=self.recorder.has_room)
         return response
 
     def _record(self, passage: Passage) -> None:
