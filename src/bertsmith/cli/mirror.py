@@ -266,23 +266,16 @@ def _fields(version: "VersionCount") -> list[tuple[str, list[str]]]:
 
 def _print_versions(versions: "list[VersionCount]") -> None:
     most = sorted(versions, key=lambda each: each.calls, reverse=True)[:_SHOWN]
+    shown = [each for each in versions if each in most]
     rows = [
-        (
-            each.site,
-            each.version,
-            each.protocol,
-            each.schema_name,
-            each.model,
-            each.calls,
-            _day(each.began),
-            _day(each.ended),
-            ", ".join(f"{path} ({' or '.join(kinds)})" for path, kinds in _fields(each)),
-        )
-        for each in versions
-        if each in most
+        (each.site, each.version, each.schema_name, each.model, each.calls, _day(each.began), _day(each.ended))
+        for each in shown
     ]
-    header = ("site", "version", "protocol", "schema", "model", "calls", "first", "last", "fields")
-    print_table(header, rows, "By site and version")
+    print_table(("site", "version", "schema", "model", "calls", "first", "last"), rows, "By site and version")
+    fields = [
+        (each.site, each.version, path, " or ".join(kinds)) for each in shown for path, kinds in _fields(each)
+    ]
+    print_table(("site", "version", "field", "type"), fields, "Fields of the answers")
     if len(versions) > _SHOWN:
         print_note(
             f"{len(versions) - _SHOWN:,} more versions with fewer calls. Where each call opens one, its "

@@ -2,6 +2,7 @@
 
 import secrets
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ def open_database(address: str, *, create: bool) -> Engine:
 
 def shown(address: str) -> str:
     """Without a password."""
-    return _url(address).render_as_string(hide_password=True) if "://" in address else address
+    if "://" not in address:
+        return address
+    return _url(address).set(drivername=address.partition("://")[0]).render_as_string(hide_password=True)
 
 
 def is_sqlite(engine: Engine) -> bool:
@@ -79,9 +82,8 @@ def _sqlite(url: URL, *, create: bool) -> Engine:
     @event.listens_for(engine, "connect")
     def _settle(connection: sqlite3.Connection, _: Any) -> None:
         connection.isolation_level = None  # transactions begin where we say so
+        _write_ahead(connection)
         for pragma in (
-            f"busy_timeout={_WAIT_MS}",
-            "journal_mode=WAL",
             "synchronous=FULL",  # what counts as stored outlives a power cut; the relay doesn't wait for it
             "secure_delete=ON",  # what is forgotten is written over
             "foreign_keys=ON",
@@ -95,6 +97,20 @@ def _sqlite(url: URL, *, create: bool) -> Engine:
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """The first to open a new file turns its log on, and SQLite has nobody else wait for that."""
+    connection.execute(f"PRAGMA busy_timeout={_WAIT_MS}")
+    end = time.monotonic() + _WAIT_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
 
 
 def _postgresql(url: URL) -> Engine:

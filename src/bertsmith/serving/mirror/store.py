@@ -87,10 +87,8 @@ class Store:
         once = {tuple(row[key] for key in keys): row for row in rows}
         if not once:
             return 0
-        result = connection.execute(
-            self._insertion(table).on_conflict_do_nothing(), [once[key] for key in sorted(once)]
-        )
-        return max(0, result.rowcount)
+        inserting = self._insertion(table).on_conflict_do_nothing().returning(table.c[keys[0]])
+        return len(connection.execute(inserting, [once[key] for key in sorted(once)]).all())
 
     def _insertion(self, table: Table) -> Any:
         return sqlite.insert(table) if is_sqlite(self.engine) else postgresql.insert(table)
