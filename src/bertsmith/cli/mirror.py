@@ -268,10 +268,19 @@ def _print_versions(versions: "list[VersionCount]") -> None:
     most = sorted(versions, key=lambda each: each.calls, reverse=True)[:_SHOWN]
     shown = [each for each in versions if each in most]
     rows = [
-        (each.site, each.version, each.schema_name, each.model, each.calls, _day(each.began), _day(each.ended))
+        (
+            each.site,
+            each.version,
+            each.schema_name,
+            each.model,
+            each.calls,
+            _day(each.began),
+            _day(each.ended),
+        )
         for each in shown
     ]
-    print_table(("site", "version", "schema", "model", "calls", "first", "last"), rows, "By site and version")
+    header = ("site", "version", "schema", "model", "calls", "first", "last")
+    print_table(header, rows, "By site and version")
     fields = [
         (each.site, each.version, path, " or ".join(kinds)) for each in shown for path, kinds in _fields(each)
     ]

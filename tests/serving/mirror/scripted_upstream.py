@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.gone += 1
             self.close_connection = True
 
-    do_POST = do_PUT = do_DELETE = do_HEAD = do_GET
+    do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815  http.server's names
 
     def _body(self) -> bytes:
         if self.headers.get("transfer-encoding", "") != "chunked":

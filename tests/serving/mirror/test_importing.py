@@ -1,4 +1,4 @@
-"""What teams have already becomes the same calls, once however often it is read; what is wrong is said by line."""
+"""What teams have already becomes the same calls, once however often it is read; faults are said by line."""
 
 import json
 import re
@@ -33,8 +33,12 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "model": "c", "max_tokens": 9, "messages": [{"role": "user", "content": "my card"}], "tools": [TOOL],
         "tool_choice": {"type": "any"},
     },
-    "/v1/systemone": {"model": "j", "state": "my card", "questions": {"q": {"type": "noul", "instructions": "?"}}},
-    "/v1/decisions": {"model": "d", "input": "my card", "questions": [{"type": "predicate", "instructions": "?"}]},
+    "/v1/systemone": {
+        "model": "j", "state": "my card", "questions": {"q": {"type": "noul", "instructions": "?"}},
+    },
+    "/v1/decisions": {
+        "model": "d", "input": "my card", "questions": [{"type": "predicate", "instructions": "?"}],
+    },
 }  # fmt: skip
 
 
@@ -77,9 +81,16 @@ def calls(store: Store) -> list[Any]:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_pairs_of_every_format_are_read_as_the_relay_reads_them(tmp_path: Path, store: Store, named: bool) -> None:
+def test_pairs_of_every_format_are_read_as_the_relay_reads_them(
+    tmp_path: Path, store: Store, named: bool
+) -> None:
     objects = [
-        {"request": body, "response": answer(path, body), "time": place, **({"endpoint": path} if named else {})}
+        {
+            "request": body,
+            "response": answer(path, body),
+            "time": place,
+            **({"endpoint": path} if named else {}),
+        }
         for place, (path, body) in enumerate(REQUESTS.items())
     ]
     found = import_files([written(tmp_path / "log.jsonl", *objects)], store, NOTHING)
@@ -111,7 +122,7 @@ def test_openai_batches_are_joined(tmp_path: Path, store: Store) -> None:
     ]
     results = [
         {"id": "b", "custom_id": f"r{n}", "error": None,
-         "response": {"status_code": 200 if n else 500, "request_id": "q", "body": answer(path, chat(f"card {n}"))}}
+         "response": {"status_code": 200 if n else 500, "body": answer(path, chat(f"card {n}"))}}
         for n in (2, 0, 1)
     ]  # fmt: skip
     files = [written(tmp_path / "out.jsonl", *results), written(tmp_path / "in.jsonl", *requests)]
@@ -141,7 +152,9 @@ GEN_AI = {
     "gen_ai.request.model": "m",
     "gen_ai.response.model": "m-1",
     "gen_ai.system_instructions": json.dumps([{"type": "text", "content": "Classify."}]),
-    "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "my card"}]}]),
+    "gen_ai.input.messages": json.dumps([
+        {"role": "user", "parts": [{"type": "text", "content": "my card"}]}
+    ]),
     "gen_ai.output.messages": json.dumps([
         {"role": "assistant", "finish_reason": "stop",
          "parts": [{"type": "text", "content": '{"intent": "card"}'}]}
@@ -170,7 +183,7 @@ def test_spans_of_the_sdk_are_read(tmp_path: Path, store: Store) -> None:
     with tracer.start_as_current_span("request"):
         for text in ("card", "transfer"):
             output = [{"role": "assistant", "finish_reason": "tool_call", "parts": [
-                {"type": "tool_call", "id": "1", "name": "classify", "arguments": {"intent": text}}]}]  # fmt: skip
+                {"type": "tool_call", "name": "classify", "arguments": {"intent": text}}]}]  # fmt: skip
             with tracer.start_as_current_span("chat m", attributes=GEN_AI | {
                 "gen_ai.output.messages": json.dumps(output)}):  # fmt: skip
                 pass
@@ -212,14 +225,19 @@ def test_spans_of_otlp_are_read(tmp_path: Path, store: Store) -> None:
         ('{"request": 1, "response": {}}\n', "line 1: expected the request and the response as JSON objects"),
         ('{"request": {"x": 1}, "response": {}}\n', "line 1: the request is of no format that is known"),
         ('{"custom_id": "a", "response": {}}\n', "line 1: no request has the custom_id 'a'"),
-        ('{"custom_id": "a", "body": {}}\n{"custom_id": "a", "body": {}}\n', "line 2: the custom_id 'a' stands in"),
+        (
+            '{"custom_id": "a", "body": {}}\n{"custom_id": "a", "body": {}}\n',
+            "line 2: the custom_id 'a' stands in",
+        ),
         (json.dumps(pair("card", time="yesterday")) + "\n", "line 1: expected time in ISO 8601"),
         ('"text"\n', "line 1: expected objects"),
         ("\udcff\n", "line 1: expected an object of JSON on it; it isn't UTF-8"),
         ('{"a": ' + "9" * 5000 + "}\n", "line 1: "),
     ],
 )
-def test_what_is_wrong_is_said_by_file_and_line(tmp_path: Path, store: Store, content: str, said: str) -> None:
+def test_what_is_wrong_is_said_by_file_and_line(
+    tmp_path: Path, store: Store, content: str, said: str
+) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(InputError, match=r"log\.jsonl, line") as refused:
@@ -227,7 +245,9 @@ def test_what_is_wrong_is_said_by_file_and_line(tmp_path: Path, store: Store, co
     assert said in str(refused.value)
 
 
-def test_what_stands_before_a_fault_is_stored_and_the_next_import_goes_on(tmp_path: Path, store: Store) -> None:
+def test_what_stands_before_a_fault_is_stored_and_the_next_import_goes_on(
+    tmp_path: Path, store: Store
+) -> None:
     path = written(tmp_path / "log.jsonl", pair("card 1"), pair("card 2"))
     good = path.read_text()
     path.write_text(good + '{"request": cut')
@@ -293,7 +313,11 @@ def test_the_commands(
     ],
 )
 def test_bad_inputs_are_one_sentence(
-    tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    arguments: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["mirror", *arguments]) == 2

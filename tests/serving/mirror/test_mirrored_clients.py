@@ -1,4 +1,4 @@
-"""Providers' own clients through the mirror: they see what they see without it, and their calls are recorded."""
+"""Providers' own clients through the mirror: they see what they see without it, and are recorded."""
 
 import json
 from typing import Any, Literal
@@ -237,8 +237,8 @@ def test_decisions_are_recorded_and_a_refused_question_has_no_field(
 ) -> None:
     questions: Any = [
         {"type": "predicate", "instructions": "Is it spam?"},
-        {"type": "choice", "name": "kind", "instructions": "Which?", "choices": [{"value": True}, {"value": "true"}]},
-        {"type": "score", "name": "grade", "instructions": "How?", "levels": [{"label": "low"}, {"label": "high"}]},
+        {"type": "choice", "name": "kind", "choices": [{"value": True}, {"value": "true"}]},
+        {"type": "score", "name": "grade", "levels": [{"label": "low"}, {"label": "high"}]},
         {"type": "predicate", "name": "refused", "instructions": "?"},
     ]  # fmt: skip
 

@@ -102,7 +102,8 @@ def quoting(seen: Seen) -> Reply:
     text = seen.json()["messages"][-1]["content"]
     tokens = [{"token": each, "logprob": -0.1, "top_logprobs": []} for each in text]
     choice = {
-        "index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": json.dumps({"quote": text})},
+        "index": 0, "finish_reason": "stop",
+        "message": {"role": "assistant", "content": json.dumps({"quote": text})},
         "logprobs": {"content": tokens},
     }  # fmt: skip
     return Reply([json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode()])
@@ -122,9 +123,10 @@ def test_no_key_and_no_redacted_text_is_in_the_store_the_log_or_the_reply_of_sta
         arguments = ["--upstream", upstream.url, "--store", folder / "calls.sqlite"]
         with mirror_process(*arguments) as mirror:
             for number, text in enumerate(private):
-                sent = body_of(f"call {number}: {text}", user=f"customer-{number}", metadata={"a": text}, tools=[
-                    {"type": "function", "function": {"name": "x", "description": text, "parameters": {}}}
-                ])  # fmt: skip
+                function = {"name": "x", "description": text, "parameters": {}}
+                more = {"user": f"customer-{number}", "metadata": {"a": text}}
+                more["tools"] = [{"type": "function", "function": function}]
+                sent = body_of(f"call {number}: {text}", **more)
                 for path in (CHAT, f"{CHAT}?key={KEY}", f"/v1/{KEY}/chat/completions"):
                     headers = {"authorization": f"Bearer {KEY}", "x-api-key": KEY, "cookie": KEY}
                     assert mirror.ask(path, sent, headers).status == 200

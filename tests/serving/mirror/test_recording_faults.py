@@ -1,4 +1,4 @@
-"""Whatever happens to the store, calls are relayed, and what was counted as stored is there, whole and once."""
+"""Whatever happens to the store, calls are relayed; what counts as stored is there, whole and once."""
 
 import json
 import random
@@ -42,7 +42,8 @@ def rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         found = connection.execute(
-            "SELECT c.messages, c.answer, v.schema FROM mirror_calls c JOIN mirror_versions v ON v.id = c.version"
+            "SELECT c.messages, c.answer, v.schema FROM mirror_calls c "
+            "JOIN mirror_versions v ON v.id = c.version"
         ).fetchall()
         (count,) = connection.execute("SELECT count(*) FROM mirror_calls").fetchone()
     assert count == len(found)  # none without its version

@@ -35,7 +35,9 @@ def call_of(number: int, source: str = "relay", **more: Any) -> Call:
         {"intent": "card", "n": number, "tags": ["a", None]}, "m-1", "stop", f"id-{number}", 11, 7,
         {"$.intent": [("card", 0.9), (True, 0.1)]}, [["tok\0", -0.5, [["other", -1.5]]]],
     )  # fmt: skip
-    return make_call(Asked(**given | more), answered, NOTHING, source=source, began=float(number), seconds=0.5)
+    return make_call(
+        Asked(**given | more), answered, NOTHING, source=source, began=float(number), seconds=0.5
+    )
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +101,8 @@ def test_an_import_adds_no_call_that_was_recorded_or_imported(store: Store) -> N
 def test_a_changed_prompt_schema_or_model_opens_a_version(store: Store) -> None:
     schema = {"type": "object", "properties": {"intent": {"enum": ["new"]}, "urgent": {"type": "boolean"}}}
     changes: list[dict[str, Any]] = [
-        {}, {"model": "m2"}, {"schema": schema}, {"messages": (Message("system", ("Other.",)), Message("user", ("x",)))}
+        {}, {"model": "m2"}, {"schema": schema},
+        {"messages": (Message("system", ("Other.",)), Message("user", ("x",)))},
     ]  # fmt: skip
     store.add([call_of(number, **change) for number, change in enumerate(changes)])
     versions = store.versions()
@@ -128,8 +131,10 @@ def test_forget_and_expire(store: Store) -> None:
 
 def test_a_transaction_is_whole_or_absent(store: Store) -> None:
     good, bad = call_of(1), call_of(2, messages=(Message("user", ("x",)),))
-    object.__setattr__(bad.answered, "input_tokens", "no number" if "postgres" in str(store.engine.url) else [1])
-    with pytest.raises(Exception, match="no number|type|integer|adapt"):
+    object.__setattr__(
+        bad.answered, "input_tokens", "no number" if "postgres" in str(store.engine.url) else [1]
+    )
+    with pytest.raises(Exception, match=r"no number|type|integer|adapt"):
         store.add([good, bad], {("a", "b"): 1})
     assert store.count() == 0
     assert store.versions() == []
@@ -171,10 +176,14 @@ def test_many_writers_at_once_lose_and_double_nothing(address: str) -> None:
     store.close()
 
 
-def test_two_mirrors_on_one_postgresql_count_together(server: str, upstream: Upstream, tmp_path: Path) -> None:
+def test_two_mirrors_on_one_postgresql_count_together(
+    server: str, upstream: Upstream, tmp_path: Path
+) -> None:
     body = {
         "model": "m", "messages": [{"role": "user", "content": "my card"}],
-        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": llm_answers.SCHEMA}},
+        "response_format": {
+            "type": "json_schema", "json_schema": {"name": "x", "schema": llm_answers.SCHEMA},
+        },
     }  # fmt: skip
     with (
         running_mirror(tmp_path, upstream.url, store=server) as first,
@@ -210,7 +219,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other.sqlite"
     with closing(sqlite3.connect(other)) as connection:
         connection.execute("CREATE TABLE customers (id)")
-    with pytest.raises(InputError, match="database of something else \\(table customers\\)"):
+    with pytest.raises(InputError, match=r"database of something else \(table customers\)"):
         Store(str(other))
     with closing(sqlite3.connect(other)) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("customers",)]

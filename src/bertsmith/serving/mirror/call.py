@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+SYSTEM_ROLES = ("system", "developer")
 Json = Any  # what json.loads gives
 Probabilities = Mapping[str, list[tuple[Json, float]]]  # of a field's values, by the field's JSON path
 
@@ -43,12 +44,12 @@ class Asked:
     @property
     def system(self) -> tuple[Message, ...]:
         """What the application says in every call, as far as its place tells."""
-        return tuple(each for each in self.messages if each.role in ("system", "developer"))
+        return tuple(each for each in self.messages if each.role in SYSTEM_ROLES)
 
     @property
     def inputs(self) -> tuple[Message, ...]:
         """The other messages."""
-        return tuple(each for each in self.messages if each.role not in ("system", "developer"))
+        return tuple(each for each in self.messages if each.role not in SYSTEM_ROLES)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,9 @@
 
 import time
 
-import httpx
-
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.call import Asked, NotMirrored
+from bertsmith.serving.mirror.connections import UpstreamAnswer
 from bertsmith.serving.mirror.exchange import Exchange, asked_of
 from bertsmith.serving.mirror.formats.registry import format_of
 from bertsmith.serving.mirror.identity import site_of
@@ -62,15 +61,15 @@ class Passage:
             self.reason = "mirror-error"
             LOG.error("a request could not be looked at: %s", type(error).__name__)
 
-    def look_at_answer(self, response: httpx.Response) -> None:
+    def look_at_answer(self, answer: UpstreamAnswer) -> None:
         """Its head has come."""
-        self.status, self._first_seconds = response.status_code, self.seconds
+        self.status, self._first_seconds = answer.status, self.seconds
         if self.reason:
             return
-        self._content_type = response.headers.get("content-type", "")
-        self._encoding = response.headers.get("content-encoding", "")
-        if response.status_code != 200:
-            self.reason = f"status-{response.status_code}"
+        self._content_type = answer.header(b"content-type")
+        self._encoding = answer.header(b"content-encoding")
+        if answer.status != 200:
+            self.reason = f"status-{answer.status}"
         elif not self._content_type.startswith(_READ):
             self.reason = "content-type"
 

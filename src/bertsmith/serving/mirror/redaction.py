@@ -4,14 +4,17 @@ Within a call the same address has the same number, in the request and in the an
 is still found in its text. Between calls numbers say nothing.
 """
 
+import hashlib
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
+
 from bertsmith.errors import RecipeError
-from bertsmith.serving.mirror.call import Answered, Asked, Json, Message
+from bertsmith.serving.mirror.call import SYSTEM_ROLES, Answered, Asked, Json, Message
 
 # How long each country's IBAN is: SWIFT's registry, release 99.
 _IBAN_COUNTRIES = {
@@ -24,6 +27,9 @@ _IBAN_COUNTRIES = {
 _IBAN_LENGTHS = {
     country: length for length, countries in _IBAN_COUNTRIES.items() for country in countries.split()
 }
+
+
+_REMEMBERED = 1000  # prompts and schemas that are known to be clean
 
 
 @dataclass(frozen=True)
@@ -104,9 +110,11 @@ class Redactor:
         own = tuple(_own_rule(name, pattern) for name, pattern in patterns.items())
         self.rules = (*own, *(rule for rule in BUILT_IN.values() if rule.name in set(names)))
 
+        self._clean: set[bytes] = set()
+
     def begin(self) -> "Redaction":
         """Of one call."""
-        return Redaction(self.rules)
+        return Redaction(self.rules, self._clean)
 
 
 def _own_rule(name: str, pattern: str) -> Rule:
@@ -126,8 +134,9 @@ def _own_rule(name: str, pattern: str) -> Rule:
 class Redaction:
     """One call's placeholders. `count` is how many were set."""
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = rules
+    def __init__(self, rules: Iterable[Rule], clean: set[bytes]) -> None:
+        """`clean` has digests of what calls share and no rule finds anything in: looked through once."""
+        self.rules, self._clean = rules, clean
         self.count = 0
         self._numbers: dict[tuple[str, str], int] = {}
         self._last: dict[str, int] = {}
@@ -165,15 +174,27 @@ class Redaction:
 
     def asked(self, asked: Asked) -> Asked:
         """The subject stays: the store keeps no more than its fingerprint."""
-        messages = tuple(Message(each.role, tuple(map(self.text, each.parts))) for each in asked.messages)
-        return replace(
-            asked,
-            model=self.text(asked.model),
-            messages=messages,
-            schema_name=self.text(asked.schema_name),
-            schema=self.json(asked.schema),
-            parameters=self.json(asked.parameters),
+        shared: list[Any] = [asked.model, asked.schema_name, asked.schema, asked.parameters]
+        digest = hashlib.sha256(orjson.dumps([shared, [each.parts for each in asked.system]])).digest()
+        is_clean, before = digest in self._clean, self.count
+        if not is_clean:
+            shared = self.json(shared)
+        system = asked.system if is_clean else tuple(map(self._message, asked.system))
+        if self.count == before:
+            if len(self._clean) >= _REMEMBERED:
+                self._clean.clear()
+            self._clean.add(digest)
+        rest = iter(system)
+        messages = tuple(
+            next(rest) if each.role in SYSTEM_ROLES else self._message(each) for each in asked.messages
         )
+        model, name, schema, parameters = shared
+        return replace(
+            asked, model=model, messages=messages, schema_name=name, schema=schema, parameters=parameters
+        )
+
+    def _message(self, message: Message) -> Message:
+        return Message(message.role, tuple(map(self.text, message.parts)))
 
     def answered(self, answered: Answered) -> Answered:
         """An answer's tokens are its text in pieces, which no rule would know: they go if anything goes."""

@@ -7,11 +7,12 @@ header is added to the answer: x-bertsmith.
 
 import asyncio
 
-import httpx
+import httpcore
 import orjson
 from starlette.types import Receive, Scope, Send
 
 from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.connections import Connections, Headers, UpstreamAnswer
 from bertsmith.serving.mirror.exchange import READABLE
 from bertsmith.serving.mirror.formats import openai_chat
 from bertsmith.serving.mirror.passage import SITE, SUBJECT, Passage
@@ -20,16 +21,14 @@ from bertsmith.serving.mirror.request_body import ClientGone, RequestBody
 from bertsmith.serving.mirror.settings import MirrorSettings
 from bertsmith.serving.mirror.upstreams import Target, Upstreams
 
-Headers = list[tuple[bytes, bytes]]
-
 _CONNECT_SECONDS = 10.0
-_IDLE_SECONDS = 5.0  # of a connection to the upstream: as long as the providers' own clients keep it
 _OF_A_CONNECTION = {
     b"connection", b"expect", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
     b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
 }  # fmt: skip
 _NOT_SENT_ON = {SITE, SUBJECT, b"host"}
 _HEADER = b"x-bertsmith"
+_FAILED = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError)
 
 
 class Relay:
@@ -39,18 +38,12 @@ class Relay:
         self.settings, self.recorder = settings, recorder
         self.upstreams = Upstreams(settings)
         self.under_way = 0  # requests
-        # The transport alone: a client would add headers of its own, keep cookies and follow redirects.
-        self.transport = httpx.AsyncHTTPTransport(
-            limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=None, keepalive_expiry=_IDLE_SECONDS
-            )
-        )
-        silence = settings.upstream_timeout_seconds
-        self._timeout = {"connect": _CONNECT_SECONDS, "read": silence, "write": silence, "pool": None}
+        # No client, which would add headers of its own, keep cookies and follow redirects.
+        self.connections = Connections(_CONNECT_SECONDS, settings.upstream_timeout_seconds)
 
     async def close(self) -> None:
         """Ends the connections to the upstream."""
-        await self.transport.aclose()
+        await self.connections.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         most = self.settings.max_recorded_bytes
@@ -78,34 +71,32 @@ class Relay:
             await _refuse(404, said, "no-upstream", passage, send)
             return
         try:
-            response = await self._ask(scope, target, body, passage)
+            answer = await self._ask(scope, target, body, passage)
         except ClientGone:
             return
-        except httpx.HTTPError as error:
+        except _FAILED as error:
             LOG.warning("the upstream gave no answer: %s", type(error).__name__)
             await _refuse(*_meaning(error), passage, send)
             return
         try:
-            await _answer(response, passage, send)
+            await _answer(answer, passage, send)
         finally:
-            await response.aclose()
+            await answer.close()
             self._record(passage)
 
-    async def _ask(self, scope: Scope, target: Target, body: RequestBody, passage: Passage) -> httpx.Response:
+    async def _ask(self, scope: Scope, target: Target, body: RequestBody, passage: Passage) -> UpstreamAnswer:
         content = await body.begin()
         if content is not None:
             passage.look_at_request(content, has_room=self.recorder.has_room)
-        request = httpx.Request(
+        answer = await self.connections.ask(
             scope["method"],
-            target.origin,
-            headers=_sent_on(scope["headers"], target.origin, narrow=passage.form is not None),
-            stream=body if content is None else httpx.ByteStream(content),
-            extensions={"target": target.path, "timeout": self._timeout},
+            target.url,
+            _sent_on(scope["headers"], target.host, narrow=passage.form is not None),
+            body if content is None else content,
         )
-        response = await self.transport.handle_async_request(request)
         if content is None and (content := body.content) is not None:
             passage.look_at_request(content, has_room=self.recorder.has_room)
-        return response
+        return answer
 
     def _record(self, passage: Passage) -> None:
         exchange = passage.exchange()
@@ -127,18 +118,17 @@ class Relay:
         LOG.info("request", extra={"facts": facts})
 
 
-async def _answer(response: httpx.Response, passage: Passage, send: Send) -> None:
-    passage.look_at_answer(response)
-    raw = [(name.lower(), value) for name, value in response.headers.raw]
-    dropped = _of_this_connection(raw) | {_HEADER}
-    headers = [(name, value) for name, value in raw if name not in dropped]
+async def _answer(answer: UpstreamAnswer, passage: Passage, send: Send) -> None:
+    passage.look_at_answer(answer)
+    dropped = _of_this_connection(answer.headers) | {_HEADER}
+    headers = [(name, value) for name, value in answer.headers if name not in dropped]
     headers.append((_HEADER, passage.header))
-    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     try:
-        async for piece in response.aiter_raw():
+        async for piece in answer.pieces():
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             passage.keep(piece)
-    except httpx.HTTPError as error:
+    except _FAILED as error:
         # What came has been passed on; an answer that isn't ended has the client's connection closed.
         LOG.warning("the upstream's answer ended too early: %s", type(error).__name__)
         return
@@ -160,23 +150,23 @@ async def _refuse(status: int, said: str, code: str, passage: Passage, send: Sen
     await send({"type": "http.response.body", "body": body})
 
 
-def _meaning(error: httpx.HTTPError) -> tuple[int, str, str]:
+def _meaning(error: Exception) -> tuple[int, str, str]:
     """Status, sentence and code of what kept the upstream from answering."""
-    if isinstance(error, httpx.ConnectTimeout | httpx.ReadTimeout | httpx.WriteTimeout):
+    if isinstance(error, httpcore.TimeoutException):
         return 504, "The upstream did not answer in time.", "upstream-timeout"
-    if isinstance(error, httpx.ConnectError):
+    if isinstance(error, httpcore.ConnectError):
         return 502, "The upstream can't be reached.", "upstream-unreachable"
     return 502, "The upstream ended the connection without an answer.", "upstream-no-answer"
 
 
-def _sent_on(headers: Headers, origin: httpx.URL, *, narrow: bool) -> Headers:
+def _sent_on(headers: Headers, host: bytes, *, narrow: bool) -> Headers:
     dropped = _of_this_connection(headers) | _NOT_SENT_ON
     found = [(name, value) for name, value in headers if name not in dropped]
     if narrow:
         found = [(name, _narrowed(value) if name == b"accept-encoding" else value) for name, value in found]
     if any(name == b"transfer-encoding" for name, _ in headers):
         found.append((b"transfer-encoding", b"chunked"))
-    return [(b"host", origin.netloc), *found]
+    return [(b"host", host), *found]
 
 
 def _narrowed(accepted: bytes) -> bytes:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-import httpx
 from starlette.types import Message, Receive
 
 
@@ -11,7 +10,7 @@ class ClientGone(Exception):
     """Nobody waits for the answer any more."""
 
 
-class RequestBody(httpx.AsyncByteStream):
+class RequestBody:
     """Read once: at once by `begin`, or piece by piece."""
 
     def __init__(self, receive: Receive, most: int) -> None:

@@ -9,6 +9,7 @@ http://mirror                  https://host/claude             /v1/messages     
 
 from typing import NamedTuple
 
+import httpcore
 import httpx
 
 from bertsmith.serving.mirror.formats import anthropic, systemone
@@ -18,10 +19,10 @@ _VERSION = b"/v1"
 
 
 class Target(NamedTuple):
-    """`origin` is scheme, host and port; `path` the bytes that the request asks for."""
+    """`url` asks for the very bytes of the request; `host` is the header."""
 
-    origin: httpx.URL
-    path: bytes
+    url: httpcore.URL
+    host: bytes
 
 
 class Upstreams:
@@ -38,13 +39,15 @@ class Upstreams:
         found, has_version = self._of_protocol(path, headers)
         if found is None:
             return None
-        base = found.raw_path.rstrip(b"/")
+        base = found.target.rstrip(b"/")
         if path.startswith(_VERSION + b"/") and base and (has_version or base.endswith(_VERSION)):
             path = path.removeprefix(_VERSION)
         whole = base + path
-        return Target(found.copy_with(raw_path=b"/"), whole + b"?" + query if query else whole)
+        target = whole + b"?" + query if query else whole
+        url = httpcore.URL(scheme=found.scheme, host=found.host, port=found.port, target=target)
+        return Target(url, found.host if found.port is None else b"%b:%d" % (found.host, found.port))
 
-    def _of_protocol(self, path: bytes, headers: dict[bytes, bytes]) -> tuple[httpx.URL | None, bool]:
+    def _of_protocol(self, path: bytes, headers: dict[bytes, bytes]) -> tuple[httpcore.URL | None, bool]:
         """And whether the protocol's base URLs have the version in them, as OpenAI's do."""
         if path.endswith(systemone.PATH.encode()):
             return self._systemone or self._any, False
@@ -53,5 +56,8 @@ class Upstreams:
         return self._openai or self._any, True
 
 
-def _read(url: str | None) -> httpx.URL | None:
-    return None if url is None else httpx.URL(url)
+def _read(url: str | None) -> httpcore.URL | None:
+    if url is None:
+        return None
+    found = httpx.URL(url)  # which knows of hosts in other scripts
+    return httpcore.URL(scheme=found.raw_scheme, host=found.raw_host, port=found.port, target=found.raw_path)
