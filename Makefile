@@ -79,7 +79,7 @@ dist: $(VENV)/.dist
 # An environment each, with the torch that constraints.txt names: its latest may be gigabytes of CUDA.
 NEEDS_onnx := "sentence-transformers[onnx]"
 NEEDS_openvino := "sentence-transformers[openvino]"
-NEEDS_infinity := "infinity-emb[torch]"
+NEEDS_infinity := "infinity-emb[torch,server]"
 peers: runs/peers/onnx/.installed runs/peers/openvino/.installed runs/peers/infinity/.installed
 
 runs/peers/%/.installed:

@@ -241,7 +241,7 @@ def _start(side: str, work: str, model: str, infinity: str | None) -> _Server:
         command = [
             *(str(Path(infinity).parent / "infinity_emb"), "v2", "--no-bettertransformer"),
             *("--model-id", model, "--served-model-name", "minilm", "--engine", "torch"),
-            *("--device", "cpu", "--port", str(port)),
+            *("--device", "cpu", "--host", "127.0.0.1", "--port", str(port)),
         ]
     quiet = subprocess.DEVNULL
     offline = os.environ | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}

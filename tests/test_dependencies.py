@@ -23,7 +23,10 @@ DECLARED = {*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for ea
 CONSTRAINTS = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
 
 # Imported where they are used, with an error that prints the install command when missing.
-OPTIONAL = {"huggingface-hub", "optuna", "lancedb", "bm25s", "pystemmer", "ray"}
+OPTIONAL = {
+    *("huggingface-hub", "optuna", "lancedb", "bm25s", "pystemmer", "ray"),
+    *("onnx", "onnxruntime", "openvino"),
+}
 
 
 def test_the_doctor_knows_every_extra_for_users() -> None:

@@ -24,9 +24,11 @@ PAGES = [
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 NAMES = {command.name for command in COMMANDS}
-GROUPS = ("corpus", "tokenizer", "index")  # of commands
+GROUPS = ("corpus", "tokenizer", "index", "mirror")  # of commands
 SETTINGS = dict(settings(Recipe)) | dict(settings(FinetuneRecipe))
 SECTIONS = {name.partition(".")[0] for name in SETTINGS if "." in name}
+
+FILES = (".json", ".safetensors", ".onnx", ".xml", ".bin")  # whose names look like settings
 
 # What stands for something else in a synopsis.
 PLACEHOLDERS = {
@@ -77,7 +79,7 @@ def test_settings_of_finetune_and_tune_are_ones_that_there_are(page: Path) -> No
 def test_settings_named_in_the_text_are_ones_that_there_are(page: Path) -> None:
     for span in inline_code(read(page)):
         found = re.fullmatch(r"((\w+)\.\w+)(?:=\S*)?", span)
-        if found and found[2] in SECTIONS and not span.endswith((".json", ".safetensors")):
+        if found and found[2] in SECTIONS and not span.endswith(FILES):
             assert found[1] in SETTINGS, f"{page.name} names the setting {span}"
 
 

@@ -10,7 +10,9 @@ import pytest
 import bertsmith
 from bertsmith import BertsmithError
 from bertsmith.door import door, either, kind, number, optional, place, several, text, whole
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, ModelError, RecipeError
+from bertsmith.tasks.registry import find_task
+from bertsmith.training.tuning.space import TuneSettings
 
 api: Any = bertsmith  # handed what its types forbid
 LONG = "x/" * 2500
@@ -139,6 +141,30 @@ def test_candidates_are_counted(folder: Path, top: Any) -> None:
 def test_what_no_step_can_mean_is_refused(tokenizer: Any, call: Callable[[Any], Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         call(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "sentence"),
+    [
+        (lambda: api.CorpusSettings(heldout=2), RecipeError, "^CorpusSettings: heldout: expected less than"),
+        (lambda: api.CorpusSettings("lines"), RecipeError, r"as in CorpusSettings\(format="),
+        (lambda: api.VocabularySettings(vocab_size="x"), RecipeError, "vocab_size: expected a whole number"),
+        (lambda: api.PassageSettings(token=9), RecipeError, "unknown key 'token'. Did you mean 'tokens'"),
+        (lambda: api.DocumentSettings(include="*.txt"), RecipeError, "include: expected a list, found"),
+        (lambda: api.Recipe(optimizer={"learning_rate": 9}), RecipeError, "optimizer.learning_rate: "),
+        (lambda: find_task("tagging").Settings(max_length=1), RecipeError, "^TaggingSettings: max_length: "),
+        (lambda: TuneSettings(search={"nothing": 1}), RecipeError, "unknown key 'search.nothing'"),
+        (lambda: api.BertConfig(hidden_size=7), ModelError, "^BertConfig: "),
+        (lambda: api.BertConfig(vocab_sise=7), ModelError, "Did you mean 'vocab_size'"),
+    ],
+)  # fmt: skip
+def test_settings_written_in_python_are_refused_in_a_sentence(
+    make: Callable[[], Any], error: type[BertsmithError], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence) as caught:
+        make()
+    assert "pydantic" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_what_can_be_meant_goes_through(tmp_path: Path) -> None:

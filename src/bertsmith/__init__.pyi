@@ -5,6 +5,7 @@ from .data.store import TokenStore as TokenStore
 from .data.tokenizing import tokenize_corpus as tokenize_corpus
 from .errors import BertsmithError as BertsmithError
 from .errors import CorpusError as CorpusError
+from .errors import ExportRefused as ExportRefused
 from .errors import InputError as InputError
 from .errors import MissingExtra as MissingExtra
 from .errors import ModelError as ModelError
@@ -17,7 +18,11 @@ from .errors import TrainingStopped as TrainingStopped
 from .estimators.estimators import BertClassifier as BertClassifier
 from .estimators.estimators import BertRegressor as BertRegressor
 from .estimators.feature_transformer import BertFeatures as BertFeatures
+from .inference.attribution import Explainer as Explainer
 from .inference.embedding.embedder import Embedder as Embedder
+from .inference.export.export import ExportResult as ExportResult
+from .inference.export.export import export_model as export_model
+from .inference.export.limits import ExportLimits as ExportLimits
 from .inference.features import Features as Features
 from .inference.index.index import Index as Index
 from .inference.masked_language import MaskedLanguageModel as MaskedLanguageModel

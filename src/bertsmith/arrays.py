@@ -4,5 +4,6 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]  # of which many are held
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -9,6 +9,7 @@
     ├── ModelError        a checkpoint is unsafe, incomplete or mis-shaped
     │   └── NotFinite         what a model computes overflows
     ├── ResourceError     too little disk or memory
+    ├── ExportRefused     an exported graph does not answer as its model does
     ├── MissingExtra      an optional package is not installed; prints the install command
     └── TrainingStopped   a run stopped by its guard: loss not finite, or a spike
 
@@ -18,6 +19,7 @@ A message says what was expected, what was found, where, and what to do next.
 from collections.abc import Collection
 from difflib import get_close_matches
 from importlib import import_module
+from typing import Any
 
 
 class BertsmithError(Exception):
@@ -58,6 +60,14 @@ class ResourceError(BertsmithError):
 
 class TrainingStopped(BertsmithError):
     """A run stopped by its guard."""
+
+
+class ExportRefused(BertsmithError):
+    """An exported graph does not answer as its model does; `parity` has every figure that was compared."""
+
+    def __init__(self, message: str, parity: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.parity = parity
 
 
 class MissingExtra(BertsmithError):

@@ -3,12 +3,17 @@
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from bertsmith.errors import RecipeError, did_you_mean
+from bertsmith.errors import BertsmithError, RecipeError, did_you_mean
+
+if TYPE_CHECKING:  # pydantic has no public name for it
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
 
 # The value may come from a stranger's file, of any size.
 _SHORTENED = reprlib.Repr()
@@ -45,6 +50,33 @@ class Strict(BaseModel):
     """An unknown key is an error, and a value does not change once made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _RefusesInASentence(ModelMetaclass):
+    """What is made by its class's name, and so by hand, is refused in a sentence of ours. What is read
+    (`model_validate`) keeps pydantic's error, which says where in the whole the fault is.
+    """
+
+    def __call__(cls: Any, *values: Any, **named: Any) -> Any:  # noqa: N805
+        if values:
+            raise cls.refusal(f"{cls.__name__}: name what is set, as in {_an_example(cls)}.")
+        try:
+            return type.__call__(cls, **named)
+        except ValidationError as error:
+            raise cls.refusal(f"{cls.__name__}: {first_problem(error, cls)}") from error
+
+
+class UserSettings(Strict, metaclass=_RefusesInASentence):
+    """Settings that users write in Python too. `CorpusSettings(heldout=2)` raises `refusal`."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    refusal: ClassVar[type[BertsmithError]] = RecipeError
+
+
+def _an_example(kind: type[BaseModel]) -> str:
+    name = next(iter(kind.model_fields))
+    return f"{kind.__name__}({name}=…)"
 
 
 def check(kind: type[ModelT], values: dict[str, Any], where: str) -> ModelT:

@@ -2,36 +2,22 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL, Signals
 
 import torch
-from places import PLACES, Strike, _after, _before
+from places import PLACES, Fault, Strike, _after, _before
 from torch import Tensor
 
 from bertsmith.tasks.finetuning import Finetuning
 from bertsmith.training.finetuning import best, finetune, finetune_session
 
 
-@dataclass(frozen=True)
-class FinetuneFault:
+class FinetuneFault(Fault):
     """A signal at the `time`-th arrival of a process at a place of `FINETUNE_PLACES`."""
 
-    place: str
-    time: int = 1
-    signal: Signals = SIGKILL
-
-    def install(self) -> None:
-        left = self.time
-
-        def strike() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), self.signal)
-
-        FINETUNE_PLACES[self.place](strike)
+    @property
+    def places(self) -> dict[str, Callable[[Strike], None]]:
+        return FINETUNE_PLACES
 
 
 def _half_of_the_best_weights(strike: Strike) -> None:

@@ -41,7 +41,11 @@ class Fault:
             if left == 0:
                 os.kill(os.getpid(), self.signal)
 
-        PLACES[self.place](strike)
+        self.places[self.place](strike)
+
+    @property
+    def places(self) -> dict[str, Callable[[Strike], None]]:
+        return PLACES
 
 
 def _before(owner: Any, name: str) -> Callable[[Strike], None]:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained
 
 from bertsmith import Embedder, MaskedLanguageModel, Predictor
 from bertsmith.errors import ModelError
@@ -30,6 +29,7 @@ from bertsmith.serving.refusals import (
 )
 from bertsmith.serving.service import Request, Service
 from bertsmith.serving.settings import ServingSettings, read_settings
+from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained
 
 needs_kernels = pytest.mark.skipif(not kernels.has_kernels(), reason="equal bits are the compiled kernels'")
 NAMES = [*TASKS, "masked-language"]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+
 from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained
 
 _CONNECTIONS, _LOOKED_EVERY = 16, 1000  # requests

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import Span
-from bertsmith.tasks.examples.character_spans import character_spans, tag_text, word_offsets
+from bertsmith.tasks.examples.character_spans import _WORDS, character_spans, tag_text, word_offsets
 
 WORD = st.sampled_from(["Zoë", "e\u0301a", "x", "7", "!", "東", "京", "😀", "हिन्दी", "\u200b", "\ud800", "É"])
 GAP = st.sampled_from(["", " ", "  ", "\t", "\n", "\u3000", "\u00a0"])
@@ -70,3 +70,10 @@ def test_spans_that_cannot_be_tags_are_refused(spans: list[tuple[int, int]], mes
 def test_a_tag_is_needed_for_each_word() -> None:
     with pytest.raises(ValueError, match="1 tags for 2 words"):
         character_spans(["O"], word_offsets("Marie Curie"))
+
+
+def test_the_words_of_a_long_text_are_those_of_the_whole() -> None:
+    text = "Don't pay 3.5\u20ac in \u6771\u4eac, Zoe\u0308!\n\t\u00a0 " * 4000 + "x" * 40_000 + " end"
+    whole = [offsets for _, offsets in _WORDS.pre_tokenize_str(text)]
+    assert list(word_offsets(text)) == whole
+    assert list(word_offsets(text)[7:9]) == whole[7:9]

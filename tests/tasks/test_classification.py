@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from torch.nn import functional as F
 
-from bertsmith.errors import InputError, ModelError
+from bertsmith.errors import InputError, ModelError, RecipeError
 from bertsmith.tasks.classification import Classification, ClassificationSettings
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -95,7 +94,7 @@ def test_a_rule_that_answers_everything_still_says_so(rule: dict[str, float]) ->
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, np.nan, np.inf])
 def test_a_weight_of_nothing_is_refused(weight: float) -> None:
-    with pytest.raises(ValidationError, match="class_weights"):
+    with pytest.raises(RecipeError, match="class_weights"):
         ClassificationSettings(class_weights={"a": 1.0, "b": weight})
 
 
@@ -109,7 +108,7 @@ def test_costs_set_the_threshold_by_chows_rule() -> None:
     [{"error_cost": 1.0}, {"abstain_cost": 1.0}, {"coverage": 0.9, "error_cost": 1, "abstain_cost": 1}],
 )
 def test_half_a_rule_or_two_are_refused_before_anything_is_trained(rule: dict[str, float]) -> None:
-    with pytest.raises(ValidationError, match="expected coverage, or error_cost and abstain_cost together"):
+    with pytest.raises(RecipeError, match="expected coverage, or error_cost and abstain_cost together"):
         ClassificationSettings(**rule)  # type: ignore[arg-type]
 
 
@@ -118,7 +117,7 @@ def test_half_a_rule_or_two_are_refused_before_anything_is_trained(rule: dict[st
     [("coverage", 0.0), ("coverage", 90), ("error_cost", 0.0), ("error_cost", np.inf), ("abstain_cost", -1)],
 )
 def test_rules_that_are_none_are_refused_before_anything_is_trained(key: str, value: float) -> None:
-    with pytest.raises(ValidationError, match=key):
+    with pytest.raises(RecipeError, match=key):
         ClassificationSettings(**{"error_cost": 1, "abstain_cost": 1} | {key: value})  # type: ignore[arg-type]
 
 
@@ -173,5 +172,5 @@ def test_a_stride_that_fits_a_single_text_only_does_for_a_pair(tokenizer: Tokeni
 
 
 def test_a_pooling_that_there_is_not_is_refused_with_all_that_there_are() -> None:
-    with pytest.raises(ValidationError, match="'mean', 'cls', 'max' or 'published'"):
+    with pytest.raises(RecipeError, match="'mean', 'cls', 'max' or 'published'"):
         ClassificationSettings(pooling="median")  # type: ignore[arg-type]

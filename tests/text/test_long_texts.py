@@ -93,3 +93,16 @@ def test_half_of_a_utf16_pair_in_a_long_text() -> None:
     tokenizer, text = wordpiece(True), text_of(2 * PART, 3) + " \ud83d cat"
     (pieces,) = tokenizer.encode_pieces([text])
     assert tuple(np.array(pieces.offsets)[-1]) == (len(text) - 3, len(text))
+
+
+@pytest.mark.parametrize("make", [lambda: wordpiece(True), lambda: byte_level(True)])
+def test_many_words_have_the_ids_of_each_by_itself(make: Callable[[], Tokenizer]) -> None:
+    tokenizer, draw = make(), random.Random(1)
+    words = ["", "\u0301", *(draw.choice(SAMPLES) for _ in range(9000)), "red" * PART]
+    pieces = tokenizer.encode_words(words)
+    expected = [list(ids) for ids in tokenizer.encode_batch(words)]
+    assert [list(each.ids) for each in pieces] == expected
+    assert [list(each.ids) for each in pieces[4000:4100][10:]] == expected[4010:4100]
+    assert list(pieces[-1].ids) == expected[-1]
+    assert len(pieces[5:]) == len(words) - 5
+    assert not tokenizer.encode_words([])

@@ -14,10 +14,11 @@ from finetune_toys import ROWS, run, tiny_encoder, write_rows
 from safetensors.torch import load_file, save_file
 
 from bertsmith.cli.main import main
-from bertsmith.errors import InputError, ModelError, RecipeError
+from bertsmith.errors import InputError, ModelError, RecipeError, TrainingStopped
 from bertsmith.files import sha256
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import encoder_of, read_checkpoint, save_checkpoint
+from bertsmith.tasks.finetuning import Finetuning
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.regression import Regression
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -336,6 +337,56 @@ def test_an_interrupted_run_goes_on_to_the_same_model(
 def test_a_finished_folder_is_not_overwritten(finished: FinetuneResult, encoder: Path) -> None:
     with pytest.raises(RecipeError, match="already holds a run"):
         run("classification", encoder, finished.model.parent.parent, "epochs=4")
+
+
+def test_a_run_that_diverges_keeps_its_log_and_says_how_to_go_on(
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = write_rows(tmp_path / "train.jsonl", "classification", 96)
+    dev = write_rows(tmp_path / "dev.jsonl", "classification", 40, seed=1)
+    files = ["--model", str(encoder), "--train", str(train), "--dev", str(dev)]
+    command = ["finetune", "classification", *files, "method=full", "max_length=32", "batch_size=8"]
+    wild = ["optimizer.learning_rate=0.5", "epochs=20", "guard.spike_factor=1.01"]
+    out = tmp_path / "run"
+    assert main([*command, *wild, "--out", str(out)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    folder = out / "restarts" / "1"
+    (batch,) = folder.glob("bad-batch-step-*.safetensors")
+    for part in (
+        f"the log is {folder / 'log.jsonl'}",
+        f"the batch is {batch}",
+        "in another folder with a lower",
+    ):
+        assert part in said
+    last = lines_of(folder / "log.jsonl")[-1]
+    assert last["kind"] == "warning"
+    assert "the loss jumped to" in last["message"]
+    assert not (out / "model").exists()
+    assert main([*command, "--out", str(out)]) == 2
+    assert "already holds a run" in capsys.readouterr().err
+    calm = ["optimizer.learning_rate=0.001", "epochs=1"]
+    assert main([*command, *calm, "--out", str(tmp_path / "calm")]) == 0
+    assert (tmp_path / "calm" / "model").is_dir()
+
+
+def test_outputs_that_overflow_on_dev_end_the_run_in_the_same_way(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, evaluate = count(1), Finetuning.evaluate
+
+    def damaged(objective: Finetuning, *arguments: Any) -> dict[str, float]:
+        if next(calls) > 1:
+            with torch.no_grad():
+                for parameter in objective.model.parameters():
+                    parameter.fill_(3e38)
+        return evaluate(objective, *arguments)
+
+    monkeypatch.setattr(Finetuning, "evaluate", damaged)
+    with pytest.raises(
+        TrainingStopped, match=r"^Step \d+: .* overflow\. The run's folder is kept: the log is "
+    ):
+        run("classification", encoder, tmp_path, "method=full", "epochs=3")
+    assert "overflow" in lines_of(tmp_path / "run" / "restarts" / "1" / "log.jsonl")[-1]["message"]
 
 
 def test_a_model_of_ones_own_is_not_replaced(encoder: Path, tmp_path: Path) -> None:

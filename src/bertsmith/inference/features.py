@@ -26,7 +26,14 @@ from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.computing.forward_passes import forward_passes
-from bertsmith.tasks.examples.encoding import Encoded, Layout, Window, join_segments, special_tokens
+from bertsmith.tasks.examples.encoding import (
+    Encoded,
+    Layout,
+    Window,
+    every_row,
+    join_segments,
+    special_tokens,
+)
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.heads.pooling import Pooling, pool_examples
 from bertsmith.tasks.tagging import Tagging
@@ -196,7 +203,7 @@ def _is_layer(number: object, last: int) -> bool:
 
 def _reading_all(encoded: Encoded) -> Encoded:
     return Encoded(
-        tuple(replace(window, rows=np.arange(len(window.token_ids))) for window in encoded.windows)
+        tuple(replace(window, rows=every_row(len(window.token_ids))) for window in encoded.windows)
     )
 
 

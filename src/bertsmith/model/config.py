@@ -4,15 +4,15 @@ A variant is a set of values on independent axes, never a class: which of them m
 config.json calls them, is its record in bertsmith.model.families.
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from bertsmith.door import door, text
-from bertsmith.errors import ModelError
+from bertsmith.errors import BertsmithError, ModelError
 from bertsmith.model.families import BERT_SIZES, Family, find_family
 from bertsmith.model.rotary_json import layer_types
-from bertsmith.validation import first_problem
+from bertsmith.validation import UserSettings, first_problem
 
 Activation = Literal["gelu", "gelu_new", "relu", "silu"]
 LayerType = Literal["full_attention", "sliding_attention"]
@@ -20,7 +20,7 @@ LayerType = Literal["full_attention", "sliding_attention"]
 PRESETS = {name: (size.layers, size.width) for name, size in BERT_SIZES.items()}  # layers, width of BERT's
 
 
-class BertConfig(BaseModel):
+class BertConfig(UserSettings):
     """Shape and constants of one model. Sizes are counts, probabilities are in [0, 1).
 
     What isn't given is as the family was published. `type_vocab_size` 0 means no segment embeddings.
@@ -28,7 +28,7 @@ class BertConfig(BaseModel):
     first `pad_token_id + 1` of them unused, see `max_length`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    refusal: ClassVar[type[BertsmithError]] = ModelError
 
     model_type: str = "bert"
     vocab_size: int = Field(30522, ge=1, le=2_000_000)

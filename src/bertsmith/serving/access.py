@@ -7,8 +7,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bertsmith.serving.keys import Keys
 from bertsmith.serving.refusals import Refusal
 
-_PUBLIC = ("/health", "/health/live", "/health/ready", "/ping")
-_PAGE = "/page/static/"  # and /: they hold nothing that isn't in the package
+_PUBLIC = ("/health", "/health/live", "/health/ready", "/ping", "/")
+_PAGE = "/page/static/"  # what is there, and at /, is in the package
 
 
 class Access:
@@ -30,5 +30,7 @@ class Access:
         await self.app(scope, receive, send)
 
     def _is_public(self, scope: Scope) -> bool:
-        path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
-        return path in _PUBLIC or (reads and (path == "/" or path.startswith(_PAGE)))
+        if scope["method"] not in ("GET", "HEAD"):
+            return False
+        path = scope["path"]
+        return path in _PUBLIC or path.startswith(_PAGE)

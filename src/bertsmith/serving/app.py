@@ -3,6 +3,7 @@
 request → log, metrics → key → body → route → service → answer
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,14 +22,16 @@ from bertsmith.serving.health import Health
 from bertsmith.serving.keys import Keys
 from bertsmith.serving.metrics import Metrics
 from bertsmith.serving.models import Models
-from bertsmith.serving.protocols import ours
+from bertsmith.serving.page import page
+from bertsmith.serving.protocols import decisions, hugging_face, openai, ours, ranking, systemone, tei
 from bertsmith.serving.protocols.routing import JsonResponse, refuse
-from bertsmith.serving.refusals import Refusal
+from bertsmith.serving.refusals import Refusal, documented
 from bertsmith.serving.request_log import RequestLog
 from bertsmith.serving.service import Service
 from bertsmith.serving.settings import ServingSettings
 
-PROTOCOLS = (ours,)  # the last one has /v1/{model}, which would take the others' paths
+# The last one has /v1/{model}, which would take the others' paths.
+PROTOCOLS = (openai, tei, ranking, hugging_face, systemone, decisions, ours)
 
 
 def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI:
@@ -42,9 +45,11 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
             service.models.open_all()
         service.start()
         health.start()
+        measuring = asyncio.ensure_future(metrics.keep_fresh())
         try:
             yield
         finally:
+            measuring.cancel()
             await health.stop()
             await service.stop()
 
@@ -55,19 +60,21 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
         docs_url=None,  # their pages are fetched from the internet
         redoc_url=None,
         exception_handlers={HTTPException: _not_found},
+        responses=documented(lambda refusal: refusal.status),  # before any route is known
         telemetry={"logs": settings.log_texts},  # which say what was refused, texts among it
     )
-    app.state.service, app.state.health = service, health
+    app.state.service, app.state.health, app.state.metrics = service, health, metrics
     app.include_router(operation_routes.routes(service, health, metrics))
+    app.include_router(page.routes(service))
     for protocol in PROTOCOLS:
         app.include_router(protocol.routes(service))
-    app.add_middleware(BodyReading, most_bytes=settings.max_body_bytes, refuse=_refuse)
-    app.add_middleware(Access, keys=Keys(settings.keys_file), refuse=_refuse)
+    app.add_middleware(BodyReading, most_bytes=settings.max_body_bytes, refuse=refuse_early)
+    app.add_middleware(Access, keys=Keys(settings.keys_file), refuse=refuse_early)
     app.add_middleware(RequestLog, settings=settings, metrics=metrics)
     return app
 
 
-async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+async def refuse_early(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
     """Before any route is known."""
     scope.setdefault("state", {})
     response: Any = refuse(refusal, ours.error_body, Request(scope, receive))

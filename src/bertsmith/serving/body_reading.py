@@ -4,15 +4,14 @@ A client that goes away meanwhile, or while it waits for its answer, ends its re
 """
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertsmith.serving.refusals import InvalidRequest, Refusal, TooLarge
+from bertsmith.serving.refusals import Refusal, TooLarge, TooSlow, Unavailable
 
 _SECONDS = 30.0  # for all of a body
-_READ_OFF = 16  # times the largest body
+_MOST_DIGITS = 18  # of a size: Python refuses to read thousands of them
 
 
 class BodyReading:
@@ -29,11 +28,10 @@ class BodyReading:
             async with asyncio.timeout(self.seconds):
                 body = await self._body(scope, receive)
         except TimeoutError:
-            late = InvalidRequest(f"The body did not arrive within {self.seconds:g} seconds.")
+            late = TooSlow(f"The body did not arrive within {self.seconds:g} seconds.")
             await self.refuse(late, scope, receive, send)
             return
-        except Refusal as refusal:
-            await self._read_off(receive)
+        except Refusal as refusal:  # what still comes of the body is thrown away by the server
             await self.refuse(refusal, scope, receive, send)
             return
         if body is not None:
@@ -43,7 +41,7 @@ class BodyReading:
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         """None where the client has gone. Raises TooLarge, as soon as it is known."""
         announced = dict(scope["headers"]).get(b"content-length", b"")
-        self._require(int(announced) if announced.isdigit() else 0)
+        self._require(int(announced[:_MOST_DIGITS]) if announced.isdigit() else 0)
         parts, size = [], 0
         while True:
             message = await receive()
@@ -54,17 +52,6 @@ class BodyReading:
             self._require(size)
             if not message.get("more_body"):
                 return b"".join(parts)
-
-    async def _read_off(self, receive: Receive) -> None:
-        """A client that still sends would not read the refusal: what comes is thrown away, for a while."""
-        left = _READ_OFF * self.most_bytes
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.seconds):
-                while left > 0:
-                    message = await receive()
-                    left -= len(message.get("body", b""))
-                    if message["type"] == "http.disconnect" or not message.get("more_body"):
-                        return
 
     def _require(self, size: int) -> None:
         if size > self.most_bytes:
@@ -93,6 +80,9 @@ class BodyReading:
         watching = asyncio.ensure_future(watch(work))
         try:
             await asyncio.wait({work})
+        except asyncio.CancelledError:  # the time of a stopping service is over
+            lost = Unavailable("The service stopped before this was answered. Send it to another one.", 1.0)
+            await self.refuse(lost, scope, receive, send)
         finally:
             watching.cancel()
             work.cancel()

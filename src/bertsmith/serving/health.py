@@ -10,6 +10,7 @@ from bertsmith.serving.service import Service
 
 _EVERY = 5.0  # seconds between two forward passes, where traffic makes none
 _OLDEST = 20.0  # seconds since the last one, to be ready
+_DEAD = 120.0  # seconds since the last one, to be begun anew
 _STUCK = 30.0  # seconds that work may wait while none is finished
 _LOG = logging.getLogger("bertsmith.serving")
 
@@ -40,17 +41,22 @@ class Health:
         now, queue = time.monotonic(), self.service.queue
         if self.leaving or self.service.draining:
             return "the service is stopping"
-        if queue.size and now - max(queue.last_finished, queue.last_admitted) > _STUCK:
+        if queue.size and now - max(queue.last_finished, queue.began_waiting) > _STUCK:
             return "work waits, and none is finished"
         if now - max(self._computed, queue.last_finished) > _OLDEST:
             return "no forward pass of late"
         return None
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it doesn't compute, and won't by waiting."""
+        return time.monotonic() - max(self._computed, self.service.queue.last_finished) > _DEAD
+
     async def _probe(self) -> None:
         while True:
             await asyncio.sleep(_EVERY)
             if time.monotonic() - self.service.queue.last_finished < _EVERY:
-                continue
+                continue  # traffic has just shown it
             try:
                 for model in self.service.models:
                     await asyncio.to_thread(probe_once, model)

@@ -20,6 +20,7 @@ from bertsmith.errors import InputError
 from bertsmith.serving.refusals import Unauthorized
 
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
+_COMMENT = re.compile(r"(?:^|\s)#")  # a key may have one in it
 _SHORTEST = 16  # characters
 _LOOKED_AT = 1.0  # seconds between two looks at the file
 _LOG = logging.getLogger("bertsmith.serving")
@@ -40,9 +41,11 @@ class Keys:
         """Raises InputError naming file and line."""
         self.path = path
         self._clients: list[tuple[bytes, Client]] = []
-        self._state = self._looked = 0.0
+        self._state: tuple[int, ...] = ()
+        self._looked = 0.0
         if path is not None:
-            self._clients, self._state = _read(path), _state(path)
+            self._state = _state(path)
+            self._clients = _read(path)
 
     def client(self, authorization: str) -> Client:
         """Of the header's value, 'Bearer KEY'. Raises Unauthorized."""
@@ -51,7 +54,7 @@ class Keys:
         self._look()
         scheme, _, given = authorization.partition(" ")
         found = None
-        digest = hashlib.sha256(given.strip().encode("utf-8", "replace")).digest()
+        digest = hashlib.sha256(given.strip().encode("latin-1", "replace")).digest()  # as its bytes came
         for known, client in self._clients:  # all of them, so that time tells nothing
             if hmac.compare_digest(known, digest):
                 found = client
@@ -66,17 +69,24 @@ class Keys:
         if now - self._looked < _LOOKED_AT:
             return
         self._looked = now
+        state = _state(self.path)
+        if state == self._state:
+            return
+        self._state = state  # also of what can't be read: said once
         try:
-            state = _state(self.path)
-            if state != self._state:
-                self._clients, self._state = _read(self.path), state
-                _LOG.info("%d keys read again", len(self._clients))
-        except (InputError, OSError) as error:
+            self._clients = _read(self.path)
+            _LOG.info("%d keys read again", len(self._clients))
+        except InputError as error:
             _LOG.error("the keys stay as they were: %s", error)
 
 
-def _state(path: Path) -> float:
-    return path.stat().st_mtime
+def _state(path: Path) -> tuple[int, ...]:
+    """Another one where the file was changed or replaced; () where it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _read(path: Path) -> list[tuple[bytes, Client]]:
@@ -85,8 +95,9 @@ def _read(path: Path) -> list[tuple[bytes, Client]]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} can't be read as a file of keys: {error}.") from None
     found: dict[str, tuple[bytes, Client]] = {}
+    owners: dict[bytes, str] = {}
     for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
+        words = _COMMENT.split(line)[0].split()
         if not words:
             continue
         if len(words) not in (2, 3) or words[2:] not in ([], ["admin"]):
@@ -100,6 +111,9 @@ def _read(path: Path) -> list[tuple[bytes, Client]]:
         if name in found:
             raise InputError(f"{path}, line {number}: {name} has a key already.")
         digest = bytes.fromhex(hashed[1]) if hashed else hashlib.sha256(key.encode()).digest()
+        if digest in owners:
+            raise InputError(f"{path}, line {number}: {name} has the key of {owners[digest]}.")
+        owners[digest] = name
         found[name] = digest, Client(name, len(words) == 3)
     if not found:
         raise InputError(f"{path} has no keys. A line is NAME KEY; without --keys-file everybody may ask.")

@@ -1,8 +1,10 @@
 """What Prometheus is told: by model and route, without a text or a key in it."""
 
+import asyncio
 import os
 from typing import Any
 
+import psutil
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -19,6 +21,7 @@ from bertsmith.serving.service import Answer
 
 MANY_PROCESSES = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+_EVERY = 1.0  # seconds between two looks at what is true of a moment
 _SECONDS = tuple(0.0005 * 2**power for power in range(16))
 _TOKENS = tuple(2**power for power in range(2, 19))
 
@@ -44,7 +47,8 @@ class Metrics:
         several: dict[str, Any] = {"multiprocess_mode": "livesum", **register}
         self.waiting = Gauge(f"{name}_queue_requests", "Requests that wait.", **several)
         self.waiting_tokens = Gauge(f"{name}_queue_tokens", "Tokens that wait.", **several)
-        self._queue = queue
+        self.resident = Gauge(f"{name}_resident_bytes", "Memory of all processes.", **several)
+        self._queue, self._process = queue, psutil.Process()
         if MANY_PROCESSES not in os.environ:
             ProcessCollector(registry=self.registry)
         queue.on_batch = lambda batch: self.batches.labels(batch.run.model).observe(batch.tokens)
@@ -57,10 +61,20 @@ class Metrics:
         self.computing.labels(name).observe(timing.computing)
         self.tokens.labels(name).observe(answer.total_tokens)
 
-    def page(self) -> bytes:
-        """In Prometheus' text format."""
+    async def keep_fresh(self) -> None:
+        """What is true of a moment: of several processes another one than this may be asked for it."""
+        while True:
+            self._refresh()
+            await asyncio.sleep(_EVERY)
+
+    def _refresh(self) -> None:
         self.waiting.set(self._queue.size)
         self.waiting_tokens.set(self._queue.waiting_tokens)
+        self.resident.set(self._process.memory_info().rss)
+
+    def page(self) -> bytes:
+        """In Prometheus' text format."""
+        self._refresh()
         registry = self.registry
         if MANY_PROCESSES in os.environ:
             registry = CollectorRegistry()

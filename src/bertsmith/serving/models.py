@@ -1,6 +1,6 @@
 """The models of a service by name: opened, replaced while it serves, and rolled back."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from threading import Lock
 from typing import Any
 
@@ -53,15 +53,24 @@ class Models:
             )
         return self._serving[name]
 
-    def find(self, name: str | None, operation: str | None) -> ServedModel:
-        """By name; without one, the only model that has the operation. Raises UnknownModel, Unsupported."""
+    def find(
+        self, name: str | None, operation: str | None, tasks: Collection[str] | None = None
+    ) -> ServedModel:
+        """By name; without one, the only model that has the operation and, where said, one of the tasks.
+        Raises UnknownModel, Unsupported.
+        """
         if name is not None:
             return self[name]
-        able = [each for each in self if operation is None or operation in each.operations]
+        able = [
+            each
+            for each in self
+            if (operation is None or operation in each.operations) and (tasks is None or each.task in tasks)
+        ]
         if len(able) == 1:
             return able[0]
         if not able:
-            raise Unsupported(f"No model here can {operation}.")
+            what = f"can {operation}" if tasks is None else f"is for {' or '.join(sorted(tasks))}"
+            raise Unsupported(f"No model here {what}.")
         raise UnknownModel(
             f"Name a model: {', '.join(each.name for each in able[:_MOST_NAMED])} could answer."
         )

@@ -19,9 +19,10 @@ def routes(service: Service, health: Health, metrics: Metrics) -> APIRouter:
     """The routes, for an application."""
     router = router_of(error_body, tags=["operation"])
 
-    @router.get("/health/live", summary="The process answers")
+    @router.get("/health/live", summary="The process answers, and has computed within two minutes")
     async def live() -> Response:
-        return JsonResponse({"status": "live"})
+        dead = health.is_dead
+        return JsonResponse({"status": "it doesn't compute" if dead else "live"}, 503 if dead else 200)
 
     @router.get("/health/ready", summary="It computes, and takes requests")
     @router.get("/health", include_in_schema=False)
@@ -36,7 +37,7 @@ def routes(service: Service, health: Health, metrics: Metrics) -> APIRouter:
 
     @router.post("/admin/models/{name}/reload", summary="Serve what the model's folder holds now")
     async def reload(name: str, request: Request) -> Response:
-        _require_admin(request)
+        _require_admin(request, service)
         try:
             return _served(await asyncio.to_thread(service.models.replace, name))
         except BertsmithError as error:
@@ -44,15 +45,20 @@ def routes(service: Service, health: Health, metrics: Metrics) -> APIRouter:
 
     @router.post("/admin/models/{name}/rollback", summary="Serve the version before")
     async def roll_back(name: str, request: Request) -> Response:
-        _require_admin(request)
+        _require_admin(request, service)
         return _served(service.models.roll_back(name))
 
     return router
 
 
-def _require_admin(request: Request) -> None:
+def _require_admin(request: Request, service: Service) -> None:
     if not getattr(request.state, "admin", False):
         raise Forbidden("Models are replaced by a key that has 'admin' in the service's file of keys.")
+    if service.settings.workers > 1:
+        raise Unsupported(
+            "One of several processes answers here. All of them open their models again on SIGHUP; under Ray "
+            "Serve, deploy again."
+        )
 
 
 def _served(model: ServedModel) -> Response:

@@ -99,7 +99,7 @@ class WorkQueue:
         self.computing = 0  # batches
         self.rate = _FIRST_RATE  # tokens a second by all workers together
         self.waiting_tokens = 0
-        self.last_admitted = self.last_finished = time.monotonic()
+        self.began_waiting = self.last_finished = time.monotonic()
         self.on_batch: Callable[[Batch], None] = lambda batch: None
         self._clients: dict[str, _Client] = {}  # those that have a job here
         self._count = 0
@@ -120,6 +120,8 @@ class WorkQueue:
             if self.waiting_tokens and self.waiting_tokens + tokens > self.most_tokens:
                 wait = max(self.waiting_tokens / self.rate, _SOONEST)
                 raise Overloaded(f"{self.waiting_tokens:,} tokens are waiting already. {_again(wait)}", wait)
+            if not self._clients:
+                self.began_waiting = time.monotonic()
             if job.key not in self._clients:
                 self._clients[job.key] = _Client(self._least())
             client = self._clients[job.key]
@@ -127,7 +129,6 @@ class WorkQueue:
             insort(client.jobs, (job.deadline, self._count, job))
             client.waiting += tokens
             self.waiting_tokens += tokens
-            self.last_admitted = time.monotonic()
             self.changed.notify_all()
 
     def cancel(self, job: Job) -> None:

@@ -2,6 +2,8 @@
 
     Refusal
     ├── InvalidRequest   422  a body that isn't what the route reads
+    │   └── NoInputs     422  a request for nothing
+    ├── TooSlow          408  a body that took longer to arrive than the service waits
     ├── TooLarge         413  more than the service takes: says what, how much, and how much is taken
     ├── TooLong          422  a text of more tokens than the model reads, under long_text = "error"
     ├── Unauthorized     401  no key, or none that is known
@@ -15,6 +17,11 @@
 Each protocol has an envelope of its own for these (serving/protocols/).
 """
 
+from collections.abc import Callable
+from typing import Any
+
+_LONGEST = 1000  # characters of a sentence
+
 
 class Refusal(Exception):
     """`retry_after` in seconds, None where coming back won't help."""
@@ -24,13 +31,32 @@ class Refusal(Exception):
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.message, self.retry_after = message, retry_after
+        self.message, self.retry_after = _shortened(message), retry_after
+
+
+def _shortened(message: str) -> str:
+    """What a client sent is shown to it, but not all of it."""
+    if len(message) <= _LONGEST:
+        return message
+    return f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
 
 
 class InvalidRequest(Refusal):
     """A body that isn't what the route reads."""
 
     status, code = 422, "invalid_request"
+
+
+class NoInputs(InvalidRequest):
+    """A request for nothing."""
+
+    code = "no_inputs"
+
+
+class TooSlow(Refusal):
+    """A body that took longer to arrive than the service waits."""
+
+    status, code = 408, "request_timeout"
 
 
 class TooLarge(Refusal):
@@ -85,3 +111,23 @@ class Expired(Refusal):
     """Its time was over before it was begun."""
 
     status, code = 504, "deadline_exceeded"
+
+
+def kinds(of: type[Refusal] = Refusal) -> list[type[Refusal]]:
+    """All refusals of this file, the bug of the service (500) among them."""
+    found = [of, *(each for kind in of.__subclasses__() for each in kinds(kind))]
+    return [each for each in found if each.__module__ == __name__]
+
+
+def documented(status_of: Callable[[Refusal], int]) -> dict[int | str, dict[str, Any]]:
+    """The answers that any route may give, for an OpenAPI document: their envelope is the protocol's, and so
+    may the status be.
+    """
+    said: dict[int, list[str]] = {}
+    for kind in kinds():
+        what = "A bug of the service; its log says more." if kind is Refusal else kind.__doc__
+        said.setdefault(status_of(kind.__new__(kind)), []).append(f"{kind.code}: {what}")
+    schema = {"application/json": {"schema": {"type": "object"}}}
+    return {
+        status: {"description": " ".join(found), "content": schema} for status, found in sorted(said.items())
+    }

@@ -65,7 +65,8 @@ class RequestLog:
             self.metrics.refusals.labels(route, refusal.code).inc()
             facts["refused"] = refusal.code
         if answer is not None:
-            self.metrics.answered(answer)
+            for each in state["answers"]:
+                self.metrics.answered(each)
             timing = answer.timing
             facts |= {
                 "model": model,

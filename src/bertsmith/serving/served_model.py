@@ -1,7 +1,7 @@
 """A model's folder as the service has it: what it is called, what it is, and what it can be asked for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ from bertsmith.inference.embedding.text_windows import TextWindows
 from bertsmith.inference.engine import Engine, start_engine
 from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.manifest import MANIFEST as INDEX
+from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.bert import Bert
 from bertsmith.model.locate import locate_model
-from bertsmith.model.manifest import read_manifest
-from bertsmith.model.untrusted import read_settings
 from bertsmith.serving.operations.embed import Embed, EmbedTokens, Similarity, TextEncoder
 from bertsmith.serving.operations.fill_mask import FillMask
 from bertsmith.serving.operations.operation import Operation
@@ -32,16 +31,14 @@ from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
-_MASKED = ("ForMaskedLM", "ForPreTraining")
-
 
 @dataclass(frozen=True)
 class ServedModel:
     """One version of a model. `task` is classification, tagging, …, embedding, masked-language or search.
 
     `operations` by name, the usual one first. `max_length` in tokens. `opened` is the task of a model that
-    has a head; `encoder` is what makes vectors, where it does.
+    has a head; `encoder` is what makes vectors, where it does. `weights` is the folder that has them, where
+    it is another one than `folder`.
     """
 
     name: str
@@ -57,6 +54,16 @@ class ServedModel:
     module: nn.Module
     opened: Task[Any] | None = None
     encoder: TextEncoder | None = None
+    weights: Path | None = None
+    _opened: tuple[object, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_opened", _state(self.weights or self.folder))
+
+    @property
+    def is_in_its_folder(self) -> bool:
+        """Whether the folder still has the weights that are served: opened again, it would be the same."""
+        return self._opened == _state(self.weights or self.folder)
 
     def operation(self, name: str | None) -> Operation:
         """The usual one for None. Raises Unsupported."""
@@ -82,7 +89,7 @@ def open_model(settings: ModelSettings, version: int, device: torch.device | str
         return _open_index(settings, version, path)
     folder = locate_model(settings.path).folder
     wanted = getattr(torch, settings.compute_dtype) if settings.compute_dtype else None
-    kind = _kind(folder)
+    kind = model_kind(folder)
     if kind == "embedding":
         found = text_encoder(settings.name, Embedder(folder, device=device, compute_dtype=wanted))
         return _of_vectors(settings, folder, version, "embedding", vector_operations(found), found)
@@ -97,22 +104,6 @@ def open_model(settings: ModelSettings, version: int, device: torch.device | str
             module=model,
         )
     return _open_task(settings, version, folder, device, wanted)
-
-
-def _kind(folder: Path) -> str:
-    """Which of our classes opens it."""
-    manifest = read_manifest(folder)
-    if manifest is not None:
-        if manifest.task == "pretraining":
-            return "masked-language"
-        return "embedding" if manifest.task == "encoder" else "task"
-    if (folder / "modules.json").exists() or not (folder / "config.json").exists():
-        return "embedding"
-    names = read_settings(folder / "config.json").get("architectures") or [""]
-    architecture = str(names[0]) if isinstance(names, list) and names else ""
-    if architecture.endswith(_HEADS):
-        return "task"
-    return "masked-language" if architecture.endswith(_MASKED) else "embedding"
 
 
 def _open_task(
@@ -153,7 +144,7 @@ def _open_index(settings: ModelSettings, version: int, path: Path) -> ServedMode
     found = text_encoder(settings.name, embedder)
     embed = Embed(found)
     operations: dict[str, Operation] = {"search": Search(index, embed), "embed": embed}
-    return _of_vectors(settings, path, version, "search", operations, found)
+    return replace(_of_vectors(settings, path, version, "search", operations, found), weights=embedder.folder)
 
 
 def _of_vectors(
@@ -178,6 +169,12 @@ def _of_vectors(
         module=found.encoder,
         encoder=found,
     )
+
+
+def _state(folder: Path) -> tuple[object, ...]:
+    """Of the files with weights: another file of the same name is told apart."""
+    found = [(path, path.stat()) for path in sorted(folder.rglob("*.safetensors"))]
+    return tuple((path.name, each.st_ino, each.st_size, each.st_mtime_ns) for path, each in found)
 
 
 def text_encoder(name: str, embedder: Embedder) -> TextEncoder:

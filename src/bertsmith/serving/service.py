@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertsmith.errors import BertsmithError
+from bertsmith.errors import BertsmithError, InputError
 from bertsmith.serving.models import Models
 from bertsmith.serving.operations.operation import Options, Prepared
 from bertsmith.serving.queue import Job, WorkQueue
-from bertsmith.serving.refusals import InvalidRequest, TooLarge, Unavailable, Unsupported
+from bertsmith.serving.refusals import InvalidRequest, NoInputs, TooLarge, Unavailable, Unsupported
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.settings import ServingSettings
 from bertsmith.serving.workers import Workers
@@ -108,6 +108,8 @@ class Service:
         except asyncio.CancelledError:
             self.queue.cancel(job)
             raise
+        except InputError as error:  # a filter of a search is read when it is used
+            raise InvalidRequest(str(error)) from error
         timing = Timing(prepared_at - began, job.begun - prepared_at, job.ended - job.begun)
         return Answer(results, model, prepared.input_tokens, prepared.truncated, timing)
 
@@ -131,7 +133,7 @@ class Service:
     def _require_size(self, inputs: Sequence[Any]) -> None:
         most = self.settings.max_inputs
         if not inputs:
-            raise InvalidRequest("There are no inputs. Send at least one.")
+            raise NoInputs("There are no inputs. Send at least one.")
         if len(inputs) > most:
             raise TooLarge(f"The request has {len(inputs)} inputs; this service takes {most} at a time.")
 

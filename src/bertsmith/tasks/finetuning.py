@@ -5,7 +5,7 @@ The order is a pure function of (seed, epoch), so that a cursor of two numbers n
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,7 @@ def encode_examples(task: Task[Any], examples: Sequence[Any], tokenizer: Tokeniz
     return EncodedExamples(examples, encoded)
 
 
-def pieces_of(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> list[list[Pieces]]:
+def pieces_of(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) -> list[Sequence[Pieces]]:
     """What `task.encode` reads of each example: the pieces of its texts; of one that is cut, at least one
     more than is read.
     """
@@ -63,8 +63,10 @@ def pieces_of(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) ->
     enough = task.settings.max_length if cut else None
     texts = [task.texts(example) for example in examples]
     blank = " " if task.is_pretokenized and tokenizer.family == "byte-level" else ""  # Ġ begins a word
-    pieces = iter(tokenizer.encode_pieces([blank + text for each in texts for text in each], enough))
-    return [[next(pieces) for _ in each] for each in texts]
+    every = [blank + text for each in texts for text in each]
+    pieces = tokenizer.encode_words(every) if task.is_pretokenized else tokenizer.encode_pieces(every, enough)
+    ends = accumulate(len(each) for each in texts)
+    return [pieces[end - len(each) : end] for each, end in zip(texts, ends, strict=True)]
 
 
 def few_at_a_time(

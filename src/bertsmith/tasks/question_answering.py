@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from bertsmith.arrays import Ints
+from bertsmith.arrays import Int32s
 from bertsmith.data.batch import to_device
 from bertsmith.data.windows import owner, windows
 from bertsmith.errors import InputError, RecipeError
@@ -48,11 +48,11 @@ class AnswerSettings(TaskSettings):
     longest_answer: int = Field(30, ge=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PassagePieces:
     """Of one window: where its pieces stand in the passage (T, 2), and which are its to read (T,)."""
 
-    offsets: Ints
+    offsets: Int32s
     owned: npt.NDArray[np.bool_]
 
 
@@ -109,7 +109,7 @@ class QuestionAnswering(Task[Question]):
         room = self.settings.max_length - special_tokens(tokenizer, 2) - len(asked)
         if room < 8:
             raise RecipeError(f"max_length = {self.settings.max_length} leaves no room beside the question.")
-        ids, offsets = pieces[1].ids, np.array(pieces[1].offsets, np.int64).reshape(-1, 2)
+        ids, offsets = pieces[1].ids, np.asarray(pieces[1].offsets, np.int32).reshape(-1, 2)
         stride = None if self.settings.stride is None else min(self.settings.stride, room - 1)
         ranges = windows(ids, room, stride)
         owners = owner(ranges)
@@ -214,7 +214,7 @@ class QuestionAnswering(Task[Question]):
     def config_labels(self) -> dict[str, Any]:
         return {}
 
-    def _target(self, example: Question, offsets: Ints, window: tuple[int, int]) -> tuple[int, int, int]:
+    def _target(self, example: Question, offsets: Int32s, window: tuple[int, int]) -> tuple[int, int, int]:
         """(rows, start, end) of the first answer in this window, or of [CLS] when it isn't there."""
         rows = 1 + window[1] - window[0]
         if not example.answers:

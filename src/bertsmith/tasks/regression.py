@@ -3,8 +3,8 @@
 E examples.
 """
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.text_task import PooledSettings, TextExample, TextTask, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.pooling import Pooling
+from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.text.files.values import as_number
 
@@ -57,14 +58,16 @@ class Regression(TextTask):
     Settings: ClassVar[type[TaskSettings]] = PooledSettings
     settings: PooledSettings
     mean, deviation = 0.0, 1.0
+    bounds: tuple[float, float] | None = None  # of the training scores; None where nobody knows
 
     def as_target(self, value: Any, where: str) -> float:
         return as_number(value, where)
 
     def fit(self, train: Sequence[TextExample]) -> None:
-        """Mean and deviation of the scores."""
+        """Mean, deviation and bounds of the scores."""
         numbers = np.array([example.label for example in train])
         self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
+        self.bounds = float(numbers.min()), float(numbers.max())
         if numbers.min() == numbers.max():  # whose deviation may be a rounding error
             raise InputError(
                 f"Every one of the {len(train):,} training texts has the score {self.mean:g}, from "
@@ -109,6 +112,20 @@ class Regression(TextTask):
             tfidf_numbers(texts, gold, [as_text_or_pair(example) for example in dev]),
         )
         return {each.name: [{"score": float(number)} for number in each.predictions] for each in found}
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"bounds": None if self.bounds is None else [*self.bounds]}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
+        task = super().from_state(state, where)
+        match state.get("bounds"):
+            case [lowest, highest]:
+                task.bounds = (
+                    require_number(lowest, "bounds", where),
+                    require_number(highest, "bounds", where),
+                )
+        return task
 
     def config_labels(self) -> dict[str, Any]:
         return {"problem_type": "regression", "id2label": {"0": "score"}, "label2id": {"score": 0}}

@@ -4,6 +4,7 @@ sentence (Devlin et al. 2019, section 5.3; Lample et al. 2016).
 W words, C labels, R rows that the head reads: one a word.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -149,17 +150,20 @@ class Tagging(Task[TaggedExample]):
     def encode(self, example: TaggedExample, pieces: Sequence[Pieces], tokenizer: Tokenizer) -> Encoded:
         """Windows of pieces; the head reads each word's first piece, in the window that shows it best."""
         # a word of control characters alone has no pieces; its tag is read from an unknown one
-        words = [piece.ids or [tokenizer.unk_id] for piece in pieces]
-        ids = [number for word in words for number in word]
-        sizes = np.array([len(word) for word in words], np.int64)
-        firsts = np.cumsum(sizes) - sizes
+        ids, starts = array("i"), array("i")
+        for piece in pieces:
+            starts.append(len(ids))
+            ids.extend(piece.ids or [tokenizer.unk_id])
+        firsts = np.array(starts, np.int64)
         room = self.settings.max_length - special_tokens(tokenizer, 1)
         stride = room // 4 if self.settings.stride is None else self.settings.stride
         ranges = windows(ids, room, stride)
         owners = owner(ranges)[firsts] if len(firsts) else np.zeros(0, np.int64)
+        ends = np.searchsorted(owners, np.arange(len(ranges)), "right")  # owners ascend, as windows do
         made = []
         for number, (start, end) in enumerate(ranges):
-            rows = firsts[owners == number] - start + 1  # after [CLS]
+            owned = firsts[ends[number - 1] if number else 0 : ends[number]]
+            rows = owned - start + 1  # after [CLS]
             if len(rows) or len(ranges) == 1:
                 made.append(Window(*join_segments(tokenizer, ids[start:end]), rows))
         target = None

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from bertsmith.arrays import Ints
@@ -25,6 +25,7 @@ from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.saved_state import read_state
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.validation import UserSettings
 
 Outputs = npt.NDArray[np.float32]  # of one example: (C,), or (R, C) where the head answers for each row
 Prediction = Mapping[str, Any]  # what `predict` writes as a line of JSON
@@ -41,15 +42,13 @@ class Labelled(Protocol):
     def where(self) -> str: ...
 
 
-class TaskSettings(BaseModel):
+class TaskSettings(UserSettings):
     """What every task lets its user choose; a task adds its own.
 
     `max_length` counts tokens with special ones. Longer texts are cut, or with `stride` read as windows that
     overlap by so many tokens. `text`, `text_pair` and `label` are columns: names, or numbers counted from 1.
     `header`, `format` and `encoding` say how files are read.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     max_length: int = Field(128, ge=8)
     stride: int | None = Field(None, ge=0)

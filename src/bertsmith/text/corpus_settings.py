@@ -1,12 +1,11 @@
 """Every choice of a corpus build: how sources are read, and what becomes of their documents."""
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import AfterValidator, Field
 
-from bertsmith.errors import RecipeError
-from bertsmith.validation import Strict, first_problem
+from bertsmith.validation import UserSettings
 
 Format = Literal["auto", "file", "blank-lines", "lines", "wikiextractor", "jsonl", "csv", "tsv", "parquet"]
 
@@ -20,7 +19,7 @@ def _require_language(code: str) -> str:
 Language = Annotated[str, AfterValidator(_require_language)]
 
 
-class CorpusSettings(Strict):
+class CorpusSettings(UserSettings):
     """Every choice of `bertsmith corpus build`; the defaults live here and nowhere else."""
 
     format: Format = Field(default="auto", description="how documents lie in files; auto looks at each")
@@ -36,12 +35,3 @@ class CorpusSettings(Strict):
     near_duplicate_threshold: float = Field(default=0.8, ge=0.8, le=1, description="Jaccard of 5-word runs")
     min_words: int = Field(default=1, ge=1, description="shorter documents count as empty and are dropped")
     licence: str = Field(default="", description="what the text may be used for, for the manifest")
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _complain_in_a_sentence(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Raises RecipeError instead of pydantic's ValidationError: settings are the user's to mend."""
-        try:
-            return validate(values)
-        except ValidationError as error:
-            raise RecipeError(f"corpus: {first_problem(error, cls)}") from error

@@ -18,10 +18,9 @@ from bertsmith.training.settings import (
     OptimizerSettings,
     PathText,
     RunSettings,
-    Settings,
     override,
 )
-from bertsmith.validation import check
+from bertsmith.validation import UserSettings, check
 
 _BASE_WIDTH = 768  # of BERT-base, which the rates of the papers are for
 _SHALLOW = 6  # layers, below which the rate grows
@@ -43,7 +42,7 @@ class FinetuneOptimizer(OptimizerSettings):
     epsilon: float = Field(1e-8, gt=0)
 
 
-class LoraRecipe(Settings):
+class LoraRecipe(UserSettings):
     """Hu et al. 2021; `rank` 0 trains all weights instead. No `targets` are the family's usual ones."""
 
     rank: int = Field(0, ge=0)
@@ -103,7 +102,7 @@ class FinetuneRecipe(RunSettings):
         if self.lora.rank and (self.freeze_embeddings or self.freeze_layers or self.reinit_layers):
             raise ValueError(
                 "lora.rank freezes the whole encoder and adds to it: leave out freeze_embeddings, "
-                "freeze_layers and reinitialise, or set lora.rank=0"
+                "freeze_layers and reinit_layers, or set lora.rank=0"
             )
         return self
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from safetensors.numpy import save_file
 
 from bertsmith.data.batch import Sequences
 from bertsmith.data.prefetch import prefetch
 from bertsmith.data.stream import Cursor, GlobalBatch
-from bertsmith.errors import TrainingStopped
+from bertsmith.errors import NotFinite, TrainingStopped
 from bertsmith.files import tensors_written_to
 from bertsmith.tasks.objective import Objective
 from bertsmith.training.checkpoint import (
@@ -133,9 +133,14 @@ class Loop:
     def evaluate(self) -> dict[str, float]:
         """Held-out metrics of the whole held-out sample, reported to the observer."""
         ranks, device = self.machine.ranks, self.machine.device
-        metrics = self.gradients.with_whole_weights(
-            lambda: self.task.evaluate(ranks.rank, ranks.count, lambda sums: add_over_ranks(sums, device))
-        )
+        try:
+            metrics = self.gradients.with_whole_weights(
+                lambda: self.task.evaluate(ranks.rank, ranks.count, lambda sums: add_over_ranks(sums, device))
+            )
+        except NotFinite as error:
+            if self.progress.step == 0:  # the model came so
+                raise
+            self._stop("the model's outputs for held-out examples overflow", error)
         if metrics:
             self._record("evaluation", elapsed=self.progress.elapsed, tokens=self.progress.tokens, **metrics)
         return metrics
@@ -219,7 +224,7 @@ class Loop:
         self._keep_bad_batch(batch, step)
         skipped = (*self.progress.skipped, batch.start)
         if self.recipe.guard.action == "stop" or len(skipped) > self.recipe.guard.skips:
-            raise TrainingStopped(f"Step {step}: {verdict}. {self._advice(step)}")
+            self._stop(verdict, bad_step=step)
         state, _ = self._newest_checkpoint()
         if state is not None:  # before the first checkpoint the weights stay: the batch has not touched them
             self._restore(state)
@@ -237,13 +242,23 @@ class Loop:
             with tensors_written_to(_bad_batch(self.folder, step)):
                 save_file(tensors, _bad_batch(self.folder, step))
 
-    def _advice(self, step: int) -> str:
+    def _stop(self, verdict: str, cause: Exception | None = None, *, bad_step: int | None = None) -> NoReturn:
+        """The run's folder stays as it is: its log shows how it came to this."""
+        step = self.progress.step if bad_step is None else bad_step
+        self._record("warning", message=f"step {step}: {verdict}; stopped")
+        raise TrainingStopped(f"Step {step}: {verdict}. {self._advice(bad_step)}") from cause
+
+    def _advice(self, bad_step: int | None) -> str:
         if self.folder is None:
             return "Lower the learning rate."
-        return (
-            f"The batch is saved in {_bad_batch(self.folder, step)}; the last checkpoint stands. Lower "
-            "optimizer.learning_rate, or go on past the batch with --resume guard.action=skip."
-        )
+        kept = [f"the log is {self.folder / 'log.jsonl'}"]
+        again = "begin again in another folder with a lower optimizer.learning_rate"
+        if bad_step is not None:
+            kept.append(f"the batch is {_bad_batch(self.folder, bad_step)}")
+            again += ", or go on past the batch by the same command with --resume guard.action=skip"
+        if self._saved_step is not None:
+            kept.append(f"the checkpoint of step {self._saved_step:,} stands")
+        return f"The run's folder is kept: {', '.join(kept)}. To go on, {again}."
 
     def _newest_checkpoint(self) -> tuple[TrainingState | None, list[str]]:
         if self.folder is None:

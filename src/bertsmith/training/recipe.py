@@ -15,13 +15,13 @@ from bertsmith.errors import ModelError, RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, make_config, preset
 from bertsmith.model.families import find_family
 from bertsmith.training.schedule import Schedule
-from bertsmith.training.settings import PathText, RunSettings, Settings, override, read_toml
-from bertsmith.validation import check
+from bertsmith.training.settings import PathText, RunSettings, override, read_toml
+from bertsmith.validation import UserSettings, check
 
 _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 
-class ModelSettings(Settings):
+class ModelSettings(UserSettings):
     """A published size of a family, and what differs from it, in the names of config.json.
 
     What isn't given is as the family was published; `bertsmith.model.config` explains each.
@@ -83,7 +83,7 @@ _OF_SIZE = [
 _SHAPE = [f"model.{name}" for name in ModelSettings.model_fields if name not in _DROPOUTS]
 
 
-class DataSettings(Settings):
+class DataSettings(UserSettings):
     """A step's token budget is `batch_size` x the phase's sequence length."""
 
     batch_size: int = Field(256, ge=1)
@@ -117,7 +117,7 @@ class DataSettings(Settings):
         return len(self.sequence_shares) - 1
 
 
-class MaskingSettings(Settings):
+class MaskingSettings(UserSettings):
     """Devlin et al. 2019, section 3.1: of the chosen tokens 80 % masked, 10 % random, 10 % kept.
 
     `final_mask_rate` is the share chosen at the end, which it goes to while the learning rate decays.
@@ -136,7 +136,7 @@ class MaskingSettings(Settings):
         return self
 
 
-class LossSettings(Settings):
+class LossSettings(UserSettings):
     """Jean et al. 2015, section 3.1: a masked token is compared with so many pieces of the vocabulary, drawn
     anew for every step; 0: with all.
     """

@@ -8,22 +8,17 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from bertsmith.errors import RecipeError
 from bertsmith.training.schedule import Schedule
+from bertsmith.validation import UserSettings
 
 # A shell leaves ~ as it is behind a = or within quotes.
 PathText = Annotated[str, AfterValidator(os.path.expanduser)]
 
 
-class Settings(BaseModel):
-    """Unknown keys are errors; values don't change once checked."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class OptimizerSettings(Settings):
+class OptimizerSettings(UserSettings):
     """AdamW, or Muon for the matrices of the layers beside AdamW for all else.
 
     After the warm-up the rate falls linearly (`schedule`), or stays until the `decay` (`wsd`). `warmup` and
@@ -49,21 +44,21 @@ class OptimizerSettings(Settings):
     momentum: float = Field(0.95, ge=0, lt=1)
 
 
-class EvaluationSettings(Settings):
+class EvaluationSettings(UserSettings):
     """`every` is a number of steps, or below 1 a share of the run; `tokens` is how much held-out text."""
 
     every: float = Field(0.05, gt=0)
     tokens: int = Field(500_000, ge=1)
 
 
-class CheckpointSettings(Settings):
+class CheckpointSettings(UserSettings):
     """`every` is a number of steps, or below 1 a share of the run; the newest `keep` are kept."""
 
     every: float = Field(0.02, gt=0)
     keep: int = Field(2, ge=1)
 
 
-class GuardSettings(Settings):
+class GuardSettings(UserSettings):
     """A loss that is not finite or jumps: stop with the batch saved, or go back and skip the batch."""
 
     action: Literal["stop", "skip"] = "stop"
@@ -71,7 +66,7 @@ class GuardSettings(Settings):
     skips: int = Field(10, ge=0)
 
 
-class HardwareSettings(Settings):
+class HardwareSettings(UserSettings):
     """`auto` takes what the machine has; `bertsmith doctor` says what that is and why.
 
     `shard` is what several processes divide between them: batches only (DDP), or the weights, gradients and
@@ -84,7 +79,7 @@ class HardwareSettings(Settings):
     shard: Literal["none", "full"] = "none"
 
 
-class RunSettings(Settings):
+class RunSettings(UserSettings):
     """What every run of the loop has; its length is given by `steps` or by `hours`."""
 
     steps: int | None = Field(None, ge=1)

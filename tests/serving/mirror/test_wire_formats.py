@@ -145,7 +145,8 @@ JSON = st.recursive(
         st.sampled_from([
             "type", "model", "messages", "role", "content", "input", "questions", "state", "tools",
             "tool_choice", "response_format", "json_schema", "schema", "name", "function", "choices",
-            "message", "output", "answers", "criteria", "instructions", "text", "format", "index", "delta", "item", "content_block",
+            "message", "output", "answers", "criteria", "instructions", "text", "format", "index", "delta",
+            "item", "content_block",
         ]),
         inner, max_size=5,
     ),

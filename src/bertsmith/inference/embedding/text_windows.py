@@ -5,7 +5,7 @@ E texts of a chunk, W windows: one a text, or several of a long one.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from bertsmith.arrays import Ints
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
-from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
+from bertsmith.tasks.examples.encoding import Encoded, Window, every_row, join_segments, special_tokens
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _CHARACTERS = 1 << 17  # tokenised at a time; of a chunk's texts only the ids are kept
@@ -77,20 +77,9 @@ class TextWindows:
 
     def sequence(self, ids: Sequence[int]) -> Encoded:
         """Token ids between the tokenizer's special ones."""
-        token_ids, _ = join_segments(self.tokenizer, ids)
-        rows = _FIRST_ROW if self.first_row_only else _every_row(len(token_ids))
-        return Encoded((Window(token_ids, _first_segment(len(token_ids)), rows),))
-
-
-@lru_cache(maxsize=1024)
-def _every_row(length: int) -> Ints:
-    """One array for all sequences of a length: what is held of a chunk is little more than its ids."""
-    return np.arange(length)
-
-
-@lru_cache(maxsize=1024)
-def _first_segment(length: int) -> Ints:
-    return np.zeros(length, np.int64)
+        token_ids, segment_ids = join_segments(self.tokenizer, ids)
+        rows = _FIRST_ROW if self.first_row_only else every_row(len(token_ids))
+        return Encoded((Window(token_ids, segment_ids, rows),))
 
 
 def _few_characters(texts: Iterable[tuple[int, str]], prefix: str) -> Iterator[list[str]]:

@@ -1,9 +1,19 @@
 """The function between two products, by its name in config.json."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
 _GELU_ROWS = 128
 
 
@@ -16,17 +26,10 @@ class Activation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape; the same shape back."""
-        if self.name == "relu":
-            return F.relu(x)
-        if self.name == "silu":
-            return F.silu(x)
-        if self.name == "tanh":
-            return torch.tanh(x)
-        if self.name == "gelu_new":
-            return F.gelu(x, approximate="tanh")
-        if x.device.type == "cpu" and not torch.is_grad_enabled() and len(x) > _GELU_ROWS:
+        by_blocks = self.name == "gelu" and x.device.type == "cpu" and not torch.is_grad_enabled()
+        if by_blocks and len(x) > _GELU_ROWS:
             return _gelu_by_blocks(x)
-        return F.gelu(x)
+        return FUNCTIONS[self.name](x)
 
     def extra_repr(self) -> str:
         return self.name

@@ -41,7 +41,7 @@ class Rotary(nn.Module):
             return turned
         both, values = qkv.split([2, 1], dim=1)
         at = batch.position_ids
-        return torch.cat([_turn(both, cosines[at], sines[at], self.pairs), values], dim=1)
+        return torch.cat([turn(both, cosines[at], sines[at], self.pairs), values], dim=1)
 
     def tables(self, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosines and sines for this many positions or more: each (P, D / 2), float32."""
@@ -88,11 +88,11 @@ def _turn_in_place(
     if pairs == "halves" and takes_kernel(qkv):
         return rotate_(qkv, positions, cosines, sines, backward)
     c, s = cosines[positions], sines[positions]
-    qkv[:, :2] = _turn(qkv[:, :2], c, -s if backward else s, pairs)
+    qkv[:, :2] = turn(qkv[:, :2], c, -s if backward else s, pairs)
     return qkv
 
 
-def _turn(vectors: Tensor, cosines: Tensor, sines: Tensor, pairs: str) -> Tensor:
+def turn(vectors: Tensor, cosines: Tensor, sines: Tensor, pairs: str) -> Tensor:
     """vectors (N, 2, A, D) by the angles of (N, D / 2)."""
     c, s = cosines[:, None, None], sines[:, None, None]  # (N, 1, 1, D / 2)
     values = vectors.float()

@@ -85,4 +85,5 @@ def _blocks(lengths: tuple[int, ...], window: int, device: torch.device) -> _Blo
     number = np.arange(len(begin)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its sequence
     first = begin + number * size
     real = np.flatnonzero(first[:, None] + np.arange(size) < end[:, None])
-    return _Blocks(size, window, *(to_device(each, device) for each in (first, begin, end, real)))
+    with torch.inference_mode(False):  # whoever asks next may want gradients
+        return _Blocks(size, window, *(to_device(each, device) for each in (first, begin, end, real)))

@@ -4,10 +4,10 @@ import time
 
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.call import Asked, NotMirrored
-from bertsmith.serving.mirror.connections import UpstreamAnswer
 from bertsmith.serving.mirror.exchange import Exchange, asked_of
 from bertsmith.serving.mirror.formats.registry import format_of
 from bertsmith.serving.mirror.identity import site_of
+from bertsmith.serving.mirror.upstream_connections import UpstreamAnswer
 
 _READ = ("application/json", "text/event-stream")
 SITE, SUBJECT = b"x-bertsmith-site", b"x-subject"  # what the client may tell the mirror

@@ -12,13 +12,13 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from bertsmith.serving.json_log import LOG
-from bertsmith.serving.mirror.connections import Connections, Headers, UpstreamAnswer
 from bertsmith.serving.mirror.exchange import READABLE
 from bertsmith.serving.mirror.formats import openai_chat
 from bertsmith.serving.mirror.passage import SITE, SUBJECT, Passage
 from bertsmith.serving.mirror.recorder import Recorder
 from bertsmith.serving.mirror.request_body import ClientGone, RequestBody
 from bertsmith.serving.mirror.settings import MirrorSettings
+from bertsmith.serving.mirror.upstream_connections import Connections, Headers, UpstreamAnswer
 from bertsmith.serving.mirror.upstreams import Target, Upstreams
 
 _CONNECT_SECONDS = 10.0

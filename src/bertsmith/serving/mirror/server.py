@@ -13,6 +13,7 @@ from types import FrameType
 import uvicorn
 
 from bertsmith.errors import InputError
+from bertsmith.serving.connections import connection_settings
 from bertsmith.serving.json_log import LOG, log_to_stderr
 from bertsmith.serving.mirror.app import MirrorApp
 from bertsmith.serving.mirror.database import shown
@@ -52,10 +53,9 @@ class _Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 date_header=False,  # the upstream's own are passed on
-                ws="none",
                 lifespan="on",
                 timeout_graceful_shutdown=int(settings.drain_seconds),
-                timeout_keep_alive=75,  # longer than clients keep a connection, which else meet a closed one
+                **connection_settings(),
             )
         )
         self.app = app

@@ -19,12 +19,13 @@ from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.engine import autocasting
 from bertsmith.model.bert import Bert
 from bertsmith.serving.operations.operation import Options, Pass, Prepared
-from bertsmith.serving.refusals import TooLong
+from bertsmith.serving.refusals import TooLarge, TooLong
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
 from bertsmith.tasks.task import Outputs
 
 _STRIDE = 32  # tokens that neighbouring windows share
+_MOST_NUMBERS = 1 << 24  # of an answer, which has 20 characters for each in JSON
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class TextEncoder:
 
     def _prefix(self, options: Options) -> str:
         kind = options.more.get("kind") or "document"
-        if kind not in self.prefixes:
+        if not isinstance(kind, str) or kind not in self.prefixes:
             raise InputError(f"kind must be {' or '.join(self.prefixes)}, found {kind!r}.")
         return self.prefixes[kind]
 
@@ -175,4 +176,10 @@ class EmbedTokens:
         if options.long_text == "windows":
             raise InputError("Vectors of tokens are of one window: say long_text = 'truncate' or 'error'.")
         made, _, cut_off = self.encoder.sequences(inputs, options)
+        tokens, width = sum(each.tokens for each in made), self.encoder.encoder.config.hidden_size
+        if tokens * width > _MOST_NUMBERS:
+            raise TooLarge(
+                f"The vectors of {tokens:,} tokens are {tokens * width:,} numbers; at most {_MOST_NUMBERS:,} "
+                "are sent at a time. Send fewer inputs at a time."
+            )
         return Prepared(self.run, made, list, [each.tokens for each in made], cut_off)

@@ -24,9 +24,11 @@ _MOST = 1000  # candidates
 
 
 class FillMask:
-    """`top` candidates for each mask, 5 unless said, given that the others stay masked."""
+    """`top` candidates for each mask, 5 unless said, given that the others stay masked. With `targets`, a
+    list of pieces, only these are candidates, each as probable as among all.
+    """
 
-    options: frozenset[str] = frozenset({"top"})
+    options: frozenset[str] = frozenset({"top", "targets"})
 
     def __init__(self, name: str, engine: Engine[PretrainingModel]) -> None:
         self.engine = engine
@@ -49,10 +51,11 @@ class FillMask:
         top = options.more.get("top", 5)
         if type(top) is not int or not 1 <= top <= _MOST:
             raise InputError(f"top must be 1 to {_MOST}, found {top!r}.")
+        targets = self._targets(options.more.get("targets"))
         encoded = [self._encoded(each, f"input {number}") for number, each in enumerate(inputs, 1)]
 
         def finish(outputs: Sequence[Outputs]) -> list[list[list[dict[str, Any]]]]:
-            return [[self._best(logits, top) for logits in each] for each in outputs]
+            return [[self._best(logits, top, targets) for logits in each] for each in outputs]
 
         return Prepared(self.run, encoded, finish, [each.tokens for each in encoded], [False] * len(encoded))
 
@@ -62,17 +65,33 @@ class FillMask:
         if not isinstance(text, str):
             raise InputError(f"{where}: expected a text, found {type(text).__name__}.")
         inside = tokenizer.encode(text, read_special_tokens=True).ids
-        ids = np.array([tokenizer.cls_id, *inside, tokenizer.sep_id], np.int64)
+        ids = np.array([tokenizer.cls_id, *inside, tokenizer.sep_id], np.int32)
         masks = np.flatnonzero(ids == tokenizer.mask_id)
         if not len(masks):
             raise InputError(f"{where} has no {mask}. Put {mask} where a word is to be guessed.")
         if len(ids) > longest:
             raise TooLong(f"{where} has {len(ids):,} tokens; this model reads at most {longest:,}.")
-        return Encoded((Window(ids, np.zeros_like(ids), masks),))
+        return Encoded((Window(ids, np.zeros(len(ids), np.int64), masks),))
 
-    def _best(self, logits: Any, top: int) -> list[dict[str, Any]]:
+    def _targets(self, given: Any) -> torch.Tensor | None:
+        """The ids of the pieces that alone are candidates; None for all."""
+        if given is None:
+            return None
+        known = {piece: number for number, piece in enumerate(self.engine.tokenizer.pieces)}
+        if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
+            raise InputError(f"targets must be a list of pieces of the vocabulary, found {given!r}.")
+        if strange := [each for each in given if each not in known]:
+            raise InputError(f"{strange[0][:80]!r} is no piece of the vocabulary: it can't be a target.")
+        return torch.tensor(sorted({known[each] for each in given}))
+
+    def _best(self, logits: Any, top: int, targets: torch.Tensor | None) -> list[dict[str, Any]]:
         """(V,) -> the likeliest, best first."""
-        probabilities, best = torch.from_numpy(logits).softmax(0).topk(min(top, len(logits)))
+        among = torch.from_numpy(logits).softmax(0)
+        if targets is not None:
+            among = among[targets]
+        probabilities, best = among.topk(min(top, len(among)))
+        if targets is not None:
+            best = targets[best]
         return [
             {"token": self.engine.tokenizer.id_to_token(number), "token_id": number, "probability": each}
             for number, each in zip(best.tolist(), probabilities.tolist(), strict=True)

@@ -19,13 +19,14 @@ from bertsmith.text.tokens.long_texts import Pieces
 
 
 class Predict:
-    """`question` and `context`, or `text` and `text_pair`, may be named in place of a pair."""
-
-    options: frozenset[str] = frozenset()
+    """`question` and `context`, or `text` and `text_pair`, may be named in place of a pair. `logits` True
+    adds what the head gave, before temperature and softmax, where it answers for whole texts.
+    """
 
     def __init__(self, name: str, engine: Engine[TaskModel], task: Task[Any]) -> None:
         self.name, self.engine, self.task = name, engine, task
         model = engine.model
+        self.options: frozenset[str] = frozenset() if model.head.per_row else frozenset({"logits"})
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:
             return at_least_float32(model(batch, layout))
@@ -51,8 +52,15 @@ class Predict:
             )
         cut = task.settings.stride is None and not task.is_pretokenized
 
+        logits = options.more.get("logits", False)
+        if type(logits) is not bool:
+            raise InputError(f"logits must be true or false, found {logits!r}.")
+
         def finish(outputs: Sequence[Any]) -> list[Prediction]:
-            return task.decode(outputs, examples, encoded)
+            found = task.decode(outputs, examples, encoded)
+            if not logits:
+                return found
+            return [{**each, "logits": row.tolist()} for each, row in zip(found, outputs, strict=True)]
 
         tokens = [each.tokens for each in encoded]
         return Prepared(self.run, encoded, finish, tokens, [cut and each for each in longer])

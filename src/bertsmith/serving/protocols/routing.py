@@ -3,31 +3,52 @@
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from json import JSONDecodeError
+from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, FailFast, ValidationError, model_validator
 
-from bertsmith.serving.refusals import InvalidRequest, Refusal
-from bertsmith.serving.service import ANONYMOUS, Answer
+from bertsmith.serving.operations.operation import LongText, Options
+from bertsmith.serving.refusals import InvalidRequest, Refusal, documented
+from bertsmith.serving.service import ANONYMOUS, Answer, Service
+from bertsmith.serving.service import Request as ServiceRequest
 
 try:  # FastAPI traces each request where it is there
     from opentelemetry import trace
 except ImportError:
     trace = None  # type: ignore[assignment]
 
+T = TypeVar("T")
+
+
+class _First(FailFast):
+    """Of a body of megabytes the first wrong element is told: to list them all takes the server a minute."""
+
+    __hash__ = object.__hash__  # a part of a union of types must have one
+
+
+ListOf = Annotated[list[T], _First()]
 ErrorBody = Callable[[Refusal], Any]
+StatusOf = Callable[[Refusal], int]
 TIMEOUT = "x-timeout-ms"
+_FIELD = 2  # parts of a place in the body, "body" among them; below are the ways to read the field
+_DEEPEST = 64  # lists and objects within each other, in a body
 _LOG = logging.getLogger("bertsmith.serving")
 
 
 class JsonRequest(Request):
-    """JSON as orjson reads it: strictly, no NaN, nothing nested a thousand deep."""
+    """JSON as orjson reads it: strictly, no NaN; and not nested deeper than our own code can follow."""
 
     async def json(self) -> Any:
-        return orjson.loads(await self.body())
+        body = await self.body()
+        found = orjson.loads(body)
+        if body.count(b"[") + body.count(b"{") > _DEEPEST and _depth_is_above(found, _DEEPEST):
+            raise JSONDecodeError(f"it is nested more than {_DEEPEST} deep", "", 0)
+        return found
 
 
 class JsonResponse(Response):
@@ -39,8 +60,32 @@ class JsonResponse(Response):
         return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
 
 
-def router_of(error_body: ErrorBody, **more: Any) -> APIRouter:
-    """A router whose refusals have the protocol's own envelope."""
+class StrictBody(BaseModel):
+    """Takes no key that it doesn't know, and tells the first."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            for name in given:
+                if name not in cls.model_fields:
+                    raise ValueError(f"there is no {str(name)[:80]!r} here: {', '.join(cls.model_fields)}")
+        return given
+
+
+class InvalidBody(InvalidRequest):
+    """A body without the route's shape. `place` is the way to what is wrong, "body" first."""
+
+    def __init__(self, error: RequestValidationError) -> None:
+        super().__init__(first_problem(error))
+        self.place = tuple(error.errors()[0]["loc"])
+
+
+def router_of(error_body: ErrorBody, status_of: StatusOf | None = None, **more: Any) -> APIRouter:
+    """A router whose refusals have the protocol's own envelope, and its own status where that differs."""
+
+    def refused(refusal: Refusal, request: Request) -> Response:
+        return refuse(refusal, error_body, request, status_of(refusal) if status_of else None)
 
     class Route(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -50,19 +95,21 @@ def router_of(error_body: ErrorBody, **more: Any) -> APIRouter:
                 try:
                     return await usual(JsonRequest(request.scope, request.receive))
                 except Refusal as refusal:
-                    return refuse(refusal, error_body, request)
+                    return refused(refusal, request)
                 except RequestValidationError as error:
-                    return refuse(InvalidRequest(first_problem(error)), error_body, request)
+                    return refused(InvalidBody(error), request)
                 except Exception:
                     _LOG.exception("a request failed by a bug of the service")
-                    return refuse(Refusal("The service failed. Its log says why."), error_body, request)
+                    return refused(Refusal("The service failed. Its log says why."), request)
 
             return handle
 
+    if status_of is not None:
+        more["responses"] = documented(status_of)
     return APIRouter(route_class=Route, default_response_class=JsonResponse, **more)
 
 
-def refuse(refusal: Refusal, error_body: ErrorBody, request: Request) -> Response:
+def refuse(refusal: Refusal, error_body: ErrorBody, request: Request, status: int | None = None) -> Response:
     """The refusal in a protocol's envelope; Retry-After in whole seconds, as HTTP has it, and in ms."""
     request.state.refusal = refusal
     headers = {}
@@ -71,17 +118,57 @@ def refuse(refusal: Refusal, error_body: ErrorBody, request: Request) -> Respons
         headers["retry-after-ms"] = str(math.ceil(refusal.retry_after * 1000))
     if refusal.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return JsonResponse(error_body(refusal), refusal.status, headers)
+    return JsonResponse(error_body(refusal), refusal.status if status is None else status, headers)
 
 
-def first_problem(error: RequestValidationError) -> str:
+def first_problem(error: RequestValidationError | ValidationError) -> str:
     """The first thing about a body that isn't as the route reads it."""
-    first = error.errors()[0]
+    first, *others = error.errors()
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     if first["type"] == "json_invalid":
-        return "The body is no JSON."
-    said = str(first["msg"])
-    return f"{place}: {said[0].lower()}{said[1:]}." if place else f"The body: {said[0].lower()}{said[1:]}."
+        return f"The body can't be read as JSON: {first['ctx']['error']}."
+    if not place and first["type"] in ("model_attributes_type", "dict_type"):
+        return "The body must be a JSON object, sent with content-type: application/json."
+    said = [_lowered(first["msg"])]
+    if first["loc"][_FIELD : _FIELD + 1] == ("str",):  # a text, or one of several others
+        place = str(first["loc"][_FIELD - 1])
+        said += [_lowered(each["msg"]) for each in others if each["loc"][:_FIELD] == first["loc"][:_FIELD]]
+    return f"{place or 'The body'}: {', or '.join(dict.fromkeys(said))}."
+
+
+def _lowered(message: str) -> str:
+    return message[0].lower() + message[1:]
+
+
+async def ask(
+    service: Service,
+    request: Request,
+    inputs: Any,
+    model: str | None,
+    operation: str | None,
+    long_text: LongText | None = None,
+    **more: Any,
+) -> Answer:
+    """The service's answer, within the client's time and under its key; options that are None aren't sent.
+    Raises Refusal.
+    """
+    options = Options(long_text, {name: value for name, value in more.items() if value is not None})
+    asked = ServiceRequest(inputs, model, operation, options, timeout_of(request), key_of(request))
+    return await service.answer(asked)
+
+
+def _depth_is_above(found: Any, most: int) -> bool:
+    level = [found]
+    for _ in range(most):
+        level = [
+            each
+            for outer in level
+            for each in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(each, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def key_of(request: Request) -> str:
@@ -103,6 +190,7 @@ def timeout_of(request: Request) -> float | None:
 def note(request: Request, answer: Answer) -> Mapping[str, str]:
     """Leaves what metrics, the log and a trace want to know, and gives the headers of an answer."""
     request.state.answer = answer
+    request.state.answers = [*getattr(request.state, "answers", ()), answer]  # several models may have one
     timing = answer.timing
     if trace is not None:
         span = trace.get_current_span()

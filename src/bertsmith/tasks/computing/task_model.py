@@ -110,10 +110,15 @@ def _long_output(
     """
     parts = encoded.parts(LONGEST)
     if model.head.per_row:
-        rows: dict[int, Outputs] = {}
+        ends = np.cumsum([sum(len(window.rows) for window in part.windows) for part in parts])
+        joined: Outputs | None = None  # at once: pieces kept between batches would hold freed memory apart
         for places, outputs in _outputs(model, parts, batch_tokens, count):
-            rows.update(zip(places, outputs, strict=True))
-        return np.concatenate([rows[place] for place in range(len(parts))])
+            for place, piece in zip(places, outputs, strict=True):
+                if joined is None:
+                    joined = np.empty((ends[-1], *piece.shape[1:]), piece.dtype)
+                joined[ends[place] - len(piece) : ends[place]] = piece
+        assert joined is not None  # a text has a window at least
+        return joined
     device = next(model.parameters()).device
     vectors = np.empty((len(parts), model.config.hidden_size), np.float32)
 
@@ -124,9 +129,9 @@ def _long_output(
         vectors[places] = found
         count(layout)
     assert model.head.joins is not None  # whoever has parts of a text joins them
-    joined = torch.from_numpy(_joined(vectors, parts, model.head.joins)).to(device)
+    pooled = torch.from_numpy(_joined(vectors, parts, model.head.joins)).to(device)
     with torch.inference_mode():
-        (output,) = at_least_float32(model.head.answer(joined, (len(joined),)))
+        (output,) = at_least_float32(model.head.answer(pooled, (len(pooled),)))
     return np.asarray(require_finite(output.cpu()).numpy())
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bertsmith.arrays import Ints
+from bertsmith.arrays import Int32s, Ints
 from bertsmith.data.windows import TokenRange
 
 FloatArray = npt.NDArray[np.floating]
@@ -35,7 +35,7 @@ class WindowScores:
 
     start: FloatArray
     end: FloatArray
-    offsets: Ints
+    offsets: Int32s | Ints
     null_start: float
     null_end: float
     owned: npt.NDArray[np.bool_] | None = None
@@ -127,7 +127,7 @@ def best_pairs(start: FloatArray, end: FloatArray, longest: int, count: int) -> 
     return [(row // width, row // width + row % width, float(band[row])) for row in rows.tolist()]
 
 
-def gold_span(offsets: Ints, start: int, end: int, window: TokenRange) -> tuple[int, int] | None:
+def gold_span(offsets: Int32s | Ints, start: int, end: int, window: TokenRange) -> tuple[int, int] | None:
     """The first and the last token of passage[start:end], counted from the window's first.
 
     `offsets` (P, 2) are those of the whole passage's tokens. A token that lies only partly in the answer

@@ -3,15 +3,18 @@
 Offsets count characters as Python does (Unicode code points), half open: text[start:end] is the entity.
 """
 
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from tokenizers import Regex, pre_tokenizers
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import Span, spans_of_tags, tags_of_spans
+from bertsmith.text.tokens.long_texts import BLANK, text_parts
 from bertsmith.text.tokens.tokenizer import without_surrogates
 
 # Between blanks; each punctuation mark and each Chinese character alone. BERT's tokenizer splits at all of
@@ -21,18 +24,47 @@ _WORDS = pre_tokenizers.Sequence(
 )
 
 
+@dataclass(frozen=True)
+class WordOffsets(Sequence[tuple[int, int]]):
+    """(start, end) of each word in characters, in 8 bytes a word where tuples take 120."""
+
+    starts: "array[int]"
+    ends: "array[int]"
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> "WordOffsets": ...
+    def __getitem__(self, index: int | slice) -> "tuple[int, int] | WordOffsets":
+        if isinstance(index, slice):
+            return WordOffsets(self.starts[index], self.ends[index])
+        return self.starts[index], self.ends[index]
+
+    def words(self, text: str) -> Iterator[str]:
+        """Of the text that they are of."""
+        return (text[start:end] for start, end in zip(self.starts, self.ends, strict=True))
+
+
 class TaggedText(NamedTuple):
     """The words of a text, where each stands in it, their IOB2 tags, and the spans that had to be widened."""
 
     words: list[str]
-    offsets: list[tuple[int, int]]
+    offsets: WordOffsets
     tags: list[str]
     widened: list[Span]
 
 
-def word_offsets(text: str) -> list[tuple[int, int]]:
+def word_offsets(text: str) -> WordOffsets:
     """Where each word of a text starts, and one past where it ends, in characters."""
-    return [offsets for _, offsets in _WORDS.pre_tokenize_str(without_surrogates(text))]
+    starts, ends = array("i"), array("i")
+    for before, part in text_parts(without_surrogates(text), BLANK):
+        for _, (start, end) in _WORDS.pre_tokenize_str(part):
+            starts.append(before + start)
+            ends.append(before + end)
+    return WordOffsets(starts, ends)
 
 
 def tag_text(text: str, spans: Iterable[Span]) -> TaggedText:
@@ -59,7 +91,7 @@ def tag_text(text: str, spans: Iterable[Span]) -> TaggedText:
             widened.append(span)
         in_words.append(covered)
         before = span
-    words = [text[start:end] for start, end in offsets]
+    words = list(offsets.words(text))
     return TaggedText(words, offsets, tags_of_spans(in_words, len(words)), widened)
 
 

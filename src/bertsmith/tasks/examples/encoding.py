@@ -5,29 +5,29 @@ N   tokens in the packed batch     W   windows     E   examples     R   rows tha
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bertsmith.arrays import Bools, Ints
+from bertsmith.arrays import Bools, Int32s, Ints
 from bertsmith.data.batch import Sequences, to_device
 from bertsmith.data.windows import windows
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Window:
     """One sequence of an example, special tokens included.
 
-    token_ids (L,), segment_ids (L,); `rows` are the places in 0 … L-1 whose hidden states the head reads,
-    ascending. `text` says which of an example's texts it shows, where they are encoded apart.
+    token_ids (L,) int32, segment_ids (L,); `rows` are the places in 0 … L-1 whose hidden states the head
+    reads, ascending. `text` says which of an example's texts it shows, where they are encoded apart.
     """
 
-    token_ids: Ints
+    token_ids: Int32s
     segment_ids: Ints
     rows: Ints
     text: int = 0
@@ -149,7 +149,7 @@ def pack_examples(encoded: Sequence[Encoded], numbers: Sequence[int]) -> Sequenc
     sequences = [window for each in encoded for window in each.windows]
     keys = np.repeat(np.asarray(numbers, np.uint64), [len(each.windows) for each in encoded])
     return Sequences(
-        np.concatenate([window.token_ids for window in sequences]),
+        np.concatenate([window.token_ids for window in sequences], dtype=np.int64),
         np.concatenate([window.segment_ids for window in sequences]),
         np.array([len(window.token_ids) for window in sequences], np.int64),
         keys,
@@ -168,22 +168,39 @@ def windows_apart(
     for number, piece in enumerate(pieces):
         for start, end in windows(piece.ids, room, stride):
             token_ids, segment_ids = join_segments(tokenizer, piece.ids[start:end])
-            made.append(Window(token_ids, segment_ids, np.arange(len(token_ids)), number))
+            made.append(Window(token_ids, segment_ids, every_row(len(token_ids)), number))
     return tuple(made)
 
 
 def join_segments(
     tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int] | None = None
-) -> tuple[Ints, Ints]:
-    """One text or two between the tokenizer's special tokens: (token_ids, segment_ids)."""
+) -> tuple[Int32s, Ints]:
+    """One text or two between the tokenizer's special tokens: (token_ids, segment_ids). Those segments are
+    shared with other sequences of these lengths, and read-only.
+    """
     template = tokenizer.template
     before = [*template.before, *first]
     if second is None:
         ids = [*before, *template.behind]
-        return np.array(ids, np.int64), np.zeros(len(ids), np.int64)
+        return np.array(ids, np.int32), _segments((0,), (len(ids),))
     before, after = [*before, *template.between], [*second, *template.behind]
-    segments = np.repeat(template.segments, (len(before), len(after))).astype(np.int64)
-    return np.array(before + after, np.int64), segments
+    return np.array(before + after, np.int32), _segments(template.segments, (len(before), len(after)))
+
+
+@lru_cache(maxsize=1024)
+def every_row(length: int) -> Ints:
+    """0 … length - 1, one array for all windows of a length: little more than its ids is held of a window."""
+    return _read_only(np.arange(length))
+
+
+@lru_cache(maxsize=1024)
+def _segments(numbers: tuple[int, ...], lengths: tuple[int, ...]) -> Ints:
+    return _read_only(np.repeat(np.array(numbers, np.int64), lengths))
+
+
+def _read_only(array: Ints) -> Ints:
+    array.setflags(write=False)
+    return array
 
 
 def special_tokens(tokenizer: Tokenizer, texts: int) -> int:

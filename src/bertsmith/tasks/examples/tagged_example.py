@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import Span, are_entity_tags
@@ -18,15 +18,14 @@ class TaggedExample:
     tags: tuple[str, ...] | None
     where: str
     text: str | None = None
-    offsets: tuple[tuple[int, int], ...] = ()
+    offsets: Sequence[tuple[int, int]] = field(default=(), compare=False)  # follow from the text
     widened: int = 0  # entities that were marked amid a word
 
 
 def example_of_text(text: str, where: str) -> TaggedExample:
     """The words of a text, to be tagged."""
     offsets = word_offsets(text)
-    words = tuple(text[start:end] for start, end in offsets)
-    return TaggedExample(words, None, where, text, tuple(offsets))
+    return TaggedExample(tuple(offsets.words(text)), None, where, text, offsets)
 
 
 def as_example(found: Sentence | MarkedText, labelled: bool) -> TaggedExample:
@@ -44,7 +43,7 @@ def as_example(found: Sentence | MarkedText, labelled: bool) -> TaggedExample:
         tuple(tagged.tags),
         found.where,
         found.text,
-        tuple(tagged.offsets),
+        tagged.offsets,
         len(tagged.widened),
     )
 

@@ -9,7 +9,7 @@ Transitions that IOB2 forbids have a score of minus infinity, in decoding and in
 paths: the model is then a distribution over the paths it may answer with, and need not learn the rule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -137,32 +137,37 @@ def viterbi(emissions: Tensor, lengths: tuple[int, ...], scores: TransitionScore
     words = _on_the_host(emissions, lengths)
     start, pairs, end = (score.double().cpu() for score in scores)
     steps = _Steps.of(lengths, words.device)
-    totals: list[Tensor] = []  # (A, C) of the best path to each label, by step
-    befores: list[Tensor] = []  # (A, C) the label before it on that path
-    for word in words[steps.forward].split(steps.counts):
-        if totals:
-            # (A, C after, C before)
-            best, before = (totals[-1][: len(word)].unsqueeze(1) + pairs.t()).max(-1)
-            befores.append(before)
-            totals.append(best + word)
+    words = words[steps.forward]
+    # One tensor for all steps each: a small one a step would be of 500 bytes a word.
+    totals = torch.empty_like(words)  # (W, C) of the best path to each label
+    befores = torch.empty(words.shape, dtype=torch.int32)  # (W, C) the label before it on that path
+    last = slice(0, 0)
+    for step in steps.slices():
+        word = words[step]
+        if last.stop:
+            # (A, C after, C before); `max`, which gives both, wakes all threads for however few numbers
+            sums = totals[last][: len(word)].unsqueeze(1) + pairs.t()
+            befores[step] = sums.argmax(-1)
+            totals[step] = sums.amax(-1) + word
         else:
-            totals.append(start + word)
+            totals[step] = start + word
+        last = step
     paths = torch.empty(len(words), dtype=torch.int64)
-    paths[steps.forward] = _traced_back(totals, befores, end)
+    paths[steps.forward] = _traced_back(totals, befores, end, steps)
     return paths
 
 
-def _traced_back(totals: list[Tensor], befores: list[Tensor], end: Tensor) -> Tensor:
+def _traced_back(totals: Tensor, befores: Tensor, end: Tensor, steps: "_Steps") -> Tensor:
     """Labels (W,) in the order of steps, found from the last step to the first."""
-    going_on = torch.empty(0, dtype=torch.int64)  # labels of the sentences that have a later word
-    paths = [going_on]
-    for step in reversed(range(len(totals))):
-        ending = (totals[step][len(going_on) :] + end).argmax(-1)
-        labels = torch.cat([going_on, ending])
-        paths.append(labels)
-        if step:
-            going_on = befores[step - 1].gather(1, labels.unsqueeze(1)).squeeze(1)
-    return torch.cat(paths[::-1])
+    labels = torch.empty(len(totals), dtype=torch.int64)
+    later = slice(0, 0)
+    for step in steps.slices(backwards=True):
+        here, going_on = labels[step], later.stop - later.start  # sentences that have a later word
+        if going_on:
+            here[:going_on] = befores[later].gather(1, labels[later].unsqueeze(1)).squeeze(1)
+        here[going_on:] = (totals[step][going_on:] + end).argmax(-1)
+        later = step
+    return labels
 
 
 class _LogPartition(torch.autograd.Function):
@@ -200,16 +205,20 @@ def _both_ways(emissions: Tensor, scores: TransitionScores, steps: "_Steps") -> 
     """
     words = torch.stack([emissions[steps.forward], emissions[steps.backward]])  # (2, W, C)
     pairs = torch.stack([scores.pairs.t(), scores.pairs]).unsqueeze(1)  # (2, 1, C to, C from)
-    sums = [torch.stack([scores.start, scores.end]).unsqueeze(1)]  # (2, A, C) by step
-    for word in words.split(steps.counts, dim=1):
-        if len(sums) == 1:
-            sums.append(sums[0] + word)
-        else:
+    begin = torch.stack([scores.start, scores.end]).unsqueeze(1)  # (2, 1, C)
+    sums = torch.empty_like(words)
+    last = slice(0, 0)
+    for step in steps.slices():
+        word = words[:, step]
+        if last.stop:
             # (2, A, C to, C from)
-            sums.append((sums[-1][:, : word.shape[1]].unsqueeze(2) + pairs).logsumexp(-1) + word)
-    ordered = torch.cat(sums[1:], dim=1) if steps.counts else words
+            before = sums[:, last][:, : word.shape[1]].unsqueeze(2) + pairs
+            sums[:, step] = before.logsumexp(-1) + word
+        else:
+            sums[:, step] = begin + word
+        last = step
     forward, backward = torch.empty_like(emissions), torch.empty_like(emissions)
-    forward[steps.forward], backward[steps.backward] = ordered[0], ordered[1]
+    forward[steps.forward], backward[steps.backward] = sums[0], sums[1]
     return forward, backward
 
 
@@ -235,6 +244,14 @@ class _Steps:
     firsts: Tensor
     lasts: Tensor
     followers: Tensor
+
+    def slices(self, *, backwards: bool = False) -> Iterator[slice]:
+        """Which of the rows in the order of steps are those of each step, from the first or the last on."""
+        at = sum(self.counts) if backwards else 0
+        for count in reversed(self.counts) if backwards else self.counts:
+            start = at - count if backwards else at
+            yield slice(start, start + count)
+            at = start if backwards else start + count
 
     @staticmethod
     def of(lengths: tuple[int, ...], device: torch.device) -> "_Steps":

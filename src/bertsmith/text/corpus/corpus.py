@@ -7,7 +7,7 @@ from typing import NamedTuple, get_args
 from pydantic import ValidationError
 
 from bertsmith.door import door, function, kind, optional, place, several, text, whole
-from bertsmith.errors import CorpusError, RecipeError
+from bertsmith.errors import CorpusError
 from bertsmith.files import atomic_folder, read_json, sha256, write_json
 from bertsmith.progress import Progress
 from bertsmith.text.corpus.building import build
@@ -46,10 +46,10 @@ class Corpus:
             )
         try:
             manifest = CorpusManifest.model_validate(read_json(path / "manifest.json"))
-        except (ValidationError, RecipeError) as error:
+        except ValidationError as error:
             raise CorpusError(
                 f"{path / 'manifest.json'} is not the manifest of a corpus of this version: "
-                f"{_said(error)} Build the corpus again."
+                f"{first_problem(error, CorpusManifest)} Build the corpus again."
             ) from error
         corpus = cls(path, manifest)
         corpus._check_sizes()
@@ -122,7 +122,3 @@ def build_corpus(
         manifest = build(sources, folder, settings, workers, engine, progress)
         write_json(folder / "manifest.json", manifest.model_dump(mode="json"))
     return Corpus.open(out)
-
-
-def _said(error: Exception) -> str:
-    return first_problem(error, CorpusManifest) if isinstance(error, ValidationError) else str(error)

@@ -34,7 +34,7 @@ from bertsmith.text.files.streams import SourceFile, SourceStream, lines_of
 from bertsmith.text.prose.html_text import HtmlText
 from bertsmith.text.retrieval.document_rows import COLUMNS_HELP, DocumentRow, read_table
 from bertsmith.text.tokens.tokenizer import without_surrogates
-from bertsmith.validation import Strict
+from bertsmith.validation import UserSettings
 
 TABLES = {
     ".csv": "csv",
@@ -59,7 +59,7 @@ _BINARY_BEGINNINGS = (
 )
 
 
-class DocumentSettings(Strict):
+class DocumentSettings(UserSettings):
     """How documents are read; the defaults live here and nowhere else."""
 
     id: str | None = Field(default=None, description="a table's column of ids. " + COLUMNS_HELP)

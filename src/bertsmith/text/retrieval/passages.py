@@ -20,7 +20,7 @@ from bertsmith.errors import InputError
 from bertsmith.text.corpus_settings import Language
 from bertsmith.text.prose.sentences import split
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.validation import Strict, first_problem
+from bertsmith.validation import UserSettings, first_problem
 
 Offsets = npt.NDArray[np.int64]  # (T, 2)
 
@@ -35,7 +35,7 @@ _SHORTEST = 0.5
 _WIDEST = 100
 
 
-class PassageSettings(Strict):
+class PassageSettings(UserSettings):
     """How documents are cut; the defaults live here and nowhere else."""
 
     tokens: int = Field(default=200, ge=8, description="of a passage at most, special tokens not counted")

@@ -6,18 +6,20 @@ T tokens of a text.
 import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
 
-from bertsmith.arrays import Ints
+from bertsmith.arrays import Int32s, Ints
 
 PART = 1 << 14  # characters
 _CHARACTERS_OF_A_TOKEN = 16  # English has about 5
 _AT_ONCE = 8  # parts
 _NEAR_ITS_END = 1 << 10  # characters in which a part's last blank mostly is
+_WORDS_AT_ONCE = 1 << 12
+_NO_OFFSETS = np.zeros((0, 2), np.int32)
 
 #: Where a text may be cut: at one blank between two words, or where each Chinese character is one.
 BLANK = re.compile(r"(?<=\S)[ \t\n\r](?=\S)")
@@ -32,15 +34,40 @@ class Pieces(Protocol):
     def ids(self) -> Sequence[int]: ...
 
     @property
-    def offsets(self) -> Sequence[tuple[int, int]] | Ints: ...
+    def offsets(self) -> Sequence[tuple[int, int]] | Ints | Int32s: ...
 
 
 @dataclass(frozen=True)
 class LongPieces:
-    """The same in 4 bytes a token and, where offsets (T, 2) were asked for, 16 more."""
+    """The same in 4 bytes a token and, where offsets (T, 2) were asked for, 8 more."""
 
     ids: Sequence[int]
-    offsets: Ints
+    offsets: Int32s
+
+
+@dataclass(frozen=True)
+class WordPieces(Sequence[Pieces]):
+    """The pieces of many words, without offsets, in 4 bytes a token and 4 a word. Those of one word are made
+    when they are asked for; a slice shares the same memory.
+    """
+
+    ids: "array[int]"  # of all words, one after the other
+    ends: "array[int]"  # how many ids the words up to this one have together
+    words: range  # which of them this is about
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @overload
+    def __getitem__(self, index: int) -> Pieces: ...
+    @overload
+    def __getitem__(self, index: slice) -> "WordPieces": ...
+    def __getitem__(self, index: int | slice) -> "Pieces | WordPieces":
+        if isinstance(index, slice):
+            return replace(self, words=self.words[index])
+        word = self.words[index]
+        start = self.ends[word - 1] if word else 0
+        return LongPieces(self.ids[start : self.ends[word]], _NO_OFFSETS)
 
 
 Encode = Callable[[list[str]], Sequence[Pieces]]
@@ -57,24 +84,34 @@ def encode_in_parts(
     found: list[Pieces] = list(encode(firsts))
     for number, (text, first) in enumerate(zip(texts, firsts, strict=True)):
         if len(first) < len(text) and (enough is None or len(found[number].ids) < enough):
-            found[number] = _long(encode, _parts(text, where, size), enough, offsets)
+            found[number] = _long(encode, text_parts(text, where, size), enough, offsets)
     return found
 
 
 def _long(encode: Encode, parts: Iterator[tuple[int, str]], enough: int | None, offsets: bool) -> LongPieces:
-    ids, places = array("i"), [np.zeros((0, 2), np.int64)]
+    ids, places = array("i"), array("i")
     while some := list(islice(parts, _AT_ONCE)):
         for (start, _), pieces in zip(some, encode([part for _, part in some]), strict=True):
             ids.extend(pieces.ids)
             if offsets:
-                places.append(np.array(pieces.offsets, np.int64).reshape(-1, 2) + start)
+                places.frombytes((np.array(pieces.offsets, np.int32).reshape(-1, 2) + start).tobytes())
         if enough is not None and len(ids) >= enough:
             break
-    return LongPieces(ids, np.concatenate(places))
+    return LongPieces(ids, np.frombuffer(places, np.int32).reshape(-1, 2))
 
 
-def _parts(text: str, where: re.Pattern[str], size: int) -> Iterator[tuple[int, str]]:
-    """Each with the number of characters before it."""
+def encode_words(encode: Callable[[Sequence[str]], list[Sequence[int]]], words: Sequence[str]) -> WordPieces:
+    """Some thousand words at a time: the library's own object for each is of some hundred bytes."""
+    ids, ends = array("i"), array("i")
+    for start in range(0, len(words), _WORDS_AT_ONCE):
+        for of_word in encode(words[start : start + _WORDS_AT_ONCE]):
+            ids.extend(of_word)
+            ends.append(len(ids))
+    return WordPieces(ids, ends, range(len(ends)))
+
+
+def text_parts(text: str, where: re.Pattern[str], size: int = PART) -> Iterator[tuple[int, str]]:
+    """A text cut at `where` into parts of about `size` characters, each with how many stand before it."""
     start = 0
     while start < len(text):
         end = _cut(text, start, where, size)

@@ -22,7 +22,15 @@ from tokenizers import models, normalizers, pre_tokenizers
 from bertsmith.door import door, flag, found, optional, place, several, text
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import atomic_write, write_json
-from bertsmith.text.tokens.long_texts import BLANK, BLANK_OR_CHINESE, SPACE, Pieces, encode_in_parts
+from bertsmith.text.tokens.long_texts import (
+    BLANK,
+    BLANK_OR_CHINESE,
+    SPACE,
+    Pieces,
+    WordPieces,
+    encode_in_parts,
+    encode_words,
+)
 from bertsmith.text.tokens.template import Template, template_of
 from bertsmith.text.tokens.tokenizer_files import find_special_tokens, read_backend
 from bertsmith.text.tokens.wordpiece import wordpiece_backend
@@ -118,6 +126,12 @@ class Tokenizer:
         as in `encode_batch`.
         """
         return self._in_parts(self.backend.encode_batch, texts, enough, offsets=True)
+
+    def encode_words(self, words: Sequence[str]) -> WordPieces:
+        """The ids of many words, each by itself: those of `encode_batch`, without offsets, for a sentence of
+        any length in little memory.
+        """
+        return encode_words(self.encode_batch, words)
 
     def _in_parts(
         self, encode: Callable[..., Any], texts: Sequence[str], enough: int | None, offsets: bool

@@ -22,7 +22,7 @@ from bertsmith.progress import Progress
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.vocabulary_report import vocabulary_report
 from bertsmith.text.tokens.word_counts import Characters, WordCounts, count_words
-from bertsmith.validation import Strict
+from bertsmith.validation import UserSettings
 
 if TYPE_CHECKING:
     from bertsmith.text.corpus.corpus import Corpus
@@ -37,7 +37,7 @@ MAX_WORD_LENGTH = 100  # WordPiece calls longer words unknown
 CHARACTERS_AT_ONCE = 1 << 16
 
 
-class VocabularySettings(Strict):
+class VocabularySettings(UserSettings):
     """Every choice of `bertsmith tokenizer train`; the defaults live here and nowhere else.
 
     `sample_bytes` is where more text stops helping: from 46 MB to 91 MB of Wikipedia the pieces per word

@@ -25,6 +25,7 @@ from bertsmith.training.finetuning.adaptation import adapt
 from bertsmith.training.finetuning.best import WORST, Best
 from bertsmith.training.finetuning.choosing import Choice, as_sentence, read_choice, write_choice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
+from bertsmith.training.finetuning.measuring import measure
 from bertsmith.training.finetuning.methods import (
     AUTO,
     FULL,
@@ -128,7 +129,7 @@ def _run(
             _keep_best_only(out, restarts)
     adapter = out / "adapter" if trained.lora.rank and first and method not in UNTRAINED else None
     model = bench.finish(trained, _restart_folder(out, leading(restarts) + 1), adapter, method)
-    results = bench.measure(recipe, model, restarts, choice, method)
+    results = measure(bench, recipe, model, restarts, choice, method)
     if first:
         bench.save(out / "model", model, recipe, results, method=method, judged_by=results.judge)
         write_results(out, recipe, results)

@@ -1,10 +1,10 @@
-"""What every training by one recipe's files shares: examples read and encoded once, and how a finished model
-is measured.
+"""What every training by one recipe's files shares: examples read and encoded once, and how a method makes a
+model of them.
 """
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +18,10 @@ from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.tasks.checkpoints.task_checkpoint import head_tensors, save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import evaluate
-from bertsmith.tasks.examples.folds import CROSS_VALIDATION, folds_of
+from bertsmith.tasks.examples.folds import folds_of
 from bertsmith.tasks.examples.text_task import choose_pooling
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.heads.linear_start import (
-    FROZEN,
-    FROZEN_ALONE,
     MOST_EXAMPLES,
     LinearProbe,
     LinearStart,
@@ -35,9 +33,8 @@ from bertsmith.tasks.teaching.teaching import Teaching
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, task_settings
 from bertsmith.training.finetuning.best import Best
-from bertsmith.training.finetuning.choosing import Choice, Judged, choose, evaluate_choice
+from bertsmith.training.finetuning.choosing import Choice, Judged, choose
 from bertsmith.training.finetuning.labelled_data import LabelledData, can_be_folded, read_labelled_data
-from bertsmith.training.finetuning.learning_curve import LearningCurve, draw_learning_curve
 from bertsmith.training.finetuning.methods import (
     FULL,
     LINEAR,
@@ -51,7 +48,7 @@ from bertsmith.training.finetuning.methods import (
     suits_folds,
     teaching_of,
 )
-from bertsmith.training.finetuning.results import Restart, Results, data_hashes, leading
+from bertsmith.training.finetuning.results import Results, data_hashes
 from bertsmith.training.finetuning.self_training import SelfTraining
 from bertsmith.training.finetuning.start import linear_probe, start_model
 from bertsmith.training.finetuning.task_run import train_silently
@@ -170,13 +167,6 @@ class FinetuneSession:
         seconds = recipe.seconds_to_choose(len(self.train))
         return choose(self.task, costs, self.train, self.folds, train, seconds, on_fold, judged)
 
-    def learning_curve(self) -> LearningCurve | None:
-        """What more rows would bring; None where they don't judge in turn."""
-        if self.probe is None or self.linear is None or len(self.train) > MOST_EXAMPLES:
-            return None
-        assert self.folds is not None
-        return draw_learning_curve(self.task, self.probe, self.linear.strength, self.train, self.folds)
-
     def _judge_frozen(self, recipe: FinetuneRecipe, methods: Sequence[str]) -> dict[str, Judged]:
         """From the features that the start was learned from."""
         assert self.folds is not None
@@ -268,80 +258,6 @@ class FinetuneSession:
         return evaluate(self.task, outputs_of(model, self.dev.encoded), None, self.dev).model[
             self.task.main_metric
         ]
-
-    def measure(
-        self,
-        recipe: FinetuneRecipe,
-        model: TaskModel,
-        restarts: list[Restart],
-        choice: Choice | None = None,
-        method: str = FULL,
-    ) -> Results:
-        """Calibrates on dev, and measures the model and its baselines there and, once, on test. With a
-        `choice`, what cross-validation said of the rows stands in dev's place.
-        """
-        task, splits = self.task, {} if choice else {"dev": self.dev}
-        if self.data.test is not None:
-            splits["test"] = encode_examples(task, self.data.test, self.tokenizer)
-        if choice is not None:
-            return self._measure_choice(recipe, model, restarts, choice, splits)
-        frozen = self._frozen(recipe, splits)
-        figures = task.calibrate(outputs_of(model, self.dev.encoded), self.dev.examples, self.dev.encoded)
-        evaluations = {
-            name: evaluate(task, outputs_of(model, split.encoded), self.data.train, split, frozen.get(name))
-            for name, split in splits.items()
-        }
-        warnings, rows = self.data.warnings, len(self.data.train)
-        found = tuple(restarts), leading(restarts), evaluations, figures, warnings
-        return Results(task, *found, rows, method=method)
-
-    def _measure_choice(
-        self,
-        recipe: FinetuneRecipe,
-        model: TaskModel,
-        restarts: list[Restart],
-        choice: Choice,
-        splits: Mapping[str, EncodedExamples],
-    ) -> Results:
-        task = self.task
-        assert self.folds is not None
-        judged = self.train.some(choice.rows)
-        figures = task.calibrate(choice.outputs, judged.examples, judged.encoded)
-        evaluations = {CROSS_VALIDATION: evaluate_choice(task, choice, self.train, self.folds)}
-        frozen = self._frozen(recipe, splits) if choice.method != LINEAR else {}
-        if choice.method != LINEAR and LINEAR in self.methods and (reached := choice.simplest()) is not None:
-            evaluations[CROSS_VALIDATION].baselines[self._frozen_name] = {task.main_metric: reached}
-        evaluations |= {
-            name: evaluate(task, outputs_of(model, split.encoded), self.data.train, split, frozen.get(name))
-            for name, split in splits.items()
-        }
-        found = tuple(restarts), leading(restarts), evaluations, figures, self.data.warnings
-        rows, curve = len(self.data.train), self.learning_curve()
-        folds = len(set(self.folds.tolist()))
-        return Results(task, *found, rows, choice.tried, choice.method, curve, folds)
-
-    @property
-    def _frozen_name(self) -> str:
-        return FROZEN_ALONE if self.linear is None else FROZEN
-
-    def _frozen(
-        self, recipe: FinetuneRecipe, splits: Mapping[str, EncodedExamples]
-    ) -> dict[str, dict[str, list[Prediction]]]:
-        """Of each split what the start says before any training: a linear model of the features, or their
-        cosine.
-        """
-        if LINEAR not in self.methods:
-            return {}
-        task, model = copy(self.task), self.start(recipe, recipe.seed)
-        model.head.finish()
-        task.bind(model.head)
-        outputs = {name: outputs_of(model, split.encoded) for name, split in splits.items()}
-        if "dev" in outputs:
-            task.calibrate(outputs["dev"], self.dev.examples, self.dev.encoded)
-        return {
-            name: {self._frozen_name: task.decode(outputs[name], split.examples, split.encoded)}
-            for name, split in splits.items()
-        }
 
     def save(
         self, folder: Path, model: TaskModel, recipe: FinetuneRecipe, results: Results, **facts: Any

@@ -12,13 +12,13 @@ from pydantic import Field, model_validator
 from bertsmith.errors import RecipeError, did_you_mean
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.settings import Settings, override
-from bertsmith.validation import check
+from bertsmith.training.settings import override
+from bertsmith.validation import UserSettings, check
 
 Choice = dict[str, float | int]  # dotted name of a setting → its value
 
 
-class SearchSettings(Settings):
+class SearchSettings(UserSettings):
     """Bounds of what is searched, both included; batch sizes are a list. Rates are drawn on a log scale.
 
     `freeze_layers` is by default from none to half of the model's.
@@ -44,7 +44,7 @@ class SearchSettings(Settings):
         return self
 
 
-class TuneSettings(Settings):
+class TuneSettings(UserSettings):
     """`trials` counts the baseline; `prune` ends a trial that at some evaluation is below the median."""
 
     trials: int = Field(20, ge=1)

@@ -26,6 +26,7 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.choosing import read_choice, write_choice
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
+from bertsmith.training.finetuning.measuring import measure
 from bertsmith.training.finetuning.methods import FULL
 from bertsmith.training.finetuning.results import Restart, Results, data_hashes, write_results
 from bertsmith.training.finetuning.task_run import TaskRun
@@ -157,7 +158,7 @@ def _run(
         kept.resume(best.steps)
         assert kept.score is not None
         restart = Restart(recipe.seed, kept.score, kept.step, best.steps, best.seconds)
-    results = bench.measure(recipe, model, [restart], choice)
+    results = measure(bench, recipe, model, [restart], choice)
     write_best_recipe(out, recipe, best, results.judge)
     bench.save(out / "model", model, recipe, results, trials=len(trials), judged_by=results.judge)
     write_results(out, recipe, results)

@@ -1,13 +1,16 @@
 """Small random models of every kind, as folders to be served."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
+from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
@@ -27,6 +30,7 @@ TASKS: dict[str, tuple[list[Any], bool, dict[str, Any]]] = {
     "similarity": ([1.0, 0.0], True, {}),
     "reranking": ([1.0, 0.0], True, {}),
 }
+MORE: dict[str, tuple[list[Any], bool, dict[str, Any]]] = {"retrieval": ([], True, {})}
 
 
 def save_pretrained(folder: Path) -> Path:
@@ -38,9 +42,27 @@ def save_pretrained(folder: Path) -> Path:
     return folder
 
 
-def save_fine_tuned(folder: Path, name: str, seed: int = 2) -> Path:
-    """A model of a task, by its name in TASKS."""
-    labels, pair, settings = TASKS[name]
+def save_encoder(folder: Path) -> Path:
+    """An encoder whose queries have a prefix."""
+    tokenizer = _tokenizer()
+    config = _config(tokenizer)
+    encoder = Bert(config)
+    _randomise(encoder)
+    tensors = {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
+    save_checkpoint(folder, tensors, config, "BertModel", task="encoder", tokenizer=tokenizer, provenance={})
+    write_sentence_folder(folder, config, "mean", 32, prompts={"query": "lelo "})
+    return folder
+
+
+def save_fine_tuned(
+    folder: Path, name: str, seed: int = 3, labels: list[Any] | None = None, pair: bool | None = None
+) -> Path:
+    """A model of a task, by its name in TASKS or MORE, which may have learnt other labels."""
+    usual_labels, usual_pair, settings = (TASKS | MORE)[name]
+    labels = usual_labels if labels is None else labels
+    if pair is not None:  # it knows by its columns what it reads
+        settings = {**settings, "text": "text", "text_pair": "text_pair" if pair else None}
+    pair = usual_pair if pair is None else pair
     tokenizer, kind = _tokenizer(), find_task(name)
     lengths = {"max_length": 24} | ({"stride": 4} if name == "question-answering" else {})
     task = kind(kind.Settings(**lengths, **settings))
@@ -57,10 +79,18 @@ def save_fine_tuned(folder: Path, name: str, seed: int = 2) -> Path:
                 [dataclasses.replace(e, **{field: label}) for e, label in zip(examples, labels, strict=True)]
             )
     config = _config(tokenizer)
-    torch.manual_seed(seed)
     model = TaskModel(Bert(config), task.head(config))
-    _randomise(model)
+    _randomise(model, seed)
     save_task_model(folder, model, task, tokenizer, {})
+    return folder
+
+
+def save_unanswerable(folder: Path) -> Path:
+    """A model that answers no question at all."""
+    save_fine_tuned(folder, "question-answering")
+    manifest = json.loads((folder / "bertsmith.json").read_text())
+    manifest["settings"]["threshold"] = -1e6
+    (folder / "bertsmith.json").write_text(json.dumps(manifest))
     return folder
 
 
@@ -91,8 +121,10 @@ def _config(tokenizer: Tokenizer) -> Any:
     return make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape, "test")
 
 
-def _randomise(model: torch.nn.Module) -> None:
-    torch.manual_seed(3)
+def _randomise(model: torch.nn.Module, seed: int = 3) -> None:
+    torch.manual_seed(seed)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             parameter.normal_(0.0, 0.3)
+            if "norm" in name and name.endswith("weight"):
+                parameter.add_(1.0)  # else nothing would depend much on the text

@@ -1,0 +1,128 @@
+"""`bertsmith export`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, given
+
+_ASKED = Parameter(group=Group("What int8 must keep to", help="float32 must give the same answers."))
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class AskedFor:
+    """What the gate asks of int8.
+
+    Parameters
+    ----------
+    agreement
+        The share of answers like the model's, in whatever company, that the file must prove: 0.95 by default.
+    change
+        The largest change of any probability, or of a number in deviations of the file's: 0.1 by default.
+    cosine
+        The smallest cosine between a vector and the model's: 0.97 by default.
+    neighbours
+        The share of each vector's ten nearest that stay so: 0.9 by default.
+    """
+
+    agreement: float | None = None
+    change: float | None = None
+    cosine: float | None = None
+    neighbours: float | None = None
+
+
+def export(
+    model: str,
+    *,
+    gate: Path,
+    out: Out,
+    to: Literal["onnx", "openvino"] = "onnx",
+    int8: Flag = False,
+    overwrite: Flag = False,
+    asked: Annotated[AskedFor | None, _ASKED] = None,
+    columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
+    layout: Annotated[FileLayout | None, AS_TRAINED] = None,
+) -> None:
+    """Export a model as a graph for ONNX Runtime or OpenVINO, if it answers as the model does.
+
+    The graph is held against the model on the rows of a file of yours: each alone and in batches of 2, 8
+    and 32, beside texts of other lengths, padded on the left and on the right, and at many lengths that
+    no row has. Unless it gives the same answers nothing is written, and the exit status is 2.
+
+    OUT has the graph, the tokenizer, decoding.json with labels, temperature and thresholds, parity.json
+    with every figure, and a README.md for those who get it.
+
+    Parameters
+    ----------
+    model
+        A fine-tuned folder such as runs/NAME/model, one of sentence-transformers, minilm, or a hub name.
+    gate
+        Rows to compare on: in a format that training reads, with labels or without; of a model for
+        vectors alone a text a row. Of more than 2,000 a sample is taken.
+    out
+        The folder that is written.
+    to
+        onnx for ONNX Runtime, openvino for OpenVINO.
+    int8
+        Quantise the matrix products of the layers. Layers that the gate would not have so are sought and
+        left in float32. Temperature and thresholds are fitted again where the file has labels.
+    overwrite
+        Replace an exported folder that is there.
+
+    Examples
+    --------
+    bertsmith export runs/intents/model --gate dev.csv --out exported/intents
+
+    bertsmith export runs/intents/model --int8 --gate dev.csv --out exported/intents-int8
+
+    bertsmith export minilm --gate articles.txt --out exported/minilm
+
+    bertsmith export runs/names/model --to openvino --gate dev.conll --out exported/names
+    """
+    from bertsmith.cli.screen import print_note, print_paths, progress_bar
+    from bertsmith.errors import ExportRefused
+    from bertsmith.inference.export.export import export_model
+    from bertsmith.inference.export.limits import ExportLimits
+
+    limits = ExportLimits(**given(asked))
+    try:
+        with progress_bar("Comparing") as progress:
+            result = export_model(
+                model,
+                gate,
+                out,
+                to=to,
+                int8=int8,
+                limits=limits,
+                overwrite=overwrite,
+                progress=progress,
+                **given(columns, layout),
+            )
+    except ExportRefused as refused:
+        _show(model, refused.parity)
+        raise
+    _show(model, result.parity)
+    for note in result.parity["notes"]:
+        print_note(note)
+    if result.in_float:
+        print_note(f"left in float32, for the gate refused them in int8: {', '.join(result.in_float)}")
+    print_paths(graph=result.path)
+
+
+def _show(model: str, parity: Mapping[str, Any]) -> None:
+    from bertsmith.cli.screen import print_facts, print_table
+    from bertsmith.inference.export.artefact import shown
+
+    tried = parity.get("tried", [])
+    if len(tried) > 1:
+        rows = [
+            (number, len(each["in_float"]), "; ".join(each["problems"]) or "passed")
+            for number, each in enumerate(tried, 1)
+        ]
+        print_table(("try", "products in float32", "what came of it"), rows)
+    name = parity["file"]["name"]
+    print_facts(f"{model} against its graph in {parity['precision']} on {name}", shown(parity["gate"]))

@@ -1,0 +1,130 @@
+"""How far a graph's answers are from the model's, in figures that a user can judge.
+
+| answers | change of a sequence | agreement of an example |
+| --- | --- | --- |
+| classes, labels | the largest change of a probability | the same class, the same labels |
+| relevance | the change of the probability | |
+| a number | its change in deviations of the file's numbers | |
+| tags | the largest change of a tag's probability, before any CRF | the same tag for every word |
+| answers in a passage | the largest change of a start's or an end's probability | the same characters |
+| vectors, hidden states | 1 - cosine, of hidden states the largest | |
+
+W sequences, E examples, R rows that a head reads, C outputs, H hidden size.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import beta
+
+from bertsmith.arrays import Bools, Floats
+from bertsmith.inference.export.gate_file import GateFile
+from bertsmith.inference.export.source import Answer, Source
+from bertsmith.metrics.calibration import probabilities_of
+
+NEIGHBOURS = 10
+_TIED = 1e-5  # cosines that are no nearer to each other are one
+_DECIDED = {
+    "classification": ("label",),
+    "multi-label": ("labels",),
+    "tagging": ("tags",),
+    "question-answering": ("start", "end"),
+}
+
+Change = Callable[[Answer, Answer], float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Of the graph in one arrangement: changes (W,), and for answers that can be alike which are (E,)."""
+
+    changes: Floats
+    agrees: Bools | None
+
+
+def change_of(source: Source, reference: Sequence[Answer]) -> Change:
+    """The change between two answers to a sequence, given all of the model's own."""
+    task = source.task
+    temperature = float(getattr(task, "temperature", 1.0))
+    if source.kind in ("vectors", "states"):
+        return _angle
+    if source.kind == "regression":
+        spread = float(np.std([float(answer[0]) for answer in reference])) or 1.0
+        return lambda ours, theirs: abs(float(theirs[0]) - float(ours[0])) / spread
+    if source.kind in ("multi-label", "reranking"):
+        return _between(lambda logits: probabilities_of(logits, temperature, multi_label=True))
+    if source.kind == "question-answering":
+        return _between(lambda logits: probabilities_of(logits.T))
+    return _between(lambda logits: probabilities_of(logits, temperature))
+
+
+def compare(
+    change: Change, source: Source, file: GateFile, ours: Sequence[Answer], theirs: Sequence[Answer]
+) -> Comparison:
+    """All of a file's sequences."""
+    changes = np.array([change(*both) for both in zip(ours, theirs, strict=True)])
+    keys = _DECIDED.get(source.kind)
+    if keys is None:
+        return Comparison(changes, None)
+    first, second = (predictions(source, file, answers) for answers in (ours, theirs))
+    same = [all(a[key] == b[key] for key in keys) for a, b in zip(first, second, strict=True)]
+    return Comparison(changes, np.array(same))
+
+
+def predictions(source: Source, file: GateFile, answers: Sequence[Answer]) -> list[Mapping[str, Any]]:
+    """What the model's task makes of answers. There must be one."""
+    assert source.task is not None
+    return source.task.decode(file.outputs(answers, source), file.examples, file.encoded)
+
+
+def lower_bound(agreeing: int, of: int, error: float) -> float:
+    """Clopper and Pearson's (1934), one-sided: the share that agrees is less with a probability of at most
+    `error`.
+    """
+    return 0.0 if agreeing == 0 else float(beta.ppf(error, agreeing, of - agreeing + 1))
+
+
+def fewest(agreement: float, error: float) -> int:
+    """How many examples must agree, if all do, for a lower bound of `agreement`."""
+    return int(np.ceil(np.log(error) / np.log(agreement)))
+
+
+def neighbours_kept(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
+    """The share of each vector's ten nearest (W, H) among the model's that are so among the graph's too. Any
+    of equally near ones will do.
+    """
+    count = min(NEIGHBOURS, len(ours) - 1)
+    if count < 1:
+        return 1.0
+    near, found = (_cosines(vectors) for vectors in (ours, theirs))
+    least = np.partition(near, len(ours) - count, axis=1)[:, -count]  # of those that are near enough
+    chosen = np.argpartition(-found, count - 1, axis=1)[:, :count]
+    kept = np.take_along_axis(near, chosen, axis=1) >= least[:, None] - _TIED
+    return float(kept.mean())
+
+
+def as_vectors(source: Source, answers: Sequence[Answer]) -> npt.NDArray[Any]:
+    """(W, H): a sequence's vector, or the mean of its hidden states."""
+    return np.stack([answer if source.kind == "vectors" else answer.mean(0) for answer in answers])
+
+
+def _cosines(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """(W, W); nothing is its own neighbour."""
+    units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    cosines: npt.NDArray[Any] = units @ units.T
+    np.fill_diagonal(cosines, -np.inf)
+    return cosines
+
+
+def _between(probabilities: Callable[[Answer], Floats]) -> Change:
+    return lambda ours, theirs: float(np.abs(probabilities(theirs) - probabilities(ours)).max(initial=0.0))
+
+
+def _angle(ours: Answer, theirs: Answer) -> float:
+    """1 - cosine in float64, of rows the largest."""
+    first, second = (np.atleast_2d(each).astype(np.float64) for each in (ours, theirs))
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return float((1 - (first * second).sum(1) / np.maximum(norms, 1e-12)).max())

@@ -1,0 +1,178 @@
+"""A model becomes a graph for ONNX Runtime or OpenVINO: padded twin → graph → int8 → gate → folder."""
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertsmith.door import door, flag, kind, one_of, optional, place
+from bertsmith.door import function as callable_
+from bertsmith.errors import ExportRefused, InputError, require
+from bertsmith.files import sha256
+from bertsmith.inference.export.artefact import GRAPHS, Target, made_with, require_place, write_artefact
+from bertsmith.inference.export.comparison import fewest
+from bertsmith.inference.export.gate import Gate, Verdict
+from bertsmith.inference.export.gate_file import GateFile, read_gate_file
+from bertsmith.inference.export.graph import PURPOSE, make_graph, require_exporters
+from bertsmith.inference.export.limits import ERROR, EXACT, ExportLimits
+from bertsmith.inference.export.running import onnx_run, openvino_run
+from bertsmith.inference.export.search import Search, quantise_until_it_passes
+from bertsmith.inference.export.source import Source, open_source
+from bertsmith.inference.export.tokenizer_alone import require_same_ids
+from bertsmith.progress import Progress
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+_WITHOUT_AGREEMENT = ("regression", "reranking", "vectors", "states")
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What was written to `path`; `parity` is the content of parity.json."""
+
+    path: Path
+    parity: dict[str, Any] = field(repr=False)
+
+    @property
+    def in_float(self) -> tuple[str, ...]:
+        """Products of an int8 graph that the gate would not have in int8."""
+        return tuple(self.parity["in_float"])
+
+
+@door(
+    model=place,
+    gate=place,
+    out=place,
+    to=one_of("onnx", "openvino"),
+    int8=flag,
+    limits=optional(kind(ExportLimits)),
+    overwrite=flag,
+    progress=optional(callable_),
+)
+def export_model(
+    model: str | Path,
+    gate: str | Path,
+    out: str | Path,
+    *,
+    to: Target = "onnx",
+    int8: bool = False,
+    limits: ExportLimits | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **columns: Any,
+) -> ExportResult:
+    """Writes the folder `out`, which ONNX Runtime or OpenVINO opens, if the graph answers as the model does
+    on the rows of the file `gate`: else nothing is written and ExportRefused says why.
+
+    `gate` is read as the model's task reads files, with labels or without, an encoder's as a text a row;
+    `columns` says otherwise, as for `Predictor.predict_file`. Of more than 2,000 rows a sample is compared.
+    float32 must give the same answers, probabilities to 1e-4 and cosines to 1e-5. `int8` quantises the
+    layers' products, must keep to `limits`, and leaves in float what doesn't. Raises MissingExtra without
+    the packages, ModelError for a model that has no graph, InputError for the file and for `out`.
+    """
+    require_exporters()
+    if to == "openvino":
+        _require_openvino(int8)
+    source = open_source(model)
+    out = Path(out)
+    require_place(out, overwrite, source.folder)
+    file = read_gate_file(source, gate, columns)
+    limits = limits or ExportLimits()
+    if int8:
+        _require_enough(source, file, limits)
+    require_same_ids(source, file)
+    graph, opened = make_graph(source.padded), Gate(source, file, progress)
+    with tempfile.TemporaryDirectory(prefix="bertsmith-") as folder:
+        files = _convert(graph, Path(folder)) if to == "openvino" else []
+        run = openvino_run(files[0], source.padded.head.names) if files else onnx_run(graph)
+        verdict = opened.judge(run, EXACT, ERROR)
+        parity = _parity(source, file, to, verdict)
+        if verdict.problems:
+            raise ExportRefused(_refusal("The graph", verdict.problems), parity)
+        if int8:
+            search = quantise_until_it_passes(graph, opened, limits)
+            assert search.verdict is not None
+            parity = _parity(source, file, to, search.verdict, search, limits)
+            parity["float32"] = verdict.figures
+            if search.graph is None:
+                raise ExportRefused(_int8_refusal(search), parity)
+            graph, verdict = search.graph, search.verdict
+        write_artefact(out, source, graph, to, verdict.fitted.task, parity, overwrite, files)
+    return ExportResult(out, parity)
+
+
+def _require_openvino(int8: bool) -> None:
+    require("openvino", "openvino", f"{PURPOSE} to OpenVINO")
+    if int8:
+        raise InputError(
+            "--int8 is for --to onnx: OpenVINO takes ONNX's dynamic int8 at the speed of float32 and rounds "
+            "it otherwise. Leave one of the two out."
+        )
+
+
+def _require_enough(source: Source, file: GateFile, limits: ExportLimits) -> None:
+    """Before the work: even if every answer agreed, few rows would prove too little."""
+    least = fewest(limits.agreement, ERROR / 2)
+    if source.kind not in _WITHOUT_AGREEMENT and len(file.encoded) < least:
+        raise InputError(
+            f"{file.path} has {len(file.encoded):,} rows to compare: to prove an agreement of "
+            f"{limits.agreement:.0%}, at least {least:,} are needed, if all agree. Give more rows, or ask "
+            "for less with --agreement."
+        )
+
+
+def _convert(graph: "ModelProto", folder: Path) -> list[Path]:
+    """model.xml and model.bin in float32: OpenVINO's own default halves the weights' precision."""
+    import onnx
+    import openvino  # type: ignore[import-untyped]
+
+    path = folder / "graph.onnx"
+    onnx.save(graph, path)
+    files = [folder / name for name in GRAPHS["openvino"]]
+    openvino.save_model(openvino.convert_model(path), str(files[0]), compress_to_fp16=False)
+    return files
+
+
+def _parity(
+    source: Source,
+    file: GateFile,
+    to: Target,
+    verdict: Verdict,
+    search: Search | None = None,
+    limits: ExportLimits | None = None,
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "model": source.name,
+        "to": to,
+        "precision": "float32" if search is None else "int8",
+        "passed": not verdict.problems,
+        "file": {"name": file.path.name, "sha256": sha256(file.path), "rows": file.rows},
+        "labelled": file.labelled,
+        "limits": vars(EXACT if limits is None else limits),
+        "gate": verdict.figures,
+        "problems": list(verdict.problems),
+        "in_float": list(search.in_float) if search is not None else [],
+        "notes": [*source.notes, *file.notes],
+        "versions": made_with(to),
+    }
+    if search is not None:
+        found |= {"tried": search.tried, "damages": search.damages}
+        found["passed"] = search.graph is not None
+    return found
+
+
+def _refusal(what: str, problems: tuple[str, ...]) -> str:
+    return f"{what} does not answer as the model does: {'; '.join(problems)}. Nothing was written."
+
+
+def _int8_refusal(search: Search) -> str:
+    first, last = search.tried[0], search.tried[-1]
+    worst = sorted(search.damages, key=lambda name: -search.damages[name])[:4]
+    return (
+        f"The graph in int8 does not answer as the model does: {'; '.join(first['problems'])}. "
+        f"{len(search.tried) - 1} more were tried with the worst products left in float, the last with "
+        f"{len(last['in_float'])} of {len(search.damages)}: {'; '.join(last['problems'])}. Most damage is "
+        f"done by {', '.join(worst)}. Nothing was written. Export without --int8, or ask for less with "
+        "--agreement, --change, --cosine or --neighbours."
+    )

@@ -1,0 +1,198 @@
+"""The gate: a graph against the packed model on the user's own file, in every arrangement and at many
+lengths.
+
+It refuses rather than warns, and says how sure it is: a graph whose verdict has problems isn't written.
+
+W sequences, E examples.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertsmith.inference.export.arrangements import Arrangement, alone, arrangements, like_lengths
+from bertsmith.inference.export.comparison import (
+    Comparison,
+    as_vectors,
+    change_of,
+    compare,
+    fewest,
+    lower_bound,
+    neighbours_kept,
+)
+from bertsmith.inference.export.gate_file import GateFile, probes
+from bertsmith.inference.export.limits import CALIBRATION, Exact, ExportLimits
+from bertsmith.inference.export.refitting import Fitted, refitted
+from bertsmith.inference.export.running import Run, run_sequences
+from bertsmith.inference.export.source import Answer, Source
+from bertsmith.progress import Progress
+
+_FOR_DAMAGE = 128  # sequences
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Every figure as JSON, what speaks against the graph, and what decoding needs beside it."""
+
+    figures: dict[str, Any]
+    problems: tuple[str, ...]
+    fitted: Fitted
+
+
+class Gate:
+    """What the model answers is computed once."""
+
+    def __init__(self, source: Source, file: GateFile, progress: Progress | None = None) -> None:
+        self.source, self.file, self._progress = source, file, progress
+        self._probes = probes(source, file)
+        self._ours = source.answers(file.sequences)
+        self._of_probes = source.answers(self._probes)
+        self._change = change_of(source, self._ours)
+        self._by_angle = source.kind in ("vectors", "states")
+        self._computed = 0
+
+    def damage(self, run: Run) -> float:
+        """The mean change of a few sequences: what quantising a part costs."""
+        some = self.file.sequences[:_FOR_DAMAGE]
+        lengths = [len(window.token_ids) for window in some]
+        theirs = run_sequences(run, self.source, some, like_lengths(lengths))
+        self._count(len(some))
+        return float(np.mean([self._change(*both) for both in zip(self._ours, theirs, strict=False)]))
+
+    def glance(self, run: Run, limits: ExportLimits, error: float) -> tuple[str, ...]:
+        """What a single arrangement already shows to be wrong: what passes may still fail the others."""
+        comparison, theirs = self._in(run, like_lengths(self.file.lengths))
+        return (
+            *_answered(comparison, limits, error, self._by_angle)[1],
+            *self._neighbours(theirs, limits)[1],
+        )
+
+    def judge(self, run: Run, limits: ExportLimits | Exact, error: float) -> Verdict:
+        """All of it. `error` is the chance of proving an agreement that isn't there."""
+        found: dict[str, Comparison] = {}
+        usual: list[Answer] = []
+        for arrangement in arrangements(self.file.lengths):
+            found[arrangement.name], theirs = self._in(run, arrangement)
+            usual = theirs if arrangement.name == like_lengths([1]).name else usual
+        worst = _worst(list(found.values()))
+        figures, problems = _answered(worst, limits, error, self._by_angle)
+        kept, of_neighbours = self._neighbours(usual, limits)
+        of_probes, of_lengths = self._at_lengths(run, limits)
+        fitted = refitted(self.source, self.file, self._ours, usual, refit=isinstance(limits, ExportLimits))
+        by_arrangement = {name: _row(each, self._by_angle) for name, each in found.items()}
+        figures |= kept | {"arrangements": by_arrangement, "lengths": of_probes} | fitted.figures
+        problems = (*problems, *of_neighbours, *of_lengths, *_calibration(fitted))
+        examples = {"examples": len(self.file.encoded), "sequences": len(self.file.sequences)}
+        return Verdict(examples | figures, problems, fitted)
+
+    def _in(self, run: Run, arrangement: Arrangement) -> tuple[Comparison, list[Answer]]:
+        theirs = run_sequences(run, self.source, self.file.sequences, arrangement)
+        self._count(len(theirs))
+        return compare(self._change, self.source, self.file, self._ours, theirs), theirs
+
+    def _neighbours(
+        self, theirs: Sequence[Answer], limits: ExportLimits | Exact
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        if not self._by_angle:
+            return {}, ()
+        kept = neighbours_kept(as_vectors(self.source, self._ours), as_vectors(self.source, theirs))
+        wrong = kept < limits.neighbours
+        said = f"{kept:.1%} of the ten nearest neighbours stay so; at least {limits.neighbours:.0%} must"
+        return {"neighbours_kept": kept}, (said,) if wrong else ()
+
+    def _at_lengths(self, run: Run, limits: ExportLimits | Exact) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Made-up sequences of many lengths. Int8 is held to finite values there: nobody sends them."""
+        every = [list(range(len(self._probes)))]
+        ways = (
+            alone(len(self._probes)),
+            Arrangement("all together, padded on the right", every),
+            Arrangement("all together, padded on the left", every, left=True),
+        )
+        lengths = [len(window.token_ids) for window in self._probes]
+        largest, problems = {}, list[str]()
+        for way in ways:
+            theirs = run_sequences(run, self.source, self._probes, way)
+            changes = [self._change(*both) for both in zip(self._of_probes, theirs, strict=True)]
+            largest[way.name] = max(changes)
+            limit = limits.of_a_cosine if self._by_angle else limits.change
+            if isinstance(limits, Exact) and max(changes) > limit:
+                length = lengths[int(np.argmax(changes))]
+                problems.append(
+                    f"a sequence of {length} tokens ({way.name}) changes by {max(changes):.2g}, more than "
+                    f"{limit:g}"
+                )
+        return {"tried": lengths, "largest_change": largest}, tuple(problems)
+
+    def _count(self, sequences: int) -> None:
+        self._computed += sequences
+        if self._progress is not None:
+            self._progress(self._computed, None, "sequences compared")
+
+
+def _worst(comparisons: Sequence[Comparison]) -> Comparison:
+    """Each sequence's largest change; an example agrees where it does in every arrangement."""
+    changes = np.max([each.changes for each in comparisons], axis=0)
+    if comparisons[0].agrees is None:
+        return Comparison(changes, None)
+    agrees = [each.agrees for each in comparisons if each.agrees is not None]
+    return Comparison(changes, np.all(agrees, axis=0))
+
+
+def _answered(
+    comparison: Comparison, limits: ExportLimits | Exact, error: float, by_angle: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Figures of answers, and what is wrong with them."""
+    figures, problems = _row(comparison, by_angle), list[str]()
+    largest = float(comparison.changes.max())
+    if by_angle and largest > limits.of_a_cosine:
+        problems.append(
+            f"the smallest cosine to the model's vectors is {1 - largest:.5f}; at least "
+            f"{1 - limits.of_a_cosine:g} is asked for"
+        )
+    if not by_angle and largest > limits.change:
+        problems.append(
+            f"the largest change of a probability or number is {largest:.2g}, more than {limits.change:g}"
+        )
+    if comparison.agrees is not None:
+        agreeing, of = int(comparison.agrees.sum()), len(comparison.agrees)
+        figures["agreeing"] = agreeing
+        if isinstance(limits, Exact):
+            if agreeing < of:
+                problems.append(f"{of - agreeing:,} of {of:,} answers are others")
+        else:
+            bound = lower_bound(agreeing, of, error)
+            figures["agreement_at_least"] = {"share": bound, "confidence": 1 - error}
+            if bound < limits.agreement:
+                problems.append(_not_proven(agreeing, of, bound, limits.agreement, error))
+    return figures, tuple(problems)
+
+
+def _not_proven(agreeing: int, of: int, bound: float, wanted: float, error: float) -> str:
+    said = (
+        f"{agreeing:,} of {of:,} answers are the model's, which proves an agreement of {bound:.2%} "
+        f"(Clopper-Pearson, {1 - error:.2%} sure); {wanted:.1%} is asked for"
+    )
+    least = fewest(wanted, error)
+    return f"{said}, which takes {least:,} rows at least" if of < least else said
+
+
+def _row(comparison: Comparison, by_angle: bool) -> dict[str, Any]:
+    largest, mean = float(comparison.changes.max()), float(comparison.changes.mean())
+    row: dict[str, Any] = (
+        {"smallest_cosine": 1 - largest, "mean_cosine": 1 - mean}
+        if by_angle
+        else {"largest_change": largest, "mean_change": mean}
+    )
+    return row if comparison.agrees is None else {"agreement": float(comparison.agrees.mean()), **row}
+
+
+def _calibration(fitted: Fitted) -> tuple[str, ...]:
+    found = fitted.figures.get("calibration_error")
+    if found is None or found["graph"] <= found["model"] + CALIBRATION:
+        return ()
+    return (
+        f"the calibration error rises from {found['model']:.3f} to {found['graph']:.3f}, by more than "
+        f"{CALIBRATION}",
+    )

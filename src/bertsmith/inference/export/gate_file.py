@@ -1,0 +1,198 @@
+"""The user's own file as sequences: what a graph is held against the model on.
+
+E examples, W sequences (an example's windows, or its texts), R rows that a head reads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertsmith.errors import InputError
+from bertsmith.inference.export.padded_heads import Vectors
+from bertsmith.inference.export.source import Answer, Source
+from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens, windows_apart
+from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.task import Outputs, Task
+from bertsmith.text.files.columns import guess_columns
+from bertsmith.text.files.values import as_text
+from bertsmith.text.labelled.rows import LINES_HAVE, are_lines, read_column_names, read_rows
+from bertsmith.validation import check
+
+MOST_EXAMPLES = 2000
+MOST_TOKENS = 100_000
+_MOST_STATE_TOKENS = 20_000  # of a model without a head, each of whose hidden states is compared
+_SEED = 0
+_LENGTHS = (3, 4, 5, 7, 8, 16, 17, 31, 32, 33, 64, 100, 128, 200, 256, 384, 512)
+_LONGEST_PROBE = 512
+
+
+@dataclass(frozen=True)
+class GateFile:
+    """`sequences` in the order of the examples; `encoded` says which are whose. Without a task each text is
+    an example. `rows` is how many the file has: of more than are compared a sample is taken.
+    """
+
+    path: Path
+    rows: int
+    sequences: list[Window]
+    examples: list[Any]
+    encoded: list[Encoded]
+    labelled: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lengths(self) -> list[int]:
+        """In tokens."""
+        return [len(window.token_ids) for window in self.sequences]
+
+    def by_example(self, answers: Sequence[Answer]) -> list[list[Answer]]:
+        """(W,) -> E lists."""
+        left = iter(answers)
+        return [[next(left) for _ in each.windows] for each in self.encoded]
+
+    def outputs(self, answers: Sequence[Answer], source: Source) -> list[Outputs]:
+        """What the task decodes: (C,), or of all windows' rows (R, C); of vectors what its head makes of
+        them.
+        """
+        return [_joined(each, source) for each in self.by_example(answers)]
+
+
+def read_gate_file(source: Source, path: Path | str, columns: dict[str, Any]) -> GateFile:
+    """As the task reads its files, without labels where there are none; an encoder's has a text a row. Raises
+    InputError for what can be read neither way, naming file and line.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path} is no file. Name one whose rows the graph is to be compared on.")
+    if source.task is None:
+        return _texts(source, path, columns)
+    task = _reading(source.task, columns)
+    examples, labelled, notes = _read(task, path)
+    rows = len(examples)
+    examples = [examples[number] for number in _sample(rows, MOST_EXAMPLES)]
+    # labels are read by `task`, whose columns may be other ones; what is encoded is as in training
+    encoded = list(encode_examples(source.task, examples, source.tokenizer).encoded)
+    kept = _within(encoded, MOST_TOKENS)
+    examples, encoded = examples[:kept], encoded[:kept]
+    sequences = list(chain.from_iterable(each.windows for each in encoded))
+    return GateFile(path, rows, sequences, examples, encoded, labelled, notes)
+
+
+def probes(source: Source, file: GateFile) -> list[Window]:
+    """Sequences of many lengths, made of the file's own tokens: what no row of it may have."""
+    template = source.tokenizer.template
+    around = len(template.before) + len(template.behind)
+    longest = min(source.config.max_length, max(_LONGEST_PROBE, source.max_length))
+    special = np.array(source.tokenizer.special_ids)
+    tokens = np.concatenate([window.token_ids for window in file.sequences])
+    tokens = tokens[~np.isin(tokens, special)]
+    if not len(tokens):
+        tokens = np.array([source.tokenizer.unk_id])
+    lengths = sorted({length for length in (*_LENGTHS, longest) if around < length <= longest})
+    reads_all = source.padded.head.per_token or isinstance(source.padded.head, Vectors)
+    made = []
+    for length in lengths:
+        body = np.resize(tokens, length - around).tolist()
+        ids, segments = join_segments(source.tokenizer, body)
+        rows = np.arange(length) if reads_all else np.zeros(1, np.int64)
+        made.append(Window(ids, segments, rows))
+    return made
+
+
+def _reading(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
+    """The task with other columns to read from. Raises RecipeError for a name or value that is none."""
+    known = task.settings.model_dump()
+    settings = check(type(task.settings), known | columns, "the given columns")
+    return type(task).from_state(
+        task.state() | {"settings": settings.model_dump(mode="json")}, "the given columns"
+    )
+
+
+def _read(task: Task[Any], path: Path) -> tuple[list[Any], bool, tuple[str, ...]]:
+    """Examples, whether they have labels, and why they have none."""
+    try:
+        examples = task.read(path)
+        task.check(examples)
+        return examples, True, ()
+    except InputError as error:
+        why = error
+    try:
+        examples = task.read(path, labelled=False)
+    except InputError as error:
+        raise why from error
+    return examples, False, (f"The file was read without labels: {why}",)
+
+
+def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
+    strange = [name for name in columns if name not in ("text", *_LAYOUT)]
+    if strange:
+        raise InputError(
+            f"{source.name} has no task, and reads one text a row: there is no use for {', '.join(strange)}."
+        )
+    layout = {name: columns.get(name, usual) for name, usual in _LAYOUT.items()}
+    column = columns.get("text")
+    if are_lines(path, format=layout["format"], encoding=layout["encoding"]):
+        column = LINES_HAVE[0]
+    elif column is None:
+        column = guess_columns(read_column_names(path, **layout), str(path)).text
+    rows = read_rows(path, [column], **layout)
+    texts = [as_text(row.values[0], row.where) for row in rows]
+    texts = [texts[number] for number in _sample(len(rows), MOST_EXAMPLES)]
+    encoded = [Encoded((window,)) for window in _text_windows(source, texts)]
+    most = MOST_TOKENS if isinstance(source.padded.head, Vectors) else _MOST_STATE_TOKENS
+    kept = _within(encoded, most)
+    windows = [each.windows[0] for each in encoded[:kept]]
+    return GateFile(path, len(rows), windows, texts[:kept], encoded[:kept], labelled=False)
+
+
+_LAYOUT: dict[str, Any] = {"format": None, "header": True, "encoding": "utf-8"}
+
+
+def _text_windows(source: Source, texts: Sequence[str]) -> list[Window]:
+    """Each text cut to the longest, behind the prefix of a document."""
+    shown = [as_document(source, text) for text in texts]
+    room = source.max_length - special_tokens(source.tokenizer, 1)
+    pieces = source.tokenizer.encode_pieces(shown, room)
+    return [windows_apart(source.tokenizer, [piece], source.max_length, None)[0] for piece in pieces]
+
+
+def as_document(source: Source, text: str) -> str:
+    """What an encoder alone reads of a text."""
+    assert source.sentences is not None
+    shown = source.sentences.document_prefix + text
+    lowers = source.sentences.lowercase and not source.tokenizer.lowercase
+    return shown.lower() if lowers else shown
+
+
+def _sample(count: int, most: int) -> list[int]:
+    """Numbers of rows, ascending: all, or as many as are compared."""
+    if count <= most:
+        return list(range(count))
+    draw = np.random.Generator(np.random.PCG64DXSM(_SEED))
+    chosen: list[int] = np.sort(draw.choice(count, most, replace=False)).tolist()
+    return chosen
+
+
+def _within(encoded: Sequence[Encoded], most: int) -> int:
+    """How many examples from the first on have at most so many tokens; at least one."""
+    ends = np.cumsum([each.tokens for each in encoded])
+    return max(1, int(np.searchsorted(ends, most, side="right")))
+
+
+def _joined(answers: Sequence[Answer], source: Source) -> Outputs:
+    if source.padded.head.per_token:
+        return np.concatenate(answers).astype(np.float32)
+    if not isinstance(source.padded.head, Vectors):
+        return np.asarray(answers[0], np.float32)
+    vectors = np.stack(answers).astype(np.float32)
+    if source.kind == "vectors" and source.task is not None and source.task.name == "similarity":
+        return np.array([_cosine(vectors[0], vectors[1])], np.float32)
+    return vectors
+
+
+def _cosine(first: Answer, second: Answer) -> float:
+    return float(first @ second / max(float(np.linalg.norm(first) * np.linalg.norm(second)), 1e-12))

@@ -1,0 +1,156 @@
+"""The packed model's weights on padded batches: what a graph is made from. Nothing here has weights of its
+own.
+
+Positions come from the attention mask, so that a sequence may stand at either end of its row.
+
+B sequences, L tokens of the longest, N = B L, H hidden size, A heads, D head size, I feed-forward width,
+C outputs.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertsmith.model.bert import Bert
+from bertsmith.model.layers.activation import FUNCTIONS
+from bertsmith.model.layers.attention import SelfAttention
+from bertsmith.model.layers.embeddings import Embeddings
+from bertsmith.model.layers.feed_forward import FeedForward
+from bertsmith.model.layers.layer import Layer
+from bertsmith.model.layers.rotary import turn
+
+_HIDDEN = torch.finfo(torch.float32).min  # a score, not minus infinity: rows of nothing else stay finite
+
+
+class Padded(NamedTuple):
+    """What a layer must know of the batch: (B, L) positions, 0 for padding on the left, and (B, L) bool,
+    where there is a token.
+    """
+
+    positions: Tensor
+    real: Tensor
+
+    @staticmethod
+    def of(attention_mask: Tensor) -> "Padded":
+        """(B, L) int64, 1 for a token."""
+        return Padded((attention_mask.cumsum(1) - 1).clamp(min=0), attention_mask > 0)
+
+    @property
+    def first(self) -> Tensor:
+        """(B,) the place of each sequence's first token."""
+        return self.real.long().argmax(1)
+
+    def bias(self, window: int | None) -> Tensor:
+        """(B, 1, 1, L), or with a window (B, 1, L, L): 0 for keys that are seen."""
+        seen = self.real[:, None, None]
+        if window is not None:
+            distance = self.positions[:, :, None] - self.positions[:, None]  # (B, L, L)
+            seen = seen & (distance.abs() <= window)[:, None]
+        return torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, _HIDDEN)
+
+
+class PaddedEncoder(nn.Module):
+    """The encoder's own modules, called on (B, L, H)."""
+
+    def __init__(self, encoder: Bert) -> None:
+        super().__init__()
+        self.encoder = encoder
+        config = encoder.config
+        self.windows = [config.window(number) for number in range(config.num_hidden_layers)]
+        for number, layer in enumerate(encoder.layers):
+            assert isinstance(layer, Layer)
+            rotary = layer.attention.rotary
+            if rotary is not None:
+                cosines, sines = rotary.tables(config.max_length, torch.device("cpu"))
+                self.register_buffer(f"cosines_{number}", cosines[: config.max_length], persistent=False)
+                self.register_buffer(f"sines_{number}", sines[: config.max_length], persistent=False)
+
+    def forward(self, input_ids: Tensor, padded: Padded, token_type_ids: Tensor | None) -> Tensor:
+        """-> (B, L, H)."""
+        states = _embedded(self.encoder.embeddings, input_ids, padded, token_type_ids)
+        biases = {window: padded.bias(window) for window in dict.fromkeys(self.windows)}
+        for number, layer in enumerate(self.encoder.layers):
+            assert isinstance(layer, Layer)
+            states = self._layer(layer, number, states, padded, biases[self.windows[number]])
+        norm = self.encoder.final_norm
+        return states if norm is None else norm(states)
+
+    def _layer(self, layer: Layer, number: int, states: Tensor, padded: Padded, bias: Tensor) -> Tensor:
+        if layer.pre_norm:
+            attended = self._attention(layer.attention, number, layer.attention_norm(states), padded, bias)
+            states = states + attended
+            return states + _widened(layer.feed_forward, layer.feed_forward_norm(states))
+        attended = self._attention(layer.attention, number, states, padded, bias)
+        states = layer.attention_norm(states + attended)
+        normalised: Tensor = layer.feed_forward_norm(states + _widened(layer.feed_forward, states))
+        return normalised
+
+    def _attention(
+        self, attention: SelfAttention, number: int, states: Tensor, padded: Padded, bias: Tensor
+    ) -> Tensor:
+        heads, size = attention.heads, attention.head_size
+        qkv = attention.qkv(states).unflatten(2, (3, heads, size))  # (B, L, 3, A, D)
+        query, key, value = qkv.unbind(2)  # each (B, L, A, D)
+        if attention.rotary is not None:
+            at = padded.positions.flatten()
+            cosines, sines = (self.get_buffer(f"{name}_{number}")[at] for name in ("cosines", "sines"))
+            both = turn(qkv[:, :, :2].flatten(0, 1), cosines, sines, attention.rotary.pairs)  # (N, 2, A, D)
+            query, key = both.unflatten(0, states.shape[:2]).unbind(2)
+        query, key, value = (each.transpose(1, 2) for each in (query, key, value))  # (B, A, L, D)
+        scores = (query * size**-0.5) @ key.mT + bias  # (B, A, L, L)
+        mixed = (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)  # (B, L, H)
+        output: Tensor = attention.output(mixed)
+        return output
+
+
+def _embedded(
+    embeddings: Embeddings, input_ids: Tensor, padded: Padded, token_type_ids: Tensor | None
+) -> Tensor:
+    embedded: Tensor = embeddings.token(input_ids)
+    if embeddings.position is not None:
+        embedded = embedded + embeddings.position(padded.positions + embeddings.position_offset)
+    if embeddings.segment is not None and token_type_ids is None:  # RoBERTa's one, for both texts of a pair
+        embedded = embedded + embeddings.segment.weight[0]
+    elif embeddings.segment is not None:
+        embedded = embedded + embeddings.segment(token_type_ids)
+    normalised: Tensor = embeddings.norm(embedded)
+    return normalised
+
+
+def _widened(feed_forward: FeedForward, states: Tensor) -> Tensor:
+    activate = FUNCTIONS[feed_forward.activation.name]
+    widened = feed_forward.up(states)  # (B, L, I), or twice as wide
+    if feed_forward.gated:
+        activated, factors = widened.chunk(2, dim=-1)
+        product: Tensor = feed_forward.down(activate(activated) * factors)
+        return product
+    plain: Tensor = feed_forward.down(activate(widened))
+    return plain
+
+
+def mean_of_tokens(states: Tensor, padded: Padded) -> Tensor:
+    """(B, L, H) -> (B, H)."""
+    real = padded.real.to(states.dtype)[:, :, None]
+    return (states * real).sum(1) / real.sum(1)
+
+
+def first_tokens(states: Tensor, padded: Padded) -> Tensor:
+    """(B, L, H) -> (B, H)."""
+    index = padded.first[:, None, None].expand(-1, 1, states.shape[2])
+    return states.gather(1, index).squeeze(1)
+
+
+def pooled(states: Tensor, padded: Padded, pooling: str) -> Tensor:
+    """(B, L, H) -> (B, H) by mean, cls or max."""
+    if pooling == "mean":
+        return mean_of_tokens(states, padded)
+    if pooling == "cls":
+        return first_tokens(states, padded)
+    return states.masked_fill(~padded.real[:, :, None], _HIDDEN).amax(1)
+
+
+def of_length_one(vectors: Tensor) -> Tensor:
+    """(B, H) -> the same, each of length 1."""
+    return F.normalize(vectors, dim=1)

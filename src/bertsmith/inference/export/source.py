@@ -1,0 +1,165 @@
+"""The model that is exported: its padded twin on the same weights, and what the packed model answers.
+
+R rows that a head reads, C outputs, H hidden size.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.errors import ModelError
+from bertsmith.inference.embedding.embedder import pooled_in_batches
+from bertsmith.inference.embedding.vectors import normalised
+from bertsmith.inference.engine import start_engine
+from bertsmith.inference.export.padded_heads import PaddedModel, States, Vectors, padded_head
+from bertsmith.model.bert import Bert
+from bertsmith.model.checkpoint import CONFIG, load_encoder
+from bertsmith.model.config import BertConfig
+from bertsmith.model.locate import locate_model
+from bertsmith.model.manifest import MANIFEST, read_manifest
+from bertsmith.model.untrusted import plain_file, read_settings
+from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings, read_sentence_settings
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
+from bertsmith.tasks.computing.forward_passes import forward_passes
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.examples.encoding import Encoded, Layout, Window
+from bertsmith.tasks.registry import TASKS
+from bertsmith.tasks.task import Task
+from bertsmith.text.tokens.tokenizer import Tokenizer
+
+Answer = npt.NDArray[np.floating[Any]]  # of one sequence: (C,), (R, C) or (H,)
+
+_FINE_TUNED = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_NOT_TASKS = ("pretraining", "imported")  # what manifests of encoders say
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Source:
+    """`task` is None for an encoder alone, which `sentences` says how to pool. `packed` computes in float32
+    by what `predict` and `embed` compute by.
+    """
+
+    name: str
+    folder: Path
+    padded: PaddedModel
+    packed: TaskModel | Bert
+    tokenizer: Tokenizer
+    task: Task[Any] | None
+    sentences: SentenceSettings | None
+    max_length: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> BertConfig:
+        return self.packed.config
+
+    @cached_property
+    def kind(self) -> str:
+        """What the graph answers with, for those who compare it."""
+        if self.task is not None and not isinstance(self.padded.head, Vectors):
+            return self.task.name
+        return "vectors" if isinstance(self.padded.head, Vectors) else "states"
+
+    def answers(self, windows: Sequence[Window]) -> list[Answer]:
+        """The packed model's, a sequence each."""
+        encoded = [Encoded((window,)) for window in windows]
+        head = self.padded.head
+        if isinstance(head, Vectors):
+            return self._vectors(encoded, head)
+        if isinstance(head, States):
+            return self._states(encoded)
+        assert isinstance(self.packed, TaskModel)
+        return list(outputs_of(self.packed, encoded))
+
+    @property
+    def _encoder(self) -> Bert:
+        return self.packed if isinstance(self.packed, Bert) else self.packed.encoder
+
+    def _vectors(self, encoded: Sequence[Encoded], head: Vectors) -> list[Answer]:
+        found = np.empty((len(encoded), self.config.hidden_size), np.float32)
+        for numbers, vectors in pooled_in_batches(self._encoder, encoded, head.pooling, _CPU, torch.float32):
+            found[numbers] = vectors
+        return list(normalised(found) if head.normalise else found)
+
+    def _states(self, encoded: Sequence[Encoded]) -> list[Answer]:
+        def compute(batch: PackedBatch, layout: Layout) -> Tensor:
+            states: Tensor = self._encoder(batch)
+            return states
+
+        found: list[Answer] = [np.zeros(0, np.float32)] * len(encoded)
+        for numbers, layout, states in forward_passes(compute, encoded, _CPU):
+            ends = np.cumsum(layout.rows_of_example)[:-1]
+            for number, rows in zip(numbers, np.split(states, ends), strict=True):
+                found[number] = rows
+        return found
+
+
+def open_source(name: str | Path) -> Source:
+    """By path, alias or hub name. Raises ModelError for what can't be exported, and as loading does."""
+    folder = locate_model(name).folder
+    return _task_source(str(name), folder) if _is_fine_tuned(folder) else _encoder_source(str(name), folder)
+
+
+def _is_fine_tuned(folder: Path) -> bool:
+    if (folder / MANIFEST).exists():
+        manifest = read_manifest(folder)
+        assert manifest is not None
+        if manifest.task in TASKS:
+            return True
+        if manifest.settings and manifest.task not in _NOT_TASKS:
+            raise ModelError(
+                f"{folder} was made for {manifest.task!r}, a task of your own, whose head can't be exported. "
+                f"Those of {', '.join(TASKS)} can."
+            )
+        return False
+    if not (folder / CONFIG).exists():
+        return False
+    declared = read_settings(plain_file(folder, CONFIG)).get("architectures") or []
+    return any(str(each).endswith(_FINE_TUNED) for each in declared)
+
+
+def _task_source(name: str, folder: Path) -> Source:
+    model, task = load_task_model(folder)
+    padded = PaddedModel(model.encoder, padded_head(model.head, model.encoder, task.name))
+    notes: tuple[str, ...] = ()
+    if task.settings.stride is not None and not padded.head.per_token:
+        notes = (
+            "Of a longer text the graph reads the first window; Bertsmith's own predictions join several.",
+        )
+        task.settings = task.settings.model_copy(update={"stride": None})
+    packed = deepcopy(model)
+    task.bind(packed.head)
+    engine = start_engine(packed, folder, _CPU, torch.float32)
+    return Source(name, folder, padded, packed, engine.tokenizer, task, None, task.settings.max_length, notes)
+
+
+def _encoder_source(name: str, folder: Path) -> Source:
+    sentences = read_sentence_settings(folder)
+    encoder = load_encoder(sentences.encoder)
+    encoder.pooler = None
+    is_embedder = sentences.encoder != folder or (folder / "modules.json").exists()
+    head = Vectors(sentences.pooling, True) if is_embedder else States()
+    engine = start_engine(deepcopy(encoder), sentences.encoder, _CPU, torch.float32)
+    longest = min(sentences.max_length or encoder.config.max_length, encoder.config.max_length)
+    notes = () if is_embedder else ("The folder says nothing of vectors or a task: its hidden states.",)
+    return Source(
+        name,
+        folder,
+        PaddedModel(encoder, head),
+        engine.model,
+        engine.tokenizer,
+        None,
+        sentences,
+        longest,
+        notes,
+    )

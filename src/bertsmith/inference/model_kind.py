@@ -1,0 +1,27 @@
+"""What a model's folder is for, by the files in it: vectors, masked words, or a fine-tuned task."""
+
+from pathlib import Path
+from typing import Literal
+
+from bertsmith.model.manifest import read_manifest
+from bertsmith.model.untrusted import read_settings
+
+ModelKind = Literal["embedding", "masked-language", "task"]
+_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_MASKED = ("ForMaskedLM", "ForPreTraining")
+
+
+def model_kind(folder: Path) -> ModelKind:
+    """As our manifest says, else as sentence-transformers' files or the class in config.json do."""
+    manifest = read_manifest(folder)
+    if manifest is not None:
+        if manifest.task == "pretraining":
+            return "masked-language"
+        return "embedding" if manifest.task == "encoder" else "task"
+    if (folder / "modules.json").exists() or not (folder / "config.json").exists():
+        return "embedding"
+    names = read_settings(folder / "config.json").get("architectures") or [""]
+    architecture = str(names[0]) if isinstance(names, list) and names else ""
+    if architecture.endswith(_HEADS):
+        return "task"
+    return "masked-language" if architecture.endswith(_MASKED) else "embedding"

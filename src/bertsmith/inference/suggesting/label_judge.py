@@ -1,0 +1,140 @@
+"""What labelled rows say of each other: labels that are probably wrong, and rows that contradict each other.
+
+E rows, C labels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bertsmith.arrays import Floats, Ints
+from bertsmith.inference.suggesting.answering import AnsweringModel, probabilities_of_rows
+from bertsmith.inference.suggesting.label_doubts import find_doubts, off_diagonal
+from bertsmith.inference.suggesting.near_copies import Characters
+from bertsmith.machine.hardware import device_of
+from bertsmith.progress import Progress
+from bertsmith.tasks.checkpoints.task_checkpoint import begin_task_model
+from bertsmith.tasks.examples.folds import folds_of
+from bertsmith.tasks.examples.text_task import TextExample, TextTask, choose_pooling
+from bertsmith.tasks.heads.linear_start import LinearProbe
+from bertsmith.tasks.multi_label import MultiLabel
+from bertsmith.tasks.task import Outputs
+
+FEWEST_LABELLED = 10  # to learn from, and to doubt
+MOST_COMPARED = 20_000  # labelled rows, each with each
+_FOLDS = 5
+
+
+class Doubt(NamedTuple):
+    """A labelled row, what the other rows take it for, and the probability they give its label. `wrong`: it
+    is among as many as are estimated to be wrong.
+    """
+
+    example: TextExample
+    guess: str
+    confidence: float
+    wrong: bool
+
+
+class Contradiction(NamedTuple):
+    """Two rows of nearly the same text and different labels."""
+
+    first: TextExample
+    second: TextExample
+    likeness: float
+
+
+@dataclass(frozen=True)
+class LabelJudge:
+    """What the labelled rows say of each other. `outputs` (E, C) are those of a linear model that learned
+    from other rows; `answering` learned from all.
+    """
+
+    rows: list[TextExample]
+    answering: AnsweringModel
+    outputs: list[Outputs]
+
+    @classmethod
+    def over(
+        cls,
+        rows: list[TextExample],
+        reading: TextTask,
+        encoder: Path,
+        unseen: bool,
+        notes: list[str],
+        progress: Progress | None,
+    ) -> "LabelJudge | None":
+        """None where there are too few rows, or too few labels. Adds to `notes`."""
+        task = type(reading)(reading.settings.model_copy(update={"pooling": None}))
+        labels = {label for row in rows for label in task.labels_of(row)}
+        if len(rows) < FEWEST_LABELLED or len(labels) < 2:
+            notes.append(f"{len(rows)} labelled rows of {len(labels)} labels: too few to doubt any of them")
+            return None
+        if not unseen:
+            notes.append("the encoder has seen these labels in training, and doubts too few of them")
+        choose_pooling(task, encoder)
+        task.fit(rows)
+        model = begin_task_model(encoder, task).model.eval().to(device_of("auto"))
+        answering = AnsweringModel(model, task, encoder)
+        train = answering.encode(rows)
+        probe = LinearProbe.of(task, model, train, len(train), progress)
+        assert probe is not None
+        found = probe.best()
+        outputs = probe.judge(folds_of(task, rows, _FOLDS), found.strength)
+        found.apply(model)
+        return cls(rows, answering, outputs)
+
+    def doubts(self) -> list[Doubt]:
+        """All rows, the most doubtful first."""
+        task = self.answering.task
+        probabilities = probabilities_of_rows(task, self.outputs)
+        if isinstance(task, MultiLabel):
+            return self._doubts_of_sets(task, probabilities)
+        labels = np.array([task.label_ids[row.label] for row in self.rows])
+        found = find_doubts(probabilities, labels)
+        return [
+            Doubt(
+                self.rows[row],
+                task.labels[int(probabilities[row].argmax())],
+                float(probabilities[row, labels[row]]),
+                place < found.wrong,
+            )
+            for place, row in enumerate(found.order.tolist())
+        ]
+
+    def _doubts_of_sets(self, task: MultiLabel, probabilities: Floats) -> list[Doubt]:
+        """A label that is there or not is a question of its own: a row is as doubtful as its worst."""
+        gold = np.stack([task.target(row.label) for row in self.rows])
+        wrong = np.zeros(gold.shape, np.bool_)
+        for label in range(len(task.labels)):
+            chances = np.stack([1 - probabilities[:, label], probabilities[:, label]], 1)
+            wrong[:, label] = off_diagonal(chances, gold[:, label].astype(np.int64))
+        own = np.where(gold, probabilities, 1 - probabilities)
+        worst: Ints = own.argmin(1)
+        order, doubtful = np.argsort(own.min(1), kind="stable"), int(wrong.any(1).sum())
+        found = []
+        for rank, row in enumerate(order.tolist()):
+            otherwise = gold[row].copy()
+            otherwise[worst[row]] ^= True
+            guess = task.settings.separator.join(np.array(task.labels)[otherwise].tolist())
+            found.append(Doubt(self.rows[row], guess, float(own[row].min()), rank < doubtful))
+        return found
+
+
+def find_contradictions(rows: Sequence[TextExample]) -> list[Contradiction]:
+    """The likest first. Of very many rows the first are compared."""
+    compared = rows[:MOST_COMPARED]
+    pairs = Characters([joined(row) for row in compared]).pairs() if compared else []
+    found = [
+        Contradiction(compared[first], compared[second], likeness)
+        for first, second, likeness in pairs
+        if compared[first].label != compared[second].label
+    ]
+    return sorted(found, key=lambda each: -each.likeness)
+
+
+def joined(row: TextExample) -> str:
+    return row.text if row.text_pair is None else f"{row.text} {row.text_pair}"

@@ -1,0 +1,119 @@
+"""Connections that can't be held for nothing: a request's headers come within a size and a time.
+
+uvicorn bounds neither. What follows the headers is bounded by body_reading.py.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+LONGEST_HEADERS = 65_536  # bytes, the path among them
+_SECONDS = 30.0  # for the headers of a request
+_LAST_MOMENT = 1.0  # seconds that a connection without a request has when the service stops
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """One client's connection. `header_seconds` are from its first byte, or from the first of each request;
+    `last_moment` is for one that has no request when the service stops.
+    """
+
+    header_seconds = _SECONDS
+    last_moment = _LAST_MOMENT
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The time for the first headers begins."""
+        self._header_bytes = 0
+        self._late: asyncio.TimerHandle | None = None
+        self._is_last = self._in_body = False
+        super().connection_made(transport)
+        self._begin_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The time doesn't matter any more."""
+        self._end_headers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """uvicorn forgets its own time limit at the first byte, so ours begins here; also for the rest of a
+        body that was refused.
+        """
+        if self.timeout_keep_alive_task is not None:
+            self._begin_headers()
+        super().data_received(data)
+        if self._late is not None and not self._in_body:
+            self._header_bytes += len(data)
+            if self._header_bytes > LONGEST_HEADERS:
+                self._refuse("431 Request Header Fields Too Large", f"more than {LONGEST_HEADERS:,} bytes")
+
+    def on_message_begin(self) -> None:
+        """Perhaps of a request behind another one."""
+        super().on_message_begin()
+        self._begin_headers()
+
+    def on_headers_complete(self) -> None:
+        """The application goes on, and reads the body."""
+        self._end_headers()
+        self._in_body = True
+        super().on_headers_complete()
+        if self._is_last and self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        """Perhaps long after its refusal: what came meanwhile was thrown away."""
+        super().on_message_complete()
+        self._in_body = False
+        if self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is None:
+            self._end_headers()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def shutdown(self) -> None:
+        """A request that is on its way is still read and answered: uvicorn would reset the connection."""
+        if self.cycle is None or self.cycle.response_complete:
+            self._is_last = True
+            self.loop.call_later(self.last_moment, self._close_if_idle)
+        else:
+            self.cycle.keep_alive = False
+
+    def _close_if_idle(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+    def _begin_headers(self) -> None:
+        if self._late is None:
+            self._header_bytes = 0
+            self._late = self.loop.call_later(self.header_seconds, self._refuse_late)
+
+    def _end_headers(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _refuse_late(self) -> None:
+        if (
+            self._header_bytes == 0
+        ):  # nothing was asked: an answer would be taken for that to the next request
+            self.transport.close()
+            return
+        self._refuse("408 Request Timeout", f"not complete within {self.header_seconds:g} seconds")
+
+    def _refuse(self, status: str, what: str) -> None:
+        """Before there is a request that could be answered. Answers to earlier ones are not waited for."""
+        self._end_headers()
+        if self.transport.is_closing():
+            return
+        said = f"The request's headers are {what}."
+        head = f"HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: {len(said)}\r\n"
+        self.transport.write(f"{head}connection: close\r\n\r\n{said}".encode())
+        self.transport.close()
+
+
+def connection_settings() -> dict[str, Any]:
+    """For uvicorn.Config."""
+    return {
+        "http": BoundedConnection,
+        "ws": "none",
+        "timeout_keep_alive": 75,  # longer than the proxies in front, which else meet a closed connection
+    }

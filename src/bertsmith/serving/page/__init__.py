@@ -1,0 +1,1 @@
+"""The page at /: every model tried in a browser, with what its answer rests on."""

@@ -1,0 +1,115 @@
+"""The page at /, its files, and what it has to know of the models.
+
+Nothing comes from another machine, and a browser that obeys the policy below would not fetch it either.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+import bertsmith
+from bertsmith.inference.explained_model import LONGEST
+from bertsmith.serving.models import reads_pairs
+from bertsmith.serving.operations.search import Search
+from bertsmith.serving.page import explaining
+from bertsmith.serving.protocols.ours import error_body
+from bertsmith.serving.protocols.routing import JsonResponse, router_of
+from bertsmith.serving.refusals import UnknownModel
+from bertsmith.serving.served_model import ServedModel
+from bertsmith.serving.service import Service
+
+STATIC = "/page/static/"  # what a browser may have without a key, beside / itself
+_FOLDER = Path(__file__).parent / "static"
+_MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_HEADERS = {
+    "content-security-policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",  # the next version of the service has other files
+}
+_ASKED = ("predict", "rerank", "similarity", "embed", "fill_mask", "search")  # what the page has a form for
+
+
+def routes(service: Service) -> APIRouter:
+    """The routes, for an application; none where the settings want no page."""
+    router = router_of(error_body, include_in_schema=False)
+    if not service.settings.page:
+        return router
+    files = {path.name: path.read_bytes() for path in sorted(_FOLDER.iterdir())}
+
+    def answer(name: str) -> Response:
+        headers = _HEADERS | {"content-type": _MEDIA_TYPES[Path(name).suffix]}
+        return Response(files[name], headers=headers)
+
+    @router.get("/")
+    async def page() -> Response:
+        return answer("page.html")
+
+    @router.get(STATIC + "{name}")
+    async def file(name: str) -> Response:
+        if name not in files:
+            raise UnknownModel(f"The page has no file {name[:80]!r}.")
+        return answer(name)
+
+    @router.get("/page/models")
+    async def models(request: Request) -> Response:
+        found = [described(model) for model in service.models]
+        return JsonResponse(
+            {"version": bertsmith.__version__, "explained_tokens": LONGEST, "models": found},
+            headers={"cache-control": "no-store"},
+        )
+
+    explaining.add_routes(router, service)
+    return router
+
+
+def described(model: ServedModel) -> dict[str, Any]:
+    """What the page shows of a model, and makes its form by."""
+    operations = [name for name in _ASKED if name in model.operations]
+    task = model.opened
+    return {
+        "name": model.name,
+        "task": model.task,
+        "version": model.version,
+        "labels": list(model.labels),
+        "max_length": model.max_length,
+        "precision": str(model.compute_dtype).removeprefix("torch."),
+        "usual": next(iter(model.operations)),
+        # as the model has them; vectors are rather compared than read
+        "operations": sorted(
+            operations, key=lambda name: (name == "embed", list(model.operations).index(name))
+        ),
+        "pairs": None if _may_read_pairs(model) else reads_pairs(model),
+        "mask": model.tokenizer.id_to_token(model.tokenizer.mask_id),
+        "windows": bool(task is not None and (task.settings.stride is not None or task.is_pretokenized)),
+        "scale": _scale(model),
+        "columns": _columns(model),
+    }
+
+
+def _may_read_pairs(model: ServedModel) -> bool:
+    """A model of transformers doesn't say whether it was trained on one text or two."""
+    return model.opened is not None and getattr(model.opened, "reads_pairs", False) is None
+
+
+def _scale(model: ServedModel) -> list[float] | None:
+    """From where to where a model's number may lie; None where training set no bounds."""
+    if model.task == "reranking":
+        return [0.0, 1.0]
+    if model.task in ("similarity", "retrieval"):
+        return [-1.0, 1.0]
+    bounds = getattr(model.opened, "bounds", None)
+    return list(bounds) if bounds else None
+
+
+def _columns(model: ServedModel) -> list[str]:
+    """By which an index may be filtered."""
+    search = model.operations.get("search")
+    return list(search.index.info.metadata) if isinstance(search, Search) else []

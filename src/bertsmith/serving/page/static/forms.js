@@ -1,0 +1,122 @@
+// What each operation of a model asks for: its fields, sensible examples, and the body of the request.
+
+const PASSAGE =
+  "The Great Fire of London began in the bakery of Thomas Farriner in Pudding Lane, shortly after midnight on " +
+  "Sunday, 2 September 1666. It spread rapidly, and on Wednesday the wind fell and the garrison of the Tower " +
+  "made firebreaks with gunpowder.";
+const DOCUMENTS = [
+  "Glacier caves are formed when water runs through or under the ice and melts it.",
+  "A cave is a hollow in the ground that is large enough for a person to enter.",
+  "The glacier ends in a lake, where icebergs break away in summer.",
+  "Tickets to the ice cave are sold at the hut from June on.",
+];
+const LINES = [
+  "A dog runs across the field.",
+  "The puppy is chasing a ball on the grass.",
+  "A violinist tunes her instrument.",
+  "The court granted the motion.",
+  "Someone plays the fiddle.",
+];
+const EXAMPLES = {
+  classification: "A warm, funny and unexpectedly moving film, even if the ending comes a little too soon.",
+  "multi-label": "Grain shipments from the port rose sharply after the ministers agreed on lower tariffs.",
+  regression: "The staff were friendly and the room was clean, but breakfast was cold.",
+  tagging: "Angela Merkel met the board of Siemens in Munich before she flew to the United Nations in New York.",
+};
+const PAIRS = {
+  default: ["A man is playing a guitar on stage.", "Somebody performs a song on the guitar."],
+  retrieval: ["how are glacier caves formed?", DOCUMENTS[0]],
+  reranking: ["how are glacier caves formed?", DOCUMENTS[0]],
+};
+
+export const OPERATIONS = {
+  predict: "Predict",
+  rerank: "Rank documents",
+  similarity: "Find the nearest",
+  embed: "Vectors",
+  fill_mask: "Fill masks",
+  search: "Search",
+};
+
+const line = (id, label, example, hint) => ({ id, label, example, hint, kind: "line" });
+const text = (id, label, example, hint) => ({ id, label, example, hint, kind: "text" });
+const lines = (id, label, example, hint = "One a line.") => ({ id, label, example: example.join("\n"), hint, kind: "lines" });
+
+/** The fields of an operation, in order. */
+export function fieldsOf(model, operation) {
+  if (operation === "rerank") {
+    return [line("query", "Query", PAIRS.reranking[0]), lines("documents", "Documents", DOCUMENTS)];
+  }
+  if (operation === "similarity") {
+    return [line("source", "Text", "A small dog plays outside."), lines("texts", "Compared with", LINES)];
+  }
+  if (operation === "embed") return [lines("texts", "Texts", LINES.slice(0, 3))];
+  if (operation === "fill_mask") {
+    return [text("text", "Text", `The river ${model.mask} into the sea near the ${model.mask}.`, `Write ${model.mask} where a word is to be guessed.`)];
+  }
+  if (operation === "search") {
+    const named = model.columns.length ? ` Also ${model.columns.join(", ")}.` : "";
+    return [
+      line("query", "Query", "how do I train on my own documents?"),
+      { id: "mode", label: "By", kind: "choice", choices: ["hybrid", "vector", "text"], example: "hybrid" },
+      line("where", "Filter", "", `In SQL, such as source LIKE '%guide%'.${named} May be empty.`),
+    ];
+  }
+  return predicted(model);
+}
+
+function predicted(model) {
+  if (model.task === "question-answering") {
+    return [line("question", "Question", "Where did the fire begin?"), text("context", "Passage", PASSAGE)];
+  }
+  const [first, second] = PAIRS[model.task] ?? PAIRS.default;
+  if (model.task === "retrieval" || model.task === "reranking") {
+    return [line("text", "Query", first), text("pair", "Document", second)];
+  }
+  if (model.pairs) return [text("text", "First text", first), text("pair", "Second text", second)];
+  const one = text("text", "Text", EXAMPLES[model.task] ?? first);
+  if (model.pairs === null) return [one, text("pair", "Second text", "", "May be empty.")];
+  return [one];
+}
+
+const apart = (given) => given.split("\n").map((each) => each.trim()).filter(Boolean);
+
+/** The body of POST /v1/{model}. */
+export function bodyOf(model, operation, values, longText) {
+  const body = { inputs: inputsOf(model, operation, values) };
+  if (operation !== model.usual) body.operation = operation;
+  if (longText) body.long_text = longText;
+  const options = {};
+  if (operation === "rerank") options.query = values.query;
+  if (operation === "similarity") options.source = values.source;
+  if (operation === "search") {
+    if (values.mode !== "hybrid") options.mode = values.mode;
+    if (values.where.trim()) options.where = values.where.trim();
+  }
+  if (Object.keys(options).length) body.options = options;
+  return body;
+}
+
+function inputsOf(model, operation, values) {
+  if (operation === "rerank") return apart(values.documents);
+  if (operation === "similarity" || operation === "embed") return apart(values.texts);
+  if (operation === "search") return values.query;
+  if (model.task === "question-answering") return { question: values.question, context: values.context };
+  return values.pair ? { text: values.text, text_pair: values.pair } : values.text;
+}
+
+/** What may become of long texts, by the service's word for it. */
+export function longTextsOf(model, operation) {
+  if (operation === "fill_mask") return [];
+  const usual = operation === "predict" || operation === "rerank" ? (model.windows ? "windows" : "cut") : "cut";
+  const found = [["", `as usual (${usual})`], ["error", "refuse"], ["truncate", "cut"], ["windows", "read as windows"]];
+  return found.filter(([name]) => !(name === "truncate" && model.task === "tagging"));
+}
+
+/** What an explanation is made of, where one input was asked about: the model's own reading of it. */
+export function explainedOf(model, operation, values) {
+  if (operation === "fill_mask") return values.text;
+  if (operation !== "predict") return null;
+  if (model.task === "question-answering") return [values.question, values.context];
+  return values.pair ? [values.text, values.pair] : values.text;
+}

@@ -1,0 +1,155 @@
+"""Several processes that answer on one socket: begun, watched, and told to stop.
+
+SIGTERM, Ctrl-C   is passed on: each drains, then this one ends with status 0; a second one kills them
+SIGHUP            is passed on: each opens its models' folders again
+a dead one        another is begun in its place; one that dies before it was ready ends all, with status 1
+"""
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import connection, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from threading import Thread
+from types import FrameType
+
+import torch
+from prometheus_client import multiprocess
+
+from bertsmith.errors import BertsmithError
+from bertsmith.machine.hardware import Hardware
+from bertsmith.serving.draining_server import run_server
+from bertsmith.serving.json_log import LOG, log_to_stderr
+from bertsmith.serving.metrics import MANY_PROCESSES
+from bertsmith.serving.models import Models
+from bertsmith.serving.settings import ServingSettings
+
+_PAUSE = 1.0  # seconds before another takes a dead one's place
+
+
+def run_processes(settings: ServingSettings, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Until all have ended; `on_ready` is called when all are ready. Exits with 1 where one can't begin."""
+    with tempfile.TemporaryDirectory(prefix="bertsmith-metrics-") as folder:
+        os.environ[MANY_PROCESSES] = folder
+        try:
+            well = _Processes(settings, listener).run(on_ready)
+        finally:
+            del os.environ[MANY_PROCESSES]
+    if not well:
+        sys.exit(1)
+
+
+@dataclass
+class _Worker:
+    """`lifeline`: says when it is ready, and its end tells it that this process is gone."""
+
+    process: SpawnProcess
+    lifeline: Connection
+    ready: bool = False
+
+
+class _Processes:
+    def __init__(self, settings: ServingSettings, listener: socket.socket) -> None:
+        self.settings, self.listener = settings, listener
+        self._workers: list[_Worker] = []
+        self._stopping, self._announced, self._well = False, False, True
+
+    def run(self, on_ready: Callable[[], None]) -> bool:
+        """False where one couldn't begin."""
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+        if hasattr(signal, "SIGHUP"):
+            signal.signal(signal.SIGHUP, self._pass_on)
+        for _ in range(self.settings.workers):
+            self._begin()
+        while self._workers:
+            self._look()
+            if not self._announced and all(each.ready for each in self._workers) and not self._stopping:
+                self._announced = True
+                on_ready()
+        return self._well
+
+    def _look(self) -> None:
+        """Waits until something has happened."""
+        watched = [each.process.sentinel for each in self._workers]
+        unheard = [each.lifeline for each in self._workers if not each.ready]
+        connection.wait([*watched, *unheard], timeout=1.0)
+        for worker in list(self._workers):
+            if not worker.ready and worker.lifeline.poll():
+                worker.ready = _says_ready(worker.lifeline)
+            if not worker.process.is_alive():
+                self._replace(worker)
+
+    def _begin(self) -> None:
+        ours, theirs = get_context("spawn").Pipe()
+        process = get_context("spawn").Process(
+            target=_work, args=(self.settings.model_dump_json(), self.listener, theirs)
+        )
+        process.start()
+        theirs.close()
+        self._workers.append(_Worker(process, ours))
+        if self._stopping:  # the signal came meanwhile
+            process.terminate()
+
+    def _replace(self, dead: _Worker) -> None:
+        self._workers.remove(dead)
+        multiprocess.mark_process_dead(dead.process.pid)  # type: ignore[no-untyped-call]
+        if self._stopping:
+            return
+        LOG.error("process %s ended with status %s", dead.process.pid, dead.process.exitcode)
+        if dead.ready:
+            time.sleep(_PAUSE)
+            self._begin()
+        else:
+            self._well = False
+            self._stop()
+
+    def _stop(self, sig: int = 0, frame: FrameType | None = None) -> None:
+        again, self._stopping = self._stopping, True
+        for worker in list(self._workers):
+            if again:
+                worker.process.kill()
+            else:
+                worker.process.terminate()
+
+    def _pass_on(self, sig: int, frame: FrameType | None) -> None:
+        for worker in list(self._workers):
+            if worker.ready and worker.process.pid is not None:
+                os.kill(worker.process.pid, sig)
+
+
+def _says_ready(lifeline: Connection) -> bool:
+    try:
+        return bool(lifeline.recv())
+    except EOFError:  # it died
+        return False
+
+
+def _work(settings_json: str, listener: socket.socket, lifeline: Connection) -> None:
+    """One process, with its share of the cores."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us too; the other one passes it on
+    settings = ServingSettings.model_validate_json(settings_json)
+    torch.set_num_threads(max(1, Hardware.detect().threads // settings.workers))
+    log_to_stderr()
+    models = Models(settings)
+    try:
+        models.open_all()
+    except BertsmithError as error:
+        LOG.error("%s", error)
+        sys.exit(2)
+    Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
+    run_server(settings, models, listener, lambda: lifeline.send(True), is_worker=True)
+
+
+def _end_with_parent(lifeline: Connection) -> None:
+    """It never says anything: what ends the wait is its death."""
+    try:
+        lifeline.recv()
+    except (EOFError, OSError):
+        os.kill(os.getpid(), signal.SIGTERM)

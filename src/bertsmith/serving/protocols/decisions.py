@@ -1,0 +1,208 @@
+"""OpenAI's decisions: POST /v1/decisions, typed questions about an input, answered by fine-tuned heads. One
+that no head answers has a refusal in its place, with the `reason`, which is ours.
+
+Errors are OpenAI's.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, StrictStr, Tag
+
+from bertsmith.serving.protocols import openai
+from bertsmith.serving.protocols.routing import JsonResponse, ListOf, StrictBody, router_of
+from bertsmith.serving.protocols.systemone import as_input, as_text, ask_heads, headers_of, model_named
+from bertsmith.serving.questions import Question, Reply, Unanswerable, find_heads
+from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
+from bertsmith.serving.service import Service
+
+_DIGITS = 6
+
+
+class Asked(StrictBody):
+    """What all questions have. The instructions name a label only where they are one."""
+
+    name: str | None = None
+    instructions: str | ListOf[Any]
+
+
+class Predicate(Asked):
+    """Whether something holds: the label that is the question's name, or its instructions."""
+
+    type: Literal["predicate"]
+
+    def question(self) -> Question:
+        """For the heads."""
+        said = (self.instructions,) if isinstance(self.instructions, str) else ()
+        return Question("label", self.name, labels=said)
+
+
+class Option(StrictBody):
+    """A text or a truth value; the two differ even where they are written alike."""
+
+    value: StrictStr | StrictBool
+    description: str | None = None
+
+
+class Choice(Asked):
+    """One of the choices."""
+
+    type: Literal["choice"]
+    choices: ListOf[Option] = Field(min_length=1, max_length=255)
+
+    def question(self) -> Question:
+        """For the heads: a truth value is a label written so."""
+        return Question("choice", self.name, tuple(_label_of(each.value) for each in self.choices))
+
+
+class Level(StrictBody):
+    """One of several, low to high."""
+
+    label: str
+    description: str | None = None
+
+
+class Score(Asked):
+    """How far up the levels."""
+
+    type: Literal["score"]
+    levels: ListOf[Level] = Field(min_length=2, max_length=255)
+
+    def question(self) -> Question:
+        """For the heads."""
+        return Question("score", self.name, tuple(each.label for each in self.levels))
+
+
+def _type_of(question: Any) -> Any:
+    return question.get("type") if isinstance(question, dict) else getattr(question, "type", None)
+
+
+AnyQuestion = Annotated[
+    Annotated[Predicate, Tag("predicate")]
+    | Annotated[Choice, Tag("choice")]
+    | Annotated[Score, Tag("score")],
+    Discriminator(_type_of),
+]
+
+
+class Message(BaseModel):
+    """`content`: a text, or parts of type input_text or input_json."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    role: str | None = None
+    type: str = "message"
+    content: str | ListOf[dict[str, Any]] | None = None
+
+
+class DecisionsBody(BaseModel):
+    """`input`: a text, or a user's messages. `model`: a served model, or auto, where each question finds its
+    own.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str
+    input: str | ListOf[Message]
+    questions: ListOf[AnyQuestion] = Field(min_length=1, max_length=400)
+
+
+def error_body(refusal: Refusal) -> dict[str, Any]:
+    """OpenAI's."""
+    return openai.error_body(refusal)
+
+
+def routes(service: Service) -> APIRouter:
+    """The routes, for an application."""
+    router = router_of(error_body, openai.status_of, tags=["OpenAI"])
+
+    @router.post("/v1/decisions", summary="Typed questions, as OpenAI has them")
+    async def decisions(body: DecisionsBody, request: Request) -> Response:
+        _require_names(body.questions)
+        questions = [each.question() for each in body.questions]
+        given = body.input if isinstance(body.input, str) else _input(body.input)
+        heads = find_heads(questions, service.models, body.model)
+        found = await ask_heads(service, request, heads, given)
+        answers = [_shown(*each) for each in zip(body.questions, found.replies, strict=True)]
+        content = {
+            "model": model_named(found, body.model),
+            "answers": answers,
+            "usage": {
+                "input_tokens": found.tokens,
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "output_tokens": 0,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": found.tokens,
+            },
+        }
+        return JsonResponse(content, headers=headers_of(request, found))
+
+    return router
+
+
+def _shown(question: Predicate | Choice | Score, said: Reply | Unanswerable) -> dict[str, Any]:
+    if isinstance(said, Unanswerable):
+        return {"type": "refusal", "name": question.name, "reason": said.reason}
+    if isinstance(question, Predicate):
+        return {"type": "predicate", "name": question.name, "probability": round(said.value, _DIGITS)}
+    shares = [round(each, _DIGITS) for each in said.probabilities]
+    head = {"name": question.name, "confidence": round(said.confidence, _DIGITS)}
+    if isinstance(question, Choice):
+        pairs = zip(question.choices, shares, strict=True)
+        return {
+            "type": "choice",
+            "choice": question.choices[int(said.value)].value,
+            "probabilities": [{"value": each.value, "probability": share} for each, share in pairs],
+            **head,
+        }
+    levels = enumerate(zip(question.levels, shares, strict=True))
+    return {
+        "type": "score",
+        "score": round(said.value, _DIGITS),
+        "probabilities": [
+            {"value": number, "label": level.label, "probability": share} for number, (level, share) in levels
+        ],
+        **head,
+    }
+
+
+def _label_of(value: str | bool) -> str:
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def _require_names(questions: Sequence[Predicate | Choice | Score]) -> None:
+    """An answer is known by its question's name. Raises InvalidRequest."""
+    counts = Counter(each.name for each in questions if each.name is not None)
+    if counts and counts.most_common(1)[0][1] > 1:
+        raise InvalidRequest(f"Two questions have the name {counts.most_common(1)[0][0][:80]!r}.")
+
+
+def _input(messages: Sequence[Message]) -> Any:
+    """The user's messages, a line between two. Raises Unsupported for what no head here reads."""
+    parts = list[Any]()
+    for message in messages:
+        if message.type != "message" or message.role != "user":
+            what = message.type if message.type != "message" else f"a message of the role {message.role}"
+            raise Unsupported(f"input has {what[:80]}: the models here read a user's messages alone.")
+        content = (
+            [{"type": "input_text", "text": message.content}] if isinstance(message.content, str) else None
+        )
+        parts += [_part(each) for each in (message.content or [] if content is None else content)]
+    if len(parts) == 1 and not isinstance(parts[0], str):
+        return as_input(parts[0])
+    if not parts:
+        raise InvalidRequest("input has no text.")
+    return "\n".join(as_text(part) for part in parts)
+
+
+def _part(part: Any) -> Any:
+    match part:
+        case {"type": "input_text", "text": str() as text}:
+            return text
+        case {"type": "input_json", "data": dict() | list() as data}:
+            return data
+        case {"type": "input_image"}:
+            raise Unsupported("input has an image: the models here read text alone.")
+    raise InvalidRequest("A part of input must be input_text with text, or input_json with data.")

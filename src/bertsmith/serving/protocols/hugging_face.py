@@ -1,0 +1,130 @@
+"""Hugging Face's pipelines over HTTP, as InferenceClient(model=URL) and its containers have them: POST
+/models/{model}, POST /pipeline/{task}, and POST / where one model is served.
+
+Errors are as TEI's: {"error", "error_type"}.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import BaseModel, ConfigDict
+
+from bertsmith.serving.protocols import tei
+from bertsmith.serving.protocols.pipelines.masks_and_vectors import (
+    compare_sentences,
+    extract_features,
+    fill_masks,
+)
+from bertsmith.serving.protocols.pipelines.pipeline import Asked, Pipeline
+from bertsmith.serving.protocols.pipelines.spans import answer_questions, classify_tokens
+from bertsmith.serving.protocols.pipelines.text_labels import classify_by_entailment, classify_texts
+from bertsmith.serving.protocols.routing import JsonResponse, note, router_of
+from bertsmith.serving.protocols.scored_labels import TASKS
+from bertsmith.serving.refusals import InvalidRequest, Refusal
+from bertsmith.serving.served_model import ServedModel
+from bertsmith.serving.service import Service
+
+
+class Kind(NamedTuple):
+    """A pipeline, the operation that a model needs for it, and the tasks of the models it is usual for."""
+
+    run: Pipeline
+    operation: str
+    tasks: frozenset[str] | None
+
+
+_PIPELINES = {
+    "text-classification": Kind(classify_texts, "predict", TASKS),
+    "token-classification": Kind(classify_tokens, "predict", frozenset({"tagging"})),
+    "question-answering": Kind(answer_questions, "predict", frozenset({"question-answering"})),
+    "fill-mask": Kind(fill_masks, "fill_mask", None),
+    "feature-extraction": Kind(extract_features, "embed", None),
+    "sentence-similarity": Kind(compare_sentences, "similarity", None),
+    "zero-shot-classification": Kind(classify_by_entailment, "predict", frozenset({"classification"})),
+}
+_ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
+# By what a model is for; what has vectors first is asked for them.
+_USUAL = {"tagging": "token-classification", "question-answering": "question-answering"}
+_ROOT_PARAMETERS = frozenset(
+    {"normalize", "prompt_name", "truncate", "truncation_direction", "dimensions", "encoding_format"}
+)
+ModelName = Annotated[str, Path(max_length=64)]
+
+
+class PipelineBody(BaseModel):
+    """`inputs`: what the pipeline reads, or a list of it. Vectors have their parameters beside `inputs`, as
+    InferenceClient sends them; either place is read for any.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    inputs: Any
+    parameters: dict[str, Any] | None = None
+    model: str | None = None
+
+    def all_parameters(self) -> Mapping[str, Any]:
+        """From both places."""
+        beside = self.model_extra or {}
+        return {**{name: beside[name] for name in _ROOT_PARAMETERS & set(beside)}, **(self.parameters or {})}
+
+
+def error_body(refusal: Refusal) -> dict[str, Any]:
+    """As TEI's: `InferenceClient` shows what `error` says."""
+    return tei.error_body(refusal)
+
+
+def routes(service: Service) -> APIRouter:
+    """The routes, for an application."""
+    router = router_of(error_body, tags=["Hugging Face"])
+
+    async def answer(request: Request, body: PipelineBody, name: str | None, task: str | None) -> Response:
+        model, kind = _choose(service, body, body.model or name, task)
+        model.operation(kind.operation)  # raises Unsupported, naming what it has
+        content, found = await kind.run(Asked(service, request, model, body.inputs, body.all_parameters()))
+        return JsonResponse(content, headers=dict(note(request, found)))
+
+    @router.post("/models/{model}", summary="A model's own pipeline")
+    async def of_model(body: PipelineBody, request: Request, model: ModelName) -> Response:
+        return await answer(request, body, model, None)
+
+    @router.post("/models/{model}/pipeline/{task}", summary="A pipeline by a model")
+    async def of_both(body: PipelineBody, request: Request, model: ModelName, task: str) -> Response:
+        return await answer(request, body, model, task)
+
+    @router.post("/pipeline/{task}", summary="A pipeline by the only model that can")
+    async def of_task(body: PipelineBody, request: Request, task: str, model: tei.Named = None) -> Response:
+        return await answer(request, body, model, task)
+
+    @router.post("/", summary="The pipeline of the only model")
+    async def of_all(body: PipelineBody, request: Request, model: tei.Named = None) -> Response:
+        return await answer(request, body, model, None)
+
+    return router
+
+
+def _choose(
+    service: Service, body: PipelineBody, name: str | None, task: str | None
+) -> tuple[ServedModel, Kind]:
+    """The model, and what is asked of it. Raises InvalidRequest, UnknownModel, Unsupported."""
+    if task is not None:
+        kind = _PIPELINES.get(_ALIASES.get(task, task))
+        if kind is None:
+            raise InvalidRequest(f"There is no pipeline {task[:80]!r}. There are: {', '.join(_PIPELINES)}.")
+        return service.models.find(name, kind.operation, kind.tasks), kind
+    model = service.models.find(name, None)
+    return model, _PIPELINES[_told_by(body, model)]
+
+
+def _told_by(body: PipelineBody, model: ServedModel) -> str:
+    """What the body can only mean, else what the model is for."""
+    if isinstance(body.inputs, dict) and "source_sentence" in body.inputs:
+        return "sentence-similarity"
+    if "candidate_labels" in body.all_parameters():
+        return "zero-shot-classification"
+    first = next(iter(model.operations))
+    if first == "fill_mask":
+        return "fill-mask"
+    if first != "predict":
+        return "feature-extraction"
+    return _USUAL.get(model.task, "text-classification")

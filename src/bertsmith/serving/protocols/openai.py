@@ -1,0 +1,146 @@
+"""OpenAI's embeddings and list of models: POST /v1/embeddings, GET /v1/models, GET /v1/models/{model}.
+
+E inputs, D width of a vector.
+"""
+
+import base64
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from bertsmith.serving.protocols.routing import InvalidBody, JsonResponse, ListOf, ask, note, router_of
+from bertsmith.serving.refusals import InvalidRequest, Refusal, TooLarge
+from bertsmith.serving.served_model import ServedModel
+from bertsmith.serving.service import Service
+
+_MOST_INPUTS = 2048
+_STATUSES = {413: 400, 422: 400}  # which OpenAI doesn't use for these
+_TYPES = {401: "invalid_request_error", 403: "permission_error", 429: "rate_limit_error"}
+_CODES = {
+    "text_too_long": "context_length_exceeded",
+    "unauthorized": "invalid_api_key",
+    "overloaded": "rate_limit_exceeded",
+}
+
+
+class EmbeddingsBody(BaseModel):
+    """`input`: a text, its token ids, or several of either. `kind` and `long_text` are ours: query or
+    document for a model that tells them apart, and what becomes of a text that is too long, an error unless
+    said.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    input: str | ListOf[int] | ListOf[str] | ListOf[ListOf[int]]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
+    user: str | None = None
+    kind: Literal["query", "document"] | None = None
+    long_text: Literal["error", "truncate", "windows"] = "error"
+
+
+def error_body(refusal: Refusal) -> dict[str, Any]:
+    """{"error": {"message", "type", "param", "code"}}."""
+    status = status_of(refusal)
+    place = refusal.place[1:] if isinstance(refusal, InvalidBody) else ()
+    usual = "invalid_request_error" if status < 500 else "server_error"
+    return {
+        "error": {
+            "message": refusal.message,
+            "type": _TYPES.get(status, usual),
+            "param": str(place[0]) if place else None,
+            "code": _CODES.get(refusal.code, refusal.code),
+        }
+    }
+
+
+def status_of(refusal: Refusal) -> int:
+    """400 for whatever is wrong with a request."""
+    return _STATUSES.get(refusal.status, refusal.status)
+
+
+def routes(service: Service) -> APIRouter:
+    """The routes, for an application."""
+    router = router_of(error_body, status_of, tags=["OpenAI"])
+
+    @router.post("/v1/embeddings", summary="Vectors, as OpenAI has them")
+    async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
+        answer = await ask(
+            service,
+            request,
+            _inputs(body.input),
+            body.model,
+            "embed",
+            body.long_text,
+            kind=body.kind,
+            dimensions=body.dimensions,
+        )
+        data = [
+            {"object": "embedding", "index": number, "embedding": _written(vector, body.encoding_format)}
+            for number, vector in enumerate(answer.results)
+        ]
+        usage = {"prompt_tokens": answer.total_tokens, "total_tokens": answer.total_tokens}
+        found = {"object": "list", "data": data, "model": answer.model.name, "usage": usage}
+        return JsonResponse(found, headers=dict(note(request, answer)))
+
+    @router.get("/v1/models", summary="The models, for clients of OpenAI and of System One")
+    async def models() -> Response:
+        data = [_shown(model) for model in service.models]
+        return JsonResponse(
+            {"object": "list", "data": data, "models": [_described(model) for model in service.models]}
+        )
+
+    @router.get("/v1/models/{model}", summary="One model")
+    async def one(model: Annotated[str, Path(max_length=64)]) -> Response:
+        return JsonResponse(_shown(service.models[model]))
+
+    return router
+
+
+def _inputs(given: str | list[int] | list[str] | list[list[int]]) -> list[Any]:
+    """What of it is one text or its tokens."""
+    if isinstance(given, str):
+        return [given]
+    if not given or [] in given:
+        raise InvalidRequest("input has no tokens. Send a text, or several.")
+    if isinstance(given[0], int):
+        return [given]
+    if len(given) > _MOST_INPUTS:
+        raise TooLarge(f"input has {len(given):,} texts; at most {_MOST_INPUTS:,} are taken at a time.")
+    return list(given)
+
+
+def _written(vector: Any, encoding: str) -> Any:
+    """(D,) as numbers, or as its bytes: float32, the lowest byte first."""
+    if encoding == "float":
+        return np.ascontiguousarray(vector)
+    return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode("ascii")
+
+
+def _shown(model: ServedModel) -> dict[str, Any]:
+    """As OpenAI lists a model, and what it can be asked for here."""
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": int(model.folder.stat().st_mtime),
+        "owned_by": "bertsmith",
+        "task": model.task,
+        "operations": list(model.operations),
+        "max_length": model.max_length,
+        "version": model.version,
+    }
+
+
+def _described(model: ServedModel) -> dict[str, Any]:
+    """As System One lists a model."""
+    labels = ", ".join(model.labels[:20]) + (", …" if len(model.labels) > 20 else "")
+    written = datetime.fromtimestamp(model.folder.stat().st_mtime, UTC)
+    return {
+        "name": model.name,
+        "description": f"{model.task}: {labels}" if labels else model.task,
+        "release_date": written.date().isoformat(),
+    }

@@ -1,0 +1,1 @@
+"""Hugging Face's pipelines: what each reads and answers."""

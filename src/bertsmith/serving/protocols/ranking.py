@@ -1,0 +1,180 @@
+"""Re-ranking as its clients ask for it: Cohere's /v2/rerank and /v1/rerank, and /rerank, where TEI's clients
+send `texts` and those of Jina, Infinity, vLLM and LiteLLM `documents`. Each is answered in its own shape.
+
+Scores are the model's: of a re-ranker or of classes from 0 to 1, of a regression in its labels' unit. A
+document that is too long is read as the model was trained to, cut or in windows.
+"""
+
+import uuid
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from bertsmith.serving.protocols import tei
+from bertsmith.serving.protocols.routing import JsonResponse, ListOf, ask, note, router_of
+from bertsmith.serving.protocols.scored_labels import labelled_logits
+from bertsmith.serving.refusals import Refusal, Unsupported
+from bertsmith.serving.service import Answer, Service
+
+_DOCUMENTS_A_UNIT = 100  # Cohere's search unit
+
+
+class Document(BaseModel):
+    """A document of Cohere's first version."""
+
+    text: str
+
+
+class DocumentsBody(BaseModel):
+    """What Cohere's two versions and those who follow them send."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    query: str
+    documents: ListOf[str | Document]
+    model: str | None = None
+    top_n: int | None = Field(None, ge=0)
+    return_documents: bool = False
+    max_tokens_per_doc: int | None = Field(None, ge=1)
+    max_chunks_per_doc: int | None = None
+    rank_fields: ListOf[str] | None = None
+    relevant_spans: Any = None
+    raw_scores: bool = False
+
+
+class TextsBody(tei.TruncatedBody):
+    """What TEI's clients send."""
+
+    query: str
+    texts: ListOf[str]
+    raw_scores: bool = False
+    return_text: bool = False
+
+
+def _kind(body: Any) -> str:
+    texts = "texts" in body if isinstance(body, dict) else isinstance(body, TextsBody)
+    return "texts" if texts else "documents"
+
+
+EitherBody = Annotated[
+    Annotated[TextsBody, Tag("texts")] | Annotated[DocumentsBody, Tag("documents")], Discriminator(_kind)
+]
+
+
+def error_body(refusal: Refusal) -> dict[str, Any]:
+    """Cohere's {"message"}."""
+    return {"message": refusal.message}
+
+
+def status_of(refusal: Refusal) -> int:
+    """400 for whatever is wrong with a request."""
+    return 400 if refusal.status in (413, 422) else refusal.status
+
+
+def _either_error(refusal: Refusal) -> dict[str, Any]:
+    """TEI's error and Cohere's in one object."""
+    return {**tei.error_body(refusal), **error_body(refusal)}
+
+
+def routes(service: Service) -> APIRouter:
+    """The routes, for an application."""
+    router = router_of(error_body, status_of, tags=["Cohere"])
+
+    @router.post("/v2/rerank", summary="Re-ranking, as Cohere has it")
+    async def second(body: DocumentsBody, request: Request) -> Response:
+        return await _rank(service, request, body, body.model, "2")
+
+    @router.post("/v1/rerank", summary="Re-ranking, as Cohere had it first")
+    async def first(body: DocumentsBody, request: Request) -> Response:
+        return await _rank(service, request, body, body.model, "1")
+
+    either = router_of(_either_error, tei.status_of, tags=["TEI"])
+
+    @either.post("/rerank", summary="Re-ranking, as TEI and as Jina have it")
+    async def rerank(body: EitherBody, request: Request, model: tei.Named = None) -> Response:
+        if isinstance(body, DocumentsBody):
+            return await _rank(service, request, body, body.model or model, "1")
+        return await _rank_texts(service, request, body, body.model or model)
+
+    router.include_router(either)
+    return router
+
+
+async def _rank(
+    service: Service, request: Request, body: DocumentsBody, model: str | None, version: str
+) -> Response:
+    _refuse_unknown(service, body, model)
+    texts = [each if isinstance(each, str) else each.text for each in body.documents]
+    answer, scores = await _scores(service, request, body.query, texts, model, None, body.raw_scores)
+    results: list[dict[str, Any]] = []
+    for index in _best(scores)[: body.top_n or None]:
+        shown = {"document": {"text": texts[index]}} if body.return_documents else {}
+        results.append({"index": index, "relevance_score": scores[index], **shown})
+    units = -(-len(texts) // _DOCUMENTS_A_UNIT)
+    tokens = answer.total_tokens
+    found = {
+        "id": str(uuid.uuid4()),
+        "object": "rerank",
+        "model": answer.model.name,
+        "results": results,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "meta": {
+            "api_version": {"version": version},
+            "billed_units": {"search_units": units},
+            "tokens": {"input_tokens": tokens},
+        },
+    }
+    return JsonResponse(found, headers=dict(note(request, answer)))
+
+
+async def _rank_texts(service: Service, request: Request, body: TextsBody, model: str | None) -> Response:
+    answer, scores = await _scores(
+        service, request, body.query, body.texts, model, body.long_text(), body.raw_scores
+    )
+    found = [
+        {"index": index, **({"text": body.texts[index]} if body.return_text else {}), "score": scores[index]}
+        for index in _best(scores)
+    ]
+    return JsonResponse(found, headers=dict(note(request, answer)))
+
+
+async def _scores(
+    service: Service,
+    request: Request,
+    query: str,
+    texts: Sequence[str],
+    name: str | None,
+    long_text: Any,
+    raw: bool,
+) -> tuple[Answer, list[float]]:
+    """Of each text. Raises Unsupported for raw scores of a model that has several."""
+    model = service.models.find(name, "rerank")
+    model.operation("rerank")
+    if not raw:
+        answer = await ask(service, request, texts, model.name, "rerank", long_text, query=query)
+        return answer, list(answer.results)
+    if len(model.labels) > 1:
+        raise Unsupported(f"{model.name} has {len(model.labels)} classes: a document has no one raw score.")
+    pairs = [(query, text) for text in texts]
+    answer = await ask(service, request, pairs, model.name, "predict", long_text, logits=True)
+    return answer, [next(iter(labelled_logits(each, model).values())) for each in answer.results]
+
+
+def _best(scores: Sequence[float]) -> list[int]:
+    """Numbers, the highest score first; of equal ones the earlier."""
+    return sorted(range(len(scores)), key=lambda index: -scores[index])
+
+
+def _refuse_unknown(service: Service, body: DocumentsBody, name: str | None) -> None:
+    """Options that would change the answer and aren't done here."""
+    for option in ("rank_fields", "relevant_spans", "max_chunks_per_doc"):
+        if getattr(body, option) is not None:
+            raise Unsupported(f"{option} isn't done here. Leave it away.")
+    longest = service.models.find(name, "rerank").max_length
+    if body.max_tokens_per_doc is not None and body.max_tokens_per_doc < longest:
+        raise Unsupported(
+            f"max_tokens_per_doc = {body.max_tokens_per_doc} isn't done here: the model reads {longest} "
+            "tokens of query and document. Cut the documents, or leave it away."
+        )

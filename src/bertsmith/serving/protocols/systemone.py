@@ -1,0 +1,221 @@
+"""System One: POST /v1/systemone, typed questions about a state, answered by fine-tuned heads. A question
+that none can answer is refused by its id. GET /v1/models is in openai.py: one object has both lists.
+
+n options or levels of a question.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from bertsmith.serving.protocols.routing import InvalidBody, JsonResponse, StrictBody, ask, note, router_of
+from bertsmith.serving.questions import Found, Question, Replies, Reply, Unanswerable, find_heads, reply
+from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
+from bertsmith.serving.served_model import ServedModel
+from bertsmith.serving.service import Answer, Service
+
+_DIGITS = 6
+_NAMED = ({"question", "context"}, {"text", "text_pair"}, {"text"})  # what a head reads as it is
+_MOST_QUESTIONS = 400
+
+
+class Noul(StrictBody):
+    """Whether something holds. The label in question is the question's id, its criterion of true, or its
+    instructions.
+    """
+
+    type: Literal["noul"]
+    instructions: Any = None
+    criteria: Any = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "Noul":
+        if self.instructions is None and self.criteria is None:
+            raise ValueError("a noul needs instructions or criteria")
+        return self
+
+    def question(self, name: str) -> Question:
+        """For the heads."""
+        true = self.criteria.get("true") if isinstance(self.criteria, dict) else self.criteria
+        labels = tuple(each for each in (true, self.instructions) if isinstance(each, str))
+        return Question("label", name, labels=labels)
+
+
+class Choice(StrictBody):
+    """One of the keys of `criteria`."""
+
+    type: Literal["choice"]
+    instructions: Any = None
+    criteria: dict[str, Any] = Field(min_length=1, max_length=255)
+
+    def question(self, name: str) -> Question:
+        """For the heads."""
+        return Question("choice", name, tuple(self.criteria))
+
+
+class Score(StrictBody):
+    """How far up the levels of `criteria`, low to high."""
+
+    type: Literal["score"]
+    instructions: Any = None
+    criteria: list[Any] = Field(min_length=2, max_length=10)
+
+    def question(self, name: str) -> Question:
+        """For the heads."""
+        return Question("score", name, tuple(as_text(level) for level in self.criteria))
+
+
+def _type_of(question: Any) -> Any:
+    return question.get("type") if isinstance(question, dict) else getattr(question, "type", None)
+
+
+AnyQuestion = Annotated[
+    Annotated[Noul, Tag("noul")] | Annotated[Choice, Tag("choice")] | Annotated[Score, Tag("score")],
+    Discriminator(_type_of),
+]
+
+
+def _require_few(given: Any) -> Any:
+    """Before each is looked at."""
+    if isinstance(given, dict) and not 1 <= len(given) <= _MOST_QUESTIONS:
+        raise ValueError(f"expected 1 to {_MOST_QUESTIONS} questions, found {len(given)}")
+    return given
+
+
+class SystemOneBody(BaseModel):
+    """`state`: a text, or JSON. `model`: a served model, or auto, where each question finds its own."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    state: str | dict[str, Any] | list[Any]
+    questions: Annotated[dict[str, AnyQuestion], BeforeValidator(_require_few)]
+    model: str | None = None
+
+
+class Unanswered(Unsupported):
+    """Questions that no head here answers, by id, and why."""
+
+    code = "unanswerable"
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__(" ".join(reasons.values()))
+        self.reasons = reasons
+
+
+def error_body(refusal: Refusal) -> dict[str, Any]:
+    """FastAPI's: {"detail": [{"loc", "msg", "type"}]} for a body, {"detail": text} for the rest."""
+    if isinstance(refusal, Unanswered):
+        return {
+            "detail": [
+                {"loc": ["body", "questions", name], "msg": reason, "type": refusal.code}
+                for name, reason in refusal.reasons.items()
+            ]
+        }
+    if refusal.status == 422:
+        place = refusal.place if isinstance(refusal, InvalidBody) else ("body",)
+        return {"detail": [{"loc": list(place), "msg": refusal.message, "type": refusal.code}]}
+    return {"detail": refusal.message}
+
+
+def routes(service: Service) -> APIRouter:
+    """The routes, for an application."""
+    router = router_of(error_body, tags=["System One"])
+
+    @router.post("/v1/systemone", summary="Typed questions, as System One has them")
+    async def system_one(body: SystemOneBody, request: Request) -> Response:
+        questions = [each.question(name) for name, each in body.questions.items()]
+        heads = find_heads(questions, service.models, body.model)
+        _require_all(body.questions, heads)  # before anything is computed
+        found = await ask_heads(service, request, heads, as_input(body.state))
+        _require_all(body.questions, found.replies)
+        answers = {
+            name: _shown(each, said)
+            for (name, each), said in zip(body.questions.items(), found.replies, strict=True)
+            if isinstance(said, Reply)
+        }
+        content = {
+            "model": model_named(found, body.model),
+            "answers": answers,
+            "usage": {"input_tokens": found.tokens, "output_tokens": 0},
+        }
+        return JsonResponse(content, headers=headers_of(request, found))
+
+    return router
+
+
+def _shown(question: Noul | Choice | Score, said: Reply) -> dict[str, Any]:
+    if isinstance(question, Noul):
+        return {"type": "noul", "noul": round(said.value, _DIGITS)}
+    shares = [round(each, _DIGITS) for each in said.probabilities]
+    confidence = round(said.confidence, _DIGITS)
+    if isinstance(question, Choice):
+        options = list(question.criteria)
+        return {
+            "type": "choice",
+            "choice": options[int(said.value)],
+            "confidence": confidence,
+            "probabilities": dict(zip(options, shares, strict=True)),
+        }
+    return {
+        "type": "score",
+        "score": round(said.value, _DIGITS),
+        "confidence": confidence,
+        "legend": {str(number): as_text(level) for number, level in enumerate(question.criteria)},
+        "probabilities": {str(number): share for number, share in enumerate(shares)},
+    }
+
+
+def _require_all(questions: Mapping[str, Any], found: Sequence[Any]) -> None:
+    """Raises Unanswered."""
+    pairs = zip(questions, found, strict=True)
+    reasons = {name: each.reason for name, each in pairs if isinstance(each, Unanswerable)}
+    if reasons:
+        raise Unanswered(reasons)
+
+
+async def ask_heads(service: Service, request: Request, heads: Sequence[Found], given: Any) -> Replies:
+    """Each head once, all of them at the same time. Raises Refusal."""
+
+    async def predict(model: ServedModel) -> Answer:
+        return await ask(service, request, [given], model.name, "predict")
+
+    return await reply(heads, predict)
+
+
+def model_named(found: Replies, wanted: str | None) -> str:
+    """What an answer says of its model: those that answered, else what the request said."""
+    return ", ".join(found.models) or wanted or ""
+
+
+def headers_of(request: Request, found: Replies) -> dict[str, str]:
+    """Of one head all that is known of its answer; of several how many tokens."""
+    headers = [dict(note(request, answer)) for answer in found.answers]
+    return headers[0] if len(headers) == 1 else {"x-compute-tokens": str(found.tokens)}
+
+
+def as_input(state: str | Mapping[str, Any] | Sequence[Any]) -> Any:
+    """What a head reads of a state: a text; a pair under its names; the only text of an object; else JSON,
+    indented by two as System One's own client renders it. Raises InvalidRequest for JSON nested too deep.
+    """
+    if isinstance(state, str):
+        return state
+    if isinstance(state, Mapping):
+        texts = list(state.values())
+        if set(state) in _NAMED and all(isinstance(text, str) for text in texts):
+            return dict(state)
+        if len(texts) == 1 and isinstance(texts[0], str):
+            return texts[0]
+    return as_text(state)
+
+
+def as_text(value: Any) -> str:
+    """A text as it is, other JSON indented. Raises InvalidRequest for what is nested too deep."""
+    if isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    except orjson.JSONEncodeError as error:
+        raise InvalidRequest(f"The JSON can't be read as text: {error}.") from error

@@ -1,0 +1,320 @@
+"""The routes of Text Embeddings Inference: /embed, /embed_all, /predict, /similarity, /tokenize, /decode and
+/info; its /rerank is in ranking.py. Of several models `?model=` or `model` in the body names one.
+
+`truncate` true cuts a text that is too long; false refuses it; null is as the model was trained to read, cut
+or in windows (there auto_truncate).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+import bertsmith
+from bertsmith.errors import BertsmithError
+from bertsmith.serving.operations.operation import LongText
+from bertsmith.serving.protocols.routing import JsonResponse, ListOf, ask, note, router_of
+from bertsmith.serving.protocols.scored_labels import (
+    TASKS,
+    best_first,
+    labelled_logits,
+    scored_labels,
+)
+from bertsmith.serving.refusals import InvalidRequest, NoInputs, Refusal, TooLarge, Unsupported
+from bertsmith.serving.served_model import ServedModel
+from bertsmith.serving.service import Service
+
+_TYPES = {424: "Backend", 429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Overloaded"}
+Named = Annotated[str | None, Query(max_length=64)]
+Direction = Literal["left", "right", "Left", "Right"]
+
+
+class TruncatedBody(BaseModel):
+    """What most bodies have. `model` is ours."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    truncate: bool | None = None
+    truncation_direction: Direction | None = None
+    model: str | None = None
+
+    def long_text(self) -> LongText | None:
+        """What becomes of a long text. Raises Unsupported."""
+        return long_text(self.truncate, self.truncation_direction)
+
+
+class EmbedAllBody(TruncatedBody):
+    """`inputs`: a text, its token ids, or several of either. `prompt_name`: query or document."""
+
+    inputs: str | ListOf[int] | ListOf[str | ListOf[int]]
+    prompt_name: str | None = None
+
+
+class EmbedBody(EmbedAllBody):
+    """`normalize` to length 1; `dimensions` keeps the first."""
+
+    normalize: bool = True
+    dimensions: int | None = Field(None, ge=1)
+
+
+class PredictBody(TruncatedBody):
+    """`inputs`: a text, a pair of texts, or several lists of one or two texts."""
+
+    inputs: str | ListOf[str] | ListOf[ListOf[str]]
+    raw_scores: bool = False
+
+
+class Sentences(BaseModel):
+    """One text, and those that it is compared with."""
+
+    source_sentence: str
+    sentences: ListOf[str]
+
+
+class SimilarityParameters(TruncatedBody):
+    """As TEI has them."""
+
+    prompt_name: str | None = None
+
+
+class SimilarityBody(BaseModel):
+    """As TEI and Hugging Face's pipelines have it."""
+
+    inputs: Sentences
+    parameters: SimilarityParameters | None = None
+    model: str | None = None
+
+
+class TokenizeBody(BaseModel):
+    """`inputs`: a text, or several."""
+
+    inputs: str | ListOf[str]
+    add_special_tokens: bool = True
+    prompt_name: str | None = None
+    model: str | None = None
+
+
+class DecodeBody(BaseModel):
+    """`ids` of one text, or of several."""
+
+    ids: ListOf[int] | ListOf[ListOf[int]]
+    skip_special_tokens: bool = True
+    model: str | None = None
+
+
+def error_body(refusal: Refusal) -> dict[str, Any]:
+    """{"error", "error_type"}."""
+    kind = "Empty" if isinstance(refusal, NoInputs) else _TYPES.get(status_of(refusal), "Validation")
+    return {"error": refusal.message, "error_type": kind}
+
+
+def status_of(refusal: Refusal) -> int:
+    """424 where the model can't do it, 400 for no inputs, 422 for a batch that is too large."""
+    if isinstance(refusal, NoInputs):
+        return 400
+    if isinstance(refusal, Unsupported):
+        return 424
+    return 422 if isinstance(refusal, TooLarge) else refusal.status
+
+
+def routes(service: Service) -> APIRouter:
+    """The routes, for an application."""
+    router = router_of(error_body, status_of, tags=["TEI"])
+    _add_vectors(router, service)
+    _add_tokens(router, service)
+
+    @router.post("/predict", summary="Classes of texts or pairs, as TEI has them")
+    async def predict(body: PredictBody, request: Request, model: Named = None) -> Response:
+        inputs, one = predict_inputs(body.inputs)
+        found = service.models.find(body.model or model, "predict", TASKS)
+        answer = await ask(
+            service, request, inputs, found.name, "predict", body.long_text(), logits=body.raw_scores or None
+        )
+        shown = [
+            best_first(labelled_logits(each, found)) if body.raw_scores else scored_labels(each, found)
+            for each in answer.results
+        ]
+        return JsonResponse(shown[0] if one else shown, headers=dict(note(request, answer)))
+
+    @router.get("/info", summary="A model, as TEI tells of it")
+    async def info(model: Named = None) -> Response:
+        return JsonResponse(_info(service, service.models.find(model, None)))
+
+    return router
+
+
+def _add_vectors(router: APIRouter, service: Service) -> None:
+    @router.post("/embed", summary="Vectors, as TEI has them")
+    async def embed(body: EmbedBody, request: Request, model: Named = None) -> Response:
+        more = {"kind": body.prompt_name, "normalise": body.normalize, "dimensions": body.dimensions}
+        name = body.model or model
+        answer = await ask(
+            service, request, embed_inputs(body.inputs), name, "embed", body.long_text(), **more
+        )
+        return JsonResponse(np.ascontiguousarray(answer.results), headers=dict(note(request, answer)))
+
+    @router.post("/embed_all", summary="Vectors of all tokens, as TEI has them")
+    async def embed_all(body: EmbedAllBody, request: Request, model: Named = None) -> Response:
+        name, inputs = body.model or model, embed_inputs(body.inputs)
+        answer = await ask(
+            service, request, inputs, name, "embed_tokens", body.long_text(), kind=body.prompt_name
+        )
+        found = [np.ascontiguousarray(each) for each in answer.results]
+        return JsonResponse(found, headers=dict(note(request, answer)))
+
+    @router.post("/similarity", summary="How alike texts are, as TEI has it")
+    async def similarity(body: SimilarityBody, request: Request, model: Named = None) -> Response:
+        said = body.parameters or SimilarityParameters()
+        answer = await ask(
+            service,
+            request,
+            body.inputs.sentences,
+            body.model or model or said.model,
+            "similarity",
+            said.long_text(),
+            source=body.inputs.source_sentence,
+            kind=said.prompt_name,
+        )
+        return JsonResponse(answer.results, headers=dict(note(request, answer)))
+
+
+def _add_tokens(router: APIRouter, service: Service) -> None:
+    @router.post("/tokenize", summary="Texts in pieces, as TEI has them")
+    async def tokenize(body: TokenizeBody, model: Named = None) -> Response:
+        found = service.models.find(body.model or model, None)
+        texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+        _require_some(texts, service)
+        prefix = _prefix(found, body.prompt_name)
+        most = service.settings.max_request_tokens
+        shown = await asyncio.to_thread(
+            _pieces, found, [prefix + text for text in texts], body.add_special_tokens, most
+        )
+        return JsonResponse(shown)
+
+    @router.post("/decode", summary="Token ids as texts, as TEI has them")
+    async def decode(body: DecodeBody, model: Named = None) -> Response:
+        found = service.models.find(body.model or model, None)
+        lists: list[Any] = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
+        _require_some(lists, service)
+        _require_tokens(sum(map(len, lists)), service.settings.max_request_tokens)
+        known = range(found.tokenizer.vocab_size)
+        if strange := [number for ids in lists for number in ids if number not in known]:
+            raise InvalidRequest(f"There is no token {strange[0]}: ids run from 0 to {known[-1]}.")
+        shown = await asyncio.to_thread(
+            lambda: [
+                found.tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens) for ids in lists
+            ]
+        )
+        return JsonResponse(shown)
+
+
+def long_text(truncate: bool | None, direction: Direction | None) -> LongText | None:
+    """What becomes of a long text. Raises Unsupported for one that is to be cut at its beginning."""
+    if (direction or "right").lower() == "left":
+        raise Unsupported("truncation_direction = 'left' isn't done here: texts are cut at their end.")
+    return None if truncate is None else "truncate" if truncate else "error"
+
+
+def embed_inputs(given: Any) -> list[Any]:
+    """A text or the ids of one is one input."""
+    if isinstance(given, str) or (given and all(isinstance(each, int) for each in given)):
+        return [given]
+    return list(given)
+
+
+def predict_inputs(given: Any) -> tuple[list[Any], bool]:
+    """Texts and pairs, and whether it is one that was asked for. Raises InvalidRequest."""
+    one = isinstance(given, str) or bool(given and isinstance(given[0], str))
+    lists = [given] if one else given
+    inputs = [[each] if isinstance(each, str) else each for each in lists]
+    if any(len(each) not in (1, 2) for each in inputs):
+        raise InvalidRequest("inputs must be a text, a pair of texts, or lists of one or two texts.")
+    return [each[0] if len(each) == 1 else tuple(each) for each in inputs], one
+
+
+def _require_some(texts: list[Any], service: Service) -> None:
+    most = service.settings.max_inputs
+    if not texts:
+        raise NoInputs("There are no inputs. Send at least one.")
+    if len(texts) > most:
+        raise TooLarge(f"The request has {len(texts)} inputs; this service takes {most} at a time.")
+
+
+def _require_tokens(tokens: int, most: int) -> None:
+    if tokens > most:
+        raise TooLarge(f"The request has {tokens:,} tokens or more; this service takes {most:,}.")
+
+
+def _prefix(model: ServedModel, prompt_name: str | None) -> str:
+    if prompt_name is None:
+        return ""
+    known = model.encoder.prefixes if model.encoder is not None else {}
+    if prompt_name not in known:
+        raise InvalidRequest(
+            f"{model.name} has no prompt {prompt_name[:80]!r}. It has: {', '.join(known) or 'none'}."
+        )
+    return known[prompt_name]
+
+
+def _pieces(model: ServedModel, texts: Sequence[str], special: bool, most: int) -> list[list[dict[str, Any]]]:
+    """Ids, what they stand for in the text, and where, in characters; special ones stand nowhere. Raises
+    TooLarge for more than `most` of all texts.
+    """
+    tokenizer = model.tokenizer
+    lowers = model.encoder is not None and model.encoder.windows.lowercase
+    try:
+        pieces = tokenizer.encode_pieces([text.lower() if lowers else text for text in texts], most + 1)
+    except BertsmithError as error:
+        raise InvalidRequest(str(error)) from error
+    _require_tokens(sum(len(each.ids) for each in pieces), most)
+    ends = (tokenizer.template.before, tokenizer.template.behind) if special else ((), ())
+    before, behind = (
+        [
+            {"id": n, "text": tokenizer.id_to_token(n), "special": True, "start": None, "stop": None}
+            for n in ids
+        ]
+        for ids in ends
+    )
+    found = []
+    for text, each in zip(texts, pieces, strict=True):
+        inside = [
+            {"id": n, "text": text[start:stop], "special": False, "start": start, "stop": stop}
+            for n, (start, stop) in zip(each.ids, each.offsets, strict=True)
+        ]
+        found.append([*before, *inside, *behind])
+    return found
+
+
+def _info(service: Service, model: ServedModel) -> dict[str, Any]:
+    settings = service.settings
+    return {
+        "model_id": model.name,
+        "model_sha": None,
+        "model_dtype": str(model.compute_dtype).removeprefix("torch."),
+        "served_model_name": model.name,
+        "model_type": _model_type(model),
+        "max_concurrent_requests": max(settings.queue_tokens // model.max_length, 1),
+        "max_input_length": model.max_length,
+        "max_batch_tokens": settings.batch_tokens,
+        "max_batch_requests": None,
+        "max_client_batch_size": settings.max_inputs,
+        "auto_truncate": True,
+        "tokenization_workers": service.workers.cores,
+        "version": bertsmith.__version__,
+        "sha": None,
+        "docker_label": None,
+    }
+
+
+def _model_type(model: ServedModel) -> dict[str, Any]:
+    if model.encoder is not None and "predict" not in model.operations:
+        return {"embedding": {"pooling": model.encoder.pooling}}
+    labels = model.labels or ("score",)
+    known = {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
+    return {"reranker" if "rerank" in model.operations and len(labels) == 1 else "classifier": known}

@@ -1,0 +1,289 @@
+"""Typed questions about a text, answered by fine-tuned heads: which model can, and what it says. System One's
+and OpenAI's decisions are two ways to write such questions.
+
+    question → head: by its name, the request's model, or the labels → one prediction a head → reply
+
+n options of a question. Nothing is guessed: a question that no head answers exactly has a reason instead.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from bertsmith.arrays import Floats
+from bertsmith.serving.models import Models
+from bertsmith.serving.refusals import InvalidRequest, TooLong
+from bertsmith.serving.served_model import ServedModel
+from bertsmith.serving.service import Answer as ServiceAnswer
+
+ANY = "auto"  # the model of a request that leaves the choice to the service
+_CLASSES = ("classification",)
+_LABELS = ("classification", "multi-label")
+_NUMBERS = ("regression", "similarity", "reranking")
+_YES = ({"yes", "no"}, {"true", "false"}, {"1", "0"})
+_SURE = ("yes", "true", "1")
+_MOST_SHOWN = 8
+_EVEN = 1e-9  # by which the steps between levels may differ, of a step
+
+
+@dataclass(frozen=True)
+class Question:
+    """`kind`: whether a label holds, which of the `options` it is, or how far up these levels. `name` is what
+    the client calls the question. `labels` are the texts that may name the label in question.
+    """
+
+    kind: Literal["label", "choice", "score"]
+    name: str | None
+    options: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`probabilities` (n,) of the options; of a label its own alone. `value`: the label's probability, the
+    chosen option's number, or the mean level. `confidence` from 0 to 1.
+    """
+
+    value: float
+    confidence: float
+    probabilities: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Unanswerable:
+    """Why no head here answers."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Replies:
+    """One a question, in their order, and whose they are. `tokens` were computed for them."""
+
+    replies: Sequence[Reply | Unanswerable]
+    models: Sequence[str]
+    tokens: int
+    answers: Sequence[ServiceAnswer]
+
+
+Read = Callable[[Mapping[str, Any]], Reply | Unanswerable]
+Found = tuple[ServedModel, Read] | Unanswerable  # the head, and how its prediction is read
+Predict = Callable[[ServedModel], Awaitable[ServiceAnswer]]
+
+
+def find_heads(questions: Sequence[Question], models: Models, wanted: str | None) -> list[Found]:
+    """Of each question. `wanted` is the request's model. Raises UnknownModel for one that isn't here."""
+    named = None if wanted in (None, ANY) and ANY not in [each.name for each in models] else wanted
+    chosen = models[named] if named is not None else None
+    return [_find(question, models, chosen) for question in questions]
+
+
+async def reply(found: Sequence[Found], predict: Predict) -> Replies:
+    """`predict` asks a head, once for all questions that it answers. Raises its refusals but for an input
+    that a head can't read: its questions have that as their reason.
+    """
+    heads = {model.name: model for each in found if not isinstance(each, Unanswerable) for model in [each[0]]}
+    answers = dict(zip(heads, await _all(predict(model) for model in heads.values()), strict=True))
+    replies = list[Reply | Unanswerable]()
+    for each in found:
+        answer = each if isinstance(each, Unanswerable) else answers[each[0].name]
+        replies.append(answer if isinstance(answer, Unanswerable) else each[1](answer.results[0]))  # type: ignore[index]
+    given = [answer for answer in answers.values() if not isinstance(answer, Unanswerable)]
+    return Replies(replies, list(heads), sum(answer.total_tokens for answer in given), given)
+
+
+async def _all(asked: Iterable[Awaitable[ServiceAnswer]]) -> list[ServiceAnswer | Unanswerable]:
+    """All at once. The first refusal that is of the whole request ends the others."""
+
+    async def one(awaited: Awaitable[ServiceAnswer]) -> ServiceAnswer | Unanswerable:
+        try:
+            return await awaited
+        except (InvalidRequest, TooLong) as refusal:
+            return Unanswerable(refusal.message)
+
+    tasks = [asyncio.ensure_future(one(each)) for each in asked]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _find(question: Question, models: Models, wanted: ServedModel | None) -> Found:
+    """The head, and how its prediction is read."""
+    own = next((model for model in models if model.name == question.name), None)
+    if (model := own or wanted) is not None:
+        read = _READERS[question.kind](question, model, own is not None)
+        return read if isinstance(read, Unanswerable) else (model, read)
+    able = []
+    for model in models:
+        if model.task in _LABELS and not isinstance(
+            read := _READERS[question.kind](question, model, False), Unanswerable
+        ):
+            able.append((model, read))
+    if len(able) == 1:
+        return able[0]
+    if able:
+        names = ", ".join(model.name for model, _ in able[:_MOST_SHOWN])
+        return Unanswerable(
+            f"{names} could each answer: call the question, or the model, by the name of one."
+        )
+    told = _listed(question.options or [each for each in (question.name, *question.labels) if each])
+    return Unanswerable(
+        f"No model here has the label{'s' if question.options else ''} {told or 'that is asked for'}. Call "
+        "the question, or the model, by the name of a model that answers it."
+    )
+
+
+def _read_label(question: Question, model: ServedModel, own: bool) -> Read | Unanswerable:
+    """The probability of a label that the question names exactly. A head of yes and no that the question is
+    named after answers yes.
+    """
+    if model.task not in _LABELS:
+        return Unanswerable(
+            f"{model.name} is a model for {model.task}: it has no label that holds or doesn't."
+        )
+    known = _by_lower(model.labels)
+    names = [name.strip().lower() for name in (*question.labels, question.name or "")]
+    found = next((known[name] for name in names if name in known), None)
+    if found is None and own and set(known) in _YES:
+        found = next(known[name] for name in _SURE if name in known)
+    if found is None:
+        return Unanswerable(
+            f"The question doesn't say which label of {model.name} is meant: {_listed(model.labels)}. Call "
+            "it by the label, or say the label in its criterion of true or as its instructions."
+        )
+    label = found
+
+    def read(prediction: Mapping[str, Any]) -> Reply:
+        probability = float(prediction["probabilities"][label])
+        return Reply(probability, 1.0, (probability,))
+
+    return read
+
+
+def _read_choice(question: Question, model: ServedModel, own: bool) -> Read | Unanswerable:
+    if (problem := _differs(question, model)) is not None:
+        return problem
+    known = _by_lower(model.labels)
+
+    def read(prediction: Mapping[str, Any]) -> Reply:
+        shares = _shares(question.options, known, prediction)
+        best = int(shares.argmax())
+        return Reply(best, choice_confidence(shares), tuple(shares.tolist()))
+
+    return read
+
+
+def _read_score(question: Question, model: ServedModel, own: bool) -> Read | Unanswerable:
+    """Levels that are a head's classes, in the question's order; or numbers in even steps, on which a head's
+    number has its place.
+    """
+    if model.task in _NUMBERS:
+        return _read_number(question, model)
+    if (problem := _differs(question, model)) is not None:
+        return problem
+    known = _by_lower(model.labels)
+
+    def read(prediction: Mapping[str, Any]) -> Reply:
+        return _mean(_shares(question.options, known, prediction))
+
+    return read
+
+
+def _read_number(question: Question, model: ServedModel) -> Read | Unanswerable:
+    """All probability is on the two levels beside the number, so that the mean level is its place. A number
+    beyond the levels is at their end.
+    """
+    levels = _even_numbers(question.options)
+    if levels is None:
+        return Unanswerable(
+            f"{model.name} gives a number: the levels must be numbers in even steps, low to high, found "
+            f"{_listed(question.options)}."
+        )
+    first, step, last = levels[0], levels[1] - levels[0], len(levels) - 1
+
+    def read(prediction: Mapping[str, Any]) -> Reply | Unanswerable:
+        if "score" not in prediction:
+            return Unanswerable(f"{model.name} gives classes and no number.")
+        place = min(max((float(prediction["score"]) - first) / step, 0.0), float(last))
+        below = min(int(place), last - 1)
+        shares = np.zeros(last + 1)
+        shares[below], shares[below + 1] = 1 - (place - below), place - below
+        return _mean(shares)
+
+    return read
+
+
+_READERS: dict[str, Callable[[Question, ServedModel, bool], Read | Unanswerable]] = {
+    "label": _read_label,
+    "choice": _read_choice,
+    "score": _read_score,
+}
+
+
+def choice_confidence(shares: Floats) -> float:
+    """(n,) -> how far the likeliest is above chance: 1 for a certain answer, 0 for all alike."""
+    n = len(shares)
+    return 1.0 if n == 1 else float(np.clip((shares.max() - 1 / n) / (1 - 1 / n), 0, 1))
+
+
+def score_confidence(shares: Floats) -> float:
+    """(n,) -> 1 less the mean distance from the likeliest level, as a share of what a flat guess has."""
+    n = len(shares)
+    if n == 1:
+        return 1.0
+    levels = np.arange(n)
+    spread = np.abs(levels - (n - 1) / 2).mean()
+    return float(max(0.0, 1 - (shares * np.abs(levels - shares.argmax())).sum() / spread))
+
+
+def _mean(shares: Floats) -> Reply:
+    value = float((np.arange(len(shares)) * shares).sum())
+    return Reply(value, score_confidence(shares), tuple(shares.tolist()))
+
+
+def _shares(options: Sequence[str], known: Mapping[str, str], prediction: Mapping[str, Any]) -> Floats:
+    """(n,) calibrated probabilities, which sum to 1 although they were rounded."""
+    probabilities = prediction["probabilities"]
+    shares = np.array([probabilities[known[option.strip().lower()]] for option in options], np.float64)
+    return np.asarray(shares / shares.sum())
+
+
+def _differs(question: Question, model: ServedModel) -> Unanswerable | None:
+    """None where the options are the labels, in whatever order and case: only then nothing is left over."""
+    if model.task not in _CLASSES:
+        return Unanswerable(f"{model.name} is a model for {model.task}: it doesn't choose one of several.")
+    options = [option.strip().lower() for option in question.options]
+    if sorted(options) == sorted(label.strip().lower() for label in model.labels):
+        if len(set(options)) == len(options):
+            return None
+        return Unanswerable(f"{model.name} has labels that differ in case alone: ask its own route.")
+    return Unanswerable(
+        f"{model.name} has the labels {_listed(model.labels)}; the question has {_listed(question.options)}. "
+        "The options must be its labels, all of them and no other."
+    )
+
+
+def _by_lower(labels: Iterable[str]) -> dict[str, str]:
+    return {label.strip().lower(): label for label in labels}
+
+
+def _even_numbers(levels: Sequence[str]) -> list[float] | None:
+    try:
+        numbers = np.array([float(level) for level in levels])
+    except ValueError:
+        return None
+    if len(numbers) < 2 or not np.isfinite(numbers).all():
+        return None
+    steps = np.diff(numbers)
+    even = steps[0] > 0 and np.abs(steps - steps[0]).max() <= _EVEN * abs(steps[0])
+    return list(numbers.tolist()) if even else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return ", ".join(repr(name[:40]) for name in names[:_MOST_SHOWN]) + more

@@ -1,0 +1,106 @@
+"""A finished model measured beside its baselines: on dev, on test, or by cross-validation."""
+
+from collections.abc import Mapping
+from copy import copy
+
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.evaluating.evaluation import evaluate
+from bertsmith.tasks.examples.folds import CROSS_VALIDATION
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, MOST_EXAMPLES
+from bertsmith.tasks.task import Prediction
+from bertsmith.training.finetune_recipe import FinetuneRecipe
+from bertsmith.training.finetuning.choosing import Choice, evaluate_choice
+from bertsmith.training.finetuning.finetune_session import FinetuneSession
+from bertsmith.training.finetuning.learning_curve import LearningCurve, draw_learning_curve
+from bertsmith.training.finetuning.methods import FULL, LINEAR
+from bertsmith.training.finetuning.results import Restart, Results, leading
+
+
+def measure(
+    session: FinetuneSession,
+    recipe: FinetuneRecipe,
+    model: TaskModel,
+    restarts: list[Restart],
+    choice: Choice | None = None,
+    method: str = FULL,
+) -> Results:
+    """Calibrates on dev, and measures the model and its baselines there and, once, on test. With a
+    `choice`, what cross-validation said of the rows stands in dev's place.
+    """
+    task, splits = session.task, {} if choice else {"dev": session.dev}
+    if session.data.test is not None:
+        splits["test"] = encode_examples(task, session.data.test, session.tokenizer)
+    if choice is not None:
+        return _measure_choice(session, recipe, model, restarts, choice, splits)
+    frozen = _frozen(session, recipe, splits)
+    figures = task.calibrate(
+        outputs_of(model, session.dev.encoded), session.dev.examples, session.dev.encoded
+    )
+    evaluations = {
+        name: evaluate(task, outputs_of(model, split.encoded), session.data.train, split, frozen.get(name))
+        for name, split in splits.items()
+    }
+    warnings, rows = session.data.warnings, len(session.data.train)
+    found = tuple(restarts), leading(restarts), evaluations, figures, warnings
+    return Results(task, *found, rows, method=method)
+
+
+def _measure_choice(
+    session: FinetuneSession,
+    recipe: FinetuneRecipe,
+    model: TaskModel,
+    restarts: list[Restart],
+    choice: Choice,
+    splits: Mapping[str, EncodedExamples],
+) -> Results:
+    task = session.task
+    assert session.folds is not None
+    judged = session.train.some(choice.rows)
+    figures = task.calibrate(choice.outputs, judged.examples, judged.encoded)
+    evaluations = {CROSS_VALIDATION: evaluate_choice(task, choice, session.train, session.folds)}
+    frozen = _frozen(session, recipe, splits) if choice.method != LINEAR else {}
+    if choice.method != LINEAR and LINEAR in session.methods and (reached := choice.simplest()) is not None:
+        evaluations[CROSS_VALIDATION].baselines[_frozen_name(session)] = {task.main_metric: reached}
+    evaluations |= {
+        name: evaluate(task, outputs_of(model, split.encoded), session.data.train, split, frozen.get(name))
+        for name, split in splits.items()
+    }
+    found = tuple(restarts), leading(restarts), evaluations, figures, session.data.warnings
+    rows, curve = len(session.data.train), learning_curve(session)
+    folds = len(set(session.folds.tolist()))
+    return Results(task, *found, rows, choice.tried, choice.method, curve, folds)
+
+
+def learning_curve(session: FinetuneSession) -> LearningCurve | None:
+    """What more rows would bring; None where they don't judge in turn."""
+    if session.probe is None or session.linear is None or len(session.train) > MOST_EXAMPLES:
+        return None
+    assert session.folds is not None
+    return draw_learning_curve(
+        session.task, session.probe, session.linear.strength, session.train, session.folds
+    )
+
+
+def _frozen_name(session: FinetuneSession) -> str:
+    return FROZEN_ALONE if session.linear is None else FROZEN
+
+
+def _frozen(
+    session: FinetuneSession, recipe: FinetuneRecipe, splits: Mapping[str, EncodedExamples]
+) -> dict[str, dict[str, list[Prediction]]]:
+    """Of each split what the start says before any training: a linear model of the features, or their
+    cosine.
+    """
+    if LINEAR not in session.methods:
+        return {}
+    task, model = copy(session.task), session.start(recipe, recipe.seed)
+    model.head.finish()
+    task.bind(model.head)
+    outputs = {name: outputs_of(model, split.encoded) for name, split in splits.items()}
+    if "dev" in outputs:
+        task.calibrate(outputs["dev"], session.dev.examples, session.dev.encoded)
+    return {
+        name: {_frozen_name(session): task.decode(outputs[name], split.examples, split.encoded)}
+        for name, split in splits.items()
+    }

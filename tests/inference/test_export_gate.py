@@ -1,0 +1,239 @@
+"""The padded twin answers as the packed model does, and the gate finds out what doesn't. By torch, without a
+graph.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from export_samples import FAMILIES, NAMES, gate_file, labelled_file, saved_model, torch_run
+from scipy.stats import binom
+
+from bertsmith.errors import InputError, ModelError
+from bertsmith.inference.export import comparison, padded
+from bertsmith.inference.export.arrangements import arrangements
+from bertsmith.inference.export.gate import Gate
+from bertsmith.inference.export.gate_file import GateFile, probes, read_gate_file
+from bertsmith.inference.export.limits import ERROR, EXACT, ExportLimits
+from bertsmith.inference.export.running import Feed, padded_feed, run_sequences
+from bertsmith.inference.export.source import Source, open_source
+
+EVERY_HEAD_AND_FAMILY = [
+    *((name, "bert") for name in NAMES),
+    *(("classification", family) for family in FAMILIES if family != "bert"),
+    *(("tagging", family) for family in FAMILIES if family != "bert"),
+]
+
+
+def opened(folder: Path, name: str, family: str = "bert", **settings: Any) -> tuple[Source, GateFile]:
+    source = open_source(saved_model(folder / "model", name, family, **settings))
+    return source, read_gate_file(source, gate_file(folder, name), {})
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, GateFile]:
+    return opened(tmp_path_factory.mktemp("gate"), "classification", pooling="published")
+
+
+@pytest.mark.parametrize(("name", "family"), EVERY_HEAD_AND_FAMILY)
+def test_the_padded_twin_answers_as_the_packed_model_in_any_company(
+    tmp_path: Path, name: str, family: str
+) -> None:
+    source, file = opened(tmp_path, name, family)
+    assert len({len(window.token_ids) for window in file.sequences}) > 8
+    verdict = Gate(source, file).judge(torch_run(source.padded), EXACT, ERROR)
+    assert verdict.problems == ()
+    assert verdict.figures["sequences"] == len(file.sequences)
+    largest = verdict.figures.get("largest_change", 1 - verdict.figures.get("smallest_cosine", 1))
+    assert largest < 1e-5
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "published"])
+def test_every_pooling_of_a_classifier(tmp_path: Path, pooling: str) -> None:
+    source, file = opened(tmp_path, "classification", pooling=pooling)
+    ours = source.answers(file.sequences)
+    for arrangement in arrangements(file.lengths):
+        theirs = run_sequences(torch_run(source.padded), source, file.sequences, arrangement)
+        np.testing.assert_allclose(np.stack(theirs), np.stack(ours), atol=1e-5)
+
+
+def test_an_encoder_alone_gives_its_hidden_states(tiny_bert: Path, tmp_path: Path) -> None:
+    source = open_source(tiny_bert)
+    (tmp_path / "rows.txt").write_text("red cat\nold dog runs\nblue bird sleeps 10\n")
+    file = read_gate_file(source, tmp_path / "rows.txt", {})
+    assert source.padded.head.names == ("last_hidden_state",)
+    assert Gate(source, file).judge(torch_run(source.padded), EXACT, ERROR).problems == ()
+
+
+def test_padding_says_nothing_whatever_it_holds(classifier: tuple[Source, GateFile]) -> None:
+    source, file = classifier
+    feed, _ = padded_feed(file.sequences[:8], source, left=True)
+    other = {**feed, "input_ids": np.where(feed["attention_mask"] == 1, feed["input_ids"], 7)}
+    run = torch_run(source.padded)
+    np.testing.assert_array_equal(run(feed)[0], run(other)[0])
+
+
+def test_positions_that_padding_moves_are_found(
+    classifier: tuple[Source, GateFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, file = classifier
+    gate = Gate(source, file)
+
+    def moved(attention_mask: torch.Tensor) -> padded.Padded:
+        places = torch.arange(attention_mask.shape[1]).expand_as(attention_mask)
+        return padded.Padded(places, attention_mask > 0)
+
+    monkeypatch.setattr(padded.Padded, "of", staticmethod(moved))
+    verdict = gate.judge(torch_run(source.padded), EXACT, ERROR)
+    by_arrangement = {name: row["largest_change"] for name, row in verdict.figures["arrangements"].items()}
+    assert by_arrangement["32 of any length, padded on the left"] > 1e-3
+    assert by_arrangement["8 of any length, padded on the right"] < 1e-5
+    assert verdict.problems
+
+
+def test_a_graph_that_is_right_at_the_lengths_of_the_file_alone_is_found(
+    classifier: tuple[Source, GateFile],
+) -> None:
+    source, file = classifier
+    right, longest = torch_run(source.padded), max(file.lengths)
+
+    def wrong_beyond(feed: Feed) -> list[npt.NDArray[Any]]:
+        found = list(right(feed))
+        too_long = feed["attention_mask"].sum(1) > longest
+        return [np.where(too_long[:, None], -found[0], found[0])]
+
+    verdict = Gate(source, file).judge(wrong_beyond, EXACT, ERROR)
+    assert verdict.figures["largest_change"] < 1e-5
+    assert any("a sequence of" in problem and "tokens" in problem for problem in verdict.problems)
+
+
+def test_a_row_that_its_neighbours_change_is_found(classifier: tuple[Source, GateFile]) -> None:
+    source, file = classifier
+    right = torch_run(source.padded)
+
+    def mixed(feed: Feed) -> list[npt.NDArray[Any]]:
+        (logits,) = right(feed)
+        return [logits + (logits.mean(0) - logits) * 0.3]
+
+    verdict = Gate(source, file).judge(mixed, EXACT, ERROR)
+    assert verdict.figures["arrangements"]["alone"]["largest_change"] < 1e-5
+    assert verdict.figures["largest_change"] > 1e-3 and verdict.problems
+
+
+def test_values_that_are_not_finite_are_refused(classifier: tuple[Source, GateFile]) -> None:
+    source, file = classifier
+    with pytest.raises(ModelError, match="values that are not finite"):
+        Gate(source, file).judge(lambda feed: [np.full((len(feed["input_ids"]), 3), np.nan)], EXACT, ERROR)
+
+
+def test_the_lengths_tried_are_those_of_the_model(classifier: tuple[Source, GateFile]) -> None:
+    lengths = [len(window.token_ids) for window in probes(*classifier)]
+    assert lengths[0] == 3 and lengths[-1] == 64 and 33 in lengths
+
+
+@pytest.mark.parametrize(("agreeing", "of", "error"), [(860, 872, 0.05), (72, 72, 0.025), (1, 10, 0.05)])
+def test_the_bound_is_the_share_that_shows_so_many_with_the_chance_of_error(
+    agreeing: int, of: int, error: float
+) -> None:
+    bound = comparison.lower_bound(agreeing, of, error)
+    assert binom.sf(agreeing - 1, of, bound) == pytest.approx(error, rel=1e-6)
+    assert comparison.lower_bound(0, of, error) == 0.0
+
+
+def test_so_many_rows_prove_so_much() -> None:
+    least = comparison.fewest(0.95, 0.025)
+    assert comparison.lower_bound(least, least, 0.025) >= 0.95
+    assert comparison.lower_bound(least - 1, least - 1, 0.025) < 0.95
+
+
+def test_neighbours_are_counted_as_the_definition_says() -> None:
+    draw = np.random.Generator(np.random.PCG64DXSM(1))
+    ours, theirs = draw.normal(size=(2, 40, 8))
+
+    def nearest(vectors: npt.NDArray[Any], row: int) -> set[int]:
+        units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        order = np.argsort(-(units @ units[row]))
+        return set([number for number in order.tolist() if number != row][:10])
+
+    shares = [len(nearest(ours, row) & nearest(theirs, row)) / 10 for row in range(40)]
+    assert comparison.neighbours_kept(ours, theirs) == pytest.approx(np.mean(shares))
+    assert comparison.neighbours_kept(ours, ours) == 1.0
+
+
+def test_labels_are_read_where_there_are_some_and_refitted_for_int8(tmp_path: Path) -> None:
+    source, file = opened(tmp_path, "multi-label")
+    task = source.task
+    assert task is not None and not file.labelled
+    said = comparison.predictions(source, file, source.answers(file.sequences))
+    rows = [
+        {"text": example.text, "label": prediction["labels"] if number % 4 else ["b"]}  # most are right
+        for number, (example, prediction) in enumerate(zip(file.examples, said, strict=True))
+    ]
+    (tmp_path / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = read_gate_file(source, tmp_path / "dev.jsonl", {})
+    assert file.labelled and file.notes == ()
+    task.calibrate(file.outputs(source.answers(file.sequences), source), file.examples, file.encoded)
+    run = torch_run(source.padded)
+    limits = ExportLimits(agreement=0.5, change=1.0)
+
+    def sharper(feed: Feed) -> list[npt.NDArray[Any]]:
+        return [output * 2 for output in run(feed)]
+
+    exact, rough = (
+        Gate(source, file).judge(run, EXACT, ERROR),
+        Gate(source, file).judge(sharper, limits, 0.05),
+    )
+    assert exact.fitted.task is task
+    assert rough.fitted.task is not task
+    temperatures = rough.figures["temperature"]
+    assert temperatures["graph"] == pytest.approx(2 * temperatures["model"], rel=1e-3)
+    assert rough.figures["metrics"]["graph"] == exact.figures["metrics"]["model"]
+
+
+def test_a_file_with_labels_of_others_is_read_without_and_says_so(tmp_path: Path) -> None:
+    source = open_source(saved_model(tmp_path / "model", "classification"))
+    file = read_gate_file(source, labelled_file(tmp_path / "dev.jsonl", 9, ["never", "no"]), {})
+    assert not file.labelled
+    assert "'never'" in file.notes[0] and "line 1" in file.notes[0]
+
+
+def test_what_cannot_be_read_is_told_by_file_and_line(tmp_path: Path) -> None:
+    source = open_source(saved_model(tmp_path / "model", "classification"))
+    (tmp_path / "dev.jsonl").write_text('{"text": "bano", "label": "no"}\n{"text": 7, "label": "no"}\n')
+    with pytest.raises(InputError, match=r"dev\.jsonl, line 2: expected a text"):
+        read_gate_file(source, tmp_path / "dev.jsonl", {})
+
+
+def test_what_an_encoder_alone_has_no_use_for_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    source = open_source(tiny_bert)
+    (tmp_path / "rows.txt").write_text("red cat\n")
+    with pytest.raises(InputError, match=r"has no task.*no use for label"):
+        read_gate_file(source, tmp_path / "rows.txt", {"label": "kind"})
+    with pytest.raises(InputError, match="is no file"):
+        read_gate_file(source, tmp_path / "absent.txt", {})
+
+
+def test_similarity_with_classes_is_refused_by_name(tmp_path: Path) -> None:
+    from bertsmith.inference.export.padded_heads import padded_head
+    from bertsmith.tasks.similarity import PairHead
+
+    source, _ = opened(tmp_path, "classification")
+    with pytest.raises(ModelError, match="similarity with classes"):
+        padded_head(PairHead(source.config, "mean", 3), source.packed.encoder, "similarity")  # type: ignore[union-attr,arg-type]
+
+
+@pytest.mark.parametrize(
+    ("limits", "complaint"),
+    [
+        ({"agreement": 1.0}, "must be below 1"),
+        ({"change": -1}, "change must be"),
+        ({"cosine": "x"}, "cosine"),
+    ],
+)
+def test_limits_that_are_none_are_refused(limits: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        ExportLimits(**limits)

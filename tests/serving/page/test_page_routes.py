@@ -1,0 +1,32 @@
+"""The page's files: a policy that lets nothing in from elsewhere, and no file that isn't the page's."""
+
+from pathlib import Path
+
+import pytest
+from page_trials import TEXT, Served
+
+
+def test_the_policy_lets_nothing_in_from_elsewhere(served: Served) -> None:
+    for path in ("", "page/static/page.js", "page/static/page.css"):
+        status, headers, body = served.get(path)
+        assert status == 200
+        assert headers["content-security-policy"].startswith("default-src 'self';")
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "https://" not in body
+        assert "<style" not in body
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..%2Fpage.py", "%2Fetc%2Fpasswd", "..", "page.html%00"])
+def test_no_other_file_can_be_had(name: str, served: Served) -> None:
+    assert served.get("page/static/" + name)[0] == 404
+
+
+def test_without_the_page_there_is_none(folders: dict[str, Path]) -> None:
+    bare = Served({"classification": folders["classification"]}, page=False)
+    try:
+        for path in ("", "page/static/page.js", "page/models"):
+            assert bare.get(path)[0] in (404, 405)  # / may be asked by POST
+        assert bare.post("page/attention", {"model": "classification", "input": TEXT})[0] == 404
+    finally:
+        bare.stop()

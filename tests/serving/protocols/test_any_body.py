@@ -1,0 +1,168 @@
+"""Bodies that nobody meant: each is answered or refused in its protocol's words, and none is a bug's 500."""
+
+import json
+import time
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from running_service import Running
+
+ROUTES = {
+    "/v1/embeddings": ("input", "model", "encoding_format", "dimensions", "kind", "long_text", "user"),
+    "/embed": (
+        "inputs",
+        "model",
+        "truncate",
+        "truncation_direction",
+        "prompt_name",
+        "normalize",
+        "dimensions",
+    ),
+    "/embed_all": ("inputs", "model", "truncate", "prompt_name"),
+    "/predict": ("inputs", "model", "truncate", "raw_scores"),
+    "/similarity": ("inputs", "model", "parameters"),
+    "/tokenize": ("inputs", "model", "add_special_tokens", "prompt_name"),
+    "/decode": ("ids", "model", "skip_special_tokens"),
+    "/rerank": ("query", "texts", "documents", "model", "top_n", "raw_scores", "return_text"),
+    "/v2/rerank": ("query", "documents", "model", "top_n", "max_tokens_per_doc"),
+    "/models/encoder": ("inputs", "parameters", "normalize", "prompt_name", "dimensions", "truncate"),
+    "/models/tagging": ("inputs", "parameters"),
+    "/models/nli": ("inputs", "parameters"),
+    "/models/question-answering": ("inputs", "parameters"),
+    "/models/masked-language": ("inputs", "parameters"),
+    "/": ("inputs", "parameters", "model"),
+    "/v1/systemone": ("state", "questions", "model"),
+    "/v1/decisions": ("input", "questions", "model"),
+}
+JSON = {"content-type": "application/json"}
+MODELS = ("encoder", "tagging", "nli", "urgent", "reranking", "regression", "masked-language", "auto")
+WORDS = (
+    "bano",
+    "delo [MASK]",
+    "",
+    "query",
+    "Left",
+    "base64",
+    "choice",
+    "noul",
+    "user",
+    "none",
+    "\u00e9\U0001f600\x00",
+)
+KEYS = (
+    "type",
+    "criteria",
+    "instructions",
+    "value",
+    "label",
+    "choices",
+    "levels",
+    "name",
+    "role",
+    "content",
+    "text",
+    "data",
+    "source_sentence",
+    "sentences",
+    "question",
+    "context",
+    "text_pair",
+    "true",
+    "top_k",
+    "targets",
+    "candidate_labels",
+    "aggregation_strategy",
+    "ignore_labels",
+    "multi_label",
+    "function_to_apply",
+    "hypothesis_template",
+    "normalize",
+    "dimensions",
+    "truncate",
+)
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.integers(0, 20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from((*WORDS, *MODELS))
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_any_json_is_answered_or_refused(server: Running, path: str) -> None:
+    fields = st.fixed_dictionaries(
+        {}, optional=dict.fromkeys(ROUTES[path], VALUES) | {"model": st.sampled_from(MODELS)}
+    )
+
+    with httpx.Client(base_url=server.url) as client:
+
+        @settings(max_examples=25, suppress_health_check=list(HealthCheck), derandomize=True)
+        @given(fields | VALUES)
+        def ask(body: Any) -> None:
+            response = client.post(path, content=json.dumps(body), headers=JSON)
+            assert response.status_code in (200, 400, 404, 413, 422, 424), (body, response.text)
+            response.json()
+
+        ask()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": [0.5] * 400_000}),
+        ("/embed", {"inputs": [[1, 0.5]] * 150_000}),
+        ("/predict", {"inputs": [[0.5]] * 150_000}),
+        ("/decode", {"ids": [0.5] * 400_000}),
+        ("/tokenize", {"inputs": "a " * 400_000, "model": "encoder"}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": [1] * 400_000}}),
+        ("/rerank", {"query": "a", "documents": [{}] * 400_000}),
+        ("/v1/systemone", {"state": "a", "questions": {str(n): 0 for n in range(120_000)}}),
+        (
+            "/v1/systemone",
+            {"state": "a", "questions": {"q": {"type": "noul"} | {str(n): 0 for n in range(120_000)}}},
+        ),
+        ("/v1/decisions", {"model": "auto", "input": "a", "questions": [0] * 400_000}),
+        ("/models/masked-language", {"inputs": "[MASK]", "parameters": {"targets": ["a"] * 300_000}}),
+        ("/models/nli", {"inputs": ["a"] * 2000, "parameters": {"candidate_labels": ["a"] * 2000}}),
+    ],
+)
+def test_megabytes_of_nonsense_are_refused_soon(server: Running, path: str, body: Any) -> None:
+    began = time.monotonic()
+    response = httpx.post(server.url + path, content=json.dumps(body), headers=JSON, timeout=60)
+    assert response.status_code in (400, 413, 422), response.text[:200]
+    assert len(response.text) < 2000
+    assert time.monotonic() - began < 10  # 20 to 60 s where every wrong element is told
+
+
+def test_a_body_that_is_sent_as_no_json_is_told_how(server: Running) -> None:
+    response = httpx.post(f"{server.url}/embed", content='{"inputs": "bano"}')
+    assert response.status_code == 422
+    assert "must be a JSON object, sent with content-type: application/json" in response.json()["error"]
+
+
+def test_all_that_a_field_may_be_is_told(server: Running) -> None:
+    response = httpx.post(f"{server.url}/embed", json={"inputs": 7})
+    assert (
+        response.json()["error"] == "inputs: input should be a valid string, or input should be a valid list."
+    )
+    questions = {"a": {"type": "noul"}, "b": {"type": "choice"}}
+    refused = httpx.post(f"{server.url}/v1/systemone", json={"state": "bano", "questions": questions})
+    assert refused.json()["detail"][0]["msg"].startswith("questions.a.noul: ")
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_what_is_no_json_is_refused(server: Running, path: str) -> None:
+    for content in (b"", b"{", b'{"inputs": NaN}', b"\xff\xfe", b"[" * 5000, b'{"inputs": "\\ud800"}'):
+        response = httpx.post(server.url + path, content=content, headers=JSON)
+        assert response.status_code in (400, 422), (content[:20], response.text)
+        assert response.headers["content-type"] == "application/json"

@@ -1,0 +1,112 @@
+"""Where a service's settings come from, and what is said of wrong ones."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.cli.main import main
+from bertsmith.errors import BertsmithError
+from bertsmith.serving.settings import ENVIRONMENT, ModelSettings, ServingSettings, read_settings, usual_name
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "serving.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_command_line_goes_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path, 'models = ["a"]\nport = 1\nhost = "::1"\ntimeout_ms = 5\nlog_texts = true\n')
+    environment = {
+        "BERTSMITH_SERVE_PORT": "2",
+        "BERTSMITH_SERVE_TIMEOUT_MS": "6",
+        "BERTSMITH_SERVE_PAGE": "false",
+        "PORT": "9",
+    }
+    found = read_settings([], file, {"port": 3, "host": None}, environment)
+    assert (found.port, found.timeout_ms, found.host, found.page, found.log_texts) == (
+        3,
+        6,
+        "::1",
+        False,
+        True,
+    )
+    assert read_settings(["b"], file, {}, environment).models == (ModelSettings(name="b", path="b"),)
+    found = read_settings([], None, {}, {"BERTSMITH_SERVE_MODELS": "a n=b"})
+    assert [(each.name, each.path) for each in found.models] == [("a", "a"), ("n", "b")]
+
+
+@pytest.mark.parametrize("name", [name for name in ServingSettings.model_fields if name != "models"])
+def test_every_setting_may_stand_in_the_environment(name: str) -> None:
+    value = getattr(read_settings(["a"], None, {}, {}), name)
+    other: Any = {"host": "::1", "keys_file": "keys"}.get(name)
+    if other is None:
+        other = not value if isinstance(value, bool) else value + 9
+    found = getattr(read_settings(["a"], None, {}, {ENVIRONMENT + name.upper(): str(other)}), name)
+    assert found == (Path(other) if name == "keys_file" else other)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("minilm", "minilm"),
+        ("runs/intents/model", "intents"),
+        ("../model", "model"),
+        ("./a/b/", "b"),
+        ("/x/model", "x"),
+    ],
+)
+def test_a_model_is_called_as_its_folder(path: str, name: str) -> None:
+    assert usual_name(path) == name
+
+
+def test_a_table_of_a_model_is_read_from_toml(tmp_path: Path) -> None:
+    file = written(tmp_path, '[[models]]\nname = "n"\npath = "p"\ncompute_dtype = "int16"\n')
+    (model,) = read_settings([], file, {}, {}).models
+    assert model == ModelSettings(name="n", path="p", compute_dtype="int16")
+
+
+@pytest.mark.parametrize(
+    ("toml", "models", "given", "said"),
+    [
+        ("", [], {}, "There is nothing to serve. Name a model"),
+        ("port = ", ["a"], {}, "is no TOML"),
+        ("prot = 1", ["a"], {}, "port"),
+        ("port = 99999", ["a"], {}, "port"),
+        ('workers = "many"', ["a"], {}, "workers"),
+        ("timeout_ms = nan", ["a"], {}, "timeout_ms"),
+        ("", ["models=x"], {}, "'models' is a route of the service"),
+        ("", ["a/b", "c/b"], {}, "two models are called 'b'"),
+        ("", ["../=x"], {}, "name"),
+        ("", ["a b=x"], {}, "name"),
+        ('[[models]]\nname = "n"\npath = "p"\ndtype = "int16"\n', [], {}, "dtype"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(
+    tmp_path: Path, toml: str, models: list[str], given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(BertsmithError) as caught:
+        read_settings(models, written(tmp_path, toml), given, {})
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_nearest_setting_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BertsmithError, match="Did you mean 'drain_delay'"):
+        read_settings(["a"], written(tmp_path, "drain_dellay = 1"), {}, {})
+
+
+def test_the_command_shows_all_settings_and_opens_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTSMITH_SERVE_PORT", "7")
+    assert main(["serve", "n=absent", "--show-settings", "--no-page"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert set(shown) == set(ServingSettings.model_fields)
+    assert (shown["port"], shown["page"]) == (7, False)
+    assert shown["models"] == [{"name": "n", "path": "absent", "compute_dtype": None}]
+    for arguments in (["--config", tmp_path / "absent.toml"], ["--timeout-ms", "-1"], ["--prot", "1"]):
+        assert main(["serve", "a", *map(str, arguments)]) == 2
+        assert capsys.readouterr().err.startswith(("Error: ",))

@@ -1,0 +1,225 @@
+"""The files in deploy/ are what their readers take, and name only what there is."""
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bertsmith.serving.app import make_app
+from bertsmith.serving.keys import Keys
+from bertsmith.serving.settings import ENVIRONMENT, ServingSettings, read_settings
+
+REPOSITORY = Path(__file__).parent.parent
+DEPLOY = REPOSITORY / "deploy"
+PAGE = (REPOSITORY / "docs" / "deployment.md").read_text("utf-8")
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text("utf-8")
+UNIT = (DEPLOY / "bertsmith.service").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, Any]:
+    found = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text("utf-8"))
+    return {each["kind"]: each for each in found}
+
+
+@pytest.fixture(scope="module")
+def container(manifests: dict[str, Any]) -> dict[str, Any]:
+    (found,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def routes() -> set[str]:
+    return set(make_app(read_settings(["a"], None, {}, {})).openapi()["paths"])
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    """Of a Dockerfile: each with its argument, continued lines joined."""
+    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    return [
+        (word, rest) for word, _, rest in (line.partition(" ") for line in lines if line and line[0] != "#")
+    ]
+
+
+def test_the_image_has_no_root_and_no_compiler() -> None:
+    stages = DOCKERFILE.split("FROM ")[1:]
+    last = dict(instructions("FROM " + stages[-1]))
+    assert set(last) <= {
+        "FROM",
+        "COPY",
+        "RUN",
+        "USER",
+        "ENV",
+        "EXPOSE",
+        "STOPSIGNAL",
+        "HEALTHCHECK",
+        "ENTRYPOINT",
+    }
+    assert int(last["USER"]) > 0
+    assert "gcc" in stages[0]
+    assert "gcc" not in stages[-1]
+    assert "[serving]" in stages[-1]
+    assert last["ENTRYPOINT"] == '["bertsmith", "serve"]'
+    assert last["STOPSIGNAL"] == "SIGTERM"
+
+
+def test_the_image_names_settings_that_there_are() -> None:
+    named = re.findall(rf"{ENVIRONMENT}(\w+)=(\S+)", DOCKERFILE)
+    assert len(named) == 2
+    environment = {ENVIRONMENT + name: value for name, value in named}
+    assert {name.lower() for name, _ in named} <= set(ServingSettings.model_fields)
+    assert read_settings(["a"], None, {}, environment).host == "0.0.0.0"
+
+
+def test_the_health_check_of_the_image_tells_ready_from_stopping(tmp_path: Path) -> None:
+    """Its own Python, against a server of this process."""
+    import http.server
+    import threading
+
+    (command,) = [rest for word, rest in instructions(DOCKERFILE) if word == "HEALTHCHECK"]
+    code = yaml.safe_load(command.partition("CMD ")[2])[2]
+    status = 200
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/health/ready" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        code = code.replace(":8000", f":{server.server_port}")
+        try:
+            for given, expected in ((200, 0), (503, 1)):
+                status = given
+                done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+                assert done.returncode == expected
+        finally:
+            server.shutdown()
+            thread.join()
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 1
+
+
+def test_the_torch_of_the_image_is_the_pinned_one() -> None:
+    pinned = re.search(r"^torch==(\S+)", (REPOSITORY / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned is not None
+    assert f"torch=={pinned[1]} " in DOCKERFILE
+
+
+def unit() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(strict=True, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(UNIT)
+    return parser
+
+
+def test_the_unit_starts_a_command_that_there_is() -> None:
+    service = unit()["Service"]
+    words = service["ExecStart"].split()
+    assert words[0].endswith("/bertsmith")
+    assert words[1] == "serve"
+    options = [word for word in words if word.startswith("--")]
+    assert {option[2:].replace("-", "_") for option in options} <= set(ServingSettings.model_fields) | {
+        "config"
+    }
+    assert service["ExecReload"].endswith("-HUP $MAINPID")
+    assert service["DynamicUser"] == "yes"
+
+
+def test_a_stop_has_time_for_what_was_accepted(manifests: dict[str, Any], container: dict[str, Any]) -> None:
+    settings = settings_of(manifests)
+    needed = settings.drain_delay + settings.drain_seconds
+    assert needed < manifests["Deployment"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert needed < int(unit()["Service"]["TimeoutStopSec"])
+    (stop,) = re.findall(r"--stop-timeout (\d+)", PAGE)
+    assert needed < int(stop)
+    readiness = container["readinessProbe"]
+    assert readiness["periodSeconds"] * readiness["failureThreshold"] < settings.drain_delay
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    copy = tmp_path / "bertsmith.service"
+    copy.write_text(UNIT.replace("/opt/bertsmith/bin/bertsmith", sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, timeout=60
+    )
+    about = [line for line in done.stderr.splitlines() if "bertsmith" in line]
+    assert (about, done.returncode) == ([], 0)
+
+
+def settings_of(manifests: dict[str, Any]) -> ServingSettings:
+    toml = tomllib.loads(manifests["ConfigMap"]["data"]["serving.toml"])
+    return read_settings([], None, toml, {})
+
+
+def test_the_manifest_fits_together(
+    manifests: dict[str, Any], container: dict[str, Any], routes: set[str]
+) -> None:
+    deployment = manifests["Deployment"]["spec"]
+    pod = deployment["template"]["spec"]
+    labels = deployment["template"]["metadata"]["labels"]
+    assert deployment["replicas"] == 2
+    for selected in (
+        deployment["selector"]["matchLabels"],
+        manifests["Service"]["spec"]["selector"],
+        manifests["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+    ):
+        assert selected.items() <= labels.items()
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert manifests["Service"]["spec"]["ports"][0]["targetPort"] in ports
+    assert f"{ENVIRONMENT}PORT={ports['http']}" in DOCKERFILE
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["path"] in routes
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(mounts) == {volume["name"] for volume in pod["volumes"]}
+    settings = settings_of(manifests)
+    assert settings.keys_file is not None
+    assert str(settings.keys_file.parent) == mounts["keys"]
+    assert container["args"][1] == mounts["config"]
+    assert pod["securityContext"]["runAsUser"] == int(dict(instructions(DOCKERFILE))["USER"])
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def test_the_page_shows_the_files_and_names_metrics_that_there_are() -> None:
+    for name in ("Dockerfile", "bertsmith.service", "kubernetes.yaml"):
+        assert f"\n{(DEPLOY / name).read_text('utf-8')}```\n" in PAGE
+    page = make_app(read_settings(["a"], None, {}, {}))
+    metrics = page.state.metrics.page().decode()
+    for metric in set(re.findall(r"bertsmith_\w+", PAGE)):
+        family = re.sub(r"_(sum|count|bucket|total)$", "", metric)
+        assert f"# TYPE {family} " in metrics or f"# TYPE {family}_total " in metrics, metric
+
+
+def test_the_alerts_are_rules_about_reasons_and_routes_that_there_are(routes: set[str]) -> None:
+    from bertsmith.serving.refusals import kinds
+
+    (block,) = re.findall(r"^```yaml\n(groups:.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    rules = yaml.safe_load(block)["groups"][0]["rules"]
+    assert len(rules) == 6
+    codes = {kind.code for kind in kinds()}
+    for rule in rules:
+        assert set(rule) == {"alert", "expr", "for"}
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+        for reasons in re.findall(r'reason=~?"([^"]+)"', rule["expr"]):
+            assert set(reasons.split("|")) <= codes
+        for route in re.findall(r'route="([^"]+)"', rule["expr"]):
+            assert route in routes
+
+
+def test_the_keys_of_the_page_on_serving_are_read(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
+    (lines,) = re.findall(r"^```\n(# openssl.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "keys").write_text(lines)
+    assert Keys(tmp_path / "keys").client("Bearer c4d17b9b4b0f4c7f9a53a84be1a0e6b2").admin

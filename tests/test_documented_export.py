@@ -1,0 +1,67 @@
+"""The Python in docs/export.md answers as Bertsmith does, in a process that has no Bertsmith."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "inference"))
+from export_samples import gate_file, random_texts, saved_model
+
+from bertsmith.inference.export.export import export_model
+from bertsmith.inference.predictor import Predictor
+
+pytest.importorskip("onnxruntime", reason="needs the extra export")
+pytest.importorskip("onnxscript", reason="needs the extra export")
+
+PAGE = Path(__file__).parent.parent / "docs" / "export.md"
+ABSENT = ("bertsmith", "torch", "transformers", "onnx")
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def answers(folder: Path, call: str) -> Any:
+    """What the page's code says, run where none of `ABSENT` can be imported."""
+    code = "\n".join(
+        [
+            "import sys",
+            f"sys.modules.update(dict.fromkeys({ABSENT!r}))",  # None: an import is an error
+            *blocks(),
+            f"print(json.dumps({call}))",
+            f"assert not any(sys.modules[name] for name in {ABSENT!r})",
+        ]
+    )
+    assert "exported/intents" in code
+    code = code.replace("exported/intents", str(folder))
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_twenty_lines_classify_as_bertsmith_does(tmp_path: Path) -> None:
+    folder = saved_model(tmp_path / "model", "classification", text="text")
+    export_model(folder, gate_file(tmp_path, "classification"), tmp_path / "out")
+    texts = [*random_texts(20, longest=60, seed=7), "bano [SEP] delo"]  # some are cut
+    found = answers(tmp_path / "out", f"predict({texts!r})")
+    expected = Predictor.load(folder).predict(texts)
+    assert [label for label, _ in found] == [each["label"] for each in expected]
+    assert [sure for _, sure in found] == pytest.approx([each["confidence"] for each in expected], abs=1e-3)
+    assert len({label for label, _ in found}) > 1
+    longest = max(blocks()[0].split("\n\n\n"), key=len)
+    assert len(longest.splitlines()) <= 20
+
+
+@pytest.mark.parametrize("crf", [False, True])
+def test_tags_of_words_are_bertsmiths(tmp_path: Path, crf: bool) -> None:
+    folder = saved_model(tmp_path / "model", "tagging", crf=crf)
+    export_model(folder, gate_file(tmp_path, "tagging"), tmp_path / "out")
+    sentences = [text.split() for text in random_texts(12, seed=3)]
+    found = answers(tmp_path / "out", f"[tag(words) for words in {sentences!r}]")
+    assert found == [each["tags"] for each in Predictor.load(folder).predict(sentences)]
+    assert len({tag for tags in found for tag in tags}) == 3
