@@ -19,6 +19,9 @@ from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.store import Store
 
 _BATCH = 200  # calls written together at most
+# Seconds between two calls that are read: the thread lets go of the interpreter, which the relay else waits
+# for at each of its steps.
+_PAUSE = 0.001
 _GATHERED = 0.1  # seconds that a call waits for others to be written with
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0  # seconds before a store that failed is tried again
 _EXPIRED_EVERY = 3600.0  # seconds between two deletions of what is too old
@@ -119,6 +122,8 @@ class Recorder:
     def _calls(self, batch: list[Exchange]) -> list[Call]:
         found = []
         for exchange in batch:
+            if self._ends_at is None:
+                time.sleep(_PAUSE)
             try:
                 found.append(call_of(exchange, self.redactor))
             except NotMirrored as reason:
