@@ -112,11 +112,13 @@ class Store:
         InputError where another process's reading keeps them in SQLite's log.
         """
         deleted = self._delete(CALLS.c.subject == self.fingerprint(subject))
-        self._write_over()
+        self._write_over(anew=True)
         return deleted
 
     def expire(self, before: float) -> int:
-        """Deletes calls that began earlier, in seconds since 1970; gives how many. Raises as `forget`."""
+        """Deletes calls that began earlier, in seconds since 1970; gives how many. Single rows may stay
+        readable in a SQLite file's unused bytes until the next `forget`. Raises as `forget`.
+        """
         deleted = self._delete(CALLS.c.began < before)
         if deleted:
             self._write_over()
@@ -134,8 +136,11 @@ class Store:
                 connection.execute(delete(SITES).where(SITES.c.id.not_in(select(VERSIONS.c.site))))
         return int(deleted)
 
-    def _write_over(self) -> None:
-        """What a log or a dead row still has of it. Deleted pages are zeros already (secure_delete)."""
+    def _write_over(self, *, anew: bool = False) -> None:
+        """What a log or a dead row still has of it. SQLite writes zeros over deleted rows (secure_delete), but
+        not over the copy that stays behind where a page's rows were laid out again: it goes when the file is
+        written `anew`, which takes as long as copying it.
+        """
         if not is_sqlite(self.engine):
             with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
                 connection.exec_driver_sql(f"VACUUM {CALLS.name}, {VERSIONS.name}")
@@ -143,6 +148,8 @@ class Store:
         raw = self.engine.raw_connection()
         try:
             cursor = raw.cursor()
+            if anew:
+                cursor.execute("VACUUM")
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             (is_busy, *_) = cursor.fetchone() or (1,)
         finally:
