@@ -137,7 +137,7 @@ class Store:
         return int(deleted)
 
     def _write_over(self, *, anew: bool = False) -> None:
-        """What a log or a dead row still has of it. SQLite writes zeros over deleted rows (secure_delete), but
+        """What a log or a dead row still has of it. SQLite zeroes deleted rows (secure_delete), but
         not over the copy that stays behind where a page's rows were laid out again: it goes when the file is
         written `anew`, which takes as long as copying it.
         """
