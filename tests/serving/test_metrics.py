@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from bertsmith.serving.app import make_app
-from bertsmith.serving.request_log import LOG, JsonLines
+from bertsmith.serving.json_log import LOG, JsonLines
 from bertsmith.serving.settings import read_settings
 from served_models import save_fine_tuned, save_pretrained
 

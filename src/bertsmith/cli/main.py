@@ -74,6 +74,7 @@ COMMANDS = (
     Command("predict", "bertsmith.cli.predict:predict", "Predict each row of a file.", _USE),
     Command("serve", "bertsmith.cli.serve:serve", "Serve models over HTTP.", _USE),
     Command("export", "bertsmith.cli.export:export", "Export to ONNX or OpenVINO, behind a gate.", _USE),
+    Command("mirror", "bertsmith.cli.mirror:app", "Record an LLM's answers, to learn from.", _USE),
     Command("embed", "bertsmith.cli.embed:embed", "Embed each text of a file as a vector.", _SEARCH),
     Command("index", "bertsmith.cli.index:app", "Build and update an index of documents.", _SEARCH),
     Command("search", "bertsmith.cli.search:search", "Search an index.", _SEARCH),

@@ -17,8 +17,8 @@ from fastapi import FastAPI
 from bertsmith.errors import BertsmithError
 from bertsmith.serving.app import make_app
 from bertsmith.serving.connections import connection_settings
+from bertsmith.serving.json_log import LOG
 from bertsmith.serving.models import Models
-from bertsmith.serving.request_log import LOG
 from bertsmith.serving.settings import ServingSettings
 
 _ADVANCE = 0.2  # seconds that ready is red before the socket closes, with `drain_delay` on top

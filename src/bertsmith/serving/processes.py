@@ -25,9 +25,9 @@ from prometheus_client import multiprocess
 from bertsmith.errors import BertsmithError
 from bertsmith.machine.hardware import Hardware
 from bertsmith.serving.draining_server import run_server
+from bertsmith.serving.json_log import LOG, log_to_stderr
 from bertsmith.serving.metrics import MANY_PROCESSES
 from bertsmith.serving.models import Models
-from bertsmith.serving.request_log import LOG, log_to_stderr
 from bertsmith.serving.settings import ServingSettings
 
 _PAUSE = 1.0  # seconds before another takes a dead one's place

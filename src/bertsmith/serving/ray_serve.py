@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertsmith.serving.app import make_app, refuse_early
 from bertsmith.serving.body_reading import BodyReading
+from bertsmith.serving.json_log import log_to_stderr
 from bertsmith.serving.refusals import Unavailable
-from bertsmith.serving.request_log import log_to_stderr
 from bertsmith.serving.settings import ServingSettings
 
 _ATTEMPTS = 5  # replicas that may die of a request, or beside it

@@ -3,51 +3,21 @@
 No text and no key is in it, unless `log_texts` asks for the bodies.
 """
 
-import logging
 import re
-import sys
 import time
 import uuid
 from collections.abc import MutableMapping
-from datetime import UTC, datetime
 from typing import Any
 
-import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bertsmith.serving.json_log import LOG
 from bertsmith.serving.metrics import Metrics
 from bertsmith.serving.settings import ServingSettings
 
 _ID = re.compile(r"[\w.:/+=-]{1,128}")
 _QUIET = ("/health", "/metrics")
 _LONGEST_BODY = 10_000  # bytes of a body in the log
-LOG = logging.getLogger("bertsmith.serving")
-
-
-class JsonLines(logging.Formatter):
-    """Whatever is logged, as JSON."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        facts = getattr(record, "facts", None) or {"message": record.getMessage()}
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC),
-            "level": record.levelname.lower(),
-            **facts,
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
-
-
-def log_to_stderr() -> None:
-    """All that the service and its server say."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    for name in ("bertsmith.serving", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-    LOG.setLevel(logging.INFO)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
 class RequestLog:

@@ -10,10 +10,10 @@ import torch
 from bertsmith.errors import InputError
 from bertsmith.machine.hardware import Hardware
 from bertsmith.serving.draining_server import run_server
+from bertsmith.serving.json_log import LOG, log_to_stderr
 from bertsmith.serving.keys import Keys
 from bertsmith.serving.models import Models
 from bertsmith.serving.processes import run_processes
-from bertsmith.serving.request_log import LOG, log_to_stderr
 from bertsmith.serving.settings import ServingSettings
 
 _BACKLOG = 2048  # connections that wait to be accepted

@@ -1,14 +1,14 @@
 """Every choice of a service: from the command line, from BERTSMITH_SERVE_… in the environment, from TOML."""
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from bertsmith.errors import InputError, RecipeError
+from bertsmith.errors import RecipeError
+from bertsmith.serving.setting_sources import gather
 from bertsmith.validation import check
 
 ENVIRONMENT = "BERTSMITH_SERVE_"
@@ -82,13 +82,9 @@ def read_settings(
     `models` are PATH or NAME=PATH. Raises RecipeError naming the key, InputError for a file that can't be
     read.
     """
-    found: dict[str, Any] = {}
-    if config is not None:
-        found |= _read_toml(config)
-    for name in ServingSettings.model_fields:
-        if (value := environment.get(ENVIRONMENT + name.upper())) is not None:
-            found[name] = value.split() if name == "models" else value
-    found |= {name: value for name, value in given.items() if value is not None}
+    found = gather(ServingSettings, ENVIRONMENT, config, given, environment)
+    if isinstance(found.get("models"), str):
+        found["models"] = found["models"].split()
     if models:
         found["models"] = models
     if not found.get("models"):
@@ -112,12 +108,3 @@ def usual_name(path: str) -> str:
     parts = [part for part in Path(path).parts if part not in ("/", "..", ".")]
     name = parts[-1] if parts else path
     return parts[-2] if name == "model" and len(parts) > 1 else name
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} is not there. Expected a TOML file with the service's settings.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no TOML: {error}.") from None

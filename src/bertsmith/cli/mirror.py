@@ -1,0 +1,301 @@
+"""`bertsmith mirror`: record an LLM's answers, import those there are, look at them, forget somebody."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from bertsmith.cli.options import Flag
+from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from bertsmith.serving.mirror.settings import MirrorSettings
+    from bertsmith.serving.mirror.store import Store, VersionCount
+
+app = App(name="mirror", help="An LLM's answers, recorded to learn from.")
+_SHOWN = 40  # versions of a site in the table
+_PACKAGES = ("sqlalchemy", "httpx", "orjson")
+
+
+@app.command
+def serve(
+    *,
+    upstream: str | None = None,
+    openai_base_url: str | None = None,
+    anthropic_base_url: str | None = None,
+    systemone_base_url: str | None = None,
+    store: str | None = None,
+    config: Path | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    redact: str | None = None,
+    retention_days: float | None = None,
+    upstream_timeout_seconds: float | None = None,
+    max_recorded_bytes: int | None = None,
+    queue_bytes: int | None = None,
+    drain_seconds: float | None = None,
+    log_requests: bool | None = None,
+    show_settings: Flag = False,
+) -> None:
+    """Relay an application's calls to its LLM, and record those whose answers have a schema.
+
+    The application changes its base URL and nothing else. Answers come back as the LLM gave them. Every
+    setting may stand in a TOML file (--config) or in the environment, as BERTSMITH_MIRROR_STORE; what is said
+    here goes first.
+
+    Parameters
+    ----------
+    upstream
+        The base URL that the application had, for all that no other address is for.
+    openai_base_url
+        For OpenAI's protocols.
+    anthropic_base_url
+        For Anthropic's messages.
+    systemone_base_url
+        For System One.
+    store
+        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+    config
+        A TOML file with the settings; there alone: patterns, own rules of redaction.
+    host
+        The address to listen on: 127.0.0.1, this machine alone, unless said.
+    port
+        8100 unless said; 0 takes a free one.
+    redact
+        Which rules of ours are used, with commas between: email,api-key,iban,credit-card,ip,phone, all unless
+        said; '' for none.
+    retention_days
+        Calls older than this are deleted; none are unless said.
+    upstream_timeout_seconds
+        How long the upstream may send nothing: 600 unless said.
+    max_recorded_bytes
+        Of a request and of an answer; larger ones are relayed alone.
+    queue_bytes
+        Of calls that wait to be stored; beyond it calls are relayed and not recorded.
+    drain_seconds
+        How long a stopping mirror may go on with what it has begun.
+    log_requests
+        Write a line for each request; no text is in it.
+    show_settings
+        Print all settings as JSON and stop.
+
+    Examples
+    --------
+    bertsmith mirror serve --upstream https://api.openai.com/v1
+
+    bertsmith mirror serve --anthropic-base-url https://api.anthropic.com --store calls.sqlite
+
+    bertsmith mirror serve --config mirror.toml --host 0.0.0.0 --retention-days 90
+    """
+    from bertsmith.errors import require
+
+    given = {
+        "upstream": upstream,
+        "openai_base_url": openai_base_url,
+        "anthropic_base_url": anthropic_base_url,
+        "systemone_base_url": systemone_base_url,
+        "store": store,
+        "host": host,
+        "port": port,
+        "redact": redact,
+        "retention_days": retention_days,
+        "upstream_timeout_seconds": upstream_timeout_seconds,
+        "max_recorded_bytes": max_recorded_bytes,
+        "queue_bytes": queue_bytes,
+        "drain_seconds": drain_seconds,
+        "log_requests": log_requests,
+    }
+    settings = _settings(config, **given)
+    if show_settings:
+        from bertsmith.serving.mirror.database import shown
+
+        print_json(settings.model_dump(mode="json") | {"store": shown(settings.store)})
+        return
+    require("uvicorn", "mirror", "The mirror")
+    from bertsmith.serving.mirror.server import serve as run
+
+    run(settings)
+
+
+@app.command(name="import")
+def import_calls(
+    *files: Path, store: str | None = None, config: Path | None = None, redact: str | None = None
+) -> None:
+    """Take in calls that were logged elsewhere.
+
+    JSON lines of request and response, OpenAI's and Anthropic's batch files (requests and results together),
+    and OpenTelemetry's GenAI spans as JSON. Redacted as recorded calls are. Importing twice adds none.
+
+    Parameters
+    ----------
+    files
+        The files; of a batch both.
+    store
+        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+    config
+        A TOML file with the mirror's settings.
+    redact
+        As of `bertsmith mirror serve`.
+
+    Examples
+    --------
+    bertsmith mirror import calls.jsonl
+
+    bertsmith mirror import batch_input.jsonl batch_output.jsonl --store calls.sqlite
+
+    bertsmith mirror import traces.json
+    """
+    from bertsmith.errors import InputError
+
+    if not files:
+        raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
+    settings = _settings(config, store=store, redact=redact)
+    from bertsmith.serving.mirror.importing import import_files
+    from bertsmith.serving.mirror.store import Store
+
+    opened = Store(settings.store)
+    try:
+        with progress_bar("Importing") as progress:
+            found = import_files(files, opened, settings.redactor, progress)
+    finally:
+        opened.close()
+    print_facts("Imported", {"new calls": f"{found.added:,}", "known before": f"{found.known:,}"})
+    if found.unanswered:
+        print_note(f"{found.unanswered:,} requests of the batch have no answer.")
+    if found.passed:
+        _print_passed(dict(found.passed))
+
+
+@app.command
+def status(*, store: str | None = None, config: Path | None = None, json: Flag = False) -> None:
+    """Show what has been recorded: sites, their versions and fields, and what could not be mirrored.
+
+    Parameters
+    ----------
+    store
+        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+    config
+        A TOML file with the mirror's settings.
+    json
+        Print JSON.
+
+    Examples
+    --------
+    bertsmith mirror status
+
+    bertsmith mirror status --store calls.sqlite --json
+    """
+    opened = _open(_settings(config, store=store))
+    try:
+        versions, passed, calls = opened.versions(), opened.passed(), opened.count()
+    finally:
+        opened.close()
+    if json:
+        print_json(
+            {
+                "calls": calls,
+                "versions": [vars(each) | {"fields": dict(_fields(each))} for each in versions],
+                "not_mirrored": [
+                    {"protocol": protocol, "reason": reason, "calls": count}
+                    for (protocol, reason), count in sorted(passed.items())
+                ],
+            }
+        )
+        return
+    print_facts("Recorded", {"calls": f"{calls:,}", "sites": f"{len({each.site for each in versions}):,}"})
+    if versions:
+        _print_versions(versions)
+    if passed:
+        _print_passed(passed)
+
+
+@app.command
+def forget(
+    subject: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    *,
+    store: str | None = None,
+    config: Path | None = None,
+) -> None:
+    """Delete all calls of a SUBJECT: what the application sent as `user`, metadata.user_id or X-Subject.
+
+    Parameters
+    ----------
+    subject
+        As the application sends it; the store holds its fingerprint only.
+    store
+        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+    config
+        A TOML file with the mirror's settings.
+
+    Examples
+    --------
+    bertsmith mirror forget customer-4711
+    """
+    opened = _open(_settings(config, store=store))
+    try:
+        deleted = opened.forget(subject)
+    finally:
+        opened.close()
+    console.print(f"{deleted:,} calls deleted.", markup=False)
+
+
+def _settings(config: Path | None, **given: object) -> "MirrorSettings":
+    from bertsmith.errors import require
+
+    for module in _PACKAGES:
+        require(module, "mirror", "The mirror")
+    from bertsmith.serving.mirror.settings import read_settings
+
+    return read_settings(config, given)
+
+
+def _open(settings: "MirrorSettings") -> "Store":
+    from bertsmith.serving.mirror.store import Store
+
+    return Store(settings.store, create=False)
+
+
+def _fields(version: "VersionCount") -> list[tuple[str, list[str]]]:
+    """Each path with its types."""
+    found: dict[str, list[str]] = {}
+    for path, kind in version.fields:
+        found.setdefault(path, []).append(kind)
+    return list(found.items())
+
+
+def _print_versions(versions: "list[VersionCount]") -> None:
+    most = sorted(versions, key=lambda each: each.calls, reverse=True)[:_SHOWN]
+    shown = [each for each in versions if each in most]
+    rows = [
+        (
+            each.site,
+            each.version,
+            each.schema_name,
+            each.model,
+            each.calls,
+            _day(each.began),
+            _day(each.ended),
+        )
+        for each in shown
+    ]
+    header = ("site", "version", "schema", "model", "calls", "first", "last")
+    print_table(header, rows, "By site and version")
+    fields = [
+        (each.site, each.version, path, " or ".join(kinds)) for each in shown for path, kinds in _fields(each)
+    ]
+    print_table(("site", "version", "field", "type"), fields, "Fields of the answers")
+    if len(versions) > _SHOWN:
+        print_note(
+            f"{len(versions) - _SHOWN:,} more versions with fewer calls. Where each call opens one, its "
+            "text stands in the system prompt."
+        )
+
+
+def _print_passed(passed: dict[tuple[str, str], int]) -> None:
+    rows = [(protocol, reason, calls) for (protocol, reason), calls in sorted(passed.items())]
+    print_table(("protocol", "reason", "calls"), rows, "Not mirrored")
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")

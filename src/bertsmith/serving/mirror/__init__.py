@@ -1,0 +1,1 @@
+"""The mirror: calls of an LLM with structured answers, relayed and recorded."""

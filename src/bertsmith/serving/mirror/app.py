@@ -1,0 +1,66 @@
+"""The mirror as an ASGI application: two paths of its own, all others relayed.
+
+GET /bertsmith/health   200 while it relays; 503 on its way out
+GET /bertsmith/status   how many calls are stored, wait, and were lost
+"""
+
+import asyncio
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.recorder import Recorder
+from bertsmith.serving.mirror.relay import Relay
+from bertsmith.serving.mirror.settings import MirrorSettings
+from bertsmith.serving.mirror.store import Store
+
+HEALTH, STATUS = "/bertsmith/health", "/bertsmith/status"
+
+
+class MirrorApp:
+    """`leaving`: on the way out, while what was begun is still relayed."""
+
+    def __init__(self, settings: MirrorSettings, store: Store) -> None:
+        self.settings, self.store = settings, store
+        self.recorder = Recorder(store, settings.redactor, settings.queue_bytes, settings.retention_days)
+        self.relay = Relay(settings, self.recorder)
+        self.leaving = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http" and scope["method"] == "GET" and scope["path"] in (HEALTH, STATUS):
+            await self._say(scope["path"], send)
+        elif scope["type"] == "http":
+            await self.relay(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self.recorder.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.relay.close()
+        lost = await asyncio.to_thread(self.recorder.close, self.settings.drain_seconds)
+        self.store.close()
+        facts = {"message": "stopped", "stored": self.recorder.stored, "lost": lost + self.recorder.dropped}
+        LOG.log(40 if facts["lost"] else 20, "stopped", extra={"facts": facts})
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _say(self, path: str, send: Send) -> None:
+        recorder = self.recorder
+        said: dict[str, object] = {"status": "stopping" if self.leaving else "ok"}
+        if path == STATUS:
+            said |= {
+                "under_way": self.relay.under_way,
+                "stored": recorder.stored,
+                "waiting": recorder.waiting,
+                "dropped": recorder.dropped,
+                "failed": recorder.failed,
+                "store_problem": recorder.problem or None,
+            }
+        body = orjson.dumps(said)
+        status = 503 if self.leaving and path == HEALTH else 200
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})

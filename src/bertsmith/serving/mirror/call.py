@@ -1,0 +1,87 @@
+"""One call of an LLM, whatever wire format it came in: what was asked, what was answered."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SYSTEM_ROLES = ("system", "developer")
+Json = Any  # what json.loads gives
+Probabilities = Mapping[str, list[tuple[Json, float]]]  # of a field's values, by the field's JSON path
+
+
+class NotMirrored(Exception):
+    """Why a call can't be mirrored, as a word or two with hyphens: no-schema, truncated, input-not-text."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Message:
+    """`parts` are texts; what the model called, and what a tool answered, as JSON."""
+
+    role: str
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request whose answer has a schema. `way` is how it was asked for: json-schema, json-object, tool or
+    questions. `parameters` are the rest of the request that decides what comes back; `subject` is whoever
+    the request says it is about.
+    """
+
+    protocol: str
+    model: str
+    messages: tuple[Message, ...]
+    schema_name: str
+    schema: Mapping[str, Json]
+    way: str
+    parameters: Mapping[str, Json] = field(default_factory=dict)
+    subject: str | None = None
+
+    @property
+    def system(self) -> tuple[Message, ...]:
+        """What the application says in every call, as far as its place tells."""
+        return tuple(each for each in self.messages if each.role in SYSTEM_ROLES)
+
+    @property
+    def inputs(self) -> tuple[Message, ...]:
+        """The other messages."""
+        return tuple(each for each in self.messages if each.role not in SYSTEM_ROLES)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """`value` is the parsed JSON. `probabilities` are what the model said of a field's values, `logprobs` of
+    its tokens: [token, log probability, [[other token, log probability], …]].
+    """
+
+    value: Json
+    model: str = ""
+    finish_reason: str = ""
+    response_id: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    probabilities: Probabilities = field(default_factory=dict)
+    logprobs: list[Json] | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """`id` is its own, `content` the same for equal calls. Times: `began` in seconds since 1970, `seconds` to
+    the answer's last byte and `first_seconds` to its first, None where nobody measured. `site` is the place
+    in the application, `version` one prompt, schema and model of it. `source`: relay or import.
+    """
+
+    id: str
+    content: str
+    site: str
+    version: str
+    began: float
+    asked: Asked
+    answered: Answered
+    source: str
+    seconds: float | None = None
+    first_seconds: float | None = None

@@ -1,0 +1,147 @@
+"""A store's address → a database that is opened, of our layout, and safe to write to."""
+
+import secrets
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, select, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from bertsmith.errors import InputError, require
+from bertsmith.serving.mirror.tables import LAYOUT, META, METADATA
+
+_LOCK = 0x62657274  # of PostgreSQL's advisory locks: "bert"
+READING = {"mirror_reads": True}  # execution options of a connection that only reads
+_WAIT_MS = 5000  # for another process that writes
+
+
+def open_database(address: str, *, create: bool) -> Engine:
+    """`address` is a file, or postgresql://user:password@host/name. Raises InputError for what can't be
+    opened, is no store of ours, or has another layout; where nothing is there and `create` is False.
+    """
+    url = _url(address)
+    engine = _sqlite(url, create=create) if url.drivername == "sqlite" else _postgresql(url)
+    try:
+        with engine.begin() as connection:
+            _prepare(connection, shown(address), create=create)
+    except DBAPIError as error:
+        engine.dispose()
+        raise InputError(
+            f"The store {shown(address)} can't be opened: {str(error.orig).strip().splitlines()[0]}. "
+            "Expected a SQLite file, or a PostgreSQL database that may be written to."
+        ) from None
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def shown(address: str) -> str:
+    """Without a password."""
+    if "://" not in address:
+        return address
+    return _url(address).set(drivername=address.partition("://")[0]).render_as_string(hide_password=True)
+
+
+def is_sqlite(engine: Engine) -> bool:
+    """PostgreSQL otherwise."""
+    return engine.dialect.name == "sqlite"
+
+
+def _url(address: str) -> URL:
+    if "://" not in address:
+        return URL.create("sqlite", database=address)
+    try:
+        url = make_url(address)
+    except (ArgumentError, ValueError):
+        raise InputError(
+            "The store's address is no URL. Expected a file, or postgresql://host/name."
+        ) from None
+    kind = url.drivername.partition("+")[0]
+    if kind == "sqlite":
+        return url.set(drivername="sqlite")
+    if kind not in ("postgresql", "postgres"):
+        raise InputError(f"A store is a SQLite file or postgresql://host/name; found {kind}://.")
+    return url.set(drivername="postgresql+psycopg")
+
+
+def _sqlite(url: URL, *, create: bool) -> Engine:
+    path = Path(url.database or "")
+    if not url.database or url.database == ":memory:" or path.is_dir():
+        raise InputError(f"{url.database or 'The store'} is no file. Name one, such as mirror.sqlite.")
+    if not path.exists() and not create:
+        raise InputError(f"{path} is not there. Name the mirror's --store, or record something first.")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path.absolute().parent} is no folder. The store {path} can't be made in it.")
+    # A connection that a thread leaves goes on in another; SQLAlchemy sees to it that only one has it.
+    engine = create_engine(url, hide_parameters=True, connect_args={"check_same_thread": False})
+
+    @event.listens_for(engine, "connect")
+    def _settle(connection: sqlite3.Connection, _: Any) -> None:
+        connection.isolation_level = None  # transactions begin where we say so
+        _write_ahead(connection)
+        for pragma in (
+            "synchronous=FULL",  # what counts as stored outlives a power cut; the relay doesn't wait for it
+            "secure_delete=ON",  # what is forgotten is written over
+            "foreign_keys=ON",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A writer at once: a transaction that began by reading could not wait for its turn to write.
+        reads = connection.get_execution_options().get("mirror_reads")
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """The first to open a new file turns its log on, and SQLite has nobody else wait for that."""
+    connection.execute(f"PRAGMA busy_timeout={_WAIT_MS}")
+    end = time.monotonic() + _WAIT_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+
+
+def _postgresql(url: URL) -> Engine:
+    require("psycopg", "mirror", "A store in PostgreSQL")
+    return create_engine(
+        url,
+        hide_parameters=True,
+        pool_pre_ping=True,
+        pool_size=2,
+        connect_args={"connect_timeout": 10, "application_name": "bertsmith-mirror"},
+    )
+
+
+def _prepare(connection: Connection, name: str, *, create: bool) -> None:
+    """Makes the tables where there are none. Two processes that begin at once make them once."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    there = set(inspect(connection).get_table_names())
+    if META.name not in there:
+        if not create:
+            raise InputError(f"{name} has no records of a mirror. Name the mirror's --store.")
+        if connection.dialect.name == "sqlite" and there:
+            raise InputError(
+                f"{name} is a database of something else (table {min(there)}). Name another --store."
+            )
+        METADATA.create_all(connection)
+        for key, value in (("layout", str(LAYOUT)), ("salt", secrets.token_hex(16))):
+            connection.execute(META.insert().values(name=key, value=value))
+    found = connection.execute(select(META.c.value).where(META.c.name == "layout")).scalar()
+    if found != str(LAYOUT):
+        raise InputError(
+            f"{name} has layout {found}, and this version of Bertsmith reads and writes {LAYOUT}. "
+            "Use the version that made it, or another --store."
+        )

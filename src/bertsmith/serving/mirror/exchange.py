@@ -1,0 +1,147 @@
+"""What passed through the relay → a call, or why there is none."""
+
+import uuid
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import orjson
+
+from bertsmith.serving.mirror.call import Answered, Asked, Call, Json, NotMirrored
+from bertsmith.serving.mirror.formats.wire_format import WireFormat
+from bertsmith.serving.mirror.identity import content_of, site_of, version_of
+from bertsmith.serving.mirror.redaction import Redactor
+from bertsmith.serving.mirror.streams import events_of
+
+_Read = TypeVar("_Read")
+READABLE = "gzip"  # the one content-encoding that every client knows and whose size can be bounded
+_LARGEST = 64_000_000  # bytes of an answer unpacked
+_MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What was asked, and the answer's bytes as they went by; `request_bytes` is how many were asked with.
+    `named` and `subject` are the client's headers; `is_whole` is false for an answer that ended too early.
+    """
+
+    form: WireFormat
+    asked: Asked
+    request_bytes: int
+    content_type: str
+    encoding: str
+    answer: list[bytes]
+    is_whole: bool
+    began: float
+    first_seconds: float
+    seconds: float
+    named: str = ""
+    subject: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds."""
+        return self.request_bytes + sum(map(len, self.answer))
+
+
+def call_of(exchange: Exchange, redactor: Redactor) -> Call:
+    """Redacted. Raises NotMirrored saying why."""
+    if not exchange.is_whole:
+        raise NotMirrored("cut")
+    asked = exchange.asked
+    content = decoded(b"".join(exchange.answer), exchange.encoding)
+    answered = answered_of(exchange.form, asked, content, "event-stream" in exchange.content_type)
+    return make_call(
+        asked,
+        answered,
+        redactor,
+        source="relay",
+        named=exchange.named,
+        subject=exchange.subject,
+        began=exchange.began,
+        seconds=exchange.seconds,
+        first_seconds=exchange.first_seconds,
+    )
+
+
+def make_call(
+    asked: Asked,
+    answered: Answered,
+    redactor: Redactor,
+    *,
+    source: str,
+    began: float,
+    named: str = "",
+    subject: str = "",
+    seconds: float | None = None,
+    first_seconds: float | None = None,
+) -> Call:
+    """Redacted. Imported calls are named by their content, so that a second import finds them there."""
+    site, redaction = site_of(asked, named), redactor.begin()
+    asked = replace(redaction.asked(asked), subject=subject or asked.subject)
+    answered = redaction.answered(answered)
+    content = content_of(asked, answered)
+    version = version_of(asked, site)
+    own = content if source == "import" else uuid.uuid4().hex
+    return Call(own, content, site, version, began, asked, answered, source, seconds, first_seconds)
+
+
+def asked_of(form: WireFormat, body: bytes) -> Asked:
+    """Raises NotMirrored saying why."""
+    return read_asked(form, _reading(lambda: orjson.loads(body), "malformed-request"))
+
+
+def read_asked(form: WireFormat, body: Json) -> Asked:
+    """Raises NotMirrored saying why."""
+    if not isinstance(body, dict):
+        raise NotMirrored("malformed-request")
+    return _reading(lambda: form.read_request(body), "malformed-request")
+
+
+def answered_of(form: WireFormat, asked: Asked, content: bytes, is_stream: bool) -> Answered:
+    """Raises NotMirrored saying why."""
+    if is_stream:
+        body = _reading(lambda: form.join(events_of(content)), "malformed-answer")
+    else:
+        body = _reading(lambda: orjson.loads(content), "malformed-answer")
+    return read_answered(form, asked, body)
+
+
+def read_answered(form: WireFormat, asked: Asked, body: Any) -> Answered:
+    """Raises NotMirrored saying why."""
+    if not isinstance(body, Mapping):
+        raise NotMirrored("malformed-answer")
+    try:
+        return _reading(lambda: form.read_answer(asked, body), "malformed-answer")
+    except NotMirrored as found:  # parts are read alike in both
+        raise NotMirrored(found.reason.replace("-request", "-answer")) from None
+
+
+def _reading(read: Callable[[], _Read], reason: str) -> _Read:
+    """A stranger's body may be of any shape: what no format looked for is said by its reason."""
+    try:
+        return read()
+    except _MALFORMED:
+        raise NotMirrored(reason) from None
+
+
+def decoded(content: bytes, encoding: str) -> bytes:
+    """By its content-encoding. Raises NotMirrored for one that this machine can't read, and for a bomb."""
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        return content
+    if encoding != READABLE:
+        raise NotMirrored("encoding")
+    return _unzipped(content)
+
+
+def _unzipped(content: bytes) -> bytes:
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        found = unpacking.decompress(content, _LARGEST)
+    except zlib.error:
+        raise NotMirrored("malformed-answer") from None
+    if unpacking.unconsumed_tail or not unpacking.eof:
+        raise NotMirrored("too-large" if unpacking.unconsumed_tail else "cut")
+    return found

@@ -1,0 +1,1 @@
+"""One file a wire format: a request and its answer → what a mirror learns from."""

@@ -1,0 +1,265 @@
+"""What a team already has → calls: logs of requests and answers, batch files, traces.
+
+    JSON lines        {"request": …, "response": …}, with "time", "subject", "site" where they are known
+    batch files       OpenAI's input and output, Anthropic's requests and results, joined by custom_id
+    OpenTelemetry     spans of GenAI calls as JSON: OTLP's, and those of the SDK's console exporter
+
+An imported call is named by its content: importing a file again, or one whose calls were recorded, adds none.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.progress import Progress
+from bertsmith.serving.mirror.call import Answered, Asked, Call, Json, NotMirrored
+from bertsmith.serving.mirror.exchange import make_call, read_answered, read_asked
+from bertsmith.serving.mirror.formats.registry import FORMATS, format_of
+from bertsmith.serving.mirror.formats.wire_format import WireFormat
+from bertsmith.serving.mirror.json_objects import Placed, json_objects
+from bertsmith.serving.mirror.redaction import Redactor
+from bertsmith.serving.mirror.spans import calls_of_spans, holds_spans
+from bertsmith.serving.mirror.store import Store
+
+_BATCH = 500  # calls written together
+_EXPECTED = "expected an object with request and response, a line of a batch file, or a span of OpenTelemetry"
+
+
+@dataclass
+class Imported:
+    """`added` calls are new; `known` ones were there; `passed` could not be mirrored, by (protocol, reason);
+    `unanswered` are requests of a batch without an answer.
+    """
+
+    added: int = 0
+    known: int = 0
+    unanswered: int = 0
+    passed: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Of a batch file, until its answer is met."""
+
+    body: Json
+    path: str
+
+
+def import_files(
+    paths: Sequence[Path], store: Store, redactor: Redactor, progress: Progress | None = None
+) -> Imported:
+    """Of a batch both files are named, in any order.
+
+    Raises InputError naming file and line. What was read before it is stored: the next import goes on.
+    """
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"{path} is not there. Expected a file of JSON lines, a batch file, or spans.")
+    importing = _Import(store, redactor, _requests(paths), progress)
+    try:
+        for path in paths:
+            for placed in json_objects(path):
+                importing.read(placed)
+    finally:
+        importing.write()
+    return importing.found
+
+
+class _Import:
+    """Calls on their way into the store."""
+
+    def __init__(
+        self, store: Store, redactor: Redactor, requests: dict[str, Placed], progress: Progress | None
+    ) -> None:
+        self.store, self.redactor, self.requests, self.progress = store, redactor, requests, progress
+        self.found = Imported(unanswered=len(requests))
+        self._answered = set[str]()
+        self._waiting = list[Call]()
+        self._passed: Counter[tuple[str, str]] = Counter()
+
+    def read(self, placed: Placed) -> None:
+        """Raises InputError."""
+        read = _READERS[_kind(placed.value)]
+        try:
+            self._waiting += read(placed, self.requests, self._answered, self.redactor)
+        except NotMirrored as reason:
+            self._passed[_protocol(placed.value), reason.reason] += 1
+        if len(self._waiting) >= _BATCH:
+            self.write()
+
+    def write(self) -> None:
+        """What waits."""
+        added = self.store.add(self._waiting, self._passed)
+        found = self.found
+        found.added, found.known = found.added + added, found.known + len(self._waiting) - added
+        found.passed += self._passed
+        found.unanswered = len(self.requests) - len(self._answered)
+        self._waiting.clear()
+        self._passed.clear()
+        if self.progress is not None:
+            self.progress(found.added + found.known + found.passed.total(), None, "calls")
+
+
+def _requests(paths: Sequence[Path]) -> dict[str, Placed]:
+    """Where the batch files have each request. Raises InputError for two of one custom_id."""
+    found: dict[str, Placed] = {}
+    for path in paths:
+        for placed in json_objects(path):
+            kind = _kind(placed.value)
+            if not kind.startswith("batch"):
+                break  # a file of something else, which is read once
+            if kind == "batch answer":
+                continue
+            name = str(placed.value["custom_id"])
+            if name in found:
+                raise InputError(f"{placed}: the custom_id {name[:80]!r} stands in {found[name]} already.")
+            found[name] = placed.without_value()
+    return found
+
+
+def _kind(value: Mapping[str, Json]) -> str:
+    if "custom_id" in value:
+        return "batch request" if "body" in value or "params" in value else "batch answer"
+    if "request" in value and "response" in value:
+        return "pair"
+    return "spans" if holds_spans(value) else "unknown"
+
+
+def _calls(
+    placed: Placed, requests: Mapping[str, Placed], answered: set[str], redactor: Redactor
+) -> Iterator[Call]:
+    return _READERS[_kind(placed.value)](placed, requests, answered, redactor)
+
+
+def _of_pair(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Call]:
+    value = placed.value
+    body, answer = value["request"], value["response"]
+    if not isinstance(body, dict) or not isinstance(answer, dict):
+        raise InputError(f"{placed}: expected the request and the response as JSON objects.")
+    path = str(value.get("endpoint") or value.get("url") or value.get("path") or "")
+    form = format_of("POST", path) or guessed(body, answer)
+    if form is None:
+        raise InputError(
+            f"{placed}: the request is of no format that is known. Say it by its path: "
+            '"endpoint": "/v1/chat/completions".'
+        )
+    yield _made(
+        read_asked(form, body),
+        lambda asked: read_answered(form, asked, answer),
+        redactor,
+        _time(value.get("time"), placed),
+        str(value.get("site") or ""),
+        str(value.get("subject") or ""),
+    )
+
+
+def _of_request(placed: Placed, *_: Any) -> Iterator[Call]:
+    """Its answer stands elsewhere."""
+    return iter(())
+
+
+def _of_answer(
+    placed: Placed, requests: Mapping[str, Placed], answered: set[str], redactor: Redactor
+) -> Iterator[Call]:
+    value, name = placed.value, str(placed.value["custom_id"])
+    if name not in requests:
+        raise InputError(
+            f"{placed}: no request has the custom_id {name[:80]!r}. Name the batch's file of requests too."
+        )
+    answered.add(name)
+    request = requests[name].read()
+    result, response = value.get("result"), value.get("response")
+    if isinstance(result, dict):  # Anthropic's
+        body, path, is_right = result.get("message"), "/v1/messages", result.get("type") == "succeeded"
+    else:
+        response = response if isinstance(response, dict) else {}
+        body, path = response.get("body"), str(request.get("url", ""))
+        is_right = response.get("status_code") == 200
+    form = format_of("POST", path)
+    if form is None:
+        raise NotMirrored("other-path")
+    asked = read_asked(form, request.get("body", request.get("params")))
+    if not is_right or not isinstance(body, dict):
+        raise NotMirrored("upstream-error")
+    yield _made(asked, lambda asked: read_answered(form, asked, body), redactor, _created(body))
+
+
+def _of_spans(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Call]:
+    for span in calls_of_spans(placed.value):
+        yield make_call(
+            span.asked, span.answered, redactor, source="import", began=span.began, seconds=span.seconds
+        )
+
+
+def _unknown(placed: Placed, *_: Any) -> Iterator[Call]:
+    raise InputError(
+        f"{placed}: {_EXPECTED}; found the keys {', '.join(list(placed.value)[:6]) or 'of none'}."
+    )
+
+
+_READERS: Mapping[str, Callable[..., Iterator[Call]]] = {
+    "pair": _of_pair,
+    "batch request": _of_request,
+    "batch answer": _of_answer,
+    "spans": _of_spans,
+    "unknown": _unknown,
+}
+
+
+def _made(
+    asked: Asked,
+    answer: Callable[[Asked], Answered],
+    redactor: Redactor,
+    began: float,
+    site: str = "",
+    subject: str = "",
+) -> Call:
+    return make_call(
+        asked, answer(asked), redactor, source="import", began=began, named=site, subject=subject
+    )
+
+
+def guessed(request: Mapping[str, Json], response: Mapping[str, Json]) -> WireFormat | None:
+    """By the keys that only this format has."""
+    forms = {each.NAME: each for each in FORMATS}
+    if "questions" in request:
+        return forms["systemone" if "state" in request else "openai-decisions"]
+    if "messages" in request:
+        return forms["anthropic" if response.get("type") == "message" else "openai-chat"]
+    return forms["openai-responses"] if "input" in request and "output" in response else None
+
+
+def _protocol(value: Mapping[str, Json]) -> str:
+    kind = _kind(value)
+    if kind == "pair":
+        path = str(value.get("endpoint") or value.get("url") or value.get("path") or "")
+        form = format_of("POST", path) or guessed(value["request"], value["response"])
+        return form.NAME if form is not None else kind
+    return "batch" if kind.startswith("batch") else kind
+
+
+def _time(given: Json, placed: Placed) -> float:
+    """Seconds since 1970, or as ISO 8601; now where nothing is said."""
+    if given is None:
+        return time.time()
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return float(given)
+    try:
+        return datetime.fromisoformat(str(given)).timestamp()
+    except ValueError:
+        raise InputError(
+            f"{placed}: expected time in ISO 8601 or in seconds since 1970, found {str(given)[:40]!r}."
+        ) from None
+
+
+def _created(body: Mapping[str, Json]) -> float:
+    """As the answer says."""
+    for name in ("created", "created_at"):
+        if isinstance(body.get(name), int | float):
+            return float(body[name])
+    return time.time()

@@ -1,0 +1,106 @@
+"""What the mirror notices of one request on its way through. No fault here is ever the client's."""
+
+import time
+
+from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.call import Asked, NotMirrored
+from bertsmith.serving.mirror.exchange import Exchange, asked_of
+from bertsmith.serving.mirror.formats.registry import format_of
+from bertsmith.serving.mirror.identity import site_of
+from bertsmith.serving.mirror.upstream_connections import UpstreamAnswer
+
+_READ = ("application/json", "text/event-stream")
+SITE, SUBJECT = b"x-bertsmith-site", b"x-subject"  # what the client may tell the mirror
+
+
+class Passage:
+    """`reason` says why the call isn't recorded; with none, it is. `is_over`: all of the answer is out."""
+
+    def __init__(self, method: str, path: str, headers: dict[bytes, bytes], most_bytes: int) -> None:
+        self.form = format_of(method, path)
+        self.headers, self.most_bytes = headers, most_bytes
+        self.asked: Asked | None = None
+        self.site = ""
+        self.reason = "other-path" if self.form is None else "too-large"  # until it has been looked at
+        self.status = 499  # gone before an answer began
+        self.is_over = False
+        self.began, self._clock = time.time(), time.perf_counter()
+        self._first_seconds = 0.0
+        self._request_bytes = self._answer_bytes = 0
+        self._pieces: list[bytes] = []
+        self._content_type = self._encoding = ""
+
+    @property
+    def seconds(self) -> float:
+        """Since it came."""
+        return time.perf_counter() - self._clock
+
+    @property
+    def header(self) -> bytes:
+        """Of the answer."""
+        parts = ["passthrough" if self.reason else "recorded"]
+        parts += [f"site={self.site}"] if self.site else []
+        parts += [f"reason={self.reason}"] if self.reason else []
+        return "; ".join(parts).encode("latin-1", "replace")
+
+    def look_at_request(self, content: bytes, *, has_room: bool) -> None:
+        """Whether it can be mirrored, and the recorder has room for it."""
+        if self.form is None:
+            return
+        try:
+            if len(content) > self.most_bytes:
+                raise NotMirrored("too-large")
+            if self.headers.get(b"content-encoding"):
+                raise NotMirrored("encoding")
+            self.asked = asked_of(self.form, content)
+            self.site = site_of(self.asked, self._said(SITE))
+            self._request_bytes, self.reason = len(content), "" if has_room else "queue-full"
+        except NotMirrored as found:
+            self.reason = found.reason
+        except Exception as error:
+            self.reason = "mirror-error"
+            LOG.error("a request could not be looked at: %s", type(error).__name__)
+
+    def look_at_answer(self, answer: UpstreamAnswer) -> None:
+        """Its head has come."""
+        self.status, self._first_seconds = answer.status, self.seconds
+        if self.reason:
+            return
+        self._content_type = answer.header(b"content-type")
+        self._encoding = answer.header(b"content-encoding")
+        if answer.status != 200:
+            self.reason = f"status-{answer.status}"
+        elif not self._content_type.startswith(_READ):
+            self.reason = "content-type"
+
+    def keep(self, piece: bytes) -> None:
+        """A piece of the answer that has been passed on."""
+        if self.reason:
+            return
+        self._answer_bytes += len(piece)
+        self._pieces.append(piece)
+        if self._answer_bytes > self.most_bytes:
+            self.reason = "too-large"
+            self._pieces = []
+
+    def exchange(self) -> Exchange | None:
+        """For the recorder; None where there is nothing to record."""
+        if self.reason or self.form is None or self.asked is None:
+            return None
+        return Exchange(
+            self.form,
+            self.asked,
+            self._request_bytes,
+            self._content_type,
+            self._encoding,
+            self._pieces,
+            self.is_over,
+            self.began,
+            self._first_seconds,
+            self.seconds,
+            self._said(SITE),
+            self._said(SUBJECT),
+        )
+
+    def _said(self, name: bytes) -> str:
+        return self.headers.get(name, b"").decode("latin-1")

@@ -1,0 +1,190 @@
+"""The queue's other end: exchanges become calls in the store, in a thread of its own.
+
+    relay → offer → queue, bounded by bytes → thread: read, redact → batch → store
+
+The relay never waits for it. A store that is locked, full or away is tried again until it works; meanwhile
+the queue fills, and what no longer fits is counted and dropped.
+"""
+
+import threading
+import time
+from collections import Counter, deque
+
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.call import Call, NotMirrored
+from bertsmith.serving.mirror.exchange import Exchange, call_of
+from bertsmith.serving.mirror.redaction import Redactor
+from bertsmith.serving.mirror.store import Store
+
+_BATCH = 200  # calls written together at most
+# Seconds between two calls that are read: the thread lets go of the interpreter, which the relay else waits
+# for at each of its steps.
+_PAUSE = 0.001
+_GATHERED = 0.1  # seconds that a call waits for others to be written with
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0  # seconds before a store that failed is tried again
+_EXPIRED_EVERY = 3600.0  # seconds between two deletions of what is too old
+_DAY = 86400.0
+
+
+class Recorder:
+    """`stored`, `dropped` and `failed` count calls; `passed` those that could not be mirrored, by reason."""
+
+    def __init__(
+        self, store: Store, redactor: Redactor, queue_bytes: int, retention_days: float | None = None
+    ) -> None:
+        self.store, self.redactor = store, redactor
+        self.queue_bytes, self.retention_days = queue_bytes, retention_days
+        self.stored = self.dropped = self.failed = 0
+        self.problem = ""
+        self._changed = threading.Condition()
+        self._waiting: deque[Exchange] = deque()
+        self._waiting_bytes = 0
+        self._passed: Counter[tuple[str, str]] = Counter()
+        self._is_writing = False
+        self._ends_at: float | None = None
+        self._expired_at = 0.0
+        self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
+
+    def start(self) -> None:
+        """Begins the thread."""
+        self._thread.start()
+
+    @property
+    def has_room(self) -> bool:
+        """For one more; the last one may be larger than the room."""
+        return self._waiting_bytes < self.queue_bytes
+
+    def offer(self, exchange: Exchange) -> bool:
+        """Whether it waits to be stored; else it has been counted and let go of. Never waits itself."""
+        with self._changed:
+            if self._waiting_bytes >= self.queue_bytes or self._ends_at is not None:
+                self.dropped += 1
+                return False
+            self._waiting.append(exchange)
+            self._waiting_bytes += exchange.size
+            self._changed.notify()
+            return True
+
+    def count(self, protocol: str, reason: str) -> None:
+        """A call that could not be mirrored."""
+        with self._changed:
+            self._passed[protocol, reason] += 1
+
+    @property
+    def waiting(self) -> int:
+        """Calls that are yet to be stored, those being written among them."""
+        with self._changed:
+            return len(self._waiting)
+
+    @property
+    def is_idle(self) -> bool:
+        """All that was offered and counted is in the store."""
+        with self._changed:
+            return not (self._waiting or self._passed or self._is_writing)
+
+    def close(self, seconds: float) -> int:
+        """Stores what waits, for so long at most; gives how many calls are lost."""
+        with self._changed:
+            self._ends_at = time.monotonic() + seconds
+            self._changed.notify()
+        self._thread.join(seconds + 1)
+        return len(self._waiting)
+
+    def _work(self) -> None:
+        while True:
+            batch = self._next()
+            calls = self._calls(batch)
+            with self._changed:
+                passed, self._passed = self._passed, Counter()
+                self._is_writing = True
+            if not self._write(calls, passed):
+                return
+            with self._changed:
+                self._is_writing = False
+                for exchange in batch:
+                    self._waiting.popleft()
+                    self._waiting_bytes -= exchange.size
+                if self._ends_at is not None and not self._waiting:
+                    return
+
+    def _next(self) -> list[Exchange]:
+        """What waits, which stays in the queue until it is stored; now and then nothing."""
+        with self._changed:
+            if not self._waiting and self._ends_at is None:
+                self._changed.wait(1.0)
+        if self._ends_at is None:
+            time.sleep(_GATHERED)
+        with self._changed:
+            return [self._waiting[place] for place in range(min(_BATCH, len(self._waiting)))]
+
+    def _calls(self, batch: list[Exchange]) -> list[Call]:
+        found = []
+        for exchange in batch:
+            if self._ends_at is None:
+                time.sleep(_PAUSE)
+            try:
+                found.append(call_of(exchange, self.redactor))
+            except NotMirrored as reason:
+                self.count(exchange.form.NAME, reason.reason)
+            except Exception as error:  # one strange call is not to end the recording of all
+                self.failed += 1
+                LOG.error("a call could not be recorded: %s", type(error).__name__)
+        return found
+
+    def _write(self, calls: list[Call], passed: Counter[tuple[str, str]]) -> bool:
+        """False where the mirror has to end before the store works again."""
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                if calls or passed:
+                    self.store.add(calls, passed)
+                    self.stored += len(calls)
+                    calls, passed = [], Counter()
+                self._expire()
+                self._say("")
+                return True
+            except OperationalError as error:
+                self._say(_said(error))
+            except DBAPIError as error:
+                if len(calls) == 1:
+                    self.failed += 1
+                    LOG.error("a call could not be stored: %s", _said(error))
+                    return True
+                return all([self._write([], passed), *(self._write([each], Counter()) for each in calls)])
+            except OSError as error:
+                self._say(type(error).__name__)
+            if self._ended(wait):
+                return False
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    def _ended(self, seconds: float) -> bool:
+        """Waits, and says whether the time to store anything is over."""
+        with self._changed:
+            left = seconds if self._ends_at is None else min(seconds, self._ends_at - time.monotonic())
+            if left > 0:
+                self._changed.wait(left)
+            return self._ends_at is not None and time.monotonic() >= self._ends_at
+
+    def _expire(self) -> None:
+        if self.retention_days is None or time.monotonic() < self._expired_at:
+            return
+        deleted = self.store.expire(time.time() - self.retention_days * _DAY)
+        self._expired_at = time.monotonic() + _EXPIRED_EVERY
+        if deleted:
+            LOG.info("%d calls were older than %g days and are deleted", deleted, self.retention_days)
+
+    def _say(self, problem: str) -> None:
+        """Once, when it begins and when it ends."""
+        if problem and problem != self.problem:
+            LOG.error("the store can't be written and is tried again: %s", problem)
+        if self.problem and not problem:
+            LOG.info("the store is written again")
+        self.problem = problem
+
+
+def _said(error: DBAPIError) -> str:
+    """The database's own words without the statement: its values may be texts."""
+    words = str(error.orig).splitlines()
+    return (words[0] if words else type(error).__name__)[:200]

@@ -1,0 +1,210 @@
+"""What must not reach the disk, replaced by a placeholder: [EMAIL_1].
+
+Within a call the same address has the same number, in the request and in the answer, so that a quoted answer
+is still found in its text. Between calls numbers say nothing.
+"""
+
+import hashlib
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from bertsmith.errors import RecipeError
+from bertsmith.serving.mirror.call import SYSTEM_ROLES, Answered, Asked, Json, Message
+
+# How long each country's IBAN is: SWIFT's registry, release 99.
+_IBAN_COUNTRIES = {
+    15: "NO", 16: "BE", 18: "DK FI FO GL NL SD FK", 19: "MK SI", 20: "AT BA EE KZ LT LU XK MN",
+    21: "CH HR LI LV", 22: "BG BH CR DE GB GE IE ME RS VA", 23: "AE GI IL IQ OM SO TL",
+    24: "AD CZ ES MD PK RO SA SE SK TN VG", 25: "LY PT ST", 26: "IS TR",
+    27: "BI DJ FR GR IT MC MR SM", 28: "AL AZ BY CY DO GT HU LB NI PL SV", 29: "BR EG PS QA UA",
+    30: "JO KW MU YE", 31: "MT SC", 32: "LC", 33: "RU",
+}  # fmt: skip
+_IBAN_LENGTHS = {
+    country: length for length, countries in _IBAN_COUNTRIES.items() for country in countries.split()
+}
+
+
+_REMEMBERED = 1000  # prompts and schemas that are known to be clean
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`length` says how much of what the pattern found is meant, from its beginning: 0 for nothing."""
+
+    name: str
+    pattern: re.Pattern[str]
+    length: Callable[[str], int] = len
+
+
+def _of_card(found: str) -> int:
+    """Luhn's sum (ISO/IEC 7812-1, annex B)."""
+    digits = [int(each) for each in found if each.isdigit()]
+    doubled = [2 * each - 9 * (each > 4) for each in digits[-2::-2]]
+    return len(found) if (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0 else 0
+
+
+def _of_iban(found: str) -> int:
+    """As long as the country has it, and 1 modulo 97 (ISO 13616)."""
+    wanted, place, taken = _IBAN_LENGTHS.get(found[:2].upper(), 0), 0, ""
+    while place < len(found) and len(taken) < wanted:
+        taken += found[place].strip(" -")
+        place += 1
+    if not wanted or len(taken) < wanted or found[place : place + 1].isalnum():
+        return 0
+    moved = (taken[4:] + taken[:4]).upper()
+    return place if int("".join(str(int(each, 36)) for each in moved)) % 97 == 1 else 0
+
+
+def _of_address(found: str) -> int:
+    meant = found.rstrip(".:") if not found.endswith("::") else found
+    try:
+        ipaddress.ip_address(meant)
+    except ValueError:
+        return 0
+    return len(meant) if any(each.isalnum() for each in meant) else 0
+
+
+def _of_phone(found: str) -> int:
+    return len(found) if 7 <= sum(each.isdigit() for each in found) <= 15 else 0
+
+
+_DATE = r"(?!\d{1,2}[./-]\d{1,2}[./-]\d{2,4}(?!\d))"
+BUILT_IN = {
+    rule.name: rule
+    for rule in (
+        Rule("email", re.compile(r"[\w.%+'-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+")),
+        Rule("api-key", re.compile(r"(?i)\b(?:sk|pk|rk)-[a-z0-9_-]{16,}|\bbearer [a-z0-9._~+/-]{16,}=*")),
+        Rule("iban", re.compile(r"(?i)\b[a-z]{2}\d{2}(?:[ -]?[a-z0-9]){11,29}"), _of_iban),
+        Rule("credit-card", re.compile(r"(?<!\d)(?:\d[ -]?){12,18}\d(?!\d)", re.ASCII), _of_card),
+        Rule(
+            "ip",
+            re.compile(
+                r"(?<![\w:.])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]+)(?!\w)", re.ASCII
+            ),
+            _of_address,
+        ),
+        Rule(
+            "phone",
+            re.compile(
+                r"(?<![\w+])(?:(?:\+|00)\d[\d ()./-]{5,20}\d|"
+                rf"{_DATE}\(?0\d{{1,5}}\)?[ ./-]{{0,2}}\d[\d ./-]{{3,12}}\d"
+                r"|\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4})(?!\w)",
+                re.ASCII,
+            ),
+            _of_phone,
+        ),
+    )
+}
+
+
+class Redactor:
+    """Rules in their order: ours, then the user's own."""
+
+    def __init__(self, names: Iterable[str], patterns: Mapping[str, str]) -> None:
+        """`patterns` are regular expressions by name. Raises RecipeError."""
+        own = tuple(_own_rule(name, pattern) for name, pattern in patterns.items())
+        self.rules = (*own, *(rule for rule in BUILT_IN.values() if rule.name in set(names)))
+
+        self._clean: set[bytes] = set()
+
+    def begin(self) -> "Redaction":
+        """Of one call."""
+        return Redaction(self.rules, self._clean)
+
+
+def _own_rule(name: str, pattern: str) -> Rule:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise RecipeError(
+            f"patterns.{name}: expected a regular expression, found {pattern[:80]!r} ({error})."
+        ) from None
+    if compiled.match(""):
+        raise RecipeError(
+            f"patterns.{name}: {pattern[:80]!r} would match an empty text. Ask for a character."
+        )
+    return Rule(name, compiled)
+
+
+class Redaction:
+    """One call's placeholders. `count` is how many were set."""
+
+    def __init__(self, rules: Iterable[Rule], clean: set[bytes]) -> None:
+        """`clean` has digests of what calls share and no rule finds anything in: looked through once."""
+        self.rules, self._clean = rules, clean
+        self.count = 0
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._last: dict[str, int] = {}
+
+    def text(self, text: str) -> str:
+        """With placeholders."""
+        for rule in self.rules:
+            text = rule.pattern.sub(lambda found, rule=rule: self._placeholder(rule, found[0]), text)  # type: ignore[misc]
+        return text
+
+    def _placeholder(self, rule: Rule, found: str) -> str:
+        length = rule.length(found)
+        if not length:
+            return found
+        meant = (rule.name, re.sub(r"[\s./()-]", "", found[:length]).casefold())
+        if meant not in self._numbers:
+            self._last[rule.name] = self._last.get(rule.name, 0) + 1
+            self._numbers[meant] = self._last[rule.name]
+        self.count += 1
+        return f"[{rule.name.upper()}_{self._numbers[meant]}]{found[length:]}"
+
+    def json(self, value: Json) -> Json:
+        """Its texts, and numbers that read as something private: a card without its blanks."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.text(str(name)): self.json(each) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.json(each) for each in value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            written = str(value)
+            redacted = self.text(written)
+            return value if redacted == written else redacted
+        return value
+
+    def asked(self, asked: Asked) -> Asked:
+        """The subject stays: the store keeps no more than its fingerprint."""
+        shared: list[Any] = [asked.model, asked.schema_name, asked.schema, asked.parameters]
+        digest = hashlib.sha256(orjson.dumps([shared, [each.parts for each in asked.system]])).digest()
+        is_clean, before = digest in self._clean, self.count
+        if not is_clean:
+            shared = self.json(shared)
+        system = asked.system if is_clean else tuple(map(self._message, asked.system))
+        if self.count == before:
+            if len(self._clean) >= _REMEMBERED:
+                self._clean.clear()
+            self._clean.add(digest)
+        rest = iter(system)
+        messages = tuple(
+            next(rest) if each.role in SYSTEM_ROLES else self._message(each) for each in asked.messages
+        )
+        model, name, schema, parameters = shared
+        return replace(
+            asked, model=model, messages=messages, schema_name=name, schema=schema, parameters=parameters
+        )
+
+    def _message(self, message: Message) -> Message:
+        return Message(message.role, tuple(map(self.text, message.parts)))
+
+    def answered(self, answered: Answered) -> Answered:
+        """An answer's tokens are its text in pieces, which no rule would know: they go if anything goes."""
+        before = self.count
+        value = self.json(answered.value)
+        probabilities: dict[str, list[tuple[Any, float]]] = {
+            self.text(path): [(self.json(each), share) for each, share in spread]
+            for path, spread in answered.probabilities.items()
+        }
+        logprobs = self.json(answered.logprobs) if self.count == before else None
+        if self.count > before:
+            logprobs = None
+        return replace(answered, value=value, probabilities=probabilities, logprobs=logprobs)

@@ -1,0 +1,217 @@
+"""Where calls are kept: each whole or not at all, each once."""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from bertsmith.errors import InputError
+from bertsmith.serving.mirror.call import Call
+from bertsmith.serving.mirror.database import READING, is_sqlite, open_database
+from bertsmith.serving.mirror.rows import call_of_row, call_row, fields_of, site_row, version_row
+from bertsmith.serving.mirror.tables import CALLS, FIELDS, META, PASSED, SITES, VERSIONS
+
+_AT_ONCE = 500  # rows that are looked up or read together
+
+
+@dataclass(frozen=True)
+class VersionCount:
+    """A version of a site with how many calls it has; `began` and `ended` in seconds since 1970."""
+
+    site: str
+    version: str
+    protocol: str
+    schema_name: str
+    model: str
+    calls: int
+    began: float
+    ended: float
+    fields: tuple[tuple[str, str], ...]
+
+
+class Store:
+    """One thread writes at a time."""
+
+    def __init__(self, address: str, *, create: bool = True) -> None:
+        """As `open_database`."""
+        self.engine = open_database(address, create=create)
+        with self._reading() as connection:
+            salt = connection.execute(select(META.c.value).where(META.c.name == "salt")).scalar_one()
+        self._salt = bytes.fromhex(salt)
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self.engine.dispose()
+
+    def add(self, calls: Sequence[Call], passed: Mapping[tuple[str, str], int] | None = None) -> int:
+        """In one transaction; gives how many were new. `passed` counts (protocol, reason). Raises
+        SQLAlchemy's OperationalError where the database is locked, full or away: then nothing is stored.
+        """
+        fields = {
+            (each.version, path, kind) for each in calls for path, kind in fields_of(each.answered.value)
+        }
+        with self.engine.begin() as connection:
+            self._insert(connection, SITES, map(site_row, calls))
+            self._insert(connection, VERSIONS, map(version_row, calls))
+            self._insert(
+                connection,
+                FIELDS,
+                ({"version": version, "path": path, "type": kind} for version, path, kind in fields),
+            )
+            known = self._known(connection, calls)
+            new = (each for each in calls if each.source != "import" or each.content not in known)
+            added = self._insert(connection, CALLS, (self._row(each) for each in new))
+            self._count(connection, passed or {})
+        return added
+
+    def _row(self, call: Call) -> dict[str, Any]:
+        subject = call.asked.subject
+        return call_row(call, self.fingerprint(subject) if subject else None)
+
+    def _known(self, connection: Connection, calls: Sequence[Call]) -> set[str]:
+        """Contents of imported calls that were recorded, or imported before."""
+        contents = sorted({each.content for each in calls if each.source == "import"})
+        found = set[str]()
+        for begin in range(0, len(contents), _AT_ONCE):
+            part = contents[begin : begin + _AT_ONCE]
+            found |= set(connection.scalars(select(CALLS.c.content).where(CALLS.c.content.in_(part))))
+        return found
+
+    def _insert(self, connection: Connection, table: Table, rows: Iterable[dict[str, Any]]) -> int:
+        """Those that aren't there, in the order of their keys: two replicas then wait, and no more."""
+        keys = [column.name for column in table.primary_key]
+        once = {tuple(row[key] for key in keys): row for row in rows}
+        if not once:
+            return 0
+        inserting = self._insertion(table).on_conflict_do_nothing().returning(table.c[keys[0]])
+        return len(connection.execute(inserting, [once[key] for key in sorted(once)]).all())
+
+    def _insertion(self, table: Table) -> Any:
+        return sqlite.insert(table) if is_sqlite(self.engine) else postgresql.insert(table)
+
+    def _count(self, connection: Connection, passed: Mapping[tuple[str, str], int]) -> None:
+        for (protocol, reason), calls in sorted(passed.items()):
+            adding = self._insertion(PASSED).values(protocol=protocol, reason=reason, calls=calls)
+            connection.execute(
+                adding.on_conflict_do_update(
+                    index_elements=[PASSED.c.protocol, PASSED.c.reason],
+                    set_={"calls": PASSED.c.calls + adding.excluded.calls},
+                )
+            )
+
+    def fingerprint(self, subject: str) -> str:
+        """What stands for a subject in this store. Without the salt, trying names tells nothing."""
+        return hmac.new(self._salt, subject.encode(), hashlib.sha256).hexdigest()[:32]
+
+    def forget(self, subject: str) -> int:
+        """Deletes the subject's calls, down to the bytes in the file; gives how many there were. Raises
+        InputError where another process's reading keeps them in SQLite's log.
+        """
+        deleted = self._delete(CALLS.c.subject == self.fingerprint(subject))
+        self._write_over(anew=True)
+        return deleted
+
+    def expire(self, before: float) -> int:
+        """Deletes calls that began earlier, in seconds since 1970; gives how many. Single rows may stay
+        readable in a SQLite file's unused bytes until the next `forget`. Raises as `forget`.
+        """
+        deleted = self._delete(CALLS.c.began < before)
+        if deleted:
+            self._write_over()
+        return deleted
+
+    def _delete(self, which: ColumnElement[bool]) -> int:
+        """With the versions that no call is left of: a prompt may be about somebody."""
+        used = select(CALLS.c.version)
+        left = select(VERSIONS.c.id).where(VERSIONS.c.id.in_(used))
+        with self.engine.begin() as connection:
+            deleted = connection.execute(delete(CALLS).where(which)).rowcount
+            if deleted:
+                connection.execute(delete(FIELDS).where(FIELDS.c.version.not_in(left)))
+                connection.execute(delete(VERSIONS).where(VERSIONS.c.id.not_in(used)))
+                connection.execute(delete(SITES).where(SITES.c.id.not_in(select(VERSIONS.c.site))))
+        return int(deleted)
+
+    def _write_over(self, *, anew: bool = False) -> None:
+        """What a log or a dead row still has of it. SQLite zeroes deleted rows (secure_delete), but
+        not over the copy that stays behind where a page's rows were laid out again: it goes when the file is
+        written `anew`, which takes as long as copying it.
+        """
+        if not is_sqlite(self.engine):
+            with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                connection.exec_driver_sql(f"VACUUM {CALLS.name}, {VERSIONS.name}")
+            return
+        raw = self.engine.raw_connection()
+        try:
+            cursor = raw.cursor()
+            if anew:
+                cursor.execute("VACUUM")
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            (is_busy, *_) = cursor.fetchone() or (1,)
+        finally:
+            raw.close()
+        if is_busy:
+            raise InputError(
+                "The calls are deleted, but the store's log still has them while another process reads it. "
+                "Run this again when that has ended."
+            )
+
+    def _reading(self) -> Connection:
+        """For a transaction that keeps nobody from writing."""
+        return self.engine.connect().execution_options(**READING)
+
+    def versions(self) -> list[VersionCount]:
+        """The oldest site first."""
+        counted = (
+            select(CALLS.c.version, func.count(), func.min(CALLS.c.began), func.max(CALLS.c.began))
+            .group_by(CALLS.c.version)
+        )  # fmt: skip
+        with self._reading() as connection:
+            counts = {row[0]: tuple(row) for row in connection.execute(counted)}
+            fields: dict[str, list[tuple[str, str]]] = {}
+            for version, path, kind in connection.execute(
+                select(FIELDS).order_by(FIELDS.c.path, FIELDS.c.type)
+            ):
+                fields.setdefault(version, []).append((path, kind))
+            rows = connection.execute(
+                select(VERSIONS, SITES.c.began.label("first"))
+                .join(SITES, VERSIONS.c.site == SITES.c.id)
+                .order_by(SITES.c.began, VERSIONS.c.began)
+            ).all()
+        found: list[VersionCount] = []
+        for row in rows:
+            _, calls, began, ended = counts.get(row.id, (row.id, 0, row.began, row.began))
+            own = tuple(fields.get(row.id, ()))
+            found.append(
+                VersionCount(
+                    row.site, row.id, row.protocol, row.schema_name, row.model, calls, began, ended, own
+                )
+            )
+        return found
+
+    def passed(self) -> dict[tuple[str, str], int]:
+        """Calls that could not be mirrored, by (protocol, reason)."""
+        with self._reading() as connection:
+            return {(row.protocol, row.reason): row.calls for row in connection.execute(select(PASSED))}
+
+    def count(self) -> int:
+        """All calls."""
+        with self._reading() as connection:
+            return connection.execute(select(func.count()).select_from(CALLS)).scalar_one()
+
+    def calls(self, version: str) -> Iterator[Call]:
+        """Of one version, the oldest first. Their subject is its fingerprint."""
+        asking = (
+            select(CALLS, VERSIONS.c.site, VERSIONS.c.protocol, VERSIONS.c.model, VERSIONS.c.way,
+                   VERSIONS.c.schema_name, VERSIONS.c.schema, VERSIONS.c.system, VERSIONS.c.parameters)
+            .join(VERSIONS, CALLS.c.version == VERSIONS.c.id)
+            .where(CALLS.c.version == version)
+            .order_by(CALLS.c.began, CALLS.c.id)
+        )  # fmt: skip
+        with self._reading() as connection:
+            for row in connection.execution_options(yield_per=_AT_ONCE).execute(asking):
+                yield call_of_row(row)

@@ -1,0 +1,326 @@
+"""What teams have already becomes the same calls, once however often it is read; faults are said by line."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import llm_answers
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from running_mirror import RunningMirror
+
+from bertsmith.cli.main import main
+from bertsmith.errors import InputError
+from bertsmith.serving.mirror.importing import import_files
+from bertsmith.serving.mirror.json_objects import json_objects
+from bertsmith.serving.mirror.redaction import Redactor
+from bertsmith.serving.mirror.store import Store
+
+NOTHING = Redactor((), {})
+SHAPE = {"type": "json_schema", "json_schema": {"name": "x", "schema": llm_answers.SCHEMA}}
+TOOL = {"name": "x", "input_schema": llm_answers.SCHEMA}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "model": "m", "messages": [{"role": "user", "content": "my card"}], "response_format": SHAPE,
+    },
+    "/v1/responses": {
+        "model": "m", "input": "my card",
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": llm_answers.SCHEMA}},
+    },
+    "/v1/messages": {
+        "model": "c", "max_tokens": 9, "messages": [{"role": "user", "content": "my card"}], "tools": [TOOL],
+        "tool_choice": {"type": "any"},
+    },
+    "/v1/systemone": {
+        "model": "j", "state": "my card", "questions": {"q": {"type": "noul", "instructions": "?"}},
+    },
+    "/v1/decisions": {
+        "model": "d", "input": "my card", "questions": [{"type": "predicate", "instructions": "?"}],
+    },
+}  # fmt: skip
+
+
+class Reading:
+    """As scripted_upstream.Seen."""
+
+    def __init__(self, path: str, body: Any) -> None:
+        self.target, self.method, self.body = path, "POST", body
+
+    def json(self) -> Any:
+        return self.body
+
+
+def answer(path: str, body: Any) -> Any:
+    return json.loads(b"".join(llm_answers.script(Reading(path, body)).pieces))  # type: ignore[arg-type]
+
+
+def chat(text: str) -> dict[str, Any]:
+    return REQUESTS["/v1/chat/completions"] | {"messages": [{"role": "user", "content": text}]}
+
+
+def pair(text: str, **more: Any) -> dict[str, Any]:
+    request = chat(text)
+    return {"request": request, "response": answer("/v1/chat/completions", request), **more}
+
+
+def written(path: Path, *objects: Any) -> Path:
+    path.write_text("".join(json.dumps(each) + "\n" for each in objects))
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "calls.sqlite"))
+
+
+def calls(store: Store) -> list[Any]:
+    found = [each for version in store.versions() for each in store.calls(version.version)]
+    return sorted(found, key=lambda each: each.began)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_pairs_of_every_format_are_read_as_the_relay_reads_them(
+    tmp_path: Path, store: Store, named: bool
+) -> None:
+    objects = [
+        {
+            "request": body,
+            "response": answer(path, body),
+            "time": place,
+            **({"endpoint": path} if named else {}),
+        }
+        for place, (path, body) in enumerate(REQUESTS.items())
+    ]
+    found = import_files([written(tmp_path / "log.jsonl", *objects)], store, NOTHING)
+    assert (found.added, found.known, found.passed) == (5, 0, {})
+    protocols = ["openai-chat", "openai-responses", "anthropic", "systemone", "openai-decisions"]
+    assert [each.asked.protocol for each in calls(store)] == protocols
+    assert [each.began for each in calls(store)] == [0, 1, 2, 3, 4]
+    assert {each.asked.messages[-1].parts for each in calls(store)} == {("my card",)}
+    assert calls(store)[0].answered.value == {"intent": "card", "urgent": False}
+
+
+def test_importing_again_or_what_was_recorded_adds_none(tmp_path: Path, mirror: RunningMirror) -> None:
+    path = "/v1/chat/completions"
+    objects = []
+    for text in ("card 1", "card 2"):
+        response = mirror.ask(path, chat(text)).json()
+        objects.append({"request": chat(text), "response": response})
+    assert len(mirror.calls()) == 2
+    log = written(tmp_path / "log.jsonl", *objects, pair("card 3"))
+    first = import_files([log], mirror.store, mirror.app.settings.redactor)
+    again = import_files([log], mirror.store, mirror.app.settings.redactor)
+    assert (first.added, first.known, again.added, again.known) == (1, 2, 0, 3)
+
+
+def test_openai_batches_are_joined(tmp_path: Path, store: Store) -> None:
+    path = "/v1/chat/completions"
+    requests = [
+        {"custom_id": f"r{n}", "method": "POST", "url": path, "body": chat(f"card {n}")} for n in range(4)
+    ]
+    results = [
+        {"id": "b", "custom_id": f"r{n}", "error": None,
+         "response": {"status_code": 200 if n else 500, "body": answer(path, chat(f"card {n}"))}}
+        for n in (2, 0, 1)
+    ]  # fmt: skip
+    files = [written(tmp_path / "out.jsonl", *results), written(tmp_path / "in.jsonl", *requests)]
+    found = import_files(files, store, NOTHING)
+    assert (found.added, found.unanswered, found.passed) == (2, 1, {("batch", "upstream-error"): 1})
+    assert {each.asked.messages[0].parts[0] for each in calls(store)} == {"card 1", "card 2"}
+    assert {each.began for each in calls(store)} == {1_760_000_000.0}
+
+
+def test_anthropic_batches_are_joined(tmp_path: Path, store: Store) -> None:
+    params = REQUESTS["/v1/messages"]
+    message = answer("/v1/messages", params)
+    requests = [{"custom_id": "a", "params": params}, {"custom_id": "b", "params": params}]
+    results = [
+        {"custom_id": "a", "result": {"type": "succeeded", "message": message}},
+        {"custom_id": "b", "result": {"type": "errored", "error": {}}},
+    ]
+    found = import_files(
+        [written(tmp_path / "in.jsonl", *requests), written(tmp_path / "out.jsonl", *results)], store, NOTHING
+    )
+    assert (found.added, found.passed.total()) == (1, 1)
+    assert calls(store)[0].answered.value == {"intent": "card", "urgent": False}
+
+
+GEN_AI = {
+    "gen_ai.operation.name": "chat",
+    "gen_ai.request.model": "m",
+    "gen_ai.response.model": "m-1",
+    "gen_ai.system_instructions": json.dumps([{"type": "text", "content": "Classify."}]),
+    "gen_ai.input.messages": json.dumps([
+        {"role": "user", "parts": [{"type": "text", "content": "my card"}]}
+    ]),
+    "gen_ai.output.messages": json.dumps([
+        {"role": "assistant", "finish_reason": "stop",
+         "parts": [{"type": "text", "content": '{"intent": "card"}'}]}
+    ]),
+    "gen_ai.usage.input_tokens": 11,
+}  # fmt: skip
+
+
+class ToFile(SpanExporter):
+    """As the SDK's console exporter writes them, several lines each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def export(self, spans: Any) -> SpanExportResult:
+        with self.path.open("a") as file:
+            file.writelines(span.to_json() + "\n" for span in spans)
+        return SpanExportResult.SUCCESS
+
+
+def test_spans_of_the_sdk_are_read(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "spans.json"
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(ToFile(path)))
+    tracer = provider.get_tracer("test")
+    with tracer.start_as_current_span("request"):
+        for text in ("card", "transfer"):
+            output = [{"role": "assistant", "finish_reason": "tool_call", "parts": [
+                {"type": "tool_call", "name": "classify", "arguments": {"intent": text}}]}]  # fmt: skip
+            with tracer.start_as_current_span("chat m", attributes=GEN_AI | {
+                "gen_ai.output.messages": json.dumps(output)}):  # fmt: skip
+                pass
+    provider.shutdown()
+    assert import_files([path], store, NOTHING).added == 2
+    first, second = calls(store)
+    assert (first.answered.value, second.answered.value) == ({"intent": "card"}, {"intent": "transfer"})
+    assert (first.asked.way, first.asked.schema_name) == ("tool", "classify")
+    assert first.asked.system[0].parts == ("Classify.",)
+    assert first.began > 1_700_000_000
+    assert first.seconds >= 0
+    assert first.answered.input_tokens == 11
+
+
+def test_spans_of_otlp_are_read(tmp_path: Path, store: Store) -> None:
+    def typed(value: Any) -> dict[str, Any]:
+        return {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}
+
+    def span(**changed: Any) -> dict[str, Any]:
+        attributes = [{"key": key, "value": typed(value)} for key, value in (GEN_AI | changed).items()]
+        return {"name": "chat m", "startTimeUnixNano": "1760000000500000000",
+                "endTimeUnixNano": "1760000001000000000", "attributes": attributes}  # fmt: skip
+
+    spans = [span(), span(**{"gen_ai.operation.name": "embeddings"}), {"name": "GET /", "attributes": []}]
+    otlp = {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
+    assert import_files([written(tmp_path / "otlp.jsonl", otlp)], store, NOTHING).added == 1
+    (call,) = calls(store)
+    assert (call.began, call.seconds) == (1760000000.5, pytest.approx(0.5))
+    assert call.asked.way == "json-object"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"request": {}, "response": {}', "line 1: expected an object of JSON"),
+        ('\n\n{"a": 1}\n', "line 3: expected an object with request and response"),
+        ("[1, 2]\n", "line 1: expected objects; item 1 is none"),
+        ('{\n "request": 1,\n', "line 1: what begins here is no JSON, or has been cut"),
+        ('{"request": 1, "response": {}}\n', "line 1: expected the request and the response as JSON objects"),
+        ('{"request": {"x": 1}, "response": {}}\n', "line 1: the request is of no format that is known"),
+        ('{"custom_id": "a", "response": {}}\n', "line 1: no request has the custom_id 'a'"),
+        (
+            '{"custom_id": "a", "body": {}}\n{"custom_id": "a", "body": {}}\n',
+            "line 2: the custom_id 'a' stands in",
+        ),
+        (json.dumps(pair("card", time="yesterday")) + "\n", "line 1: expected time in ISO 8601"),
+        ('"text"\n', "line 1: expected objects"),
+        ("\udcff\n", "line 1: expected an object of JSON on it; it isn't UTF-8"),
+        ('{"a": ' + "9" * 5000 + "}\n", "line 1: "),
+    ],
+)
+def test_what_is_wrong_is_said_by_file_and_line(
+    tmp_path: Path, store: Store, content: str, said: str
+) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InputError, match=r"log\.jsonl, line") as refused:
+        import_files([path], store, NOTHING)
+    assert said in str(refused.value)
+
+
+def test_what_stands_before_a_fault_is_stored_and_the_next_import_goes_on(
+    tmp_path: Path, store: Store
+) -> None:
+    path = written(tmp_path / "log.jsonl", pair("card 1"), pair("card 2"))
+    good = path.read_text()
+    path.write_text(good + '{"request": cut')
+    with pytest.raises(InputError, match="line 3"):
+        import_files([path], store, NOTHING)
+    assert store.count() == 2
+    path.write_text(good + json.dumps(pair("card 3")))
+    assert import_files([path], store, NOTHING).added == 1
+
+
+def test_an_array_and_objects_of_several_lines_are_read(tmp_path: Path, store: Store) -> None:
+    objects = [pair(f"card {number}") for number in range(3)]
+    array, spread = tmp_path / "array.json", tmp_path / "spread.json"
+    array.write_text(json.dumps(objects, indent=2))
+    spread.write_text("\n\n".join(json.dumps(each, indent=4) for each in objects))
+    assert import_files([array], store, NOTHING).added == 3
+    assert import_files([spread], store, NOTHING).known == 3
+    lines = [each.line for each in json_objects(spread)]
+    assert lines == sorted(set(lines))
+    assert all(each.read() == each.value for path in (array, spread) for each in json_objects(path))
+
+
+def test_the_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = written(
+        tmp_path / "log.jsonl", pair("card, me@example.org", subject="anna"), pair("transfer"),
+        {"request": {"model": "m", "messages": []}, "response": {}},
+    )  # fmt: skip
+    assert main(["mirror", "status"]) == 2
+    assert "mirror.sqlite is not there" in capsys.readouterr().err
+    assert main(["mirror", "import", str(log)]) == 0
+    said = capsys.readouterr().out
+    assert "new calls" in said
+    assert "no-schema" in said
+    assert main(["mirror", "status"]) == 0
+    assert re.search(r"\$\.intent +string", capsys.readouterr().out)
+    assert main(["mirror", "status", "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["calls"] == 2
+    assert status["versions"][0]["calls"] == 2
+    assert status["not_mirrored"] == [{"protocol": "openai-chat", "reason": "no-schema", "calls": 1}]
+    assert main(["mirror", "forget", "anna"]) == 0
+    assert "1 calls deleted" in capsys.readouterr().out
+    assert b"card, " not in b"".join(each.read_bytes() for each in tmp_path.glob("mirror.sqlite*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve"], "nothing to relay to"),
+        (["serve", "--upstream", "example.org"], "expected an address such as https://"),
+        (["serve", "--upstream", "https://user:pass@example.org"], "without a name, a password"),
+        (["serve", "--upstream", "http://127.0.0.1:x"], "expected an address"),
+        (["serve", "--upstream", "http://x", "--redact", "mail"], "there is no rule 'mail'"),
+        (["serve", "--upstream", "http://x", "--store", "mysql://x"], "found mysql://"),
+        (["serve", "--upstream", "http://x", "--host", "256.1.1.1"], "can't be listened on"),
+        (["serve", "--config", "none.toml"], "none.toml is not there"),
+        (["import"], "at least one FILE"),
+        (["import", "none.jsonl"], "none.jsonl is not there"),
+        (["forget", "anna"], "mirror.sqlite is not there"),
+    ],
+)
+def test_bad_inputs_are_one_sentence(
+    tmp_path: Path,
+    arguments: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["mirror", *arguments]) == 2
+    shown = capsys.readouterr().err
+    assert said in " ".join(shown.split())
+    assert "Traceback" not in shown

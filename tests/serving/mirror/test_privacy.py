@@ -1,0 +1,201 @@
+"""No key and nothing that was redacted or forgotten: searched byte by byte in all that the mirror writes."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import llm_answers
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from running_mirror import RunningMirror, mirror_process, running_mirror
+from scripted_upstream import Reply, Seen, Upstream, upstream_of
+
+from bertsmith.errors import RecipeError
+from bertsmith.serving.mirror.redaction import BUILT_IN, Redactor
+from bertsmith.serving.mirror.settings import read_settings
+
+CHAT = "/v1/chat/completions"
+KEY = "sk-verysecret-0123456789"
+PRIVATE = {
+    "email": ["anna.meier@example.org", "o'brien+x@mail.example.co.uk", "jürgen@bücher.example"],
+    "api-key": ["sk-proj-AbCdEf0123456789xyz", "Bearer eyJhbGciOiJIUzI1NiJ9.abc"],
+    "iban": ["DE89 3704 0044 0532 0130 00", "GB82WEST12345698765432", "fr1420041010050500013m02606"],
+    "credit-card": ["4111 1111 1111 1111", "5500-0000-0000-0004", "378282246310005"],
+    "ip": ["192.168.17.254", "2001:db8::ff00:42:8329"],
+    "phone": ["+49 30 901820", "0171/2345678", "(030) 90 18 20", "(555) 123-4567", "0044 20 7946 0958"],
+}
+HARMLESS = [
+    "Order 4111111111111112 of 2026-11-26 at 12:30:45, 1,299.00 EUR, version 1.2.3, page 17",
+    "from 01.02.2026 to 28/02/2026", "std::vector and ::", "a@b", "999.1.1.1",
+    "room 0815", "it costs 1234567 a year", "INTENT_4711", "AB12CDEFGHIJKLMN",
+]  # fmt: skip
+
+
+def redacted(text: str, *names: str) -> str:
+    return Redactor(names or tuple(BUILT_IN), {}).begin().text(text)
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name in PRIVATE for text in PRIVATE[name]])
+def test_what_is_private_is_found_alone_and_in_a_sentence(name: str, text: str) -> None:
+    placeholder = f"[{name.upper()}_1]"
+    assert redacted(text) == placeholder
+    assert redacted(f"Write to {text}, please.") == f"Write to {placeholder}, please."
+    assert redacted(f"({text})").strip("()") == placeholder
+    assert redacted(f"{text}\n{text}!") == f"{placeholder}\n{placeholder}!"
+    others = [each for each in BUILT_IN if each != name]
+    if name not in ("phone", "credit-card", "iban"):  # their digits may look like each other's
+        assert redacted(text, *others) == text
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_not_private_stays(text: str) -> None:
+    assert redacted(text) == text
+
+
+def test_numbers_whose_check_digits_are_wrong_are_none() -> None:
+    assert redacted("DE00 3704 0044 0532 0130 00", "iban") == "DE00 3704 0044 0532 0130 00"
+    assert redacted("4111 1111 1111 1112", "credit-card") == "4111 1111 1111 1112"
+
+
+@given(st.text())
+def test_any_text_is_redacted_once_and_for_all(text: str) -> None:
+    once = redacted(text)
+    assert redacted(once) == once
+
+
+def test_placeholders_are_the_same_within_a_call() -> None:
+    redaction = Redactor(tuple(BUILT_IN), {}).begin()
+    assert redaction.text("a@b.example, c@d.example, A@B.example") == "[EMAIL_1], [EMAIL_2], [EMAIL_1]"
+    assert redaction.json({"from": "c@d.example", "card": 4111111111111111, "ok": True, "n": 3}) == {
+        "from": "[EMAIL_2]",
+        "card": "[CREDIT-CARD_1]",
+        "ok": True,
+        "n": 3,
+    }
+
+
+def test_own_patterns_go_first_and_wrong_ones_are_refused() -> None:
+    assert (
+        Redactor((), {"customer": r"C-\d+"}).begin().text("C-17 and C-4") == "[CUSTOMER_1] and [CUSTOMER_2]"
+    )
+    for pattern in ("(", "x*"):
+        with pytest.raises(RecipeError, match=r"patterns\.own"):
+            read_settings(None, {"patterns": {"own": pattern}}, {})
+
+
+def body_of(text: str, **more: Any) -> dict[str, Any]:
+    shape = {"name": "x", "schema": llm_answers.SCHEMA}
+    return {
+        "model": "m",
+        "messages": [{"role": "user", "content": text}],
+        "response_format": {"type": "json_schema", "json_schema": shape},
+        **more,
+    }
+
+
+def quoting(seen: Seen) -> Reply:
+    """An LLM that says the text back, and its tokens."""
+    import json
+
+    text = seen.json()["messages"][-1]["content"]
+    tokens = [{"token": each, "logprob": -0.1, "top_logprobs": []} for each in text]
+    choice = {
+        "index": 0, "finish_reason": "stop",
+        "message": {"role": "assistant", "content": json.dumps({"quote": text})},
+        "logprobs": {"content": tokens},
+    }  # fmt: skip
+    return Reply([json.dumps({"id": "c", "model": "m", "choices": [choice]}).encode()])
+
+
+def files(folder: Path) -> Iterator[bytes]:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield path.read_bytes()
+
+
+def test_no_key_and_no_redacted_text_is_in_the_store_the_log_or_the_reply_of_status(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    private = [text for texts in PRIVATE.values() for text in texts]
+    with upstream_of(quoting) as upstream:
+        arguments = ["--upstream", upstream.url, "--store", folder / "calls.sqlite"]
+        with mirror_process(*arguments) as mirror:
+            for number, text in enumerate(private):
+                function = {"name": "x", "description": text, "parameters": {}}
+                more = {"user": f"customer-{number}", "metadata": {"a": text}}
+                more["tools"] = [{"type": "function", "function": function}]
+                sent = body_of(f"call {number}: {text}", **more)
+                for path in (CHAT, f"{CHAT}?key={KEY}", f"/v1/{KEY}/chat/completions"):
+                    headers = {"authorization": f"Bearer {KEY}", "x-api-key": KEY, "cookie": KEY}
+                    assert mirror.ask(path, sent, headers).status == 200
+            mirror.ask(f"/v1/models/{KEY}?x={KEY}", None, {"authorization": f"Bearer {KEY}"})
+            status = mirror.ask("/bertsmith/status")
+            during = list(files(folder))
+            mirror.process.send_signal(signal.SIGTERM)
+            assert mirror.process.wait(60) == 0
+            log = "".join(mirror.lines).encode()
+    haystacks = [*during, *files(folder), log, status.body]
+    for needle in [KEY, *private, *(f"customer-{number}" for number in range(len(private)))]:
+        for written in (needle.encode(), needle.encode("utf-16-le"), needle.encode("unicode_escape")):
+            assert not any(written in haystack for haystack in haystacks), needle
+    assert b"[EMAIL_1]" in b"".join(haystacks)
+    assert log.count(b'"message":"request"') == 3 * len(private) + 1
+
+
+def test_tokens_of_an_answer_go_where_anything_was_redacted(tmp_path: Path) -> None:
+    with upstream_of(quoting) as upstream, running_mirror(tmp_path, upstream.url) as mirror:
+        mirror.ask(CHAT, body_of("a plain text"))
+        mirror.ask(CHAT, body_of("me@example.org"))
+        plain, private = mirror.calls()
+    assert [token for token, *_ in plain.answered.logprobs] == list("a plain text")
+    assert private.answered.logprobs is None
+    assert private.answered.value == {"quote": "[EMAIL_1]"}
+    assert private.asked.messages[0].parts == ("[EMAIL_1]",)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"user": "anna"},
+        {"metadata": {"user_id": "anna"}},
+        {"safety_identifier": "anna"},
+        {"headers": {"x-subject": "anna"}},
+    ],
+)
+def test_a_forgotten_subject_is_gone_from_the_file(
+    mirror: RunningMirror, upstream: Upstream, sent: dict[str, Any]
+) -> None:
+    headers = sent.pop("headers", {})
+    for number in range(30):
+        mirror.ask(CHAT, body_of(f"the words of anna {number}", **sent), headers)
+        mirror.ask(CHAT, body_of(f"the words of bert {number}", user="bert"))
+    secret = {
+        "messages": [{"role": "system", "content": "anna's own prompt"}, {"role": "user", "content": "x"}]
+    }
+    mirror.ask(CHAT, body_of("x", **sent) | secret, headers)
+    mirror.settle()
+    assert mirror.store.forget("anna") == 31
+    assert mirror.store.forget("anna") == 0
+    written = b"".join(files(mirror.path.parent))
+    assert b"of anna" not in written
+    assert b"anna's own" not in written
+    assert written.count(b"of bert") >= 30
+    assert len(mirror.calls()) == 30
+    assert mirror.ask(CHAT, body_of("the words of anna again", **sent), headers).status == 200
+    assert len(mirror.calls()) == 31
+
+
+def test_old_calls_go_with_their_bytes(tmp_path: Path, upstream: Upstream) -> None:
+    from bertsmith.serving.mirror.recorder import Recorder
+
+    with running_mirror(tmp_path, upstream.url) as mirror:
+        mirror.ask(CHAT, body_of("an old text"))
+        assert len(mirror.calls()) == 1
+        days = 1e-9
+        recorder = Recorder(mirror.store, Redactor((), {}), 1000, days)
+        recorder.start()
+        recorder.close(10)
+        assert mirror.store.count() == 0
+        assert b"an old text" not in b"".join(files(tmp_path))

@@ -1,0 +1,268 @@
+"""Whatever happens to the store, calls are relayed; what counts as stored is there, whole and once."""
+
+import json
+import random
+import signal
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import llm_answers
+import pytest
+from running_mirror import MirrorProcess, RunningMirror, mirror_process, running_mirror, wait_until
+from scripted_upstream import Reply, Seen, Upstream, upstream_of
+from sqlalchemy.exc import DataError, OperationalError
+
+from bertsmith.serving.mirror.exchange import Exchange
+from bertsmith.serving.mirror.formats import openai_chat
+from bertsmith.serving.mirror.recorder import Recorder
+from bertsmith.serving.mirror.redaction import Redactor
+
+CHAT = "/v1/chat/completions"
+
+
+def body_of(text: str) -> dict[str, Any]:
+    return {
+        "model": "m",
+        "messages": [{"role": "system", "content": "Classify."}, {"role": "user", "content": text}],
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": llm_answers.SCHEMA},
+        },
+    }
+
+
+def rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Texts and answers in the file. Raises where one is half."""
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        found = connection.execute(
+            "SELECT c.messages, c.answer, v.schema FROM mirror_calls c "
+            "JOIN mirror_versions v ON v.id = c.version"
+        ).fetchall()
+        (count,) = connection.execute("SELECT count(*) FROM mirror_calls").fetchone()
+    assert count == len(found)  # none without its version
+    for _, _, schema in found:
+        assert json.loads(schema) == llm_answers.SCHEMA
+    return [(json.loads(messages)[0][1], json.loads(answer)) for messages, answer, _ in found]
+
+
+def offered(text: str) -> Exchange:
+    """A call as the relay hands it over."""
+    form: Any = openai_chat
+    request = body_of(text)
+    answer = b"".join(llm_answers.chat(request).pieces)
+    asked = form.read_request(request)
+    return Exchange(form, asked, 200, "application/json", "", [answer], True, time.time(), 0.1, 0.2)
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_kill_9_while_recording(upstream: Upstream, tmp_path: Path, kills: int) -> None:
+    """What the status counted before is in the store; nothing twice, nothing half; the next one goes on."""
+    path, draw = tmp_path / "calls.sqlite", random.Random(kills)
+    asked: Counter[str] = Counter()
+    before = 0
+    for number in range(kills):
+        with mirror_process("--upstream", upstream.url, "--store", path) as mirror:
+            stopping = threading.Event()
+
+            def send(client: int, number: int = number, mirror: MirrorProcess = mirror,
+                     stopping: threading.Event = stopping) -> None:  # fmt: skip
+                for count in range(100_000):
+                    if stopping.is_set():
+                        return
+                    text = f"card {number} {client} {count}"
+                    asked[text] += 1
+                    with suppress(OSError, Exception):
+                        mirror.ask(CHAT, body_of(text))
+
+            threads = [threading.Thread(target=send, args=(client,)) for client in range(3)]
+            for thread in threads:
+                thread.start()
+            wait_until(lambda mirror=mirror: mirror.ask("/bertsmith/status").json()["stored"] > 5)
+            time.sleep(draw.random())
+            stored = mirror.ask("/bertsmith/status").json()["stored"]
+            mirror.process.send_signal(signal.SIGKILL)
+            stopping.set()
+            for thread in threads:
+                thread.join()
+        found = rows(path)
+        texts = [text for text, _ in found]
+        assert len(texts) == len(set(texts))
+        assert set(texts) <= set(asked)
+        assert all(answer == llm_answers.value_for(text) for text, answer in found)
+        assert len(texts) >= before + stored
+        before = len(texts)
+
+
+def test_sigterm_stores_what_was_answered_and_ends_with_0(upstream: Upstream, tmp_path: Path) -> None:
+    path = tmp_path / "calls.sqlite"
+    with mirror_process("--upstream", upstream.url, "--store", path) as mirror:
+        for number in range(40):
+            assert mirror.ask(CHAT, body_of(f"card {number}")).status == 200
+        mirror.process.send_signal(signal.SIGTERM)
+        assert mirror.process.wait(60) == 0
+        assert mirror.said("stopped")["lost"] == 0
+    assert {text for text, _ in rows(path)} == {f"card {number}" for number in range(40)}
+
+
+def test_sigterm_lets_an_answer_end(tmp_path: Path) -> None:
+    def script(seen: Seen) -> Reply:
+        reply = llm_answers.chat(seen.json())
+        reply.pause = 0.1
+        return reply
+
+    with (
+        upstream_of(script) as upstream,
+        mirror_process("--upstream", upstream.url, "--store", tmp_path / "calls.sqlite") as mirror,
+    ):
+        found: list[Any] = []
+        asking = threading.Thread(
+            target=lambda: found.append(mirror.ask(CHAT, body_of("card") | {"stream": True}))
+        )
+        asking.start()
+        wait_until(lambda: upstream.seen)
+        mirror.process.send_signal(signal.SIGTERM)
+        asking.join(60)
+        assert mirror.process.wait(60) == 0
+    assert found[0].body.endswith(b"data: [DONE]\n\n")
+    assert rows(tmp_path / "calls.sqlite") == [("card", llm_answers.value_for("card"))]
+
+
+def test_a_locked_database_delays_the_record_and_not_the_call(mirror: RunningMirror) -> None:
+    with closing(sqlite3.connect(mirror.path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        took = []
+        for number in range(10):
+            began = time.monotonic()
+            assert mirror.ask(CHAT, body_of(f"card {number}")).status == 200
+            took.append(time.monotonic() - began)
+        assert sorted(took)[5] < 1
+        problem = wait_until(lambda: mirror.ask("/bertsmith/status").json()["store_problem"])
+        assert "locked" in problem
+        status = mirror.ask("/bertsmith/status").json()
+        assert (status["stored"], status["waiting"], status["dropped"]) == (0, 10, 0)
+        other.execute("COMMIT")
+    assert len(mirror.calls()) == 10
+    assert mirror.ask("/bertsmith/status").json()["store_problem"] is None
+
+
+def test_a_full_disk_delays_the_record_and_not_the_call(mirror: RunningMirror) -> None:
+    """SQLite itself says that it has no page left."""
+    with closing(mirror.store.engine.raw_connection()) as raw:
+        (pages,) = raw.cursor().execute("PRAGMA page_count").fetchone()
+    mirror.store.engine.dispose()
+    from sqlalchemy import event
+
+    limits = [pages]
+
+    def bound(connection: Any, _: Any) -> None:
+        connection.execute(f"PRAGMA max_page_count={limits[0]}")
+
+    event.listen(mirror.store.engine, "connect", bound)
+    for number in range(5):
+        assert mirror.ask(CHAT, body_of(f"card {number} " + "x" * 20_000)).status == 200
+    assert "full" in wait_until(lambda: mirror.app.recorder.problem)
+    assert mirror.app.recorder.stored == 0
+    limits[0] = 1_000_000
+    mirror.store.engine.dispose()
+    assert len(mirror.calls()) == 5
+
+
+def test_a_queue_that_is_full_drops_and_counts_and_relays(tmp_path: Path, upstream: Upstream) -> None:
+    with running_mirror(tmp_path, upstream.url, queue_bytes=6000) as mirror:
+        with closing(sqlite3.connect(mirror.path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            for number in range(20):
+                answer = mirror.ask(CHAT, body_of(f"card {number}"))
+                assert answer.status == 200
+            assert answer.headers["x-bertsmith"].endswith("reason=queue-full")
+            recorder = mirror.app.recorder
+            assert recorder.waiting > 0
+            dropped = 20 - recorder.waiting
+            other.execute("COMMIT")
+        assert len(mirror.calls()) == 20 - dropped
+        assert recorder.dropped + mirror.passed()["openai-chat", "queue-full"] == dropped
+
+
+class FailingStore:
+    """Raises what it is told, then stores."""
+
+    def __init__(self, errors: list[Exception]) -> None:
+        self.errors, self.added = errors, list[str]()
+        self.poison = ""
+
+    def add(self, calls: Any, passed: Any) -> int:
+        if self.errors:
+            raise self.errors.pop(0)
+        texts = [each.asked.inputs[0].parts[0] for each in calls]
+        if self.poison in texts:
+            raise DataError("INSERT", {}, Exception("value out of range"))
+        self.added += texts
+        return len(calls)
+
+
+@pytest.fixture
+def failing() -> Iterator[tuple[FailingStore, Recorder]]:
+    store = FailingStore([])
+    recorder = Recorder(store, Redactor((), {}), 10_000_000)  # type: ignore[arg-type]
+    yield store, recorder
+    recorder.close(10)
+
+
+def test_each_failure_of_the_store_is_tried_again(failing: tuple[FailingStore, Recorder]) -> None:
+    store, recorder = failing
+    store.errors += [
+        OperationalError("INSERT", {}, sqlite3.OperationalError("disk I/O error")),
+        OSError(28, "No space left on device"),
+    ]
+    for number in range(3):
+        assert recorder.offer(offered(f"card {number}"))
+    recorder.start()
+    wait_until(lambda: recorder.is_idle)
+    assert store.added == ["card 0", "card 1", "card 2"]
+    assert (recorder.stored, recorder.failed) == (3, 0)
+
+
+def test_one_call_that_no_store_takes_fails_alone(failing: tuple[FailingStore, Recorder]) -> None:
+    store, recorder = failing
+    store.poison = "card 1"
+    for number in range(3):
+        recorder.offer(offered(f"card {number}"))
+    recorder.start()
+    wait_until(lambda: recorder.is_idle)
+    assert store.added == ["card 0", "card 2"]
+    assert (recorder.stored, recorder.failed) == (2, 1)
+
+
+def test_what_cannot_be_stored_in_time_is_counted_as_lost(failing: tuple[FailingStore, Recorder]) -> None:
+    store, recorder = failing
+    store.errors += [OperationalError("INSERT", {}, Exception("away")) for _ in range(1000)]
+    recorder.offer(offered("card"))
+    recorder.start()
+    began = time.monotonic()
+    assert recorder.close(0.5) == 1
+    assert time.monotonic() - began < 5
+    assert not recorder.offer(offered("late"))
+
+
+def test_a_fault_of_ours_is_never_the_clients(mirror: RunningMirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("bertsmith.serving.mirror.passage.site_of", broken)
+    answer = mirror.ask(CHAT, body_of("card"))
+    assert answer.status == 200
+    assert answer.headers["x-bertsmith"] == "passthrough; reason=mirror-error"
+    monkeypatch.undo()
+    monkeypatch.setattr("bertsmith.serving.mirror.recorder.call_of", broken)
+    assert mirror.ask(CHAT, body_of("card")).status == 200
+    wait_until(lambda: mirror.app.recorder.failed == 1)
+    monkeypatch.undo()
+    assert mirror.ask(CHAT, body_of("transfer")).status == 200
+    assert [each.answered.value["intent"] for each in mirror.calls()] == ["transfer"]

@@ -1,0 +1,247 @@
+"""The store, in SQLite and in PostgreSQL: the same calls, each once, whole, and by two replicas at a time."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import llm_answers
+import pytest
+from postgresql_server import postgresql_server
+from running_mirror import running_mirror
+from scripted_upstream import Upstream
+from sqlalchemy import create_engine, inspect, update
+
+from bertsmith.errors import InputError
+from bertsmith.serving.mirror.call import Answered, Asked, Call, Message
+from bertsmith.serving.mirror.exchange import make_call
+from bertsmith.serving.mirror.redaction import Redactor
+from bertsmith.serving.mirror.store import Store
+from bertsmith.serving.mirror.tables import META, METADATA
+
+NOTHING = Redactor((), {})
+
+
+def call_of(number: int, source: str = "relay", **more: Any) -> Call:
+    """`more` replaces parts of what was asked."""
+    given: dict[str, Any] = {
+        "protocol": "openai-chat", "model": "m", "schema_name": "x", "schema": llm_answers.SCHEMA,
+        "way": "json-schema", "parameters": {"temperature": 0}, "subject": f"customer-{number % 3}",
+        "messages": (Message("system", ("Classify.",)), Message("user", (f"text {number} \0 ü 🙂", "more"))),
+    }  # fmt: skip
+    answered = Answered(
+        {"intent": "card", "n": number, "tags": ["a", None]}, "m-1", "stop", f"id-{number}", 11, 7,
+        {"$.intent": [("card", 0.9), (True, 0.1)]}, [["tok\0", -0.5, [["other", -1.5]]]],
+    )  # fmt: skip
+    return make_call(
+        Asked(**given | more), answered, NOTHING, source=source, began=float(number), seconds=0.5
+    )
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgresql_server() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield str(tmp_path / "calls.sqlite")
+        return
+    url = request.getfixturevalue("server")
+    yield url
+    engine = create_engine(url.replace("://", "+psycopg://"))
+    METADATA.drop_all(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[Store]:
+    opened = Store(address)
+    yield opened
+    opened.close()
+
+
+def test_calls_come_back_as_they_were(store: Store) -> None:
+    given = [call_of(number) for number in range(20)]
+    assert store.add(given) == 20
+    (version,) = store.versions()
+    found = list(store.calls(version.version))
+    for before, after in zip(given, found, strict=True):
+        assert after.asked.subject == store.fingerprint(before.asked.subject or "")
+        assert after.answered == before.answered
+        assert after.asked.messages == before.asked.messages
+        left = {"asked": after.asked, "answered": after.answered}
+        assert vars(after) == vars(before) | left
+    assert (version.calls, version.began, version.ended) == (20, 0.0, 19.0)
+    tags = [("$.tags[]", "null"), ("$.tags[]", "string")]
+    assert sorted(version.fields) == [("$.intent", "string"), ("$.n", "integer"), *tags]
+
+
+def test_a_call_that_is_stored_again_is_there_once(store: Store) -> None:
+    given = [call_of(number) for number in range(5)]
+    assert store.add(given) == 5
+    assert store.add(given) == 0
+    assert store.add([*given, call_of(5)]) == 1
+    assert store.count() == 6
+
+
+def test_an_import_adds_no_call_that_was_recorded_or_imported(store: Store) -> None:
+    recorded = [call_of(number) for number in range(3)]
+    store.add(recorded)
+    assert store.add([call_of(number, "import") for number in range(5)]) == 2
+    assert store.add([call_of(number, "import") for number in range(5)]) == 0
+    assert store.add([call_of(0)]) == 1  # asked once more, and recorded: the same question twice
+    assert store.count() == 6
+
+
+def test_a_changed_prompt_schema_or_model_opens_a_version(store: Store) -> None:
+    schema = {"type": "object", "properties": {"intent": {"enum": ["new"]}, "urgent": {"type": "boolean"}}}
+    changes: list[dict[str, Any]] = [
+        {}, {"model": "m2"}, {"schema": schema},
+        {"messages": (Message("system", ("Other.",)), Message("user", ("x",)))},
+    ]  # fmt: skip
+    store.add([call_of(number, **change) for number, change in enumerate(changes)])
+    versions = store.versions()
+    assert len({each.version for each in versions}) == 4
+    assert len({each.site for each in versions}) == 1
+    store.add([call_of(9, schema_name="another"), call_of(10, protocol="anthropic")])
+    assert len({each.site for each in store.versions()}) == 3
+
+
+def test_reasons_are_added_up(store: Store) -> None:
+    for _ in range(3):
+        store.add([], {("openai-chat", "no-schema"): 2, ("anthropic", "refusal"): 1})
+    assert store.passed() == {("openai-chat", "no-schema"): 6, ("anthropic", "refusal"): 3}
+
+
+def test_forget_and_expire(store: Store) -> None:
+    store.add([call_of(number) for number in range(30)])
+    assert store.forget("nobody") == 0
+    assert store.forget("customer-1") == 10
+    assert store.expire(15.0) == 10
+    assert store.count() == 10
+    assert store.expire(1000.0) == 10
+    assert store.versions() == []
+    assert store.add([call_of(1)]) == 1
+
+
+def test_a_transaction_is_whole_or_absent(store: Store) -> None:
+    good, bad = call_of(1), call_of(2, messages=(Message("user", ("x",)),))
+    object.__setattr__(
+        bad.answered, "input_tokens", "no number" if "postgres" in str(store.engine.url) else [1]
+    )
+    with pytest.raises(Exception, match=r"no number|type|integer|adapt"):
+        store.add([good, bad], {("a", "b"): 1})
+    assert store.count() == 0
+    assert store.versions() == []
+    assert store.passed() == {}
+
+
+def test_many_writers_at_once_lose_and_double_nothing(address: str) -> None:
+    """Each opens the store for itself, as replicas do, the first of them making the tables."""
+    failures: list[BaseException] = []
+    begin = threading.Barrier(4)
+
+    def write(writer: int) -> None:
+        try:
+            begin.wait()
+            store = Store(address)
+            for batch in range(10):
+                numbers = range(batch * 10, batch * 10 + 10)
+                store.add(
+                    [call_of(1000 * writer + each, model=f"m{each % 3}") for each in numbers]
+                    + [call_of(each, "import") for each in numbers],
+                    {("p", "r"): 1},
+                )
+            store.close()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    store = Store(address)
+    own = [each for version in store.versions() for each in store.calls(version.version)]
+    assert len({each.id for each in own}) == len(own)
+    assert sum(each.source == "relay" for each in own) == 400
+    assert {each.answered.value["n"] for each in own if each.source == "import"} <= set(range(100))
+    assert store.passed() == {("p", "r"): 40}
+    store.close()
+
+
+def test_two_mirrors_on_one_postgresql_count_together(
+    server: str, upstream: Upstream, tmp_path: Path
+) -> None:
+    body = {
+        "model": "m", "messages": [{"role": "user", "content": "my card"}],
+        "response_format": {
+            "type": "json_schema", "json_schema": {"name": "x", "schema": llm_answers.SCHEMA},
+        },
+    }  # fmt: skip
+    with (
+        running_mirror(tmp_path, upstream.url, store=server) as first,
+        running_mirror(tmp_path, upstream.url, store=server) as second,
+    ):
+        for _ in range(15):
+            assert first.ask("/v1/chat/completions", body).status == 200
+            assert second.ask("/v1/chat/completions", body).status == 200
+            second.ask("/v1/chat/completions", body | {"n": 2})
+        first.settle()
+        second.settle()
+        assert first.store.count() == second.store.count() == 30
+        assert len(first.store.versions()) == 1
+        assert first.passed() == second.passed() == {("openai-chat", "several-choices"): 15}
+        METADATA.drop_all(first.store.engine)
+
+
+def test_a_reader_keeps_nobody_from_writing(store: Store) -> None:
+    store.add([call_of(number) for number in range(1200)])
+    (version,) = store.versions()
+    reading = store.calls(version.version)
+    next(reading)
+    assert store.add([call_of(5000)]) == 1
+    assert sum(1 for _ in reading) == 1199
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database, but long enough to be looked at " * 50)
+    with pytest.raises(InputError, match=r"notes\.txt can't be opened: file is not a database"):
+        Store(str(text))
+    assert text.read_text().startswith("not a database")
+    other = tmp_path / "other.sqlite"
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE customers (id)")
+    with pytest.raises(InputError, match=r"database of something else \(table customers\)"):
+        Store(str(other))
+    with closing(sqlite3.connect(other)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("customers",)]
+    for address, said in (
+        (str(tmp_path), "is no file"),
+        (str(tmp_path / "missing" / "x.sqlite"), "is no folder"),
+        ("mysql://x/y", "found mysql://"),
+        ("sqlite://", "is no file"),
+        ("://", "no URL"),
+        ("postgresql://user:secret@127.0.0.1:1/x", "can't be opened"),
+    ):
+        with pytest.raises(InputError, match=said) as refused:
+            Store(address)
+        assert "secret" not in str(refused.value)
+    with pytest.raises(InputError, match="is not there"):
+        Store(str(tmp_path / "none.sqlite"), create=False)
+    assert not (tmp_path / "none.sqlite").exists()
+
+
+def test_another_layout_is_refused_and_left_alone(store: Store, address: str) -> None:
+    with store.engine.begin() as connection:
+        connection.execute(update(META).where(META.c.name == "layout").values(value="2"))
+    with pytest.raises(InputError, match="has layout 2, and this version of Bertsmith reads and writes 1"):
+        Store(address)
+    assert {each.name for each in METADATA.sorted_tables} <= set(inspect(store.engine).get_table_names())
