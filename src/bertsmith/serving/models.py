@@ -20,6 +20,7 @@ _PROBES = (
     "It was the best of times, it was the worst of times, was it?",
 )
 _MOST_NAMED = 8
+_TOLERANCES = {torch.bfloat16: 0.1, torch.float16: 0.02}  # hidden states, which are some units large
 
 
 class Models:
@@ -119,7 +120,7 @@ def probe(model: ServedModel) -> None:
             continue
         for number, one in enumerate(inputs):
             (alone,) = _run(operation, [one], options)
-            if not _same(alone, together[number], exact=model.compute_dtype == torch.int16):
+            if not _same(alone, together[number], model.compute_dtype):
                 raise ModelError(
                     f"{model.path}: {name} gives another answer alone than in company. It isn't served."
                 )
@@ -163,8 +164,10 @@ def _run(operation: Operation, inputs: list[Any], options: Options) -> Any:
     return prepared.finish(prepared.run.outputs(prepared.encoded))
 
 
-def _same(one: Any, other: Any, *, exact: bool) -> bool:
-    if isinstance(one, np.ndarray):
-        same: bool = np.array_equal(one, other) if exact else np.allclose(one, other, atol=1e-4)
-        return same
-    return not exact or bool(one == other)
+def _same(one: Any, other: Any, dtype: torch.dtype) -> bool:
+    """To the bit by the kernels; elsewhere as far as the precision lets vectors of other batches agree."""
+    if dtype == torch.int16:
+        return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
+    if not isinstance(one, np.ndarray):
+        return True
+    return bool(np.allclose(one, other, atol=_TOLERANCES.get(dtype, 1e-3)))
