@@ -86,7 +86,9 @@ def test_answers_are_those_of_the_python_interface(models: Models, folders: dict
                     texts = [each[0] for each in inputs]
                     vectors = (await service.answer(Request(texts, name))).results
                     expected = Embedder(folders[name]).documents(texts)
-                    np.testing.assert_allclose(vectors, expected, atol=1e-6)
+                    np.testing.assert_allclose(
+                        vectors, expected, atol=5e-3 if torch.cuda.is_available() else 1e-6
+                    )
                 answer = await service.answer(Request(inputs, name, "predict"))
                 predicted = Predictor.load(folders[name]).predict(inputs)
                 assert plain(answer.results) == predicted if BY_KERNELS else len(predicted) == 20
