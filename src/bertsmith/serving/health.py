@@ -59,7 +59,7 @@ class Health:
                 continue  # traffic has just shown it
             try:
                 for model in self.service.models:
-                    await asyncio.to_thread(probe_once, model)
+                    await asyncio.wrap_future(self.service.models.apart(probe_once, model))
                 self._computed = time.monotonic()
             except Exception:
                 _LOG.exception("a forward pass that only tests failed")
