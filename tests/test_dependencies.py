@@ -26,6 +26,8 @@ CONSTRAINTS = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").split
 OPTIONAL = {
     *("huggingface-hub", "optuna", "lancedb", "bm25s", "pystemmer", "ray"),
     *("onnx", "onnxruntime", "openvino"),
+    *("fastapi", "starlette", "uvicorn", "prometheus-client", "orjson", "opentelemetry-api"),
+    *("httpx", "httpcore", "sqlalchemy"),
 }
 
 
@@ -77,7 +79,16 @@ def third_party_imports(root: Path) -> set[str]:
     distributions = packages_distributions()
     modules = {module for path in root.rglob("*.py") for module in imported_modules(path)}
     foreign = modules - sys.stdlib_module_names - {"bertsmith"}
-    return {canonicalize_name(distributions.get(module, [module])[0]) for module in foreign}
+    return {_distribution(distributions.get(module, [module])) for module in foreign}
+
+
+def _distribution(candidates: list[str]) -> str:
+    """Of several that share a module's name, as OpenTelemetry's do, the one that is declared for users."""
+    found = [canonicalize_name(each) for each in candidates]
+    for_users = names(
+        [*PROJECT["dependencies"], *(each for name in diagnosis.EXTRAS for each in EXTRAS[name])]
+    )
+    return next((each for each in found if each in for_users), found[0])
 
 
 def imported_modules(path: Path) -> set[str]:

@@ -18,7 +18,8 @@ from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.reporting.formatting import counted
 from bertsmith.training.machine import usual_threads
 
-EXTRAS = ("minilm", "hub", "tune", "retrieval", "ray", "export", "openvino")  # of pyproject.toml, for users
+# Of pyproject.toml, for users.
+EXTRAS = ("minilm", "hub", "tune", "retrieval", "ray", "serving", "mirror", "export", "openvino")
 
 _GB = 10**9
 # The demo holds about 2 GB at its peak and writes about 1 GB, environment not counted.

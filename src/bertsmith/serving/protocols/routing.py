@@ -10,17 +10,13 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from opentelemetry import trace
 from pydantic import BaseModel, FailFast, ValidationError, model_validator
 
 from bertsmith.serving.operations.operation import LongText, Options
 from bertsmith.serving.refusals import InvalidRequest, Refusal, documented
 from bertsmith.serving.service import ANONYMOUS, Answer, Service
 from bertsmith.serving.service import Request as ServiceRequest
-
-try:  # FastAPI traces each request where it is there
-    from opentelemetry import trace
-except ImportError:
-    trace = None  # type: ignore[assignment]
 
 T = TypeVar("T")
 
@@ -192,12 +188,11 @@ def note(request: Request, answer: Answer) -> Mapping[str, str]:
     request.state.answer = answer
     request.state.answers = [*getattr(request.state, "answers", ()), answer]  # several models may have one
     timing = answer.timing
-    if trace is not None:
-        span = trace.get_current_span()
-        span.set_attribute("bertsmith.model", answer.model.name)
-        span.set_attribute("bertsmith.tokens", answer.total_tokens)
-        span.set_attribute("bertsmith.queue_ms", timing.queued * 1000)
-        span.set_attribute("bertsmith.computing_ms", timing.computing * 1000)
+    span = trace.get_current_span()
+    span.set_attribute("bertsmith.model", answer.model.name)
+    span.set_attribute("bertsmith.tokens", answer.total_tokens)
+    span.set_attribute("bertsmith.queue_ms", timing.queued * 1000)
+    span.set_attribute("bertsmith.computing_ms", timing.computing * 1000)
     return {
         "x-model": answer.model.name,
         "x-model-version": str(answer.model.version),
