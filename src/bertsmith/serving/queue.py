@@ -169,13 +169,14 @@ class WorkQueue:
         assert run is not None
         self._in_flight += tokens
         self.computing += 1
-        return Batch(run, taken, tokens)
+        batch = Batch(run, taken, tokens)
+        self.on_batch(batch)  # before anybody has its answer
+        return batch
 
     def finished(self, batch: Batch, seconds: float, at_a_time: int) -> None:
         """`at_a_time` batches were computed beside each other, this one among them."""
         self.computing -= 1
         self.last_finished = time.monotonic()
-        self.on_batch(batch)
         self._in_flight -= batch.tokens
         rate = batch.tokens * at_a_time / max(seconds, 1e-6)
         self.rate += _WEIGHT * (rate - self.rate)
