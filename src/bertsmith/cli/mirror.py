@@ -151,9 +151,10 @@ def import_calls(
     if not files:
         raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
     settings = _settings(config, store=store, redact=redact)
-    from bertsmith.serving.mirror.importing import import_files
+    from bertsmith.serving.mirror.importing import import_files, require_calls
     from bertsmith.serving.mirror.store import Store
 
+    require_calls(files)  # before there is a store
     opened = Store(settings.store)
     try:
         with progress_bar("Importing") as progress:

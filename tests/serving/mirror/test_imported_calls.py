@@ -324,3 +324,14 @@ def test_bad_inputs_are_one_sentence(
     shown = capsys.readouterr().err
     assert said in " ".join(shown.split())
     assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_an_empty_file_is_said_and_leaves_no_store(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "calls.jsonl").write_text(content)
+    assert main(["mirror", "import", "calls.jsonl"]) == 2
+    assert "calls.jsonl is empty" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["calls.jsonl"]

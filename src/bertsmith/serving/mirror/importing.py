@@ -57,9 +57,7 @@ def import_files(
 
     Raises InputError naming file and line. What was read before it is stored: the next import goes on.
     """
-    for path in paths:
-        if not path.is_file():
-            raise InputError(f"{path} is not there. Expected a file of JSON lines, a batch file, or spans.")
+    require_calls(paths)
     importing = _Import(store, redactor, _requests(paths), progress)
     try:
         for path in paths:
@@ -68,6 +66,16 @@ def import_files(
     finally:
         importing.write()
     return importing.found
+
+
+def require_calls(paths: Sequence[Path]) -> None:
+    """Raises InputError for a file that is missing, empty or no JSON."""
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"{path} is not there. Expected a file of JSON lines, a batch file, or spans.")
+        first = next(iter(json_objects(path)), None)
+        if first is None:
+            raise InputError(f"{path} is empty. Expected a file of JSON lines, a batch file, or spans.")
 
 
 class _Import:
