@@ -1,48 +1,23 @@
 """`bertsmith serve`."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from bertsmith.cli.options import Flag
+from bertsmith.cli.options import Flag, given
+
+_LIMITS = Group("Limits", help="How much a request may ask for, and how much may wait.")
 
 
-def serve(
-    models: Annotated[list[str], Parameter(negative="")] = [],  # noqa: B006  cyclopts copies it
-    /,
-    *,
-    config: Path | None = None,
-    host: str | None = None,
-    port: int | None = None,
-    workers: int | None = None,
-    keys_file: Path | None = None,
-    timeout_ms: float | None = None,
-    max_body_bytes: int | None = None,
-    max_inputs: int | None = None,
-    max_input_tokens: int | None = None,
-    max_request_tokens: int | None = None,
-    queue_tokens: int | None = None,
-    batch_tokens: int | None = None,
-    drain_seconds: float | None = None,
-    drain_delay: float | None = None,
-    log_texts: bool | None = None,
-    log_requests: bool | None = None,
-    page: bool | None = None,
-    show_settings: Flag = False,
-) -> None:
-    """Serve models over HTTP: predictions, vectors, re-ranking, search, and a page to try them.
-
-    POST /v1/NAME asks a model; the clients of OpenAI, Cohere, Hugging Face and others find their own
-    routes; a page to try the models is at /. Every setting may stand in a TOML file (--config) or in the
-    environment, as BERTSMITH_SERVE_PORT; what is said here goes first.
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Listening:
+    """Where the service listens, and to whom.
 
     Parameters
     ----------
-    models
-        Folders, aliases such as minilm, or indexes. NAME=FOLDER says what clients call it.
-    config
-        A TOML file with the settings.
     host
         The address to listen on: 127.0.0.1, this machine alone, unless said.
     port
@@ -51,6 +26,36 @@ def serve(
         Processes that share the cores: 1 unless said.
     keys_file
         Lines of NAME KEY: who may ask. Without it everybody who reaches the address.
+    page
+        Offer the page at /.
+    log_requests
+        Write a line for each request.
+    log_texts
+        Write the bodies of requests to the log.
+    drain_seconds
+        How long a stopping service may go on with what it accepted.
+    drain_delay
+        Seconds between the readiness turning red and the socket closing, for a load balancer to notice.
+    """
+
+    host: str | None = None
+    port: int | None = None
+    workers: int | None = None
+    keys_file: Path | None = None
+    page: bool | None = None
+    log_requests: bool | None = None
+    log_texts: bool | None = None
+    drain_seconds: float | None = None
+    drain_delay: float | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Limits:
+    """How much is taken of a request, and of all that wait.
+
+    Parameters
+    ----------
     timeout_ms
         The most that a request may take, waiting included: 10,000 unless said. Requests may ask for less.
     max_body_bytes
@@ -65,16 +70,38 @@ def serve(
         Tokens that may wait at a time.
     batch_tokens
         Tokens that a core computes together.
-    drain_seconds
-        How long a stopping service may go on with what it accepted.
-    drain_delay
-        Seconds between the readiness turning red and the socket closing, for a load balancer to notice.
-    log_texts
-        Write the bodies of requests to the log.
-    log_requests
-        Write a line for each request.
-    page
-        Offer the page at /.
+    """
+
+    timeout_ms: float | None = None
+    max_body_bytes: int | None = None
+    max_inputs: int | None = None
+    max_input_tokens: int | None = None
+    max_request_tokens: int | None = None
+    queue_tokens: int | None = None
+    batch_tokens: int | None = None
+
+
+def serve(
+    models: Annotated[list[str], Parameter(negative="")] = [],  # noqa: B006  cyclopts copies it
+    /,
+    *,
+    config: Path | None = None,
+    listening: Listening | None = None,
+    limits: Annotated[Limits | None, Parameter(group=_LIMITS)] = None,
+    show_settings: Flag = False,
+) -> None:
+    """Serve models over HTTP: predictions, vectors, re-ranking, search, and a page to try them.
+
+    POST /v1/NAME asks a model; the clients of OpenAI, Cohere, Hugging Face and others find their own
+    routes; a page to try the models is at /. Every setting may stand in a TOML file (--config) or in the
+    environment, as BERTSMITH_SERVE_PORT; what is said here goes first.
+
+    Parameters
+    ----------
+    models
+        Folders, aliases such as minilm, or indexes. NAME=FOLDER says what clients call it.
+    config
+        A TOML file with the settings.
     show_settings
         Print all settings as JSON and stop.
 
@@ -89,25 +116,7 @@ def serve(
     from bertsmith.errors import require
     from bertsmith.serving.settings import read_settings
 
-    given = {
-        "host": host,
-        "port": port,
-        "workers": workers,
-        "keys_file": keys_file,
-        "timeout_ms": timeout_ms,
-        "max_body_bytes": max_body_bytes,
-        "max_inputs": max_inputs,
-        "max_input_tokens": max_input_tokens,
-        "max_request_tokens": max_request_tokens,
-        "queue_tokens": queue_tokens,
-        "batch_tokens": batch_tokens,
-        "drain_seconds": drain_seconds,
-        "drain_delay": drain_delay,
-        "log_texts": log_texts,
-        "log_requests": log_requests,
-        "page": page,
-    }
-    settings = read_settings(models, config, given)
+    settings = read_settings(models, config, given(listening, limits))
     if show_settings:
         print(settings.model_dump_json(indent=2))
         return
