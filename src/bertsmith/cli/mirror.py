@@ -1,12 +1,13 @@
 """`bertsmith mirror`: record an LLM's answers, import those there are, look at them, forget somebody."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli.options import Flag
+from bertsmith.cli.options import Flag, given
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -18,22 +19,67 @@ _SHOWN = 40  # versions of a site in the table
 _PACKAGES = ("sqlalchemy", "httpx", "orjson")
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Upstreams:
+    """Where calls go.
+
+    Parameters
+    ----------
+    upstream
+        The base URL that the application had, for all that no other address is for.
+    openai_base_url
+        For OpenAI's protocols.
+    anthropic_base_url
+        For Anthropic's messages.
+    systemone_base_url
+        For System One.
+    upstream_timeout_seconds
+        How long the upstream may send nothing: 600 unless said.
+    """
+
+    upstream: str | None = None
+    openai_base_url: str | None = None
+    anthropic_base_url: str | None = None
+    systemone_base_url: str | None = None
+    upstream_timeout_seconds: float | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Recording:
+    """What is kept, and where.
+
+    Parameters
+    ----------
+    store
+        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+    redact
+        Which rules of ours are used, with commas between: email,api-key,iban,credit-card,ip,phone, all unless
+        said; '' for none.
+    retention_days
+        Calls older than this are deleted; none are unless said.
+    max_recorded_bytes
+        Of a request and of an answer; larger ones are relayed alone.
+    queue_bytes
+        Of calls that wait to be stored; beyond it calls are relayed and not recorded.
+    """
+
+    store: str | None = None
+    redact: str | None = None
+    retention_days: float | None = None
+    max_recorded_bytes: int | None = None
+    queue_bytes: int | None = None
+
+
 @app.command
 def serve(
     *,
-    upstream: str | None = None,
-    openai_base_url: str | None = None,
-    anthropic_base_url: str | None = None,
-    systemone_base_url: str | None = None,
-    store: str | None = None,
+    upstreams: Annotated[Upstreams | None, Parameter(group="The LLM")] = None,
+    recording: Annotated[Recording | None, Parameter(group="What is recorded")] = None,
     config: Path | None = None,
     host: str | None = None,
     port: int | None = None,
-    redact: str | None = None,
-    retention_days: float | None = None,
-    upstream_timeout_seconds: float | None = None,
-    max_recorded_bytes: int | None = None,
-    queue_bytes: int | None = None,
     drain_seconds: float | None = None,
     log_requests: bool | None = None,
     show_settings: Flag = False,
@@ -46,33 +92,12 @@ def serve(
 
     Parameters
     ----------
-    upstream
-        The base URL that the application had, for all that no other address is for.
-    openai_base_url
-        For OpenAI's protocols.
-    anthropic_base_url
-        For Anthropic's messages.
-    systemone_base_url
-        For System One.
-    store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
     config
         A TOML file with the settings; there alone: patterns, own rules of redaction.
     host
         The address to listen on: 127.0.0.1, this machine alone, unless said.
     port
         8100 unless said; 0 takes a free one.
-    redact
-        Which rules of ours are used, with commas between: email,api-key,iban,credit-card,ip,phone, all unless
-        said; '' for none.
-    retention_days
-        Calls older than this are deleted; none are unless said.
-    upstream_timeout_seconds
-        How long the upstream may send nothing: 600 unless said.
-    max_recorded_bytes
-        Of a request and of an answer; larger ones are relayed alone.
-    queue_bytes
-        Of calls that wait to be stored; beyond it calls are relayed and not recorded.
     drain_seconds
         How long a stopping mirror may go on with what it has begun.
     log_requests
@@ -90,23 +115,8 @@ def serve(
     """
     from bertsmith.errors import require
 
-    given = {
-        "upstream": upstream,
-        "openai_base_url": openai_base_url,
-        "anthropic_base_url": anthropic_base_url,
-        "systemone_base_url": systemone_base_url,
-        "store": store,
-        "host": host,
-        "port": port,
-        "redact": redact,
-        "retention_days": retention_days,
-        "upstream_timeout_seconds": upstream_timeout_seconds,
-        "max_recorded_bytes": max_recorded_bytes,
-        "queue_bytes": queue_bytes,
-        "drain_seconds": drain_seconds,
-        "log_requests": log_requests,
-    }
-    settings = _settings(config, **given)
+    own = {"host": host, "port": port, "drain_seconds": drain_seconds, "log_requests": log_requests}
+    settings = _settings(config, **own, **given(upstreams, recording))
     if show_settings:
         from bertsmith.serving.mirror.database import shown
 
@@ -241,14 +251,14 @@ def forget(
     console.print(f"{deleted:,} calls deleted.", markup=False)
 
 
-def _settings(config: Path | None, **given: object) -> "MirrorSettings":
+def _settings(config: Path | None, **said: object) -> "MirrorSettings":
     from bertsmith.errors import require
 
     for module in _PACKAGES:
         require(module, "mirror", "The mirror")
     from bertsmith.serving.mirror.settings import read_settings
 
-    return read_settings(config, given)
+    return read_settings(config, said)
 
 
 def _open(settings: "MirrorSettings") -> "Store":
