@@ -261,6 +261,24 @@ def test_a_stopping_service_answers_what_it_accepted_and_takes_nothing_new(
     asyncio.run(ask())
 
 
+def test_a_request_that_is_tokenised_while_the_service_stops_is_still_answered(
+    models: Models, folders: dict[str, Path]
+) -> None:
+    """Long ones are in another thread then, and not yet in the queue."""
+
+    async def ask() -> None:
+        service = Service(settings_of(folders), models)
+        service.start()
+        asked = asyncio.ensure_future(service.answer(Request(["bano " * 2000], "classification")))
+        await asyncio.sleep(0)
+        assert service.queue.size == 0
+        await service.stop()
+        assert asked.done()
+        assert (await asked).truncated == [True]
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
+
+
 def test_one_guilty_text_fails_alone(models: Models, folders: dict[str, Path]) -> None:
     operation = models["classification"].operations["predict"]
     usual = operation.run.compute  # type: ignore[attr-defined]

@@ -113,10 +113,6 @@ class Models:
             self._serving[name] = before
             return before
 
-    def settings(self, name: str) -> ModelSettings:
-        """What the operator said of it."""
-        return self._settings[name]
-
 
 def _opened(settings: ModelSettings, version: int, device: torch.device) -> ServedModel:
     found = open_model(settings, version, device)

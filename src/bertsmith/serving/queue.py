@@ -137,11 +137,6 @@ class WorkQueue:
             job.over = True
             self._remove(job)
 
-    async def idle(self) -> None:
-        """Waits until all that was admitted is answered."""
-        while self.size or self.computing:
-            await asyncio.sleep(0.01)
-
     @property
     def size(self) -> int:
         """Jobs that wait."""
@@ -160,13 +155,13 @@ class WorkQueue:
         self._expire(now)
         if not self._clients:
             return None
-        run, taken, tokens = None, list[Taken](), 0
-        for client in sorted(self._clients.values(), key=lambda each: each.given):
-            for _, _, job in list(client.jobs):
-                run = run or job.prepared.run
-                if job.prepared.run is run and (not taken or tokens < budget):
-                    tokens += self._take(client, job, taken, budget - tokens, now)
-        assert run is not None
+        clients = sorted(self._clients.values(), key=lambda each: each.given)
+        run, taken, tokens = clients[0].jobs[0][2].prepared.run, list[Taken](), 0
+        for client, job in [(client, job) for client in clients for _, _, job in client.jobs]:
+            if taken and tokens >= budget:
+                break
+            if job.prepared.run is run:
+                tokens += self._take(client, job, taken, budget - tokens, now)
         self._in_flight += tokens
         self.computing += 1
         batch = Batch(run, taken, tokens)

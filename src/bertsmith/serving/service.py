@@ -71,6 +71,7 @@ class Service:
         self.queue = WorkQueue(settings.queue_tokens)
         self.workers = Workers(self.queue, models.device, settings.batch_tokens)
         self.draining = False
+        self._answering = 0  # requests on their way, tokenised or not
 
     def start(self) -> None:
         """Begins the threads."""
@@ -79,13 +80,21 @@ class Service:
     async def stop(self) -> None:
         """Lets all that was accepted be answered, then ends the threads."""
         self.draining = True
-        await self.queue.idle()
+        while self._answering:
+            await asyncio.sleep(0.01)
         self.workers.stop()
 
     async def answer(self, request: Request) -> Answer:
         """The whole way. Raises Refusal. What is cancelled leaves the queue."""
         if self.draining:
             raise Unavailable("The service is stopping. Send the request to another one.", retry_after=1.0)
+        self._answering += 1
+        try:
+            return await self._answer(request)
+        finally:
+            self._answering -= 1
+
+    async def _answer(self, request: Request) -> Answer:
         model = self.models.find(request.model, request.operation)
         operation = model.operation(request.operation)
         self._require_size(request.inputs)
