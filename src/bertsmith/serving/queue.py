@@ -157,7 +157,8 @@ class WorkQueue:
             return None
         clients = sorted(self._clients.values(), key=lambda each: each.given)
         run, taken, tokens = clients[0].jobs[0][2].prepared.run, list[Taken](), 0
-        for client, job in [(client, job) for client in clients for _, _, job in client.jobs]:
+        waiting = [(each, job) for each in clients for _, _, job in each.jobs]
+        for client, job in waiting:
             if taken and tokens >= budget:
                 break
             if job.prepared.run is run:
