@@ -37,7 +37,8 @@ _BY_ENDING = {
     **dict.fromkeys((".conll", ".iob", ".iob2", ".bio"), "conll"),
     ".conllu": "conllu",
 }
-_OTHERWISE = "text"  # lines, or CoNLL's columns: the content tells
+_TEXT = "text"  # lines, or CoNLL's columns: the content tells
+_FOLDER = "folder"  # of any layout: its files tell
 
 
 class EvaluationText(NamedTuple):
@@ -65,6 +66,9 @@ class _Row(NamedTuple):
     where: str
 
 
+_Reader = Callable[[Path, str, str], list[_Row]]
+
+
 def read_evaluation_file(
     path: Path | str, columns: Sequence[str] = (), format: str | None = None, encoding: str = "utf-8"
 ) -> EvaluationFile:
@@ -77,10 +81,11 @@ def read_evaluation_file(
     file without any text.
     """
     path = Path(path)
-    found = _read(path, format, encoding)
+    read_as = _format_of(path, format, encoding)
+    found = _READERS[read_as](path, read_as, encoding)
     if not found:
         raise InputError(f"{path} has no rows. Expected at least one.")
-    chosen = _chosen(found, columns, str(path))
+    chosen = _chosen(found, columns, str(path), guess=read_as in _TABLES)
     texts = tuple(
         EvaluationText(number, column, text, row.where)
         for number, row in enumerate(found)
@@ -101,28 +106,23 @@ def _hashes(path: Path) -> dict[str, str]:
     return {str(each.relative_to(path)): sha256(each) for each in files}
 
 
-def _read(path: Path, format: str | None, encoding: str) -> list[_Row]:
-    if path.is_dir() or format in ("beir", "trec"):
-        return _retrieval_rows(path, format, encoding)
+def _format_of(path: Path, format: str | None, encoding: str) -> str:
+    """What was said, else what the ending or the content tells: a name among _READERS."""
     if format is not None and format not in _READERS:
-        raise InputError(f"There is no format {format!r}. Choose one of {', '.join(_READERS)}, beir, trec.")
-    if format is not None:
-        return _READERS[format](path, format, encoding)
-    with open_table(path, None, encoding, _BY_ENDING, _OTHERWISE, whole_name=True) as table:
-        found = table.format
-        if found in ("csv", "tsv"):
-            found = _separator_of(table)
-        elif found == "json":
-            found = _kind_of_json(table)
-    if found == _OTHERWISE:
-        return _tagged_rows(path, None, encoding)
-    return _READERS[found](path, found, encoding)
+        known = ", ".join(name for name in _READERS if name not in (_TEXT, _FOLDER))
+        raise InputError(f"There is no format {format!r}. Choose one of {known}.")
+    if path.is_dir() or format is not None:
+        return format or _FOLDER
+    with open_table(path, None, encoding, _BY_ENDING, _TEXT, whole_name=True) as table:
+        if table.format == "csv":
+            return _separator_of(table)
+        return _kind_of_json(table) if table.format == "json" else table.format
 
 
 def _separator_of(table: TableFile) -> str:
     """CSV that was saved with tabs is no rarity: the first line's more frequent separator counts."""
     first = next(iter(table.lines()), "")
-    return "tsv" if first.count("\t") > first.count(",") else table.format if "\t" in first else "csv"
+    return "tsv" if first.count("\t") > first.count(",") else "csv"
 
 
 def _kind_of_json(table: TableFile) -> str:
@@ -137,7 +137,7 @@ def _kind_of_json(table: TableFile) -> str:
     return "reqa" if isinstance(content, dict) and "questions" in content else "json"
 
 
-def _table_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+def _separated_rows(path: Path, format: str, encoding: str) -> list[_Row]:
     """Rows of CSV or TSV, of any width."""
     with open_table(path, format, encoding, {}, format, whole_name=True) as table:
         found = [each for each in tables.separated_rows(table.lines(), table.name, format) if each[1]]
@@ -167,8 +167,9 @@ def _parquet_rows(path: Path, format: str, encoding: str) -> list[_Row]:
     return [_Row(dict(zip(names, row.values, strict=True)), row.where) for row in found]
 
 
-def _tagged_rows(path: Path, format: str | None, encoding: str) -> list[_Row]:
-    found = read_tagged(path, format=format, tagged=False, encoding=encoding)
+def _tagged_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+    said = None if format == _TEXT else format
+    found = read_tagged(path, format=said, tagged=False, encoding=encoding)
     return [
         _Row(
             {"words": " ".join(each.words)} if isinstance(each, Sentence) else {"text": each.text}, each.where
@@ -182,32 +183,40 @@ def _squad_rows(path: Path, format: str, encoding: str) -> list[_Row]:
     return [_Row({"question": each.question, "context": each.passage}, each.where) for each in found]
 
 
-def _retrieval_rows(path: Path, format: str | None, encoding: str) -> list[_Row]:
-    data = read_retrieval_data(path, format, encoding=encoding)
+def _retrieval_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+    data = read_retrieval_data(path, None if format == _FOLDER else format, encoding=encoding)
     queries = [_Row({"query": text}, f"{path}, query {id}") for id, text in data.queries.items()]
     documents = [_Row({"document": text}, f"{path}, document {id}") for id, text in data.documents.items()]
     return queries + documents
 
 
-_READERS: dict[str, Callable[[Path, str, str], list[_Row]]] = {
-    "csv": _table_rows,
-    "tsv": _table_rows,
+_TABLES: dict[str, _Reader] = {
+    "csv": _separated_rows,
+    "tsv": _separated_rows,
     "jsonl": _record_rows,
     "json": _record_rows,
     "parquet": _parquet_rows,
+}
+_READERS: dict[str, _Reader] = _TABLES | {
+    _TEXT: _tagged_rows,
     "lines": _tagged_rows,
     "conll": _tagged_rows,
     "conllu": _tagged_rows,
     "squad": _squad_rows,
+    _FOLDER: _retrieval_rows,
     "reqa": _retrieval_rows,
+    "beir": _retrieval_rows,
+    "trec": _retrieval_rows,
 }
 
 
-def _chosen(found: Sequence[_Row], columns: Sequence[str], where: str) -> list[str]:
-    """The columns that were named, or all whose values look like running text."""
+def _chosen(found: Sequence[_Row], columns: Sequence[str], where: str, *, guess: bool) -> list[str]:
+    """The columns that were named, else all, or in a table all whose values look like running text."""
     names = list(dict.fromkeys(name for row in found for name in row.fields))
     if columns:
         return [_named(column, names, where) for column in columns]
+    if not guess:
+        return names
     chosen = [name for name in names if _is_running_text(row.fields.get(name) for row in found)]
     if not chosen:
         raise InputError(

@@ -115,12 +115,12 @@ def _in_portions(candidates: _Candidates, index: TextIndex) -> Iterator[_Candida
 
 
 def _are_sentences(words: Words, places: Int64s, length: int) -> npt.NDArray[np.bool_]:
-    """Whether a sentence begins at each place and ends so many words later."""
+    """Whether a sentence begins at each place, and one ends so many words later."""
     edge = np.full(1, -1, words.sentence.dtype)
     padded = np.concatenate([edge, words.sentence, edge])  # word n at n + 1
     own = padded[places + 1]
-    is_first, is_last = padded[places] != own, padded[places + length + 1] != own
-    whole: npt.NDArray[np.bool_] = is_first & is_last & (padded[places + length] == own)
+    whole: npt.NDArray[np.bool_] = padded[places] != own
+    whole &= padded[places + length] != padded[places + length + 1]
     return whole
 
 

@@ -7,7 +7,7 @@ short enough that one piece more fits in than a word in ten, rounded up, can spo
 | words of the text | words of a piece | what is looked for |
 | --- | --- | --- |
 | 1, 2 | | nothing: so short a text says nothing of where it is from |
-| 3, 4 | all of them | a sentence that is these words and no others |
+| 3, 4 | all of them | whole sentences that are these words and no others |
 | 5 to 7 | 4 | these words, wherever they stand |
 | 8 to 19 | 4; of 11 words 3, since two of them may be replaced | these words but for some |
 | 20 to 48 | 5 | the same |
