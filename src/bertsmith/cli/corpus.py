@@ -1,4 +1,4 @@
-"""`bertsmith corpus`: build one, look at it, check it against test files, make tokens of it, verify either."""
+"""`bertsmith corpus`: build one, look at it, check it against test files, make tokens of it, verify it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
