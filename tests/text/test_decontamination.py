@@ -167,6 +167,12 @@ def test_short_texts_are_looked_for_as_whole_sentences_and_the_shortest_not_at_a
     assert found == {0: "exact", 3: "exact"}
 
 
+def test_a_date_is_found_without_its_hyphens(tmp_path: Path) -> None:
+    """Four words, of which two are left."""
+    corpus = make_corpus(tmp_path, ["Bala eno kute.\nCANBERRA 19961206\nKute bala.", "19961207"])
+    assert texts_found(corpus, ["Canberra 1996-12-06", "Canberra", "1996-12"]) == {0: "exact"}
+
+
 def test_pieces_are_short_enough_for_one_word_in_ten() -> None:
     """The pigeonhole principle needs one piece more than words may be replaced."""
     for words in range(8, 3000):

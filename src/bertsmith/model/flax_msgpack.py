@@ -1,7 +1,7 @@
 """flax_model.msgpack → tensors under Hugging Face's names, as transformers' Flax models were saved.
 
 The file is one MessagePack map of maps: module in module, down to the arrays. An array is an extension of
-type 1 that holds (shape, name of its type, bytes). Flax calls leaves otherwise, and its kernels are transposed.
+type 1 that holds (shape, name of its type, bytes). Leaves have other names, and kernels are transposed.
 
 Of MessagePack's types only those are read that such a file has; every length is checked against the file
 before anything is made of it.

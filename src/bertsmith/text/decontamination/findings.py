@@ -10,9 +10,8 @@ from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.corpus.shards import read_shard
 from bertsmith.text.decontamination.evaluation_texts import EvaluationFile, EvaluationText
 from bertsmith.text.decontamination.matching import Kind
-from bertsmith.text.decontamination.normalised_words import separated_words
+from bertsmith.text.decontamination.normalised_words import is_too_short
 from bertsmith.text.decontamination.scanning import KINDS, Places
-from bertsmith.text.decontamination.text_index import SHORTEST
 
 EXAMPLES = 5  # of each file
 
@@ -106,7 +105,7 @@ def _counted(
         if found is not None:
             of_row[text.row] = min(found.kind, of_row.get(text.row, found.kind))
             columns[text.column].add(text.row)
-        if text.row not in long_enough and len(separated_words(text.text)) >= SHORTEST:
+        if text.row not in long_enough and not is_too_short(text.text):
             long_enough.add(text.row)
     kinds = Counter(of_row.values())
     return FileFindings(

@@ -16,6 +16,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 
+SHORTEST = 3  # words of a text that is looked for
 _WITHOUT_BLANKS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # kana, and Chinese characters
 _WORD = re.compile(f"[{_WITHOUT_BLANKS}]|[^\\W_{_WITHOUT_BLANKS}]+")
 _APOSTROPHES = str.maketrans("", "", "'\u2018\u2019\u02bc\u00b4`")
@@ -30,6 +31,11 @@ def separated_words(text: str) -> list[str]:
 def joined_words(text: str) -> list[str]:
     """Words end at blanks alone; all punctuation goes without a trace."""
     return _WORD.findall(_NO_LETTERS.sub("", _plain(text)))
+
+
+def is_too_short(text: str) -> bool:
+    """Whether a text says nothing of where it is from: one of one or two words, when all are counted."""
+    return len(separated_words(text)) < SHORTEST
 
 
 READINGS: tuple[Callable[[str], list[str]], ...] = (separated_words, joined_words)

@@ -18,7 +18,7 @@ from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.corpus.manifest import Split
 from bertsmith.text.corpus.shards import read_shard
 from bertsmith.text.decontamination.matching import Kind, Match, Words, find_matches
-from bertsmith.text.decontamination.normalised_words import READINGS
+from bertsmith.text.decontamination.normalised_words import READINGS, is_too_short
 from bertsmith.text.decontamination.text_index import UNKNOWN, Int32s, TextIndex
 from bertsmith.text.workers import ordered, usable_cores
 
@@ -63,6 +63,7 @@ def find_places(
                 if progress:
                     progress(done, counts.documents, "documents")
             found[split] = np.concatenate(places)
+    _load.cache_clear()  # what this process has searched with, where it did so itself
     return found
 
 
@@ -74,9 +75,8 @@ def _prepare(texts: Sequence[str]) -> _Prepared:
         for read, reading in zip(READINGS, readings, strict=True):
             words = read(text)
             # A reading that changes nothing of a text has nothing to find that the first doesn't.
-            ids = (
-                [] if words == first else [vocabulary.setdefault(word, len(vocabulary) + 1) for word in words]
-            )
+            wanted = [] if words == first or is_too_short(text) else words
+            ids = [vocabulary.setdefault(word, len(vocabulary) + 1) for word in wanted]
             reading.append(np.array(ids, np.int32))
             first = words if first is None else first
     return _Prepared(vocabulary, tuple(map(TextIndex.of_texts, readings)))

@@ -6,15 +6,15 @@ short enough that one piece more fits in than a word in ten, rounded up, can spo
 
 | words of the text | words of a piece | what is looked for |
 | --- | --- | --- |
-| 1, 2 | | nothing: so short a text says nothing of where it is from |
-| 3, 4 | all of them | whole sentences that are these words and no others |
+| 1 to 4 | all of them | whole sentences that are these words and no others |
 | 5 to 7 | 4 | these words, wherever they stand |
 | 8 to 19 | 4; of 11 words 3, since two of them may be replaced | these words but for some |
 | 20 to 48 | 5 | the same |
 | 49 and more | 7 | the same |
 
 The pieces also find every run of 13 words that a text shares with a document: it holds a whole piece, 7 being
-the longest.
+the longest. Texts of one or two words aren't looked for at all (`is_too_short`); here such come only of longer
+ones whose punctuation is left out.
 
 T texts, W words of all of them, S seeds of one length.
 """
@@ -30,7 +30,6 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
-SHORTEST = 3  # words of a text that is looked for
 LONGEST_WHOLE = 4  # up to here a sentence must consist of the text and nothing else
 LONGEST_EXACT = 7  # up to here every word must be there
 UNKNOWN = 0  # the id of a word that no text has, and of the gap between two documents
@@ -103,7 +102,7 @@ class TextIndex:
         words = np.concatenate([np.zeros(0, np.int32), *texts]).astype(np.int32)
         pieces: dict[tuple[int, bool], list[tuple[int, int]]] = {}
         for number, length in enumerate(np.diff(starts).tolist()):
-            if length >= SHORTEST:
+            if length:
                 piece = piece_length(length)
                 kind = pieces.setdefault((piece, length <= LONGEST_WHOLE), [])
                 kind += [(number, offset) for offset in range(0, length - piece + 1, piece)]
