@@ -5,8 +5,8 @@
 Rows of ten test files are planted in ../shared/data/wikipedia_2014 (101 MB), each between two sentences of an
 article, as it is and changed in the ways below. Rows of three words and more count: shorter ones aren't
 looked for. The other side is what GPT-3's makers did (Brown et al. 2020, appendix C): a row is found where
-one of its runs of 13 words (all of its words, where it has fewer) occurs in the corpus. "shuffled" are the same
-rows with their words in another order, which no corpus should be said to hold.
+one of its runs of 13 words (all of its words, where it has fewer) occurs in the corpus. "shuffled" are the
+same rows with their words in another order, which no corpus should be said to hold.
 
 The second table is the whole command against all test files, with its memory, all processes together, and the
 seconds of processors (user) beside those of the clock: other work on the machine adds to these alone.

@@ -187,10 +187,10 @@ def test_decontaminate(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "--out FOLDER" in out
     assert "document 7 SPEAKS of matter 7!" in page.read_text()
     assert main(["corpus", "decontaminate", str(corpus), "--against", str(test), "--out", str(clean)]) == 0
-    assert "Removed: 1 sentences with 6 words" in capsys.readouterr().out
+    assert "Removed: 1 sentence, 6 words. Of 1 document concerned 0 went whole." in capsys.readouterr().out
     assert (clean / "decontamination.html").is_file()
     assert main(["corpus", "info", str(clean)]) == 0
-    assert "against test.txt: 1 sentences removed" in capsys.readouterr().out
+    assert "against test.txt: 1 sentence removed" in capsys.readouterr().out
     assert main(["corpus", "verify", str(clean)]) == 0
     texts = [each.sentences for split in ("train", "heldout") for each in Corpus.open(clean).documents(split)]
     assert ["It ends with the word number 49."] in texts

@@ -176,9 +176,8 @@ def _print_summary(corpus: "Corpus") -> None:
     console.print(f"  licence    {manifest.licence or 'not stated (--licence)'}", markup=False)
     for check in manifest.decontaminations:
         names = ", ".join(file.name for file in check.against)
-        console.print(
-            f"  checked    against {names}: {check.removed.sentences:,} sentences removed", markup=False
-        )
+        removed = formatting.counted(check.removed.sentences, "sentence")
+        console.print(f"  checked    against {names}: {removed} removed", markup=False)
 
 
 def _print_sources(corpus: "Corpus") -> None:

@@ -114,6 +114,7 @@ def _command(
 
 def _show(found: "Contamination", removed: "Counts | None") -> None:
     from bertsmith.cli.screen import console, print_note, print_table
+    from bertsmith.reporting import formatting
     from bertsmith.reporting.decontamination import EXAMPLE_COLUMNS, FILE_COLUMNS, example_row, file_rows
 
     print_table(FILE_COLUMNS, file_rows(found), title=f"What {found.corpus.path} holds of the test files")
@@ -125,13 +126,17 @@ def _show(found: "Contamination", removed: "Counts | None") -> None:
             counted = ", ".join(f"{count:,} in {name!r}" for name, count in each.columns.items())
             print_note(f"{each.file.name}: rows found {counted}")
     if removed is not None:
+        sentences, words = (
+            formatting.counted(*each) for each in ((removed.sentences, "sentence"), (removed.words, "word"))
+        )
+        documents = formatting.counted(found.documents, "document")
         console.print(
-            f"Removed: {removed.sentences:,} sentences with {removed.words:,} words, and with them "
-            f"{removed.documents:,} of the {found.documents:,} documents concerned whole.",
+            f"Removed: {sentences}, {words}. Of {documents} concerned {removed.documents:,} went whole.",
             markup=False,
             soft_wrap=True,
         )
     elif found.documents:
+        documents = formatting.counted(found.documents, "document")
         print_note(
-            f"{found.documents:,} documents hold something of them. --out FOLDER writes the corpus without it"
+            f"{documents} of the corpus concerned. --out FOLDER writes the corpus without what was found"
         )

@@ -13,8 +13,8 @@ short enough that one piece more fits in than a word in ten, rounded up, can spo
 | 49 and more | 7 | the same |
 
 The pieces also find every run of 13 words that a text shares with a document: it holds a whole piece, 7 being
-the longest. Texts of one or two words aren't looked for at all (`is_too_short`); here such come only of longer
-ones whose punctuation is left out.
+the longest. Texts of one or two words aren't looked for at all (`is_too_short`); here such come only of
+longer ones whose punctuation is left out.
 
 T texts, W words of all of them, S seeds of one length.
 """
