@@ -63,7 +63,7 @@ def _of_word(
     """The tag is the one that the best legal path has, its number the softmax over the word's own scores."""
     (prediction,) = task.decode([outputs], [example], [encoded])
     tags = prediction["tags"]
-    word = target
+    word = int(target) if isinstance(target, str) and target.isdecimal() else target
     if word is None:
         word = next((place for place, tag in enumerate(tags) if tag != "O"), 0)
     if type(word) is not int or not 0 <= word < len(tags):

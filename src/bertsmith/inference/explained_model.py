@@ -73,6 +73,11 @@ class ExplainedModel:
         self._read = read
 
     @property
+    def is_of_vectors(self) -> bool:
+        """Whether it answers with a cosine of two texts, and has nothing to say of one."""
+        return self.module is self.encoder
+
+    @property
     def device(self) -> torch.device:
         """Where it computes."""
         return self.encoder.embeddings.token.weight.device

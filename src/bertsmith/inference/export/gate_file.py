@@ -17,9 +17,7 @@ from bertsmith.inference.export.source import Answer, Source
 from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens, windows_apart
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.task import Outputs, Prediction, Task, reading_columns
-from bertsmith.text.files.columns import guess_columns
-from bertsmith.text.files.values import as_text
-from bertsmith.text.labelled.rows import LINES_HAVE, LabelledRow, are_lines, read_column_names, stream_rows
+from bertsmith.text.labelled.rows import stream_texts
 
 MOST_EXAMPLES = 2000
 MOST_TOKENS = 100_000
@@ -127,15 +125,9 @@ def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
         raise InputError(
             f"{source.name} has no task, and reads one text a row: there is no use for {', '.join(strange)}."
         )
-    layout = {name: columns.get(name, usual) for name, usual in _LAYOUT.items()}
-    column = columns.get("text")
-    if are_lines(path, format=layout["format"], encoding=layout["encoding"]):
-        column = LINES_HAVE[0]
-    elif column is None:
-        column = guess_columns(read_column_names(path, **layout), str(path)).text
 
-    def stream() -> Iterator[LabelledRow]:
-        return stream_rows(path, [column], **layout)
+    def stream() -> Iterator[str]:
+        return stream_texts(path, columns.get("text"), **{k: v for k, v in columns.items() if k != "text"})
 
     rows = sum(1 for _ in stream())
     if not rows:
@@ -143,9 +135,9 @@ def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
     drawn = _drawn(rows)
     wanted = {number: place for place, number in enumerate(drawn)}
     some = [""] * len(drawn)
-    for number, row in enumerate(stream()):
+    for number, text in enumerate(stream()):
         if number in wanted:
-            some[wanted[number]] = as_text(row.values[0], row.where)
+            some[wanted[number]] = text
     encoded = [Encoded((window,)) for window in _text_windows(source, some)]
     most = MOST_TOKENS if isinstance(source.padded.head, Vectors) else _MOST_STATE_TOKENS
     kept = _within(drawn, encoded, most)
@@ -154,7 +146,7 @@ def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
     return GateFile(path, rows, windows, [some[place] for place in kept], chosen, labelled=False)
 
 
-_LAYOUT: dict[str, Any] = {"format": None, "header": True, "encoding": "utf-8"}
+_LAYOUT = ("format", "header", "encoding")
 
 
 def _text_windows(source: Source, texts: Sequence[str]) -> list[Window]:
