@@ -21,6 +21,7 @@ from bertsmith.errors import ModelError, TokenizerError
 from bertsmith.files import sha256
 from bertsmith.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, encoder_of, interpret, save_checkpoint
 from bertsmith.model.flax_msgpack import read_flax_tensors
+from bertsmith.model.manifest import IMPORTED
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.model.tensorflow.bundle import INDEX, read_bundle
 from bertsmith.model.tensorflow.names import is_weight, to_hugging_face_names
@@ -76,7 +77,7 @@ def import_legacy(folder: Path | str, out: Path | str) -> Imported:
         checkpoint.tensors,
         checkpoint.config,
         checkpoint.architecture,
-        task="imported",
+        task=IMPORTED,
         tokenizer=tokenizer,
         provenance={"imported_from": f"{folder.name}/{weights.name}", "sha256": sha256(weights)},
         carried=checkpoint.carried,
