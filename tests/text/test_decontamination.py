@@ -401,6 +401,7 @@ def test_what_cannot_be_read_is_a_sentence(
         read_evaluation_file(tmp_path / name, **options)  # type: ignore[arg-type]
 
 
-def test_a_missing_file_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nowhere\.csv"):
-        read_evaluation_file(tmp_path / "nowhere.csv")
+@pytest.mark.parametrize("name", ["nowhere.csv", "-", "s3://bucket/test.csv"])
+def test_a_missing_file_is_a_sentence(name: str) -> None:
+    with pytest.raises(InputError, match="does not exist. Name a test file"):
+        read_evaluation_file(name)

@@ -81,6 +81,8 @@ def read_evaluation_file(
     file without any text.
     """
     path = Path(path)
+    if not path.exists():  # an address or standard input among them: the hash is that of a file
+        raise InputError(f"{path} does not exist. Name a test file or a folder on this machine.")
     read_as = _format_of(path, format, encoding)
     found = _READERS[read_as](path, read_as, encoding)
     if not found:
