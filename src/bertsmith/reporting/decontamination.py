@@ -65,7 +65,7 @@ def render_contamination(found: Contamination, removed: Counts | None, command: 
                 f"Of {each.file.name}",
                 [name.capitalize() for name in EXAMPLE_COLUMNS],
                 [example_row(example, _LONGEST) for example in each.examples],
-                text_columns=frozenset(range(5)),
+                text_columns=frozenset(range(4)),
             )
             for each in found.files
             if each.examples
