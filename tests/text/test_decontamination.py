@@ -403,5 +403,5 @@ def test_what_cannot_be_read_is_a_sentence(
 
 @pytest.mark.parametrize("name", ["nowhere.csv", "-", "s3://bucket/test.csv"])
 def test_a_missing_file_is_a_sentence(name: str) -> None:
-    with pytest.raises(InputError, match="does not exist. Name a test file"):
+    with pytest.raises(InputError, match=r"does not exist\. Name a test file"):
         read_evaluation_file(name)
