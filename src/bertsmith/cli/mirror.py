@@ -1,4 +1,7 @@
-"""`bertsmith mirror`: record an LLM's answers, import those there are, look at them, forget somebody."""
+"""`bertsmith mirror`: record an LLM's answers, import those there are, look at them, forget somebody.
+
+What is learned from them is in mirror_learn.py.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -7,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from bertsmith.cli import mirror_learn
+from bertsmith.cli.mirror_store import mirror_settings as _settings
 from bertsmith.cli.options import Flag, given
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table, progress_bar
 
@@ -16,7 +21,8 @@ if TYPE_CHECKING:
 
 app = App(name="mirror", help="An LLM's answers, recorded to learn from.")
 _SHOWN = 40  # versions of a site in the table
-_PACKAGES = ("sqlalchemy", "httpx", "orjson")
+for _command in (mirror_learn.understand, mirror_learn.train, mirror_learn.merge):
+    app.command(_command)
 
 
 @Parameter(name="*")
@@ -249,16 +255,6 @@ def forget(
     finally:
         opened.close()
     console.print(f"{deleted:,} calls deleted.", markup=False)
-
-
-def _settings(config: Path | None, **said: object) -> "MirrorSettings":
-    from bertsmith.errors import require
-
-    for module in _PACKAGES:
-        require(module, "mirror", "The mirror")
-    from bertsmith.serving.mirror.settings import read_settings
-
-    return read_settings(config, said)
 
 
 def _open(settings: "MirrorSettings") -> "Store":

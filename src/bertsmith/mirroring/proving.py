@@ -72,8 +72,8 @@ def why_not_yet(devs: Sequence[Judged], calls: int, settings: LearnSettings) -> 
         )
     if not any(hopeful(judged, epsilon) for judged in devs):
         return (
-            f"on the calls that choose, no part of the answers differs in {epsilon:.1%} or less, however sure "
-            "the student is of it"
+            f"on the calls that choose, no part of the answers differs in {epsilon:.1%} or less, however "
+            "sure the student is of it"
         )
     return ""
 

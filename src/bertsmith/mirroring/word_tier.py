@@ -5,6 +5,7 @@ E texts, F features, C outputs.
 
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.mirroring.targets import heads_of, targets_of
 from bertsmith.serving.mirror.field_heads import FieldHead
 from bertsmith.serving.mirror.fields import AnswerShape
+from bertsmith.serving.mirror.student_file import MODEL
 from bertsmith.serving.mirror.word_model import WordModel
 
 _STRENGTH, _ITERATIONS = 10.0, 200  # scikit-learn's C
@@ -44,7 +46,11 @@ def train_words(
         found = model.logits(texts)
         return {head.path: head.guesses(shape.field(head.path), found[head.path]) for head in heads}
 
-    return Candidate("tf-idf", heads, guesses, model.save, {})
+    def save(folder: Path) -> None:
+        (folder / MODEL).mkdir()
+        model.save(folder / MODEL)
+
+    return Candidate("tf-idf", heads, guesses, save, {})
 
 
 def fit_words(
@@ -67,7 +73,9 @@ def fit_words(
     except ValueError:  # an empty vocabulary
         return None
     weights = {
-        head.path: _weights(features, targets_of(head, shape.field(head.path), train), shape, head)
+        head.path: _weights(features, targets_of(head, shape.field(head.path), train), shape, head).astype(
+            np.float32
+        )
         for head in heads
     }
     return WordModel(vectoriser.get_feature_names_out().tolist(), vectoriser.idf_, weights)
@@ -96,7 +104,7 @@ def _by_class(features: Any, targets: Floats) -> Floats:
     """Softmax over classes. Where the teacher was unsure, a text counts for several, as much as it said."""
     from sklearn.linear_model import LogisticRegression
 
-    weights = np.zeros((features.shape[1] + 1, targets.shape[1]), np.float32)
+    weights = np.zeros((features.shape[1] + 1, targets.shape[1]))
     rows, classes = np.nonzero(targets >= _LEAST)
     if len(np.unique(classes)) < 2:
         return weights
@@ -116,7 +124,7 @@ def _by_label(features: Any, targets: Floats) -> Floats:
     """A sigmoid a label."""
     from sklearn.linear_model import LogisticRegression
 
-    weights = np.zeros((features.shape[1] + 1, targets.shape[1]), np.float32)
+    weights = np.zeros((features.shape[1] + 1, targets.shape[1]))
     for place, given in enumerate(targets.T > 0.5):
         if given.all() or not given.any():
             weights[-1, place] = _CERTAIN if given.all() else -_CERTAIN

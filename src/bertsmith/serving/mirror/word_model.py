@@ -17,6 +17,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from bertsmith.arrays import Floats
 from bertsmith.errors import ModelError
 from bertsmith.files import read_json, tensors_written_to, write_json
 from bertsmith.metrics.baselines import TOKEN
@@ -38,11 +39,9 @@ class WordModel:
         self.rarity = np.asarray(rarity, np.float32)
         self.weights = dict(weights)
 
-    def logits(self, texts: Sequence[str]) -> dict[str, _Weights]:
+    def logits(self, texts: Sequence[str]) -> dict[str, Floats]:
         """(E, C) by the field's path. A text without a known word gets what all texts have."""
-        found = {
-            path: np.empty((len(texts), each.shape[1]), np.float32) for path, each in self.weights.items()
-        }
+        found = {path: np.empty((len(texts), each.shape[1])) for path, each in self.weights.items()}
         for number, text in enumerate(texts):
             places, values = self._vector(text)
             for path, weights in self.weights.items():
