@@ -1,6 +1,6 @@
 """`bertsmith mirror`: record an LLM's answers, import those there are, look at them, forget somebody.
 
-What is learned from them is in mirror_learn.py.
+Commands that learn from them are in mirror_learn.py, those that ask the LLM in mirror_label.py.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli import mirror_learn
+from bertsmith.cli import mirror_label, mirror_learn
 from bertsmith.cli.mirror_store import mirror_settings as _settings
 from bertsmith.cli.options import Flag, given
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table, progress_bar
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 app = App(name="mirror", help="An LLM's answers, recorded to learn from.")
 _SHOWN = 40  # versions of a site in the table
-for _command in (mirror_learn.understand, mirror_learn.train, mirror_learn.merge):
+for _command in (
+    mirror_learn.understand, mirror_learn.train, mirror_learn.merge, mirror_label.label, mirror_label.relabel
+):  # fmt: skip
     app.command(_command)
 
 
