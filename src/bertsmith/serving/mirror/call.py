@@ -72,7 +72,8 @@ class Answered:
 class Call:
     """`id` is its own, `content` the same for equal calls. Times: `began` in seconds since 1970, `seconds` to
     the answer's last byte and `first_seconds` to its first, None where nobody measured. `site` is the place
-    in the application, `version` one prompt, schema and model of it. `source`: relay or import.
+    in the application, `version` one prompt, schema and model of it. `source`: relay, import, or audit, which
+    is a call that a student answered.
     """
 
     id: str

@@ -2,7 +2,7 @@
 
 What belongs to a connection rather than to the message (RFC 9110, section 7.6.1) isn't passed on. Where the
 call may be recorded, accept-encoding is narrowed to gzip, or else nothing could be read of the answer. One
-header is added to the answer: x-bertsmith.
+header is added to the answer: x-bertsmith. Where a student answers, its answer takes the upstream's place.
 """
 
 import asyncio
@@ -12,6 +12,13 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.answering.audits import Audits, Request
+from bertsmith.serving.mirror.answering.ledger import Ledger
+from bertsmith.serving.mirror.answering.service import Service
+from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.answering.writing.own_answer import OwnAnswer, Written
+from bertsmith.serving.mirror.answering.writing.registry import write
+from bertsmith.serving.mirror.call import NotMirrored
 from bertsmith.serving.mirror.exchange import READABLE
 from bertsmith.serving.mirror.formats import openai_chat
 from bertsmith.serving.mirror.passage import SITE, SUBJECT, Passage
@@ -22,6 +29,7 @@ from bertsmith.serving.mirror.upstream_connections import Connections, Headers, 
 from bertsmith.serving.mirror.upstreams import Target, Upstreams
 
 _CONNECT_SECONDS = 10.0
+_AUDITS_END = 5.0  # seconds that a stopping mirror leaves its audits
 _OF_A_CONNECTION = {
     b"connection", b"expect", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
     b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
@@ -32,17 +40,30 @@ _FAILED = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolEr
 
 
 class Relay:
-    """Calls go to the recorder when they are over."""
+    """Calls go to the recorder when they are over. `service` says which are answered here instead."""
 
-    def __init__(self, settings: MirrorSettings, recorder: Recorder) -> None:
-        self.settings, self.recorder = settings, recorder
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        recorder: Recorder,
+        service: Service,
+        stages: StageStore,
+    ) -> None:
+        self.settings, self.recorder, self.service = settings, recorder, service
         self.upstreams = Upstreams(settings)
         self.under_way = 0  # requests
         # No client, which would add headers of its own, keep cookies and follow redirects.
         self.connections = Connections(_CONNECT_SECONDS, settings.upstream_timeout_seconds)
+        self.audits = Audits(stages, self.connections, recorder, self.ledger)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What happens is written there."""
+        return self.service.keeper.ledger
 
     async def close(self) -> None:
-        """Ends the connections to the upstream."""
+        """Lets audits end that are under way, and ends the connections to the upstream."""
+        await self.audits.close(_AUDITS_END)
         await self.connections.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,6 +76,8 @@ class Relay:
         try:
             await asyncio.wait({work, watching}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            if passage.turn is not None:
+                self.ledger.turn(passage.turn, passage.seconds)
             watching.cancel()
             if not passage.is_over:
                 work.cancel()
@@ -71,7 +94,13 @@ class Relay:
             await _refuse(404, said, "no-upstream", passage, send)
             return
         try:
-            answer = await self._ask(scope, target, body, passage)
+            content = await body.begin(whole=passage.form is not None and self.service.answers)
+            written = await self._own(content, passage)
+            if written is not None and content is not None:
+                await self._send_own(written, passage, send)
+                self._audit(scope, target, content, passage)
+                return
+            answer = await self._ask(scope, target, body, content, passage)
         except ClientGone:
             return
         except _FAILED as error:
@@ -84,10 +113,68 @@ class Relay:
             await answer.close()
             self._record(passage)
 
-    async def _ask(self, scope: Scope, target: Target, body: RequestBody, passage: Passage) -> UpstreamAnswer:
-        content = await body.begin()
-        if content is not None:
-            passage.look_at_request(content, has_room=self.recorder.has_room)
+    async def _own(self, content: bytes | None, passage: Passage) -> Written | None:
+        """A student's answer; None where the LLM is to answer."""
+        if content is None:
+            return None
+        passage.look_at_request(content, has_room=self.recorder.has_room)
+        if passage.asked is None or passage.reason or not self.service.answers:
+            return None
+        try:
+            turn = await self.service.turn(passage.asked, passage.site, can_audit=self.audits.has_room)
+            passage.turn = turn
+            if turn is None or not turn.is_ours:
+                return None
+            own = OwnAnswer(
+                passage.asked,
+                orjson.loads(content),
+                turn.answer,
+                turn.student,
+                turn.probabilities or {},
+            )
+            return write(own)
+        except NotMirrored as found:
+            passage.decline(found.reason)
+        except Exception as error:  # whatever it is, the LLM can answer
+            LOG.error("an answer of ours could not be made: %s", type(error).__name__)
+            passage.decline("mirror-error")
+        return None
+
+    async def _send_own(self, written: Written, passage: Passage, send: Send) -> None:
+        passage.status = 200
+        headers = [(b"content-type", written.content_type.encode()), (_HEADER, passage.header)]
+        if len(written.pieces) == 1:
+            headers.append((b"content-length", str(len(written.pieces[0])).encode()))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for piece in written.pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        passage.is_over = True
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _audit(self, scope: Scope, target: Target, content: bytes, passage: Passage) -> None:
+        """Where it was drawn for one."""
+        turn, form, asked = passage.turn, passage.form, passage.asked
+        if turn is None or not turn.audit or form is None or asked is None:
+            return
+        headers = _sent_on(scope["headers"], target.host, narrow=True)
+        self.audits.begin(
+            Request(
+                form,
+                asked,
+                turn,
+                scope["method"],
+                target,
+                [(name, value) for name, value in headers if name != b"transfer-encoding"],
+                content,
+                self.settings.max_recorded_bytes,
+                passage.said(SITE),
+                passage.said(SUBJECT),
+            )
+        )
+
+    async def _ask(
+        self, scope: Scope, target: Target, body: RequestBody, content: bytes | None, passage: Passage
+    ) -> UpstreamAnswer:
         answer = await self.connections.ask(
             scope["method"],
             target.url,

@@ -18,12 +18,29 @@ STORE = "mirror.sqlite"
 _UPSTREAMS = ("upstream", "openai_base_url", "anthropic_base_url", "systemone_base_url")
 
 
+class PriceSettings(BaseModel):
+    """In one currency: of a `call`, or of a million tokens in and out, and of an answer that differs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    call: float | None = Field(None, ge=0)
+    million_input_tokens: float = Field(0, ge=0)
+    million_output_tokens: float = Field(0, ge=0)
+    error: float | None = Field(None, ge=0)
+
+
 class MirrorSettings(BaseModel):
     """`upstream` takes what no other address is for; each is what the application's client had as its base
     URL. `store` is a file, or postgresql://…. `redact` names rules of ours, `patterns` has the user's own as
     regular expressions by name. Calls older than `retention_days` are deleted. An upstream that sends nothing
     for `upstream_timeout_seconds` is given up. A body of more than `max_recorded_bytes` is relayed and not
     recorded; `queue_bytes` of calls may wait to be stored. A mirror that stops has `drain_seconds`.
+
+    With `auto` modes rise by themselves and students are trained by themselves, from `train_after` calls on,
+    into the folder `students`: a student has to differ in at most `epsilon` of what it answers, with
+    probability 1 - `delta`. Shadow takes at least `shadow_calls` comparisons, canary `canary_calls` with
+    `canary_share` of the sure calls answered. `audit_share` of what is answered is put to the LLM too. A
+    student that takes more than `answer_seconds` leaves the call to the LLM. `seed` makes draws repeatable.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,6 +60,18 @@ class MirrorSettings(BaseModel):
     queue_bytes: int = Field(64_000_000, ge=1024)
     drain_seconds: float = Field(30, ge=1)
     log_requests: bool = True
+    auto: bool = False
+    epsilon: float = Field(0.05, gt=0, lt=1)
+    delta: float = Field(0.05, gt=0, lt=1)
+    students: str = Field("students", min_length=1)
+    train_after: int = Field(500, ge=1)
+    shadow_calls: int = Field(100, ge=0)
+    canary_share: float = Field(0.1, gt=0, lt=1)
+    canary_calls: int = Field(100, ge=0)
+    audit_share: float = Field(0.05, gt=0, le=1)
+    answer_seconds: float = Field(1.0, gt=0)
+    seed: int | None = None
+    prices: PriceSettings = Field(default_factory=PriceSettings)
 
     @field_validator(*_UPSTREAMS)
     @classmethod

@@ -224,9 +224,7 @@ class StageStore:
         row = {"calls": calls, "began": now, "owner": owner, "until": now + seconds, "outcome": "under way"}
         with self.engine.begin() as connection:
             inserting = self._insertion(TRAININGS).values(version=version, **row)
-            if connection.execute(
-                inserting.on_conflict_do_nothing().returning(TRAININGS.c.version)
-            ).all():
+            if connection.execute(inserting.on_conflict_do_nothing().returning(TRAININGS.c.version)).all():
                 return True
             free = and_(TRAININGS.c.version == version, TRAININGS.c.until < now)
             return connection.execute(update(TRAININGS).where(free).values(**row)).rowcount == 1
@@ -258,7 +256,7 @@ class StageStore:
             .group_by(CALLS.c.version)
         )
         with self._reading() as connection:
-            return {version: count for version, count in connection.execute(asking)}
+            return {row[0]: row[1] for row in connection.execute(asking)}
 
     def means(self) -> dict[str, tuple[float, float, float]]:
         """Of each version's recorded calls: mean seconds, and tokens in and out; 0 where none were said."""

@@ -121,6 +121,5 @@ def find_stage(stages: Mapping[str, Stage], named: str) -> Stage:
         raise InputError(
             f"There is no site or version {named!r} in the store. `bertsmith mirror status` lists them."
         )
-    raise InputError(
-        f"Site {named} has {len(meant)} versions. Name one: {', '.join(sorted(each.version for each in meant))}."
-    )
+    versions = ", ".join(sorted(each.version for each in meant))
+    raise InputError(f"Site {named} has {len(meant)} versions. Name one: {versions}.")

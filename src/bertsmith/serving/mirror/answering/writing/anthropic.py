@@ -1,9 +1,18 @@
-"""A message of Anthropic's, and its events. Source: the API's reference, and anthropic-sdk-python's types/."""
+"""A message of Anthropic's, and its events.
+
+Source: the API's reference, and anthropic-sdk-python's types/.
+"""
 
 from collections.abc import Iterator
 from typing import Any
 
-from bertsmith.serving.mirror.answering.writing.own_answer import EVENTS, OwnAnswer, Written, named_event, whole
+from bertsmith.serving.mirror.answering.writing.own_answer import (
+    EVENTS,
+    OwnAnswer,
+    Written,
+    named_event,
+    whole,
+)
 
 _USAGE = {
     "input_tokens": 0,

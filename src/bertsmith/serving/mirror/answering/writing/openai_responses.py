@@ -6,7 +6,13 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from bertsmith.serving.mirror.answering.writing.own_answer import EVENTS, OwnAnswer, Written, named_event, whole
+from bertsmith.serving.mirror.answering.writing.own_answer import (
+    EVENTS,
+    OwnAnswer,
+    Written,
+    named_event,
+    whole,
+)
 from bertsmith.serving.mirror.call import Json, NotMirrored
 
 _USAGE = {
@@ -96,7 +102,9 @@ def _events(answer: OwnAnswer, response: dict[str, Any], item: dict[str, Any]) -
         )
     else:
         yield event(
-            "response.output_item.added", output_index=0, item={**item, "content": [], "status": "in_progress"}
+            "response.output_item.added",
+            output_index=0,
+            item={**item, "content": [], "status": "in_progress"},
         )
         part = item["content"][0]
         place["content_index"] = 0

@@ -1,16 +1,17 @@
 """Answers to typed questions: System One's, by name, and OpenAI's decisions, in the order of the questions.
 
-Confidences are System One's: of a choice among n (p - 1/n) / (1 - 1/n) for the greatest p; of a score
-1 - sum p_i |i - m| / mean |i - (n - 1) / 2| for the likeliest level m, and 0 at the least. OpenAI's reference
-gives no formula of its own.
+Confidences are System One's in both: OpenAI's reference gives no formula of its own.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from bertsmith.serving.mirror.answering.writing.own_answer import OwnAnswer, Written, whole
 from bertsmith.serving.mirror.call import Json
 from bertsmith.serving.mirror.formats.decisions import name_of
+from bertsmith.serving.question_confidence import choice_confidence, score_confidence
 
 _DIGITS = 4  # of a probability
 
@@ -45,6 +46,7 @@ def _systemone(question: Mapping[str, Json], answer: OwnAnswer, name: str) -> di
     if kind == "noul":
         return {"type": kind, "noul": _yes(spread)}
     if kind == "choice":
+        spread = _of_all(spread, list(question["criteria"]))
         shares = {str(value): _rounded(share) for value, share in spread}
         return {
             "type": kind,
@@ -69,6 +71,7 @@ def _decision(question: Mapping[str, Json], answer: OwnAnswer, name: str) -> dic
     if kind == "predicate":
         return {**head, "probability": _yes(spread)}
     if kind == "choice":
+        spread = _of_all(spread, [each["value"] for each in question["choices"]])
         values = [{"value": value, "probability": _rounded(share)} for value, share in spread]
         return {
             **head,
@@ -90,16 +93,18 @@ def _decision(question: Mapping[str, Json], answer: OwnAnswer, name: str) -> dic
     }
 
 
+def _of_all(spread: list[tuple[Json, float]], options: list[Json]) -> list[tuple[Json, float]]:
+    """In the question's order; an option that the student never saw has nothing."""
+    shares = dict(spread)
+    return [(option, shares.get(option, 0.0)) for option in options]
+
+
 def _yes(spread: list[tuple[Json, float]]) -> float:
     return _rounded(sum(share for value, share in spread if value is True))
 
 
 def _of_choice(spread: list[tuple[Json, float]]) -> float:
-    count = len(spread)
-    if count == 1:
-        return 1.0
-    most = max(share for _, share in spread)
-    return _rounded(max(0.0, (most - 1 / count) / (1 - 1 / count)))
+    return _rounded(choice_confidence(np.array([share for _, share in spread])))
 
 
 def _mean(levels: list[float]) -> float:
@@ -107,10 +112,7 @@ def _mean(levels: list[float]) -> float:
 
 
 def _of_score(levels: list[float]) -> float:
-    most, count = levels.index(max(levels)), len(levels)
-    away = sum(share * abs(number - most) for number, share in enumerate(levels))
-    usual = sum(abs(number - (count - 1) / 2) for number in range(count)) / count
-    return _rounded(max(0.0, 1 - away / usual))
+    return _rounded(score_confidence(np.array(levels)))
 
 
 def _rounded(share: float) -> float:
