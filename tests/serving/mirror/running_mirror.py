@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.app import MirrorApp
 from bertsmith.serving.mirror.server import _listening, _Server
 from bertsmith.serving.mirror.settings import read_settings
@@ -75,6 +76,10 @@ class RunningMirror:
     @property
     def store(self) -> Store:
         return self.app.store
+
+    @property
+    def stages(self) -> StageStore:
+        return self.app.keeper.store
 
     def ask(
         self, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **more: Any
