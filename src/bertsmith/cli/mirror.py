@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from bertsmith.cli.mirror_stages import check, demote, print_accounts, promote
+from bertsmith.cli.mirror_store import mirror_settings, opened_store
 from bertsmith.cli.options import Flag, given
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from bertsmith.serving.mirror.settings import MirrorSettings
-    from bertsmith.serving.mirror.store import Store, VersionCount
+    from bertsmith.serving.mirror.store import VersionCount
 
-app = App(name="mirror", help="An LLM's answers, recorded to learn from.")
+app = App(name="mirror", help="An LLM's answers, recorded to learn from, and given in its place.")
 _SHOWN = 40  # versions of a site in the table
-_PACKAGES = ("sqlalchemy", "httpx", "orjson")
+for _command in (promote, demote, check):
+    app.command(_command)
 
 
 @Parameter(name="*")
@@ -72,11 +74,44 @@ class Recording:
     queue_bytes: int | None = None
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Answering:
+    """When a student answers.
+
+    Parameters
+    ----------
+    auto
+        Train students, and have them answer, without a hand: as far as the evidence goes.
+    epsilon
+        The largest share of a student's answers that may differ from the LLM's: 0.05 unless said.
+    delta
+        The probability that a claim is wrong although its assumptions hold: 0.05 unless said.
+    students
+        The folder that students are trained into: students unless said.
+    train_after
+        Calls of a version that its first student is trained on, at least: 500 unless said.
+    canary_share
+        Of the sure calls that are answered in canary: 0.1 unless said.
+    audit_share
+        Of what a student answers that is put to the LLM too: 0.05 unless said.
+    """
+
+    auto: bool | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    students: str | None = None
+    train_after: int | None = None
+    canary_share: float | None = None
+    audit_share: float | None = None
+
+
 @app.command
 def serve(
     *,
     upstreams: Annotated[Upstreams | None, Parameter(group="The LLM")] = None,
     recording: Annotated[Recording | None, Parameter(group="What is recorded")] = None,
+    answering: Annotated[Answering | None, Parameter(group="When a student answers")] = None,
     config: Path | None = None,
     host: str | None = None,
     port: int | None = None,
@@ -86,14 +121,15 @@ def serve(
 ) -> None:
     """Relay an application's calls to its LLM, and record those whose answers have a schema.
 
-    The application changes its base URL and nothing else. Answers come back as the LLM gave them. Every
+    The application changes its base URL and nothing else. Answers come back as the LLM gave them, until a
+    student is promoted (bertsmith mirror promote, or --auto) and answers what it is sure of. Every
     setting may stand in a TOML file (--config) or in the environment, as BERTSMITH_MIRROR_STORE; what is said
     here goes first.
 
     Parameters
     ----------
     config
-        A TOML file with the settings; there alone: patterns, own rules of redaction.
+        A TOML file with the settings; there alone: patterns, own rules of redaction, and prices.
     host
         The address to listen on: 127.0.0.1, this machine alone, unless said.
     port
@@ -112,11 +148,13 @@ def serve(
     bertsmith mirror serve --anthropic-base-url https://api.anthropic.com --store calls.sqlite
 
     bertsmith mirror serve --config mirror.toml --host 0.0.0.0 --retention-days 90
+
+    bertsmith mirror serve --upstream https://api.openai.com/v1 --auto --epsilon 0.03
     """
     from bertsmith.errors import require
 
     own = {"host": host, "port": port, "drain_seconds": drain_seconds, "log_requests": log_requests}
-    settings = _settings(config, **own, **given(upstreams, recording))
+    settings = mirror_settings(config, **own, **given(upstreams, recording, answering))
     if show_settings:
         from bertsmith.serving.mirror.database import shown
 
@@ -160,7 +198,7 @@ def import_calls(
 
     if not files:
         raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
-    settings = _settings(config, store=store, redact=redact)
+    settings = mirror_settings(config, store=store, redact=redact)
     from bertsmith.serving.mirror.importing import import_files, require_calls
     from bertsmith.serving.mirror.store import Store
 
@@ -180,7 +218,10 @@ def import_calls(
 
 @app.command
 def status(*, store: str | None = None, config: Path | None = None, json: Flag = False) -> None:
-    """Show what has been recorded: sites, their versions and fields, and what could not be mirrored.
+    """Show what has been recorded, who answers, and what that saves.
+
+    Sites, their versions and fields; of each version that has a student its mode, how often it answered and
+    how often it differs from the LLM, calls, time and money saved; and what could not be mirrored.
 
     Parameters
     ----------
@@ -197,9 +238,14 @@ def status(*, store: str | None = None, config: Path | None = None, json: Flag =
 
     bertsmith mirror status --store calls.sqlite --json
     """
-    opened = _open(_settings(config, store=store))
+    from bertsmith.serving.mirror.answering.accounts import accounts
+    from bertsmith.serving.mirror.answering.stage_store import StageStore
+
+    settings = mirror_settings(config, store=store)
+    opened = opened_store(settings)
     try:
         versions, passed, calls = opened.versions(), opened.passed(), opened.count()
+        answering = accounts(StageStore(opened), settings.prices)
     finally:
         opened.close()
     if json:
@@ -207,6 +253,7 @@ def status(*, store: str | None = None, config: Path | None = None, json: Flag =
             {
                 "calls": calls,
                 "versions": [vars(each) | {"fields": dict(_fields(each))} for each in versions],
+                "answering": [each.as_json() for each in answering],
                 "not_mirrored": [
                     {"protocol": protocol, "reason": reason, "calls": count}
                     for (protocol, reason), count in sorted(passed.items())
@@ -217,6 +264,8 @@ def status(*, store: str | None = None, config: Path | None = None, json: Flag =
     print_facts("Recorded", {"calls": f"{calls:,}", "sites": f"{len({each.site for each in versions}):,}"})
     if versions:
         _print_versions(versions)
+    if answering:
+        print_accounts(answering)
     if passed:
         _print_passed(passed)
 
@@ -243,28 +292,12 @@ def forget(
     --------
     bertsmith mirror forget customer-4711
     """
-    opened = _open(_settings(config, store=store))
+    opened = opened_store(mirror_settings(config, store=store))
     try:
         deleted = opened.forget(subject)
     finally:
         opened.close()
     console.print(f"{deleted:,} calls deleted.", markup=False)
-
-
-def _settings(config: Path | None, **said: object) -> "MirrorSettings":
-    from bertsmith.errors import require
-
-    for module in _PACKAGES:
-        require(module, "mirror", "The mirror")
-    from bertsmith.serving.mirror.settings import read_settings
-
-    return read_settings(config, said)
-
-
-def _open(settings: "MirrorSettings") -> "Store":
-    from bertsmith.serving.mirror.store import Store
-
-    return Store(settings.store, create=False)
 
 
 def _fields(version: "VersionCount") -> list[tuple[str, list[str]]]:

@@ -55,7 +55,8 @@ def plain(found: Any) -> Any:
 
 # OpenAI's API ends a named tool with stop, which the scripted upstream doesn't.
 _OWN = {
-    "id", "finish_reason", "created", "created_at", "completed_at", "model", "usage", "system_fingerprint", "service_tier",
+    "id", "finish_reason",
+    "created", "created_at", "completed_at", "model", "usage", "system_fingerprint", "service_tier",
     "call_id", "item_id", "logprobs", "tool_choice", "tools", "text", "instructions", "store", "temperature",
     "top_p", "truncation", "metadata", "parallel_tool_calls", "reasoning", "snapshot", "sequence_number",
     "caller", "stop_details", "container", "moderation", "prompt_cache_options",
@@ -95,7 +96,7 @@ def joined(pieces: list[Any]) -> Any:
         for choice in each.get("choices") or ():
             call = (choice["delta"].get("tool_calls") or [{"function": {}}])[0]["function"]
             delta = choice["delta"].get("content") or call.get("arguments")
-            kind = "text" if delta else choice["finish_reason"] and "end" or "begin"
+            kind = "text" if delta else ("end" if choice["finish_reason"] else "begin")
         if (not kinds or kinds[-1] != kind) and kind != "response.in_progress":
             kinds.append(kind)
         text += delta or ""
