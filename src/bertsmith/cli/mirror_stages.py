@@ -194,8 +194,8 @@ def print_accounts(found: "list[Account]") -> None:
         print_table(("version", "reason", "calls"), reasons, "Relayed although a student serves")
     saved = [_saved(each) for each in found if each.answered]
     if saved:
-        header = ("version", "calls avoided", "ms each", "LLM's", "hours saved", "saved", "audits", "errors")
-        print_table(header, saved, "Saved and paid")
+        money = ("version", "calls avoided", "ms each", "LLM's", "hours saved", "saved", "audits", "errors")
+        print_table(money, saved, "Saved and paid")
 
 
 def _saved(account: "Account") -> tuple[object, ...]:

@@ -184,7 +184,7 @@ def test_a_candidate_takes_its_turn_or_is_let_go(store: Store) -> None:
 def test_a_store_of_the_first_layout_gets_the_tables(store: Store) -> None:
     from sqlalchemy import update
 
-    from bertsmith.serving.mirror.answering.stage_tables import AUDITS
+    from bertsmith.serving.mirror.stage_tables import AUDITS
     from bertsmith.serving.mirror.tables import META
 
     store.add([call_of(1)])

@@ -39,7 +39,11 @@ class MirrorApp:
         trainer = Trainer(settings, stages, train)
         self.keeper = Keeper(settings, stages, trainer, opening)
         self.recorder = Recorder(
-            store, settings.redactor, settings.queue_bytes, settings.retention_days, self.keeper.ledger
+            store,
+            settings.redactor,
+            settings.queue_bytes,
+            settings.retention_days,
+            self.keeper.ledger.outcome,
         )
         service = Service(settings, self.keeper, settings.redactor)
         self.relay = Relay(settings, self.recorder, service, stages)

@@ -11,7 +11,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from bertsmith.errors import InputError, require
-from bertsmith.serving.mirror.answering import stage_tables  # noqa: F401  its tables are part of the layout
+from bertsmith.serving.mirror import stage_tables  # noqa: F401  its tables are part of the layout
 from bertsmith.serving.mirror.tables import LAYOUT, META, METADATA, OLDER
 
 _LOCK = 0x62657274  # of PostgreSQL's advisory locks: "bert"
@@ -142,7 +142,7 @@ def _prepare(connection: Connection, name: str, *, create: bool) -> None:
             connection.execute(META.insert().values(name=key, value=value))
     layout = META.c.name == "layout"
     found = connection.execute(select(META.c.value).where(layout)).scalar()
-    if found in map(str, OLDER):
+    if found is not None and found in map(str, OLDER):
         METADATA.create_all(connection)
         found = str(LAYOUT)
         connection.execute(update(META).where(layout).values(value=found))

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import orjson
 
-from bertsmith.serving.mirror.answering.turn import Turn
 from bertsmith.serving.mirror.call import Answered, Asked, Call, Json, NotMirrored
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
 from bertsmith.serving.mirror.identity import content_of, site_of, version_of
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.streams import events_of
+from bertsmith.serving.mirror.turn import Turn
 
 _Read = TypeVar("_Read")
 READABLE = "gzip"  # the one content-encoding that every client knows and whose size can be bounded

@@ -4,11 +4,11 @@ import time
 from dataclasses import replace
 
 from bertsmith.serving.json_log import LOG
-from bertsmith.serving.mirror.answering.turn import Turn
 from bertsmith.serving.mirror.call import Asked, NotMirrored
 from bertsmith.serving.mirror.exchange import Exchange, asked_of
 from bertsmith.serving.mirror.formats.registry import format_of
 from bertsmith.serving.mirror.identity import site_of
+from bertsmith.serving.mirror.turn import Turn
 from bertsmith.serving.mirror.upstream_connections import UpstreamAnswer
 
 _READ = ("application/json", "text/event-stream")

@@ -9,15 +9,16 @@ the queue fills, and what no longer fits is counted and dropped.
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from bertsmith.serving.json_log import LOG
-from bertsmith.serving.mirror.answering.ledger import Ledger, Outcome
 from bertsmith.serving.mirror.call import Call, NotMirrored
 from bertsmith.serving.mirror.exchange import Exchange, call_of
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.store import Store
+from bertsmith.serving.mirror.turn import Outcome
 
 _BATCH = 200  # calls written together at most
 # Seconds between two calls that are read: the thread lets go of the interpreter, which the relay else waits
@@ -38,11 +39,11 @@ class Recorder:
         redactor: Redactor,
         queue_bytes: int,
         retention_days: float | None = None,
-        ledger: Ledger | None = None,
+        told: Callable[[Outcome], None] | None = None,
     ) -> None:
         self.store, self.redactor = store, redactor
         self.queue_bytes, self.retention_days = queue_bytes, retention_days
-        self.ledger = ledger  # of what answers; it learns what the LLM said once that is stored
+        self.told = told  # what the LLM said, once that is stored
         self.stored = self.dropped = self.failed = 0
         self.problem = ""
         self._changed = threading.Condition()
@@ -108,9 +109,9 @@ class Recorder:
                 self._is_writing = True
             if not self._write(calls, passed):
                 return
-            if self.ledger is not None:
+            if self.told is not None:
                 for outcome in outcomes:
-                    self.ledger.outcome(outcome)
+                    self.told(outcome)
             with self._changed:
                 self._is_writing = False
                 for exchange in batch:

@@ -16,8 +16,6 @@ from bertsmith.serving.mirror.answering.audits import Audits, Request
 from bertsmith.serving.mirror.answering.ledger import Ledger
 from bertsmith.serving.mirror.answering.service import Service
 from bertsmith.serving.mirror.answering.stage_store import StageStore
-from bertsmith.serving.mirror.answering.writing.own_answer import OwnAnswer, Written
-from bertsmith.serving.mirror.answering.writing.registry import write
 from bertsmith.serving.mirror.call import NotMirrored
 from bertsmith.serving.mirror.exchange import READABLE
 from bertsmith.serving.mirror.formats import openai_chat
@@ -27,6 +25,8 @@ from bertsmith.serving.mirror.request_body import ClientGone, RequestBody
 from bertsmith.serving.mirror.settings import MirrorSettings
 from bertsmith.serving.mirror.upstream_connections import Connections, Headers, UpstreamAnswer
 from bertsmith.serving.mirror.upstreams import Target, Upstreams
+from bertsmith.serving.mirror.writing.own_answer import OwnAnswer, Written
+from bertsmith.serving.mirror.writing.registry import write
 
 _CONNECT_SECONDS = 10.0
 _AUDITS_END = 5.0  # seconds that a stopping mirror leaves its audits

@@ -16,13 +16,13 @@ from sqlalchemy.exc import DBAPIError
 
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.answering.keeper import AUDIT_PATIENCE
-from bertsmith.serving.mirror.answering.ledger import Ledger, Outcome
+from bertsmith.serving.mirror.answering.ledger import Ledger
 from bertsmith.serving.mirror.answering.stage_store import StageStore
-from bertsmith.serving.mirror.answering.turn import Turn
 from bertsmith.serving.mirror.call import Asked
 from bertsmith.serving.mirror.exchange import Exchange
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
 from bertsmith.serving.mirror.recorder import Recorder
+from bertsmith.serving.mirror.turn import Outcome, Turn
 from bertsmith.serving.mirror.upstream_connections import Connections, Headers
 from bertsmith.serving.mirror.upstreams import Target
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
 from bertsmith.serving.mirror.answering.panel import Panel, Playing
-from bertsmith.serving.mirror.answering.turn import Turn
 from bertsmith.serving.mirror.answering.understudy import Understudy
-from bertsmith.serving.mirror.call import Asked, Json
+from bertsmith.serving.mirror.turn import Outcome, Turn
 
 _MOST = 10_000  # events that wait
 _AT_ONCE = 64  # texts that a student is asked together
@@ -21,17 +20,6 @@ ANSWERED_OTHERWISE = (
     "refusal", "truncated", "content-filter", "answer-not-json", "no-tool-call", "other-tool", "tool-call",
     "several-tool-calls", "no-answer", "malformed-answer",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A call whose answer is known: the LLM's `taught`, or None with the `reason` why there is none."""
-
-    version: str
-    asked: Asked | None
-    turn: Turn | None
-    taught: Json = None
-    reason: str = ""
 
 
 @dataclass

@@ -7,12 +7,12 @@ import orjson
 
 from bertsmith.serving.mirror.answering.keeper import Keeper
 from bertsmith.serving.mirror.answering.panel import Playing
-from bertsmith.serving.mirror.answering.turn import Turn
 from bertsmith.serving.mirror.answering.understudy import CantAnswer, Understudy
 from bertsmith.serving.mirror.call import Asked
 from bertsmith.serving.mirror.identity import version_of
 from bertsmith.serving.mirror.redaction import Redaction, Redactor
 from bertsmith.serving.mirror.settings import MirrorSettings
+from bertsmith.serving.mirror.turn import Turn
 
 
 class Service:

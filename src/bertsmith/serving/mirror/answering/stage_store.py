@@ -10,7 +10,9 @@ import orjson
 from sqlalchemy import Connection, Table, and_, func, or_, select, update
 
 from bertsmith.serving.mirror.answering.evidence import Batch, Evidence, evidence_of_row, first_evidence
-from bertsmith.serving.mirror.answering.stage_tables import (
+from bertsmith.serving.mirror.answering.stages import Stage, Student
+from bertsmith.serving.mirror.database import READING, is_sqlite
+from bertsmith.serving.mirror.stage_tables import (
     AUDITS,
     CHANGES,
     EVIDENCE,
@@ -19,8 +21,6 @@ from bertsmith.serving.mirror.answering.stage_tables import (
     TALLIES,
     TRAININGS,
 )
-from bertsmith.serving.mirror.answering.stages import Stage, Student
-from bertsmith.serving.mirror.database import READING, is_sqlite
 from bertsmith.serving.mirror.store import Store
 from bertsmith.serving.mirror.tables import CALLS, VERSIONS
 

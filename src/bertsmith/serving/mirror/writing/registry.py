@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from bertsmith.serving.mirror.answering.writing import anthropic, openai_chat, openai_responses, questions
-from bertsmith.serving.mirror.answering.writing.own_answer import OwnAnswer, Written
 from bertsmith.serving.mirror.formats import anthropic as anthropic_format
 from bertsmith.serving.mirror.formats import decisions, systemone
 from bertsmith.serving.mirror.formats import openai_chat as chat_format
 from bertsmith.serving.mirror.formats import openai_responses as responses_format
+from bertsmith.serving.mirror.writing import anthropic, openai_chat, openai_responses, questions
+from bertsmith.serving.mirror.writing.own_answer import OwnAnswer, Written
 
 WRITERS: dict[str, Callable[[OwnAnswer], Written]] = {
     chat_format.NAME: openai_chat.write,

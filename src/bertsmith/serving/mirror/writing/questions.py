@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.serving.mirror.answering.writing.own_answer import OwnAnswer, Written, whole
 from bertsmith.serving.mirror.call import Json
 from bertsmith.serving.mirror.formats.decisions import name_of
+from bertsmith.serving.mirror.writing.own_answer import OwnAnswer, Written, whole
 from bertsmith.serving.question_confidence import choice_confidence, score_confidence
 
 _DIGITS = 4  # of a probability
@@ -54,8 +54,8 @@ def _systemone(question: Mapping[str, Json], answer: OwnAnswer, name: str) -> di
             "probabilities": shares,
             "confidence": _of_choice(spread),
         }
-    shares = dict(spread)
-    levels = [shares.get(number, 0.0) for number in range(len(question["criteria"]))]
+    of_level = dict(spread)
+    levels = [of_level.get(number, 0.0) for number in range(len(question["criteria"]))]
     return {
         "type": kind,
         "score": _rounded(_mean(levels)),

@@ -1,8 +1,10 @@
-"""Who answers a call, and why: decided before the LLM is asked."""
+"""Who answers a call, and why, decided before the LLM is asked; and what the LLM said, where it was."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from bertsmith.serving.mirror.call import Asked, Json
 
 
 @dataclass(frozen=True)
@@ -29,3 +31,14 @@ class Turn:
     def is_ours(self) -> bool:
         """The student answers."""
         return not self.reason
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A call whose answer is known: the LLM's `taught`, or None with the `reason` why there is none."""
+
+    version: str
+    asked: Asked | None
+    turn: Turn | None
+    taught: Json = None
+    reason: str = ""

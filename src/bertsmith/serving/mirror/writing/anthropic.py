@@ -6,7 +6,7 @@ Source: the API's reference, and anthropic-sdk-python's types/.
 from collections.abc import Iterator
 from typing import Any
 
-from bertsmith.serving.mirror.answering.writing.own_answer import (
+from bertsmith.serving.mirror.writing.own_answer import (
     EVENTS,
     OwnAnswer,
     Written,

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from bertsmith.serving.mirror.answering.writing.own_answer import EVENTS, OwnAnswer, Written, data, whole
 from bertsmith.serving.mirror.call import Json, NotMirrored
+from bertsmith.serving.mirror.writing.own_answer import EVENTS, OwnAnswer, Written, data, whole
 
 _USAGE = {
     "prompt_tokens": 0,

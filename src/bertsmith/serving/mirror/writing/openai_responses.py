@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from bertsmith.serving.mirror.answering.writing.own_answer import (
+from bertsmith.serving.mirror.call import Json, NotMirrored
+from bertsmith.serving.mirror.writing.own_answer import (
     EVENTS,
     OwnAnswer,
     Written,
     named_event,
     whole,
 )
-from bertsmith.serving.mirror.call import Json, NotMirrored
 
 _USAGE = {
     "input_tokens": 0,
