@@ -1,4 +1,7 @@
-"""`bertsmith mirror`: record an LLM's answers, import those there are, look at them, forget somebody."""
+"""`bertsmith mirror`: record an LLM's answers, import those there are, look at them, forget somebody.
+
+What is learned from them is in mirror_learn.py.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -7,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from bertsmith.cli import mirror_learn
 from bertsmith.cli.mirror_stages import check, demote, print_accounts, promote
-from bertsmith.cli.mirror_store import mirror_settings, opened_store
+from bertsmith.cli.mirror_store import mirror_settings, open_store
 from bertsmith.cli.options import Flag, given
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table, progress_bar
 
@@ -17,7 +21,9 @@ if TYPE_CHECKING:
 
 app = App(name="mirror", help="An LLM's answers, recorded to learn from, and given in its place.")
 _SHOWN = 40  # versions of a site in the table
-for _command in (promote, demote, check):
+for _command in (
+    mirror_learn.understand, mirror_learn.train, mirror_learn.merge, promote, demote, check,
+):  # fmt: skip
     app.command(_command)
 
 
@@ -242,7 +248,7 @@ def status(*, store: str | None = None, config: Path | None = None, json: Flag =
     from bertsmith.serving.mirror.answering.stage_store import StageStore
 
     settings = mirror_settings(config, store=store)
-    opened = opened_store(settings)
+    opened = open_store(config, store)
     try:
         versions, passed, calls = opened.versions(), opened.passed(), opened.count()
         answering = accounts(StageStore(opened), settings.prices)
@@ -292,7 +298,7 @@ def forget(
     --------
     bertsmith mirror forget customer-4711
     """
-    opened = opened_store(mirror_settings(config, store=store))
+    opened = open_store(config, store)
     try:
         deleted = opened.forget(subject)
     finally:

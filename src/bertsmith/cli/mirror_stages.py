@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bertsmith.cli.mirror_store import mirror_settings, opened_store
+from bertsmith.cli.mirror_store import mirror_settings, open_store
 from bertsmith.cli.options import Flag
 from bertsmith.cli.screen import console, print_json, print_note, print_table
 
@@ -55,7 +55,7 @@ def promote(
     from bertsmith.serving.mirror.answering.stages import promoted
 
     settings = mirror_settings(config, store=store, canary_share=share)
-    opened = opened_store(settings)
+    opened = open_store(config, store)
     try:
         stages = _stages(opened)
         before = _found(stages, site)
@@ -106,7 +106,7 @@ def demote(
     if former and to is not None:
         raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
     settings = mirror_settings(config, store=store)
-    opened = opened_store(settings)
+    opened = open_store(config, store)
     try:
         stages = _stages(opened)
         before = _found(stages, site)
@@ -144,7 +144,7 @@ def check(
     """
     from bertsmith.serving.mirror.answering.guarantee_check import check_guarantees
 
-    opened = opened_store(mirror_settings(config, store=store))
+    opened = open_store(config, store)
     try:
         found = check_guarantees(_stages(opened), looks_at_files=files)
     finally:

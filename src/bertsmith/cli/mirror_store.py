@@ -1,4 +1,4 @@
-"""The settings and the store that the mirror's commands work on."""
+"""The store that a command of `bertsmith mirror` works on."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ _PACKAGES = ("sqlalchemy", "httpx", "orjson")
 
 
 def mirror_settings(config: Path | None, **said: object) -> "MirrorSettings":
-    """Raises MissingExtra, and as `read_settings`."""
+    """From the command line, the environment and the file. Raises MissingExtra, RecipeError, InputError."""
     from bertsmith.errors import require
 
     for module in _PACKAGES:
@@ -21,8 +21,9 @@ def mirror_settings(config: Path | None, **said: object) -> "MirrorSettings":
     return read_settings(config, said)
 
 
-def opened_store(settings: "MirrorSettings") -> "Store":
-    """One that is there. Raises InputError."""
+def open_store(config: Path | None, store: str | None) -> "Store":
+    """One that is there. Raises InputError otherwise."""
+    settings = mirror_settings(config, store=store)
     from bertsmith.serving.mirror.store import Store
 
     return Store(settings.store, create=False)

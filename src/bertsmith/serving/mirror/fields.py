@@ -253,6 +253,27 @@ def path_of(keys: tuple[str, ...]) -> str:
     return ".".join(("$", *keys)).replace("\0", "")
 
 
+def as_text(value: Any) -> str:
+    """A field's value for people."""
+    if value is ABSENT:
+        return "(not there)"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ", ".join(_item_as_text(each) for each in value) or "(none)"
+    return str(value)
+
+
+def _item_as_text(each: Any) -> str:
+    """A label, or a quote with its kind."""
+    if isinstance(each, tuple) and len(each) == 2:
+        kind, quote = each
+        return f"{kind}: {quote}" if kind else str(quote)
+    return str(each)
+
+
 def is_number(value: Any) -> bool:
     """A number of JSON; True isn't."""
     return isinstance(value, int | float) and not isinstance(value, bool)

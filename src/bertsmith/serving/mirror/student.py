@@ -95,7 +95,7 @@ class Student:
     @property
     def is_promotable(self) -> bool:
         """Whether anything is proven of it: otherwise it is never sure."""
-        return self.file.claims.whole is not None
+        return self.file.claims.coverage > 0
 
     def input_of(self, asked: Asked, version: str) -> str | None:
         """The text to answer for. None for a version it wasn't trained on, and for a call that doesn't fit
@@ -133,15 +133,15 @@ class Student:
     def _answer(self, guesses: dict[str, Guess], milliseconds: float) -> StudentAnswer:
         values = {path: guess.value for path, guess in guesses.items()}
         confidences = {path: guess.confidence for path, guess in guesses.items()}
-        confidence, claim = prod(confidences.values()), self.file.claims.whole
-        is_sure = claim is not None and confidence >= claim.threshold
+        confidence, threshold = prod(confidences.values()), self.file.claims.threshold_for(values)
+        is_sure = threshold is not None and confidence >= threshold
         return StudentAnswer(
             values,
             self.file.shape.compose(values),
             confidence,
             confidences,
             is_sure,
-            SURE if is_sure else UNPROVEN if claim is None else UNSURE,
+            SURE if is_sure else UNPROVEN if threshold is None else UNSURE,
             milliseconds,
             {path: list(guess.spread) for path, guess in guesses.items() if guess.spread},
         )

@@ -14,12 +14,11 @@ from bertsmith.errors import ModelError
 from bertsmith.files import read_json, sha256
 from bertsmith.metrics.guarantees.learn_then_test import Certificate
 from bertsmith.serving.mirror.field_heads import FieldHead
-from bertsmith.serving.mirror.fields import AnswerShape
+from bertsmith.serving.mirror.fields import AnswerShape, Values, as_text
 from bertsmith.serving.mirror.template import Template
 from bertsmith.validation import first_problem
 
 FILE, MODEL, SPANS = "student.json", "model", "spans"
-LAYOUT = 1
 
 
 class _Part(BaseModel):
@@ -62,13 +61,30 @@ class Claim(_Part):
 
 class Claims(_Part):
     """All true together with probability 1 - `delta`. None: not proven. `whole` is of the whole answer, by
-    the product of its fields' confidences; `fields` of each one by itself.
+    the product of its fields' confidences; `fields` of each one by itself. Where each value of a field has a
+    claim of its own, `by` is that field's path and `classes` has the claims on the whole answers that give
+    it the value; the calibration calls were `calls`, and `whole` is None.
     """
 
     epsilon: float
     delta: float
     whole: Claim | None
     fields: dict[str, Claim | None] = Bounded(default_factory=dict)
+    by: str | None = None
+    classes: dict[str, Claim | None] = Bounded(default_factory=dict)
+    calls: int = 0
+
+    @property
+    def coverage(self) -> float:
+        """The share of the calibration calls that it answered; 0 where nothing is proven."""
+        if self.by is None:
+            return self.whole.coverage if self.whole is not None else 0.0
+        return sum(each.answered for each in self.classes.values() if each) / max(self.calls, 1)
+
+    def threshold_for(self, values: Values) -> float | None:
+        """The confidence from which on an answer of these values is proven; None where none is."""
+        claim = self.whole if self.by is None else self.classes.get(as_text(values[self.by]))
+        return None if claim is None else claim.threshold
 
 
 class CallsUsed(_Part):
@@ -99,7 +115,7 @@ class StudentFile(_Part):
     `span_tags` name what the tagger's labels stand for: (path, kind of span).
     """
 
-    layout: Literal[1] = LAYOUT
+    layout: Literal[1] = 1
     bertsmith: str
     created: str
     site: str

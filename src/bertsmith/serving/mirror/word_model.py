@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
@@ -23,6 +24,7 @@ from bertsmith.metrics.baselines import TOKEN
 
 _WORDS, _WEIGHTS = "words.json", "words.safetensors"
 _TOKEN = re.compile(TOKEN)
+_Weights = npt.NDArray[np.float32]
 
 
 class WordModel:
@@ -30,23 +32,23 @@ class WordModel:
     what all texts have.
     """
 
-    def __init__(self, features: Sequence[str], rarity: Floats, weights: Mapping[str, Floats]) -> None:
+    def __init__(
+        self, features: Sequence[str], rarity: npt.ArrayLike, weights: Mapping[str, _Weights]
+    ) -> None:
         self.places = {feature: place for place, feature in enumerate(features)}
         self.rarity = np.asarray(rarity, np.float32)
         self.weights = dict(weights)
 
     def logits(self, texts: Sequence[str]) -> dict[str, Floats]:
         """(E, C) by the field's path. A text without a known word gets what all texts have."""
-        found = {
-            path: np.empty((len(texts), each.shape[1]), np.float32) for path, each in self.weights.items()
-        }
+        found = {path: np.empty((len(texts), each.shape[1])) for path, each in self.weights.items()}
         for number, text in enumerate(texts):
             places, values = self._vector(text)
             for path, weights in self.weights.items():
                 found[path][number] = values @ weights[places] + weights[-1]
         return found
 
-    def _vector(self, text: str) -> tuple[list[int], Floats]:
+    def _vector(self, text: str) -> tuple[list[int], _Weights]:
         """Which features a text has, and their weights: 1 + log of how often, by rarity, of length 1."""
         words = _TOKEN.findall(text.lower())
         pairs = (f"{first} {second}" for first, second in pairwise(words))

@@ -129,7 +129,7 @@ def read_student(folder: Path, version: str) -> Student | None:
     from bertsmith.serving.mirror.student_file import FILE, read_student_file
 
     file = read_student_file(folder)
-    if file.claims.whole is None:
+    if not file.claims.coverage:
         return None
     number = sha256(folder / FILE)[:12]
     return Student(number, version, str(folder.absolute()), file.claims.epsilon, file.claims.delta)
