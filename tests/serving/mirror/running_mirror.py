@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertsmith.serving.mirror.answering.keeper import Pace
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.app import MirrorApp
 from bertsmith.serving.mirror.server import _listening, _Server
@@ -90,6 +91,14 @@ class RunningMirror:
         """All that was answered is stored or counted."""
         wait_until(lambda: self.app.relay.under_way == 0 and self.app.recorder.is_idle)
 
+    def follow(self) -> None:
+        """And the evidence of it has been followed, a training awaited."""
+        keeper = self.app.keeper
+        wait_until(lambda: self.app.relay.audits.waiting == 0)
+        self.settle()
+        looks = keeper.looks
+        wait_until(lambda: keeper.looks >= looks + 2 and not keeper.trainer.is_busy, 3 * PATIENCE)
+
     def calls(self) -> list[Any]:
         """All of them, in the order in which they came."""
         self.settle()
@@ -107,7 +116,7 @@ def running_mirror(folder: Path, upstream: str | None, **settings: Any) -> Itera
     given = {"upstream": upstream, "store": str(folder / "mirror.sqlite"), "port": 0, **settings}
     read = read_settings(None, given, {})
     with _listening(read) as listener:
-        app = MirrorApp(read, Store(read.store))
+        app = MirrorApp(read, Store(read.store), pace=Pace(0.02, 0.05, 0.1))
         listener.listen(512)
         server = _Server(read, app)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

@@ -10,7 +10,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from bertsmith.serving.json_log import LOG
-from bertsmith.serving.mirror.answering.keeper import Keeper, OpenStudent, open_student
+from bertsmith.serving.mirror.answering.keeper import Keeper, OpenStudent, Pace, open_student
 from bertsmith.serving.mirror.answering.service import Service
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.answering.training_process import Command, Trainer, train_command
@@ -24,7 +24,7 @@ HEALTH, STATUS = "/bertsmith/health", "/bertsmith/status"
 
 class MirrorApp:
     """`leaving`: on the way out, while what was begun is still relayed. `opening` opens a student's folder,
-    `train` says what trains one.
+    `train` says what trains one, `pace` how often the evidence is looked at.
     """
 
     def __init__(
@@ -33,11 +33,12 @@ class MirrorApp:
         store: Store,
         opening: OpenStudent = open_student,
         train: Command = train_command,
+        pace: Pace | None = None,
     ) -> None:
         self.settings, self.store = settings, store
         stages = StageStore(store)
         trainer = Trainer(settings, stages, train)
-        self.keeper = Keeper(settings, stages, trainer, opening)
+        self.keeper = Keeper(settings, stages, trainer, opening, pace)
         self.recorder = Recorder(
             store,
             settings.redactor,

@@ -37,10 +37,11 @@ class MirrorSettings(BaseModel):
     recorded; `queue_bytes` of calls may wait to be stored. A mirror that stops has `drain_seconds`.
 
     With `auto` modes rise by themselves and students are trained by themselves, from `train_after` calls on,
-    into the folder `students`: a student has to differ in at most `epsilon` of what it answers, with
-    probability 1 - `delta`. Shadow takes at least `shadow_calls` comparisons, canary `canary_calls` with
-    `canary_share` of the sure calls answered. `audit_share` of what is answered is put to the LLM too. A
-    student that takes more than `answer_seconds` leaves the call to the LLM. `seed` makes draws repeatable.
+    into the folder `students`, by `bertsmith mirror train` with `train_options`: a student has to differ in
+    at most `epsilon` of what it answers, with probability 1 - `delta`. Shadow takes at least `shadow_calls`
+    comparisons, canary `canary_calls` with `canary_share` of the sure calls answered. `audit_share` of what
+    is answered is put to the LLM too. A student that takes more than `answer_seconds` leaves the call to the
+    LLM. `seed` makes draws repeatable.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,6 +66,7 @@ class MirrorSettings(BaseModel):
     delta: float = Field(0.05, gt=0, lt=1)
     students: str = Field("students", min_length=1)
     train_after: int = Field(500, ge=1)
+    train_options: tuple[str, ...] = ()
     shadow_calls: int = Field(100, ge=0)
     canary_share: float = Field(0.1, gt=0, lt=1)
     canary_calls: int = Field(100, ge=0)

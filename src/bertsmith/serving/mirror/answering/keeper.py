@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy.exc import DBAPIError
 
@@ -26,11 +27,18 @@ from bertsmith.serving.mirror.answering.training_process import Trainer
 from bertsmith.serving.mirror.answering.understudy import StudentLike, Understudy
 from bertsmith.serving.mirror.settings import MirrorSettings
 
-_TICK = 0.25  # seconds
-_LOOK = 1.0  # seconds between two looks at the stages
-_COUNT = 5.0  # seconds between two counts of the calls that might be trained on
 AUDIT_PATIENCE = 900.0  # seconds after which an audit of which nothing is known has failed
 OpenStudent = Callable[[Path], StudentLike]
+
+
+class Pace(NamedTuple):
+    """Seconds between two `step`s, between two `look`s at the stages, and between two `count`s of the calls
+    that might be trained on.
+    """
+
+    step: float = 0.25
+    look: float = 1.0
+    count: float = 5.0
 
 
 def open_student(folder: Path) -> StudentLike:
@@ -41,7 +49,9 @@ def open_student(folder: Path) -> StudentLike:
 
 
 class Keeper:
-    """`panel` is what the event loop looks at, `ledger` what it writes to."""
+    """`panel` is what the event loop looks at, `ledger` what it writes to. `looks` counts how often all was
+    folded, judged and looked at.
+    """
 
     def __init__(
         self,
@@ -49,10 +59,11 @@ class Keeper:
         store: StageStore,
         trainer: Trainer,
         opening: OpenStudent = open_student,
+        pace: Pace | None = None,
     ) -> None:
         self.settings, self.store, self.trainer, self.opening = settings, store, trainer, opening
         self.rules = Rules(settings.auto, settings.canary_share, settings.shadow_calls, settings.canary_calls)
-        self.panel, self.ledger = Panel(), Ledger()
+        self.panel, self.ledger, self.pace, self.looks = Panel(), Ledger(), pace or Pace(), 0
         self._open: dict[str, Understudy | None] = {}
         self._students: dict[str, Student] = {}
         self._pending: Folded | None = None
@@ -77,7 +88,7 @@ class Keeper:
                 each.close()
 
     def _work(self) -> None:
-        while not self._ending.wait(_TICK):
+        while not self._ending.wait(self.pace.step):
             self._guarded(self._step)
 
     def _guarded(self, step: Callable[[], None]) -> None:
@@ -99,14 +110,15 @@ class Keeper:
     def _step(self) -> None:
         self._fold()
         now = time.monotonic()
-        if now - self._looked >= _LOOK:
-            self._judge()
-            self._look()
-            self._looked = now
-        if now - self._counted >= _COUNT:
+        if now - self._counted >= self.pace.count:
             self._expire_audits()
             self._train()
             self._counted = now
+        if now - self._looked >= self.pace.look:
+            self._judge()
+            self._look()
+            self._looked = now
+            self.looks += 1
 
     def _fold(self) -> None:
         """One student after the other: what is in the store isn't folded again."""

@@ -30,6 +30,7 @@ def train_command(stage: Stage, out: Path, settings: MirrorSettings) -> list[str
         sys.executable, "-m", "bertsmith", "mirror", "train",
         "--site", stage.site, "--version", stage.version,
         "--epsilon", str(settings.epsilon), "--delta", str(settings.delta), "--out", str(out),
+        *settings.train_options,
     ]  # fmt: skip
 
 
