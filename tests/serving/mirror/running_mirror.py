@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from bertsmith.serving.mirror.answering.keeper import Pace
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.app import MirrorApp
-from bertsmith.serving.mirror.server import _listening, _Server
+from bertsmith.serving.mirror.relay_server import RelayServer, listening
 from bertsmith.serving.mirror.settings import read_settings
 from bertsmith.serving.mirror.store import Store
 
@@ -115,10 +115,10 @@ def running_mirror(folder: Path, upstream: str | None, **settings: Any) -> Itera
     """In a thread."""
     given = {"upstream": upstream, "store": str(folder / "mirror.sqlite"), "port": 0, **settings}
     read = read_settings(None, given, {})
-    with _listening(read) as listener:
+    with listening(read) as listener:
         app = MirrorApp(read, Store(read.store), pace=Pace(0.02, 0.05, 0.1))
         listener.listen(512)
-        server = _Server(read, app)
+        server = RelayServer(read, app)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         wait_until(lambda: server.started)

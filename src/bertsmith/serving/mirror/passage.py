@@ -8,11 +8,11 @@ from bertsmith.serving.mirror.call import Asked, NotMirrored
 from bertsmith.serving.mirror.exchange import Exchange, asked_of
 from bertsmith.serving.mirror.formats.registry import format_of
 from bertsmith.serving.mirror.identity import site_of
+from bertsmith.serving.mirror.passing_on import SITE, SUBJECT
 from bertsmith.serving.mirror.turn import Turn
 from bertsmith.serving.mirror.upstream_connections import UpstreamAnswer
 
 _READ = ("application/json", "text/event-stream")
-SITE, SUBJECT = b"x-bertsmith-site", b"x-subject"  # what the client may tell the mirror
 
 
 class Passage:

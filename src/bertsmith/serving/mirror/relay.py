@@ -7,7 +7,6 @@ header is added to the answer: x-bertsmith. Where a student answers, its answer 
 
 import asyncio
 
-import httpcore
 import orjson
 from starlette.types import Receive, Scope, Send
 
@@ -17,26 +16,27 @@ from bertsmith.serving.mirror.answering.ledger import Ledger
 from bertsmith.serving.mirror.answering.service import Service
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.call import NotMirrored
-from bertsmith.serving.mirror.exchange import READABLE
 from bertsmith.serving.mirror.formats import openai_chat
-from bertsmith.serving.mirror.passage import SITE, SUBJECT, Passage
+from bertsmith.serving.mirror.passage import Passage
+from bertsmith.serving.mirror.passing_on import (
+    FAILED,
+    SITE,
+    SUBJECT,
+    meaning_of,
+    of_this_connection,
+    sent_on,
+)
 from bertsmith.serving.mirror.recorder import Recorder
 from bertsmith.serving.mirror.request_body import ClientGone, RequestBody
 from bertsmith.serving.mirror.settings import MirrorSettings
-from bertsmith.serving.mirror.upstream_connections import Connections, Headers, UpstreamAnswer
+from bertsmith.serving.mirror.upstream_connections import Connections, UpstreamAnswer
 from bertsmith.serving.mirror.upstreams import Target, Upstreams
 from bertsmith.serving.mirror.writing.own_answer import OwnAnswer, Written
 from bertsmith.serving.mirror.writing.registry import write
 
 _CONNECT_SECONDS = 10.0
 _AUDITS_END = 5.0  # seconds that a stopping mirror leaves its audits
-_OF_A_CONNECTION = {
-    b"connection", b"expect", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
-    b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
-}  # fmt: skip
-_NOT_SENT_ON = {SITE, SUBJECT, b"host"}
 _HEADER = b"x-bertsmith"
-_FAILED = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError)
 
 
 class Relay:
@@ -103,9 +103,9 @@ class Relay:
             answer = await self._ask(scope, target, body, content, passage)
         except ClientGone:
             return
-        except _FAILED as error:
+        except FAILED as error:
             LOG.warning("the upstream gave no answer: %s", type(error).__name__)
-            await _refuse(*_meaning(error), passage, send)
+            await _refuse(*meaning_of(error), passage, send)
             return
         try:
             await _answer(answer, passage, send)
@@ -156,7 +156,7 @@ class Relay:
         turn, form, asked = passage.turn, passage.form, passage.asked
         if turn is None or not turn.audit or form is None or asked is None:
             return
-        headers = _sent_on(scope["headers"], target.host, narrow=True)
+        headers = sent_on(scope["headers"], target.host, narrow=True)
         self.audits.begin(
             Request(
                 form,
@@ -178,7 +178,7 @@ class Relay:
         answer = await self.connections.ask(
             scope["method"],
             target.url,
-            _sent_on(scope["headers"], target.host, narrow=passage.form is not None),
+            sent_on(scope["headers"], target.host, narrow=passage.form is not None),
             body if content is None else content,
         )
         if content is None and (content := body.content) is not None:
@@ -207,7 +207,7 @@ class Relay:
 
 async def _answer(answer: UpstreamAnswer, passage: Passage, send: Send) -> None:
     passage.look_at_answer(answer)
-    dropped = _of_this_connection(answer.headers) | {_HEADER}
+    dropped = of_this_connection(answer.headers) | {_HEADER}
     headers = [(name, value) for name, value in answer.headers if name not in dropped]
     headers.append((_HEADER, passage.header))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -215,7 +215,7 @@ async def _answer(answer: UpstreamAnswer, passage: Passage, send: Send) -> None:
         async for piece in answer.pieces():
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             passage.keep(piece)
-    except _FAILED as error:
+    except FAILED as error:
         # What came has been passed on; an answer that isn't ended has the client's connection closed.
         LOG.warning("the upstream's answer ended too early: %s", type(error).__name__)
         return
@@ -235,34 +235,3 @@ async def _refuse(status: int, said: str, code: str, passage: Passage, send: Sen
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _meaning(error: Exception) -> tuple[int, str, str]:
-    """Status, sentence and code of what kept the upstream from answering."""
-    if isinstance(error, httpcore.TimeoutException):
-        return 504, "The upstream did not answer in time.", "upstream-timeout"
-    if isinstance(error, httpcore.ConnectError):
-        return 502, "The upstream can't be reached.", "upstream-unreachable"
-    return 502, "The upstream ended the connection without an answer.", "upstream-no-answer"
-
-
-def _sent_on(headers: Headers, host: bytes, *, narrow: bool) -> Headers:
-    dropped = _of_this_connection(headers) | _NOT_SENT_ON
-    found = [(name, value) for name, value in headers if name not in dropped]
-    if narrow:
-        found = [(name, _narrowed(value) if name == b"accept-encoding" else value) for name, value in found]
-    if any(name == b"transfer-encoding" for name, _ in headers):
-        found.append((b"transfer-encoding", b"chunked"))
-    return [(b"host", host), *found]
-
-
-def _narrowed(accepted: bytes) -> bytes:
-    return READABLE.encode() if READABLE.encode() in accepted else b"identity"
-
-
-def _of_this_connection(headers: Headers) -> set[bytes]:
-    """Names in small letters."""
-    named = {
-        each.strip().lower() for name, value in headers if name == b"connection" for each in value.split(b",")
-    }
-    return _OF_A_CONNECTION | named

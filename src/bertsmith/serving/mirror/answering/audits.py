@@ -11,7 +11,6 @@ import time
 import uuid
 from dataclasses import dataclass, replace
 
-import httpcore
 from sqlalchemy.exc import DBAPIError
 
 from bertsmith.serving.json_log import LOG
@@ -21,6 +20,7 @@ from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.call import Asked
 from bertsmith.serving.mirror.exchange import Exchange
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
+from bertsmith.serving.mirror.passing_on import FAILED
 from bertsmith.serving.mirror.recorder import Recorder
 from bertsmith.serving.mirror.turn import Outcome, Turn
 from bertsmith.serving.mirror.upstream_connections import Connections, Headers
@@ -30,7 +30,6 @@ _MOST_WAITING, _MOST_BYTES = 512, 32_000_000  # audits, and bytes of their reque
 _AT_ONCE = 8  # audits that the LLM is asked at a time
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before the LLM or the store is tried again
 _LATER = (408, 409, 425, 429, *range(500, 600))  # statuses that another try may not have
-_FAILED = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError)
 
 
 class _NoAnswer(Exception):
@@ -122,7 +121,7 @@ class Audits:
         while True:
             try:
                 return await self._once(request)
-            except (_NoAnswer, *_FAILED):
+            except (_NoAnswer, *FAILED):
                 if time.monotonic() + wait > end:
                     return None
             await asyncio.sleep(wait)
