@@ -62,9 +62,11 @@ def make_student(
     *,
     is_proven: bool = True,
     created: str = "",
+    also: Sequence[Call] = (),
 ) -> Path:
     """Says of a word in `words` the values by field; of a field that a word says nothing of, and where no
-    word is known, `usual`; a field that has no usual value is then a guess. `created` tells two apart.
+    word is known, `usual`; a field that has no usual value is then a guess. `created` tells two apart; it
+    answers the versions of `also` too.
     """
     shape = AnswerShape(
         fields=tuple(field_of(name, each) for name, each in call.asked.schema["properties"].items()),
@@ -87,7 +89,7 @@ def make_student(
         site=call.site,
         protocol=call.asked.protocol,
         teacher=call.asked.model,
-        templates={call.version: template_of(call)},
+        templates={each.version: template_of(each) for each in (call, *also)},
         shape=shape,
         tier="tf-idf",
         heads=tuple(

@@ -229,7 +229,7 @@ def test_a_model_that_is_too_slow_cannot_judge(
             guard.app.judge._threads.submit(time.sleep, 1.5)
         assert guard.chat(words[3]).status == 403
         wait_until(lambda: guard.chat(words[3]).status == 200)
-        assert [each["reason"] for each in guard.lines()][0] == "guard-slow"
+        assert guard.lines()[0]["reason"] == "guard-slow"
 
 
 def test_costs_choose_the_cheapest_action() -> None:

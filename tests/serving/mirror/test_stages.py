@@ -316,6 +316,82 @@ def test_a_refusal_is_an_answer_that_differs(upstream: Upstream, calm: RunningMi
     assert calm.stages.audit_outcomes() == {(student.id, "failed"): 1}
 
 
+def test_a_student_answers_the_versions_that_were_merged(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path
+) -> None:
+    def say(prompt: str, text: str) -> str:
+        given = [{"role": "system", "content": prompt}, {"role": "user", "content": text}]
+        body = {"model": "m", "messages": given, "response_format": JSON_SCHEMA}
+        return calm.ask("/v1/chat/completions", body).headers["x-bertsmith"]
+
+    for prompt in ("One.", "Two.", "Three."):
+        say(prompt, "a card")
+    one, two, _ = calm.calls()
+    folder = make_student(tmp_path / "made", one, WORDS, USUAL, also=[two])
+    student = put_in_mode(calm.stages, folder, one, "live")
+    wait_until(lambda: calm.app.keeper.panel.answers)
+    assert say("One.", "a card").startswith("answered")
+    assert say("Two.", "a card!").startswith("answered")
+    assert say("Three.", "a card").endswith("reason=new-prompt")
+    assert compared(calm, student, 2).audits.rate() == 0.5
+    assert calm.app.keeper.panel.is_merged(two.version)
+    wait_until(lambda: len(calm.stages.tallies()) == 4)
+    assert {each[0] for each in calm.stages.tallies() if each[1]} == {one.version}
+
+
+def test_two_replicas_on_one_postgresql_agree(upstream: Upstream, tmp_path: Path, server: str) -> None:
+    import psycopg
+
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    settings: dict[str, Any] = {
+        "store": server, "audit_share": 1.0, "auto": True, "train_after": 10**6, "epsilon": EPSILON,
+        "canary_share": 0.3, "shadow_calls": 10, "canary_calls": 10,
+    }  # fmt: skip
+    with (
+        running_mirror(tmp_path, upstream.url, **settings) as one,
+        running_mirror(tmp_path, upstream.url, **settings) as other,
+    ):
+        student = begin(one, tmp_path, "shadow")
+        sent = 1
+
+        def say(mirror: RunningMirror, count: int) -> None:
+            for _ in range(count):
+                ask(mirror, "a card")
+
+        while stage_of(one.stages, student.version).mode != "live":
+            threads = [threading.Thread(target=say, args=(each, 20)) for each in (one, other)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            sent += 40
+            for mirror in (one, other):
+                mirror.follow()
+            assert sent < 600
+        for mirror in (one, other):
+            wait_until(
+                lambda mirror=mirror: mirror.app.keeper.panel.playing[student.version].stage.mode == "live"
+            )
+            assert ask(mirror, "a card").startswith("answered")
+            mirror.follow()
+        assert [each.mode for each in one.stages.changes()] == ["shadow", "canary", "live"]
+        assert [each.revision for each in one.stages.changes()] == [1, 2, 3]
+        assert one.stages.tallies() == other.stages.tallies()
+        assert one.store.count() == other.store.count() == sent + 2
+        tallies = one.stages.tallies()
+        answered = tallies[student.version, student.id, "answered"][0]
+        relayed = sum(
+            n for (_, _, outcome), (n, _) in tallies.items() if outcome in ("canary", "low-confidence")
+        )
+        shadowed = tallies[student.version, student.id, "shadow-agrees"][0]
+        assert one.stages.audit_outcomes() == {(student.id, "agrees"): answered}
+        # Calls between a change and a replica's next look are compared by neither.
+        evidence = one.stages.evidence()[student.id]
+        assert evidence.audits.count <= shadowed + answered + relayed <= sent + 2
+
+
 def test_a_student_that_cannot_be_opened_leaves_the_calls_to_the_llm(
     upstream: Upstream, calm: RunningMirror, tmp_path: Path
 ) -> None:

@@ -20,8 +20,8 @@ from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
 from bertsmith.serving.mirror.answering.judging import Rules, judged, wants_training
 from bertsmith.serving.mirror.answering.ledger import Folded, Ledger
-from bertsmith.serving.mirror.answering.panel import Panel, Playing
-from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.answering.panel import Panel, Playing, with_merged
+from bertsmith.serving.mirror.answering.stage_store import StageStore, VersionFacts
 from bertsmith.serving.mirror.answering.stages import Student
 from bertsmith.serving.mirror.answering.training_process import Trainer
 from bertsmith.serving.mirror.answering.understudy import StudentLike, Understudy
@@ -154,7 +154,7 @@ class Keeper:
         for number in wanted - self._open.keys():
             self._open[number] = self._opened(number)
         facts = self.store.versions()
-        answering: dict[str, list[object]] = {}
+        answering: dict[str, list[VersionFacts]] = {}
         for version, stage in stages.items():
             if stage.answers and version in facts:
                 answering.setdefault(stage.site, []).append(facts[version])
@@ -162,7 +162,7 @@ class Keeper:
             version: Playing(stage, self._open.get(stage.student), self._open.get(stage.candidate))
             for version, stage in stages.items()
         }
-        self.panel = Panel(playing, answering)  # type: ignore[arg-type]
+        self.panel = Panel(with_merged(playing), answering)
         for number in self._open.keys() - wanted:
             if (old := self._open.pop(number)) is not None:
                 old.close()
@@ -198,7 +198,7 @@ class Keeper:
         evidence, counts = self.store.evidence(), self.store.call_counts(stages)
         for version, stage in stages.items():
             last, calls = trainings.get(version), counts.get(version, 0)
-            if last is not None and last.until > time.time():
+            if (last is not None and last.until > time.time()) or self.panel.is_merged(version):
                 continue
             known = evidence.get(stage.student)
             was_dismissed = last is not None and not stage.student and stage.changed > last.began

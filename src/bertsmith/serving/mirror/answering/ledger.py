@@ -62,17 +62,23 @@ class Ledger:
             folded.count(turn.version, turn.student, turn.reason or "answered", seconds)
             if turn.values is not None:
                 folded.batch(turn.student).confidences.append(turn.confidence)
-        outcomes = [self._outcomes.popleft() for _ in range(len(self._outcomes))]
-        for version, playing in panel.playing.items():
-            of_version = [each for each in outcomes if each.version == version]
+        outcomes: dict[str, list[Outcome]] = {}
+        for _ in range(len(self._outcomes)):
+            outcome = self._outcomes.popleft()
+            outcomes.setdefault(outcome.version, []).append(outcome)
+        for version in outcomes.keys() & panel.playing.keys():
+            playing, of_version = panel.playing[version], outcomes[version]
             for begin in range(0, len(of_version), _AT_ONCE):
                 some = of_version[begin : begin + _AT_ONCE]
-                _compare_student(some, playing, folded)
-                _compare_unheard(some, playing.candidate, version, folded, "candidate", is_candidate=True)
+                _compare_student(some, version, playing, folded)
+                stage = playing.stage.version
+                _compare_unheard(
+                    some, playing.candidate, stage, version, folded, "candidate", is_candidate=True
+                )
         return folded
 
 
-def _compare_student(outcomes: Sequence[Outcome], playing: Playing, folded: Folded) -> None:
+def _compare_student(outcomes: Sequence[Outcome], version: str, playing: Playing, folded: Folded) -> None:
     """By its own words where it was asked; in shadow it is asked now."""
     stage = playing.stage
     for each in outcomes:
@@ -86,13 +92,13 @@ def _compare_student(outcomes: Sequence[Outcome], playing: Playing, folded: Fold
         differs = bool(each.reason) or playing.student.differs(turn.values, each.taught)
         kind = "audit" if turn.audit else stage.mode
         outcome = "failed" if each.reason else "differs" if differs else "agrees"
-        folded.count(each.version, turn.student, f"{kind}-{outcome}")
+        folded.count(stage.version, turn.student, f"{kind}-{outcome}")
         folded.batch(turn.student).comparisons.append(
             Comparison(differs, turn.probability, turn.least, turn.audit, outcome)
         )
     if stage.mode == "shadow":
         unheard = [each for each in outcomes if each.turn is None or each.turn.student != stage.student]
-        _compare_unheard(unheard, playing.student, stage.version, folded, "shadow")
+        _compare_unheard(unheard, playing.student, stage.version, version, folded, "shadow")
 
 
 def _settle_of_another(each: Outcome, turn: Turn, folded: Folded) -> None:
@@ -105,13 +111,14 @@ def _settle_of_another(each: Outcome, turn: Turn, folded: Folded) -> None:
 def _compare_unheard(
     outcomes: Iterable[Outcome],
     student: Understudy | None,
+    stage: str,
     version: str,
     folded: Folded,
     kind: str,
     *,
     is_candidate: bool = False,
 ) -> None:
-    """A student that answered nobody."""
+    """A student that answered nobody. Counted by its `stage`; `version` is that of the calls."""
     if student is None:
         return
     read = [(each, _input_of(student, each, version)) for each in outcomes if _counts(each)]
@@ -122,10 +129,10 @@ def _compare_unheard(
         if not is_candidate:
             folded.batch(student.id).confidences.append(answer.confidence)
         if not answer.is_sure:
-            folded.count(version, student.id, f"{kind}-unsure")
+            folded.count(stage, student.id, f"{kind}-unsure")
             continue
         differs = bool(each.reason) or student.differs(answer.values, each.taught)
-        folded.count(version, student.id, f"{kind}-{'differs' if differs else 'agrees'}")
+        folded.count(stage, student.id, f"{kind}-{'differs' if differs else 'agrees'}")
         # The LLM is asked about what the present student isn't sure of, and about some of the rest.
         probability = turn.probability if turn is not None and turn.is_sure else 1.0
         least = turn.least if turn is not None else 1.0

@@ -29,6 +29,11 @@ class Panel:
     playing: Mapping[str, Playing] = field(default_factory=dict)
     answering: Mapping[str, list[VersionFacts]] = field(default_factory=dict)
 
+    def is_merged(self, version: str) -> bool:
+        """Another version's student is its own too."""
+        playing = self.playing.get(version)
+        return playing is not None and playing.stage.version != version
+
     @property
     def answers(self) -> bool:
         """Some call might be ours."""
@@ -40,3 +45,15 @@ class Panel:
         if all(each.schema != asked.schema for each in known):
             return "new-schema"
         return "new-model" if all(each.model != asked.model for each in known) else "new-prompt"
+
+
+def with_merged(playing: Mapping[str, Playing]) -> dict[str, Playing]:
+    """And versions that were merged with one of these (`bertsmith mirror merge`): a student trained on all of
+    them answers all. Its stage is that of the version which it was trained for.
+    """
+    found = dict(playing)
+    for each in playing.values():
+        for student in (each.student, each.candidate):
+            for version in () if student is None else student.student.file.templates:
+                found.setdefault(version, each)
+    return found

@@ -40,7 +40,7 @@ class Service:
         playing = panel.playing.get(version)
         if playing is None or not playing.stage.answers:
             return Turn(version, "", panel.why_new(site, asked))
-        turn = await self._asked(asked, playing, redaction)
+        turn = await self._asked(asked, version, playing, redaction)
         share = self.settings.audit_share
         to_llm = playing.stage.sent_to_llm(share)
         turn = replace(turn, probability=to_llm if turn.is_sure else 1.0, least=to_llm)
@@ -52,12 +52,12 @@ class Service:
             return replace(turn, reason="canary")
         return replace(turn, audit="drawn") if self._draw.random() < share else turn
 
-    async def _asked(self, asked: Asked, playing: Playing, redaction: Redaction) -> Turn:
+    async def _asked(self, asked: Asked, version: str, playing: Playing, redaction: Redaction) -> Turn:
         stage, student = playing.stage, playing.student
         turn = Turn(stage.version, stage.student)
         if student is None:
             return replace(turn, reason="student-failed")
-        text = student.student.input_of(asked, stage.version)
+        text = student.student.input_of(asked, version)
         if text is None:
             return replace(turn, reason="new-template")
         try:
