@@ -124,9 +124,35 @@ def test_the_headers_say_who_answered(upstream: Upstream, unaudited: RunningMirr
     changed = [{"role": "system", "content": "Say it."}, {"role": "user", "content": "my card"}]
     assert ask("my card", messages=changed) == f"relayed; site={site}; reason=new-prompt"
     assert ask("my card", logprobs=True).endswith("; reason=logprobs-wanted")
+    assert ask("my card", store=True).endswith("; reason=store-wanted")
     upstream.script = lambda _: Reply([b"{}"], 429)
     assert ask("who knows").startswith(f"passthrough; site={site}; student={student}")
     assert ask("my card").startswith("answered")
+
+
+def test_only_whom_the_llm_has_answered_is_answered(
+    upstream: Upstream, unaudited: RunningMirror, tmp_path: Path
+) -> None:
+    body = {"model": "m", "messages": messages("my card"), "response_format": JSON_SCHEMA}
+
+    def ask(key: str) -> str:
+        headers = {"authorization": f"Bearer {key}"}
+        return unaudited.ask("/v1/chat/completions", body, headers).headers["x-bertsmith"]
+
+    ask("good")
+    go_live(unaudited, tmp_path)
+    assert ask("good").startswith("answered")
+    script = upstream.script
+    upstream.script = lambda _: Reply([b"{}"], 401)
+    for _ in range(2):
+        assert ask("bad").startswith("passthrough")
+        assert len(upstream.seen) in (2, 3)
+    upstream.script = script
+    assert ask("new").endswith("reason=new-key")
+    assert ask("new").startswith("answered")
+    unaudited.app.relay.service.keys.seconds = -1.0  # an hour later
+    unaudited.app.relay.service.keys.note({b"authorization": b"Bearer good"}, 200)
+    assert ask("good").endswith("reason=new-key")
 
 
 def test_system_one_is_answered_with_probabilities(

@@ -1,6 +1,7 @@
 """From recording to answering, and back: by evidence, by hand, by one replica of two."""
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from made_student import DELTA, EPSILON, make_student, put_in_mode, stage_of
 from postgresql_server import postgresql_server
 from running_mirror import RunningMirror, running_mirror, wait_until
 from scripted_upstream import Reply, Seen, Upstream
+from sqlalchemy import update
 from test_call_store import call_of
 from test_mirrored_clients import JSON_SCHEMA, messages
 
@@ -26,7 +28,9 @@ from bertsmith.serving.mirror.answering.stages import (
     promoted,
     rolled_back,
 )
+from bertsmith.serving.mirror.stage_tables import AUDITS
 from bertsmith.serving.mirror.store import Store
+from bertsmith.serving.mirror.tables import META
 
 WORDS = {"card": {"intent": "card"}, "transfer": {"intent": "transfer"}, "hello": {"intent": "other"}}
 USUAL = {"urgent": False}
@@ -182,11 +186,6 @@ def test_a_candidate_takes_its_turn_or_is_let_go(store: Store) -> None:
 
 
 def test_a_store_of_the_first_layout_gets_the_tables(store: Store) -> None:
-    from sqlalchemy import update
-
-    from bertsmith.serving.mirror.stage_tables import AUDITS
-    from bertsmith.serving.mirror.tables import META
-
     store.add([call_of(1)])
     with store.engine.begin() as connection:
         AUDITS.drop(connection)
@@ -390,6 +389,18 @@ def test_two_replicas_on_one_postgresql_agree(upstream: Upstream, tmp_path: Path
         # Calls between a change and a replica's next look are compared by neither.
         evidence = one.stages.evidence()[student.id]
         assert evidence.audits.count <= shadowed + answered + relayed <= sent + 2
+
+
+def test_an_audit_that_a_killed_mirror_left_counts_as_a_disagreement(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path
+) -> None:
+    student = begin(calm, tmp_path, "live")
+    calm.stages.draw("lost", student.version, student.id, 0.05, 0.05)
+    calm.stages.draw("young", student.version, student.id, 0.05, 0.05)
+    with calm.store.engine.begin() as connection:
+        connection.execute(update(AUDITS).where(AUDITS.c.id == "lost").values(drawn=time.time() - 1000))
+    assert compared(calm, student, 1).audits.rate() == 1
+    assert calm.stages.audit_outcomes() == {(student.id, "failed"): 1, (student.id, "open"): 1}
 
 
 def test_a_student_that_cannot_be_opened_leaves_the_calls_to_the_llm(

@@ -54,7 +54,7 @@ class Relay:
         self.under_way = 0  # requests
         # No client, which would add headers of its own, keep cookies and follow redirects.
         self.connections = Connections(_CONNECT_SECONDS, settings.upstream_timeout_seconds)
-        self.audits = Audits(stages, self.connections, recorder, self.ledger)
+        self.audits = Audits(stages, self.connections, recorder, self.ledger, service.keys)
 
     @property
     def ledger(self) -> Ledger:
@@ -107,6 +107,7 @@ class Relay:
             LOG.warning("the upstream gave no answer: %s", type(error).__name__)
             await _refuse(*meaning_of(error), passage, send)
             return
+        self.service.keys.note(passage.headers, answer.status)
         try:
             await _answer(answer, passage, send)
         finally:
@@ -121,7 +122,9 @@ class Relay:
         if passage.asked is None or passage.reason or not self.service.answers:
             return None
         try:
-            turn = await self.service.turn(passage.asked, passage.site, can_audit=self.audits.has_room)
+            turn = await self.service.turn(
+                passage.asked, passage.site, passage.headers, can_audit=self.audits.has_room
+            )
             passage.turn = turn
             if turn is None or not turn.is_ours:
                 return None

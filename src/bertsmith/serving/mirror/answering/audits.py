@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.answering.keeper import AUDIT_PATIENCE
+from bertsmith.serving.mirror.answering.known_keys import KnownKeys
 from bertsmith.serving.mirror.answering.ledger import Ledger
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.call import Asked
@@ -56,9 +57,14 @@ class Audits:
     """In the event loop. `waiting` are those not yet settled or given to the recorder."""
 
     def __init__(
-        self, store: StageStore, connections: Connections, recorder: Recorder, ledger: Ledger
+        self,
+        store: StageStore,
+        connections: Connections,
+        recorder: Recorder,
+        ledger: Ledger,
+        keys: KnownKeys,
     ) -> None:
-        self.store, self.connections = store, connections
+        self.store, self.connections, self.keys = store, connections, keys
         self.recorder, self.ledger = recorder, ledger
         self.waiting = 0
         self._bytes = 0
@@ -132,6 +138,7 @@ class Audits:
         answer = await self.connections.ask(
             request.method, request.target.url, request.headers, request.content
         )
+        self.keys.note(dict(request.headers), answer.status)
         try:
             if answer.status in _LATER:
                 raise _NoAnswer

@@ -1,11 +1,13 @@
 """Whose turn it is: the student's or the LLM's. Asked by the relay for each call that may be mirrored."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 
 import orjson
 
 from bertsmith.serving.mirror.answering.keeper import Keeper
+from bertsmith.serving.mirror.answering.known_keys import KnownKeys
 from bertsmith.serving.mirror.answering.panel import Playing
 from bertsmith.serving.mirror.answering.understudy import CantAnswer, Understudy
 from bertsmith.serving.mirror.call import Asked
@@ -20,6 +22,7 @@ class Service:
 
     def __init__(self, settings: MirrorSettings, keeper: Keeper, redactor: Redactor) -> None:
         self.settings, self.keeper, self.redactor = settings, keeper, redactor
+        self.keys = KnownKeys()
         self._draw = random.Random(settings.seed)
 
     @property
@@ -27,9 +30,11 @@ class Service:
         """Some call might be ours, and bodies are to be read before they are sent on."""
         return self.keeper.panel.answers
 
-    async def turn(self, asked: Asked, site: str, *, can_audit: bool) -> Turn | None:
+    async def turn(
+        self, asked: Asked, site: str, headers: Mapping[bytes, bytes], *, can_audit: bool
+    ) -> Turn | None:
         """None where no student answers at this site: then nothing is different from recording. The audit is
-        drawn here, before anybody is asked; `can_audit`: there is room for it.
+        drawn here, before anybody is asked; `can_audit`: there is room for it. `headers` are the client's.
         """
         panel = self.keeper.panel
         if site not in panel.answering:
@@ -40,6 +45,8 @@ class Service:
         playing = panel.playing.get(version)
         if playing is None or not playing.stage.answers:
             return Turn(version, "", panel.why_new(site, asked))
+        if not self.keys.has(headers):
+            return Turn(version, playing.stage.student, "new-key")
         turn = await self._asked(asked, version, playing, redaction)
         share = self.settings.audit_share
         to_llm = playing.stage.sent_to_llm(share)

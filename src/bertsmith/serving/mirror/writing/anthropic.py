@@ -6,6 +6,7 @@ Source: the API's reference, and anthropic-sdk-python's types/.
 from collections.abc import Iterator
 from typing import Any
 
+from bertsmith.serving.mirror.call import NotMirrored
 from bertsmith.serving.mirror.writing.own_answer import (
     EVENTS,
     OwnAnswer,
@@ -24,7 +25,10 @@ _USAGE = {
 
 
 def write(answer: OwnAnswer) -> Written:
-    """Whole, or as events."""
+    """Raises NotMirrored where the client wants what only an LLM has."""
+    thinking = answer.body.get("thinking")
+    if isinstance(thinking, dict) and thinking.get("type") != "disabled":
+        raise NotMirrored("thinking-wanted")
     is_call = answer.asked.way == "tool"
     block: dict[str, Any] = {"type": "text", "text": answer.text, "citations": None}
     if is_call:

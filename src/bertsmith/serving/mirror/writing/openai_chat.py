@@ -24,6 +24,8 @@ def write(answer: OwnAnswer) -> Written:
     """Raises NotMirrored where the client wants what only an LLM has."""
     if answer.body.get("logprobs"):
         raise NotMirrored("logprobs-wanted")
+    if answer.body.get("store"):
+        raise NotMirrored("store-wanted")
     if answer.is_streamed:
         return Written(EVENTS, list(_chunks(answer)))
     is_call = answer.asked.way == "tool"

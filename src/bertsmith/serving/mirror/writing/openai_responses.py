@@ -36,6 +36,8 @@ def write(answer: OwnAnswer) -> Written:
     """Raises NotMirrored where the client wants what only an LLM has."""
     if answer.body.get("top_logprobs") or _LOGPROBS in (answer.body.get("include") or ()):
         raise NotMirrored("logprobs-wanted")
+    if answer.body.get("store"):
+        raise NotMirrored("store-wanted")
     item = _item(answer)
     response = _response(answer, item)
     return Written(EVENTS, list(_events(answer, response, item))) if answer.is_streamed else whole(response)
