@@ -1,6 +1,6 @@
 """`bertsmith mirror`: record an LLM's answers, import those there are, look at them, forget somebody.
 
-What is learned from them is in mirror_learn.py.
+Commands that learn from them are in mirror_learn.py, those that ask the LLM in mirror_label.py.
 """
 
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from bertsmith.cli import mirror_learn
+from bertsmith.cli import mirror_label, mirror_learn
 from bertsmith.cli.mirror_guard import guard
 from bertsmith.cli.mirror_options import Answering, Recording, Upstreams
 from bertsmith.cli.mirror_stages import check, demote, print_accounts, promote
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 app = App(name="mirror", help="An LLM's answers, recorded to learn from, and given in its place.")
 _SHOWN = 40  # versions of a site in the table
 for _command in (
-    mirror_learn.understand, mirror_learn.train, mirror_learn.merge, promote, demote, check, guard,
+    mirror_learn.understand, mirror_learn.train, mirror_learn.merge, mirror_label.label, mirror_label.relabel,
+    promote, demote, check, guard,
 ):  # fmt: skip
     app.command(_command)
 

@@ -11,7 +11,20 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from sqlalchemy import Column, Float, Index, MetaData, Table, Text, delete, select, text
+from sqlalchemy import (
+    Column,
+    Float,
+    Index,
+    MetaData,
+    Table,
+    Text,
+    column,
+    delete,
+    inspect,
+    select,
+    table,
+    text,
+)  # fmt: skip
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError, did_you_mean
@@ -37,6 +50,7 @@ USES = Table(
     Column("at", Float, nullable=False),  # seconds since 1970
     Index("mirror_uses_by_call", "call", "use"),
 )
+AUDITS = table("mirror_audits", column("id"), column("probability"))  # as the mirror that answers keeps them
 _LOCK = 0x6C6561  # of PostgreSQL's advisory locks: "lea"
 _AT_ONCE = 500
 
@@ -120,6 +134,14 @@ class CallRecords:
         """Calls that some training has proven something by, or tried to."""
         with self.store.engine.connect().execution_options(**READING) as connection:
             return set(connection.scalars(select(USES.c.call).where(USES.c.use == "calibration")))
+
+    def audited(self) -> dict[str, float]:
+        """With which probability each call that a student answered was put to the LLM all the same."""
+        if AUDITS.name not in inspect(self.store.engine).get_table_names():
+            return {}
+        with self.store.engine.connect().execution_options(**READING) as connection:
+            found = connection.execute(select(AUDITS.c.id, AUDITS.c.probability))
+            return {row.id: row.probability for row in found}
 
     def used(self) -> set[str]:
         """Calls that any training has used."""

@@ -26,7 +26,7 @@ from bertsmith.mirroring.targets import heads_of, targets_of
 from bertsmith.mirroring.word_tier import tempered
 from bertsmith.serving.mirror.field_heads import FieldHead, Guess
 from bertsmith.serving.mirror.fields import AnswerShape
-from bertsmith.serving.mirror.student import EncoderOutputs, span_guesses
+from bertsmith.serving.mirror.student import EncoderOutputs, load_encoder, span_guesses
 from bertsmith.serving.mirror.student_file import MODEL, SPANS
 from bertsmith.tasks.fields import Fields
 from bertsmith.training.finetuning.finetune import finetune
@@ -60,7 +60,7 @@ def train_encoder(
     if any(len(head.classes) > (shape.field(head.path).kind != "labels") for head in heads):
         plan = _fields_plan(heads, shape, train, dev)
         folder = _trained(plan, settings, work / MODEL, console)
-        predictor = Predictor.load(folder, Fields if plan.task == _FIELDS else None)
+        predictor = load_encoder(folder)
         heads = _in_order(heads, predictor, plan.task)
         outputs = EncoderOutputs(predictor, {head.path: len(head.classes) for head in heads})
         logits = outputs.logits([call.text for call in dev])

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bertsmith.mirroring.soft_answers import Spread, spreads_of
-from bertsmith.mirroring.understanding.understand import AGAIN, Understood
+from bertsmith.mirroring.understanding.understand import Understood
+from bertsmith.serving.mirror.call import AGAIN
 from bertsmith.serving.mirror.fields import AnswerShape, Field, Values, written
 from bertsmith.serving.mirror.store import Store
 

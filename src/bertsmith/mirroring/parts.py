@@ -15,6 +15,7 @@ from bertsmith.mirroring.learned_calls import LABELLED, LearnedCall, once_each, 
 from bertsmith.serving.mirror.fields import AnswerShape
 
 FEWEST = 50  # calls to learn from
+AUDIT = "audit"  # the source of calls that a student answered, and the LLM too
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,41 @@ class Parts:
 
 
 def divide(
-    calls: Sequence[LearnedCall], used: Collection[str], shape: AnswerShape, settings: LearnSettings
+    calls: Sequence[LearnedCall],
+    used: Collection[str],
+    audited: Mapping[str, float],
+    shape: AnswerShape,
+    settings: LearnSettings,
 ) -> Parts:
-    """`calls` by time, `used` the ids of those that earlier trainings had. Raises InputError for too few."""
+    """`calls` by time, `used` the ids of those that earlier trainings had, `audited` the probabilities of
+    audits. Raises InputError for too few.
+    """
     fresh = [call for call in calls if call.id not in used and call.text.strip()]
+    fresh = as_they_came(fresh, audited, settings.seed)
     traffic = [call for call in fresh if call.source != LABELLED] or fresh
     wanted = min(round(settings.calibration_share * len(calls)), settings.most_calibration)
     calibration = traffic[-wanted:] if wanted else []
     return by_ids(calls, {call.id for call in calibration}, shape, settings)
+
+
+def as_they_came(calls: Sequence[LearnedCall], audited: Mapping[str, float], seed: int) -> list[LearnedCall]:
+    """Calls that are like the traffic. While a student answers, of its calls only audits are recorded, and of
+    the LLM's all: these would be too many. From the first audit on each call therefore stays with the
+    probability of the rarest audit, whoever answered it. Audits without a probability have no place here.
+    """
+    audits = [call for call in calls if call.source == AUDIT]
+    if not audits:
+        return list(calls)
+    first = audits[0].began
+    least = min((audited[call.id] for call in audits if call.id in audited), default=0.0)
+
+    def stays(call: LearnedCall) -> bool:
+        if call.began < first:
+            return True
+        recorded = audited.get(call.id, 0.0) if call.source == AUDIT else 1.0
+        return recorded > 0 and part_of(call.id, seed + 2) < least / recorded
+
+    return [call for call in calls if stays(call)]
 
 
 def by_ids(

@@ -147,7 +147,7 @@ def _begin(
                 "or remove the folder and begin anew."
             )
         return _resumed(store, understood, settings, work, plan)
-    parts = divide(read.calls, records.used(), understood.shape, settings)
+    parts = divide(read.calls, records.used(), records.audited(), understood.shape, settings)
     name = hashlib.sha256(f"{understood.site}{time.time_ns()}".encode()).hexdigest()[:12]
     plan = {
         **wanted,
@@ -225,7 +225,9 @@ def _candidates(
     if "tf-idf" in settings.tiers:
         say("Words: TF-IDF with logistic regression")
         add(train_words(parts.train, parts.dev, shape))
-    is_enough = bool(devs) and hopeful(devs[0], epsilon_of(settings)) >= settings.enough
+    is_enough = bool(devs) and (
+        hopeful(devs[0].confidence, devs[0].differs, epsilon_of(settings)) >= settings.enough
+    )
     if "encoder" in settings.tiers and not is_enough:
         say(f"Encoder: {settings.model}")
         try:

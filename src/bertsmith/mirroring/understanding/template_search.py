@@ -16,8 +16,9 @@ _MOST = 400  # that are compared
 _SHORTEST = 3  # words without a mark behind them that are taken for a prompt
 _ENDS = re.compile(r"[\n:>\"“”`\])}]\s*")
 _BEGINS = re.compile(r"[\n<\"“”`\[({}\])]")
-# Between two gaps: a line's beginning up to its colon or tag, whole lines, or the next key of a JSON object.
-_BETWEEN = re.compile(r"\n[^\n]{0,80}?[:>](?:[ \n]+|$|\"?)|\n[^\n]+\n|\",\s*\"[\w -]+\":\s*\"?")
+# Between two gaps: a closing tag, a line's beginning up to its colon or tag, a whole line, or the next key of
+# a JSON object.
+_BETWEEN = re.compile(r"</[\w-]+>|\n[^\n]{0,80}?[:>](?:[ \n]+|$|\"?)|\n[^\n]+\n|\",\s*\"[\w -]+\":\s*\"?")
 
 
 def find_template(calls: Sequence[Sequence[Message]]) -> Template | None:

@@ -17,12 +17,14 @@ import numpy as np
 from bertsmith.arrays import Floats
 from bertsmith.errors import ModelError
 from bertsmith.inference.predictor import Predictor
+from bertsmith.model.manifest import read_manifest
 from bertsmith.serving.mirror.call import Asked, Json
 from bertsmith.serving.mirror.field_heads import Guess
 from bertsmith.serving.mirror.fields import ABSENT, Field, Values
 from bertsmith.serving.mirror.student_file import MODEL, SPANS, StudentFile, read_student_file
 from bertsmith.serving.mirror.word_model import WordModel
 from bertsmith.tasks.computing.task_model import outputs_of
+from bertsmith.tasks.fields import Fields
 from bertsmith.tasks.finetuning import encode_examples
 
 SURE, UNSURE, UNPROVEN = "sure", "low-confidence", "not-proven"
@@ -152,9 +154,14 @@ def _load_outputs(folder: Path, file: StudentFile) -> _Outputs | None:
         return None
     if file.tier == "tf-idf":
         return WordModel.load(folder / MODEL)
-    return EncoderOutputs(
-        Predictor.load(folder / MODEL), {head.path: len(head.classes) for head in file.heads}
-    )
+    widths = {head.path: len(head.classes) for head in file.heads}
+    return EncoderOutputs(load_encoder(folder / MODEL), widths)
+
+
+def load_encoder(folder: Path) -> Predictor:
+    """The encoder of one field, which is a task by name, or of several."""
+    manifest = read_manifest(folder)
+    return Predictor.load(folder, Fields if manifest is not None and manifest.task == Fields.name else None)
 
 
 def span_guesses(
