@@ -3,12 +3,13 @@ stage.
 
     python bench/mirror_life.py [--data banking77] [--calls 6000] [--epsilon 0.1] [--seed 0] [--tiers tf-idf]
 
-A scripted upstream gives the data set's labels as an LLM's answers, a share of them (--noise, 5 %) replaced by
-another label, the same whenever the same text is asked. banking77 has one label of 77 a text, reuters the 20
-most frequent topics as a list, conll the persons and places quoted. After two thirds of the calls the prompt
-changes for one call in ten; after five sixths the world does: pairs of labels change places. No hand is on the
-mirror (--auto). Printed for each stage: how many calls it had, who answered, how many answers differed from
-the LLM's, which the script knows without asking, and milliseconds of an answer. Equal seeds give equal tables.
+A scripted upstream gives the data set's labels as an LLM's answers, a share of them (--noise, 5 %) replaced
+by another label, the same whenever the same text is asked. banking77 has one label of 77 a text, reuters the
+20 most frequent topics as a list, conll the persons and places quoted. After two thirds of the calls the
+prompt changes for one call in ten; after five sixths the world does: pairs of labels change places. No hand
+is on the mirror (--auto). Printed for each stage: how many calls it had, who answered, how many answers
+differed from the LLM's, which the script knows without asking, and milliseconds of an answer. Equal seeds
+give equal tables, but for the milliseconds.
 """
 
 import argparse
@@ -29,9 +30,10 @@ import numpy as np
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY / "tests" / "serving" / "mirror"))
 
-from harness import end_without  # noqa: E402
 from running_mirror import RunningMirror, running_mirror, wait_until  # noqa: E402
 from scripted_upstream import Reply, Seen, upstream_of  # noqa: E402
+
+from harness import end_without  # noqa: E402
 
 DATA = REPOSITORY.parent / "shared" / "data"
 PROMPTS = ("Answer for the text.", "Answer for the customer's text, please.")
@@ -236,7 +238,8 @@ def show(rows: Sequence[tuple[str, Counted]], mirror: RunningMirror) -> None:
     calls, answered = (sum(getattr(each, name) for _, each in rows) for name in ("calls", "answered"))
     audits = sum(mirror.stages.audit_outcomes().values())
     print(
-        f"\n{answered:,} of {calls:,} calls answered, {audits:,} of these audited: {answered - audits:,} saved."
+        f"\n{answered:,} of {calls:,} calls answered, {audits:,} of them audited: "
+        f"{answered - audits:,} saved."
     )
     for change in mirror.stages.changes():
         print(f"{change.version}: {change.mode_before} → {change.mode} by {change.by}: {change.why}")
