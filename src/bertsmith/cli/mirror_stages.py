@@ -64,6 +64,7 @@ def promote(
             after = given  # a candidate is compared; it takes its turn when that has proven it
         else:
             after = promoted(given, settings.canary_share, to or "")
+            _refuse_disproven(stages, after)
         _change(stages, before, after)
     finally:
         opened.close()
@@ -244,6 +245,19 @@ def _with_student(stages: "StageStore", before: "Stage", folder: Path) -> "Stage
         )
     stages.add_student(found)
     return replace(before, candidate=found.id) if before.student else replace(before, student=found.id)
+
+
+def _refuse_disproven(stages: "StageStore", after: "Stage") -> None:
+    """A student that the evidence is against would be taken back at once."""
+    from bertsmith.errors import InputError
+    from bertsmith.serving.mirror.answering.judging import said
+
+    known = stages.evidence().get(after.student)
+    if known is not None and known.decision == "demote":
+        raise InputError(
+            f"The evidence is against student {after.student}: {said(known)}, and {known.audits.epsilon:.1%} "
+            "may. Train another."
+        )
 
 
 def _change(stages: "StageStore", before: "Stage", after: "Stage") -> None:

@@ -146,6 +146,9 @@ def test_check_exits_with_1_where_something_does_not_hold(
     assert findings() == ["the calls have changed since the student was first compared"]
     site.stages.fold(site.student, Batch([Comparison(True, 1.0, 1.0)] * 30))
     assert any("may differ" in each for each in findings())
+    assert site.run("demote", site.call.site) == 0
+    assert site.run("promote", site.call.site) == 2
+    assert "The evidence is against student" in capsys.readouterr().err
     (site.folder / "model" / "words.json").write_text("[]")
     assert any("missing or was altered" in each for each in findings())
     assert site.run("check", "--no-files") == 1

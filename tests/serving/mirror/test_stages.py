@@ -155,14 +155,16 @@ def test_evidence_promotes_and_demotes(store: Store) -> None:
     stages = StageStore(store)
     shadow = Stage("v", "s", "shadow", student="x", former="w")
     assert judged(shadow, {}, RULES) is None
-    assert judged(shadow, evidence_of(stages, [AGREES] * 40), RULES) is None
-    good = evidence_of(stages, [AGREES] * 110)
+    some = evidence_of(stages, [DIFFERS] + [AGREES] * 10)
+    assert judged(shadow, some, RULES) is None  # 9.1 % of 11
+    good = evidence_of(stages, [AGREES] * 9)
     canary, why = judged(shadow, good, RULES) or (shadow, "")
     assert (canary.mode, canary.share) == ("canary", 0.2)
-    assert why.startswith("0.0% of 150 compared answers differ (0.0% to ")
+    assert why.startswith("5.0% of 20 compared answers differ (0.")
     assert judged(shadow, good, replace(RULES, is_automatic=False)) is None
-    assert judged(shadow, good, replace(RULES, shadow_calls=151)) is None
+    assert judged(shadow, good, replace(RULES, shadow_calls=21)) is None
     assert (judged(canary, good, RULES) or (canary,))[0].mode == "live"
+    assert judged(canary, good, replace(RULES, canary_calls=21)) is None
     bad = evidence_of(stages, [DIFFERS] * 40)
     for mode in ("shadow", "canary", "live"):
         for rules in (RULES, replace(RULES, is_automatic=False)):
@@ -171,11 +173,26 @@ def test_evidence_promotes_and_demotes(store: Store) -> None:
     assert dismissed(Stage("v", "s", "live", 1.0, "x")).mode == "record"
 
 
+def test_a_change_of_the_stage_begins_a_new_count(store: Store) -> None:
+    store.add([call_of(1)])
+    stages = StageStore(store)
+    (first,) = stages.stages().values()
+    assert stages.change(first, replace(first, mode="shadow", student="x"), "hand", "")
+    known = evidence_of(stages, [AGREES] * 30)
+    (before,) = stages.stages().values()
+    after, why = judged(before, known, RULES) or (before, "")
+    assert stages.change(before, after, "evidence", why)
+    (canary,) = stages.stages().values()
+    assert canary.mode == "canary"
+    assert judged(canary, stages.evidence(), RULES) is None
+    assert (judged(canary, evidence_of(stages, [AGREES] * 10), RULES) or (canary,))[0].mode == "live"
+
+
 def test_a_candidate_takes_its_turn_or_is_let_go(store: Store) -> None:
     stages = StageStore(store)
     live = Stage("v", "s", "live", 1.0, "x", candidate="y")
     assert judged(live, {}, RULES) is None
-    good = evidence_of(stages, [AGREES] * 150, "y")
+    good = evidence_of(stages, [AGREES] * 10, "y")
     after, _ = judged(live, good, RULES) or (live, "")
     assert (after.mode, after.student, after.former, after.candidate) == ("live", "y", "x", "")
     bad = evidence_of(stages, [DIFFERS] * 60, "y")

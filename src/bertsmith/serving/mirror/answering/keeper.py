@@ -132,7 +132,8 @@ class Keeper:
 
     def _judge(self) -> None:
         """Of two replicas that see the same, one changes the stage."""
-        stages = [each for each in self.store.stages().values() if each.student or each.candidate]
+        changed = self.store.changed_stages().values()
+        stages = [each for each in changed if each.student or each.candidate]
         if not stages:
             return
         evidence = self.store.evidence()
@@ -144,16 +145,15 @@ class Keeper:
 
     def _look(self) -> None:
         """At the stages, as anybody may have left them."""
-        stages = {
-            version: each for version, each in self.store.stages().items() if each.student or each.candidate
-        }
+        changed = self.store.changed_stages()
+        stages = {version: each for version, each in changed.items() if each.student or each.candidate}
         if not stages and not self.panel.playing:
             return
         self._students = self.store.students()
         wanted = {each for stage in stages.values() for each in (stage.student, stage.candidate) if each}
         for number in wanted - self._open.keys():
             self._open[number] = self._opened(number)
-        facts = self.store.versions()
+        facts = self.store.versions(version for version, stage in stages.items() if stage.answers)
         answering: dict[str, list[VersionFacts]] = {}
         for version, stage in stages.items():
             if stage.answers and version in facts:
@@ -189,21 +189,24 @@ class Keeper:
         found = self.trainer.poll()
         if found is not None:
             stage, student = found
-            now = self.store.stages().get(stage.version, stage)
-            why = "a student is trained and proven on calibration calls"
-            self.store.change(now, replace(now, candidate=student.id), "evidence", why)
+            why, is_done = "a student is trained and proven on calibration calls", False
+            while not is_done:  # somebody else may change the stage meanwhile
+                now = self.store.stages().get(stage.version, stage)
+                is_done = self.store.change(now, replace(now, candidate=student.id), "evidence", why)
         if not self.settings.auto or self.trainer.is_busy:
             return
-        stages, trainings = self.store.stages(), self.store.trainings()
-        evidence, counts = self.store.evidence(), self.store.call_counts(stages)
-        for version, stage in stages.items():
-            last, calls = trainings.get(version), counts.get(version, 0)
-            if (last is not None and last.until > time.time()) or self.panel.is_merged(version):
+        counts = self.store.call_counts(self.settings.train_after)
+        if not counts:
+            return
+        stages, trainings, evidence = self.store.stages(), self.store.trainings(), self.store.evidence()
+        for version, calls in counts.items():
+            stage, last = stages.get(version), trainings.get(version)
+            if stage is None or self.panel.is_merged(version) or (last and last.until > time.time()):
                 continue
             known = evidence.get(stage.student)
             was_dismissed = last is not None and not stage.student and stage.changed > last.began
             is_urgent = was_dismissed or (known is not None and known.has_drifted)
-            if wants_training(calls, last, self.settings.train_after, is_urgent=is_urgent) and (
-                self.trainer.begin(stage, calls)
-            ):
+            new = calls if last is None else self.store.calls_since(version, last.began)
+            before, wanted = (0 if last is None else last.calls), self.settings.train_after
+            if wants_training(new, before, wanted, is_urgent=is_urgent) and self.trainer.begin(stage, calls):
                 return

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Table, and_, func, or_, select, update
+from sqlalchemy import Connection, Table, and_, func, select, update
 
 from bertsmith.serving.mirror.answering.evidence import Batch, Evidence, evidence_of_row, first_evidence
 from bertsmith.serving.mirror.answering.stages import Stage, Student
@@ -58,9 +58,10 @@ class StageStore:
     def _reading(self) -> Connection:
         return self.engine.connect().execution_options(**READING)
 
-    def versions(self) -> dict[str, VersionFacts]:
-        """Of all sites."""
-        asking = select(VERSIONS.c.id, VERSIONS.c.site, VERSIONS.c.model, VERSIONS.c.schema, VERSIONS.c.began)
+    def versions(self, wanted: Iterable[str]) -> dict[str, VersionFacts]:
+        """Of these."""
+        columns = VERSIONS.c.id, VERSIONS.c.site, VERSIONS.c.model, VERSIONS.c.schema, VERSIONS.c.began
+        asking = select(*columns).where(VERSIONS.c.id.in_(sorted(wanted)))
         with self._reading() as connection:
             return {
                 row.id: VersionFacts(row.site, row.model, orjson.loads(row.schema), row.began)
@@ -69,11 +70,16 @@ class StageStore:
 
     def stages(self) -> dict[str, Stage]:
         """Of every recorded version; one that never changed is in mode record."""
+        known = self.changed_stages()
         with self._reading() as connection:
-            known = {row.version: _stage_of(row) for row in connection.execute(select(STAGES))}
             for row in connection.execute(select(VERSIONS.c.id, VERSIONS.c.site)):
                 known.setdefault(row.id, Stage(row.id, row.site))
         return known
+
+    def changed_stages(self) -> dict[str, Stage]:
+        """Of the versions that have a student, or had one."""
+        with self._reading() as connection:
+            return {row.version: _stage_of(row) for row in connection.execute(select(STAGES))}
 
     def change(self, before: Stage, after: Stage, by: str, why: str) -> bool:
         """False where the stage is no longer `before`: somebody else has changed it, and nothing is done."""
@@ -233,9 +239,10 @@ class StageStore:
         """It still runs."""
         self._training(version, owner, {"until": time.time() + seconds})
 
-    def end_training(self, version: str, owner: str, outcome: str) -> None:
-        """It is over."""
-        self._training(version, owner, {"until": 0.0, "outcome": outcome})
+    def end_training(self, version: str, owner: str, outcome: str, *, is_undone: bool = False) -> None:
+        """It is over; with `is_undone` it is as if no training had been."""
+        undone = {"calls": 0, "began": 0.0} if is_undone else {}
+        self._training(version, owner, {"until": 0.0, "outcome": outcome, **undone})
 
     def _training(self, version: str, owner: str, row: dict[str, Any]) -> None:
         mine = and_(TRAININGS.c.version == version, TRAININGS.c.owner == owner)
@@ -247,16 +254,18 @@ class StageStore:
         with self._reading() as connection:
             return {row.version: row for row in connection.execute(select(TRAININGS))}
 
-    def call_counts(self, versions: Iterable[str]) -> dict[str, int]:
-        """Recorded calls of these versions."""
-        wanted = sorted(versions)
-        asking = (
-            select(CALLS.c.version, func.count())
-            .where(or_(CALLS.c.version.in_(wanted)))
-            .group_by(CALLS.c.version)
-        )
+    def call_counts(self, least: int) -> dict[str, int]:
+        """Recorded calls of the versions that have so many."""
+        count = func.count()
+        asking = select(CALLS.c.version, count).group_by(CALLS.c.version).having(count >= least)
         with self._reading() as connection:
             return {row[0]: row[1] for row in connection.execute(asking)}
+
+    def calls_since(self, version: str, began: float) -> int:
+        """Recorded calls of a version that began later, in seconds since 1970."""
+        later = and_(CALLS.c.version == version, CALLS.c.began > began)
+        with self._reading() as connection:
+            return connection.execute(select(func.count()).select_from(CALLS).where(later)).scalar_one()
 
     def means(self) -> dict[str, tuple[float, float, float]]:
         """Of each version's recorded calls: mean seconds, and tokens in and out; 0 where none were said."""

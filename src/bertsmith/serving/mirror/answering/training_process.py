@@ -58,7 +58,7 @@ class Trainer:
         """Where nobody else trains this version, and nothing is trained here."""
         if self._running or not self.store.begin_training(stage.version, calls, self.owner, _LEASE):
             return False
-        out = self._folder(stage, calls)
+        out = self._folder(stage)
         out.parent.mkdir(parents=True, exist_ok=True)
         address = {ENVIRONMENT + "STORE": self.settings.store}
         with (out.parent / f"{out.name}.log").open("wb") as log:
@@ -102,12 +102,14 @@ class Trainer:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        self.store.end_training(stage.version, self.owner, "ended with the mirror")
+        self.store.end_training(stage.version, self.owner, "ended with the mirror", is_undone=True)
         self._running = None
 
-    def _folder(self, stage: Stage, calls: int) -> Path:
+    def _folder(self, stage: Stage) -> Path:
+        """Another one than those of students, and the same where no student came of the last training."""
         site = re.sub(r"[^\w.-]", "_", stage.site)
-        return Path(self.settings.students).absolute() / f"{site}-{stage.version}-{calls}"
+        number = 1 + sum(each.version == stage.version for each in self.store.students().values())
+        return Path(self.settings.students).absolute() / f"{site}-{stage.version}-{number}"
 
     def _outcome(self, stage: Stage, out: Path, status: int) -> tuple[Student | None, str]:
         from bertsmith.errors import BertsmithError
