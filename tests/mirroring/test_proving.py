@@ -63,7 +63,7 @@ def test_claims_at_the_border_are_as_rare_as_they_say(tiers: int) -> None:
 @pytest.mark.parametrize("tiers", [1, 2])
 @pytest.mark.parametrize(
     "settings",
-    [SETTINGS, LearnSettings(by_class="$.f0"), LearnSettings(call_price=0.0501, error_price=1.0)],
+    [SETTINGS, LearnSettings(by_class="$.f0"), LearnSettings(call_price=0.0667, error_price=1.0)],
     ids=["epsilon", "class", "prices"],
 )
 def test_claims_at_the_border_are_as_rare_as_they_say_in_a_thousand_runs(
@@ -71,6 +71,18 @@ def test_claims_at_the_border_are_as_rare_as_they_say_in_a_thousand_runs(
 ) -> None:
     wrong = false_claims(1000, settings, tiers)
     assert binomtest(wrong, 1000, settings.delta, "greater").pvalue > 0.001
+
+
+def test_nothing_is_ever_proven_of_what_can_not_be_learned() -> None:
+    def by_chance(draw: Draw, count: int) -> Judged:
+        return judged(draw.random(count), draw.random(count) < 2 / 3)
+
+    def always_wrong(draw: Draw, count: int) -> Judged:
+        return judged(draw.random(count), np.ones(count, bool))
+
+    for make in (by_chance, always_wrong):
+        for seed in range(100):
+            assert not proven(make, np.random.default_rng(seed), SETTINGS, 2).coverage
 
 
 def test_what_can_be_proven_is_and_covers_much_of_what_it_could() -> None:

@@ -324,7 +324,7 @@ def _print_learned(learned: "Learned") -> None:
         print_table(header, claim_rows(file.claims), "Proven")
     console.print(claim_sentence(file.claims), markup=False)
     if learned.why:
-        print_note(f"Why: {learned.why}.")
+        print_note(f"Not proven: {learned.why}.")
     for sentence in (ceiling_sentence(file.ceiling), *learned.notes):
         if sentence:
             print_note(sentence)

@@ -18,6 +18,7 @@ from bertsmith.metrics.guarantees.learn_then_test import STARTS, Certificate, th
 from bertsmith.metrics.guarantees.prices import Prices, certify_by_prices
 from bertsmith.metrics.guarantees.sample_size import calls_to_prove, fewest_calls
 from bertsmith.mirroring.candidate import Candidate, Judged
+from bertsmith.mirroring.claims_in_words import percent
 from bertsmith.mirroring.learn_settings import LearnSettings
 from bertsmith.serving.mirror.fields import as_text
 from bertsmith.serving.mirror.student_file import Claim, Claims
@@ -88,11 +89,11 @@ def why_not_yet(devs: Sequence[Judged], calls: int, settings: LearnSettings) -> 
     if calls < needed:
         return (
             f"{calls:,} new calls are there to prove anything with, and it takes at least {needed:,} to "
-            f"prove {epsilon:.1%} of {len(groups)} claim{'s' if len(groups) > 1 else ''}, whatever they say"
+            f"prove {percent(epsilon)} of {len(groups)} claim{'s' if len(groups) > 1 else ''}, whatever they say"
         )
     if not any(hopeful(*of[:2], epsilon) for of in groups):
         return (
-            f"on the calls that choose, no part of the answers differs in {epsilon:.1%} or less, however "
+            f"on the calls that choose, no part of the answers differs in {percent(epsilon)} or less, however "
             "sure the student is of it"
         )
     likely = min(calls_needed(*of, epsilon, level) for of in groups)
@@ -100,7 +101,7 @@ def why_not_yet(devs: Sequence[Judged], calls: int, settings: LearnSettings) -> 
         about = f"about {likely:,.0f}" if math.isfinite(likely) else "a better student"
         return (
             f"{calls:,} new calls are there to prove anything with, and as the student is, it takes {about} "
-            f"to prove {epsilon:.1%}; they are kept for a later training"
+            f"to prove {percent(epsilon)}; they are kept for a later training"
         )
     return ""
 
