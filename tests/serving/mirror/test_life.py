@@ -152,6 +152,7 @@ def begin(mirror: RunningMirror, world: World) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_from_the_first_call_to_live_and_back_the_same_twice(tmp_path: Path) -> None:
     assert life(tmp_path / "one", seed=5) == life(tmp_path / "two", seed=5)
 

@@ -32,13 +32,13 @@ OpenStudent = Callable[[Path], StudentLike]
 
 
 class Pace(NamedTuple):
-    """Seconds between two `step`s, between two `look`s at the stages, and between two `count`s of the calls
-    that might be trained on.
+    """Seconds between two steps, between two looks at the stages, and between two counts of the calls that
+    might be trained on.
     """
 
-    step: float = 0.25
-    look: float = 1.0
-    count: float = 5.0
+    between_steps: float = 0.25
+    between_looks: float = 1.0
+    between_counts: float = 5.0
 
 
 def open_student(folder: Path) -> StudentLike:
@@ -88,7 +88,7 @@ class Keeper:
                 each.close()
 
     def _work(self) -> None:
-        while not self._ending.wait(self.pace.step):
+        while not self._ending.wait(self.pace.between_steps):
             self._guarded(self._step)
 
     def _guarded(self, step: Callable[[], None]) -> None:
@@ -110,11 +110,11 @@ class Keeper:
     def _step(self) -> None:
         self._fold()
         now = time.monotonic()
-        if now - self._counted >= self.pace.count:
+        if now - self._counted >= self.pace.between_counts:
             self._expire_audits()
             self._train()
             self._counted = now
-        if now - self._looked >= self.pace.look:
+        if now - self._looked >= self.pace.between_looks:
             self._judge()
             self._look()
             self._looked = now
@@ -200,9 +200,10 @@ class Keeper:
             return
         stages, trainings, evidence = self.store.stages(), self.store.trainings(), self.store.evidence()
         for version, calls in counts.items():
-            stage, last = stages.get(version), trainings.get(version)
-            if stage is None or self.panel.is_merged(version) or (last and last.until > time.time()):
+            last = trainings.get(version)
+            if version not in stages or self.panel.is_merged(version) or (last and last.until > time.time()):
                 continue
+            stage = stages[version]
             known = evidence.get(stage.student)
             was_dismissed = last is not None and not stage.student and stage.changed > last.began
             is_urgent = was_dismissed or (known is not None and known.has_drifted)
