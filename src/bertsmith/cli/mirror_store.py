@@ -10,12 +10,17 @@ if TYPE_CHECKING:
 _PACKAGES = ("sqlalchemy", "httpx", "orjson")
 
 
-def mirror_settings(config: Path | None, **said: object) -> "MirrorSettings":
-    """From the command line, the environment and the file. Raises MissingExtra, RecipeError, InputError."""
+def require_mirror(what: str) -> None:
+    """Raises MissingExtra."""
     from bertsmith.errors import require
 
     for module in _PACKAGES:
-        require(module, "mirror", "The mirror")
+        require(module, "mirror", what)
+
+
+def mirror_settings(config: Path | None, **said: object) -> "MirrorSettings":
+    """From the command line, the environment and the file. Raises MissingExtra, RecipeError, InputError."""
+    require_mirror("The mirror")
     from bertsmith.serving.mirror.settings import read_settings
 
     return read_settings(config, said)

@@ -73,8 +73,8 @@ class Answered:
 class Call:
     """`id` is its own, `content` the same for equal calls. Times: `began` in seconds since 1970, `seconds` to
     the answer's last byte and `first_seconds` to its first, None where nobody measured. `site` is the place
-    in the application, `version` one prompt, schema and model of it. `source`: relay or import; label for a
-    file's text, again for a recorded input that was asked once more.
+    in the application, `version` one prompt, schema and model of it. `source`: relay or import; audit for one
+    that a student answered; label for a file's text, again for a recorded input that was asked once more.
     """
 
     id: str

@@ -23,10 +23,13 @@ from bertsmith.serving.mirror.fields import ABSENT, Field, is_number
 
 
 class Guess(NamedTuple):
-    """A field's value as `Field.read` gives it, and the probability that the teacher says the same."""
+    """A field's value as `Field.read` gives it, and the probability that the teacher says the same. `spread`
+    has the probability of each value learned, of fields that hold one of several.
+    """
 
     value: Any
     confidence: float
+    spread: tuple[tuple[Any, float], ...] = ()
 
 
 class FieldHead(BaseModel):
@@ -59,7 +62,8 @@ class FieldHead(BaseModel):
         best = probabilities.argmax(axis=1)
         values = [field.classes[number] for number in self.classes]
         return [
-            Guess(values[place], float(row[place])) for place, row in zip(best, probabilities, strict=True)
+            Guess(values[place], float(row[place]), tuple(zip(values, row.tolist(), strict=True)))
+            for place, row in zip(best, probabilities, strict=True)
         ]
 
     def _labels(self, field: Field, probabilities: Floats) -> list[Guess]:

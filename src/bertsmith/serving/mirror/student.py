@@ -36,7 +36,8 @@ class StudentAnswer:
     """`values` by path, and the same as the `answer` that the teacher would have written; `confidence` that
     all of it agrees with the teacher, and that of each field. `is_sure`: the confidence reaches the threshold
     that is proven; `reason` says so in a word: sure, low-confidence, not-proven. `milliseconds` is what this
-    text took, its share where several were asked together.
+    text took, its share where several were asked together. `probabilities` are of each value of a field that
+    holds one of several, by path.
     """
 
     values: Values
@@ -46,6 +47,7 @@ class StudentAnswer:
     is_sure: bool
     reason: str
     milliseconds: float
+    probabilities: dict[str, list[tuple[Any, float]]]
 
 
 class _Outputs(Protocol):
@@ -143,6 +145,7 @@ class Student:
             is_sure,
             SURE if is_sure else UNPROVEN if threshold is None else UNSURE,
             milliseconds,
+            {path: list(guess.spread) for path, guess in guesses.items() if guess.spread},
         )
 
 
