@@ -182,8 +182,11 @@ def _confusions(shape: AnswerShape, judged: Judged, calls: list[tuple[str, Any]]
     for key, count in counts.most_common(_CONFUSIONS):
         confidence, text = max(texts[key])
         rows.append([*(_short(each) for each in key), f"{count:,}", f"{confidence:.2f}", _short(text)])
-    columns = ["field", "the LLM says", "the student says", "calls", "confidence", "for instance"]
-    return Table("", columns, rows, max(len(counts) - _CONFUSIONS, 0), frozenset({0, 1, 2, 5}))
+    columns = ["the LLM says", "the student says", "calls", "confidence", "for instance"]
+    more = max(len(counts) - _CONFUSIONS, 0)
+    if len(shape.fields) == 1:
+        return Table("", columns, [row[1:] for row in rows], more, frozenset({0, 1, 4}))
+    return Table("", ["field", *columns], rows, more, frozenset({0, 1, 2, 5}))
 
 
 def _short(text: str) -> str:
