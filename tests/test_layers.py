@@ -26,6 +26,7 @@ LAYERS = [
     "training",
     "planning",
     "inference",
+    "benchmarks",
     "estimators",
     "serving",
     "mirroring",

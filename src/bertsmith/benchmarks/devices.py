@@ -1,0 +1,32 @@
+"""Several processes of torchrun on one benchmark: each takes tasks of its own, on a device of its own."""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class Share(NamedTuple):
+    """This process's number among `count`."""
+
+    rank: int = 0
+    count: int = 1
+
+    def of(self, tasks: Sequence[T]) -> list[T]:
+        """Every `count`th."""
+        return list(tasks[self.rank :: self.count])
+
+
+def own_share() -> Share:
+    """This process's share, and the process made to train alone: a benchmark's trainings are small, and one a
+    device is faster than all devices on one. To be called before CUDA is asked for anything.
+    """
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if "RANK" not in os.environ or count == 1:
+        return Share()
+    rank, local = int(os.environ.pop("RANK")), int(os.environ.get("LOCAL_RANK", "0"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else [str(number) for number in range(local + 1)]
+    os.environ["CUDA_VISIBLE_DEVICES"] = devices[local % len(devices)]
+    return Share(rank, count)
