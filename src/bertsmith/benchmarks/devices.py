@@ -8,14 +8,14 @@ T = TypeVar("T")
 
 
 class Share(NamedTuple):
-    """This process's number among `count`."""
+    """This process's number among `ranks`."""
 
     rank: int = 0
-    count: int = 1
+    ranks: int = 1
 
     def of(self, tasks: Sequence[T]) -> list[T]:
-        """Every `count`th."""
-        return list(tasks[self.rank :: self.count])
+        """Every `ranks`th."""
+        return list(tasks[self.rank :: self.ranks])
 
 
 def own_share() -> Share:

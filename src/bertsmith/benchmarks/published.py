@@ -1,7 +1,7 @@
 """What others published, in points of a hundred: whose figures, of which part, and where they stand.
 
-GLUE's figures of MRPC, STS-B and QQP are the mean of both metrics where the source has both, else the one that
-it names.
+GLUE's figures of MRPC, STS-B and QQP are the mean of both metrics where the source has both, else the one
+that it names.
 """
 
 from collections.abc import Mapping

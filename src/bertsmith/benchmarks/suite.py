@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bertsmith.benchmarks.begun import begin
 from bertsmith.benchmarks.benchmark_task import BenchmarkTask, TaskFiles
 from bertsmith.benchmarks.devices import Share
 from bertsmith.benchmarks.published import Published
@@ -21,12 +22,12 @@ from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, gather_see
 from bertsmith.benchmarks.seed_run import hand_in, keep_leading_model, run_seed, run_values
 from bertsmith.benchmarks.settings_search import CHOSEN, Searched, search_settings
 from bertsmith.errors import InputError, RecipeError, did_you_mean
-from bertsmith.files import make_folder, read_json, write_json
+from bertsmith.files import read_json, write_json
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.training.log import json_value
 
-_BEGUN, _RESULTS, _SUBMISSION = "benchmark.json", "results.json", "submission"
+_RESULTS, _SUBMISSION = "results.json", "submission"
 _ALONE = Share()
 OnSeed = Callable[[str, TaskResult], None]
 
@@ -106,7 +107,7 @@ def run_suite(
     chosen, absent = _choose(suite, folder, settings.tasks)
     locate_model(model)
     run = _Run(suite, folder, model, out, settings, command, console, progress)
-    _begin(run, resume)
+    begin(out, {"benchmark": suite.name, "model": model, **settings.begun_as()}, resume)
     run.notes[""] = absent
     files = {
         task.name: task.prepare(folder, _task_folder(out, task) / "data", settings.rows) for task in chosen
@@ -144,26 +145,6 @@ def _choose(
             raise InputError(f"{folder} has no {known[name.lower()].name}. {known[name.lower()].source()}")
     wanted = {name.lower() for name in names}
     return [task for task in suite.tasks if task.name.lower() in wanted], []
-
-
-def _begin(run: _Run, resume: bool) -> None:
-    stored = run.out / _BEGUN
-    now = {"benchmark": run.suite.name, "model": run.model, **run.settings.begun_as()}
-    if stored.exists():
-        if not resume:
-            raise RecipeError(
-                f"{run.out} already holds a benchmark. Go on with it by --resume, or take another folder."
-            )
-        begun = read_json(stored)
-        if differing := [name for name in now if begun.get(name) != now[name]]:
-            raise RecipeError(
-                f"{run.out} was begun with other settings: {', '.join(differing)}. Resume with the same "
-                "ones, or choose another folder."
-            )
-    elif run.out.exists() and (not run.out.is_dir() or any(run.out.iterdir())):
-        raise RecipeError(f"{run.out} exists and holds no benchmark. Choose another folder.")
-    make_folder(run.out)
-    write_json(stored, now)
 
 
 def _run_task(

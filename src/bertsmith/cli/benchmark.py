@@ -81,8 +81,7 @@ def glue(
     from bertsmith.benchmarks.published import GLUE
     from bertsmith.benchmarks.suite import Suite
 
-    names = None if tasks is None else tuple(name.strip() for name in tasks.split(",") if name.strip())
-    _run(Suite("GLUE", glue_tasks(), GLUE), folder, run, overrides, names, resume)
+    _run(Suite("GLUE", glue_tasks(), GLUE), folder, run, overrides, _names(tasks), resume)
 
 
 @app.command
@@ -126,6 +125,121 @@ def squad(
     _run(suite, folder, run, overrides, None, resume)
 
 
+@app.command
+def beir(
+    folder: Path,
+    *,
+    model: str,
+    out: Out,
+    reranker: str | None = None,
+    datasets: str | None = None,
+    resume: Flag = False,
+) -> None:
+    """Measure search on every data set of BEIR, beside BM25 and BM25 as published.
+
+    Each folder in FOLDER that has corpus.jsonl, queries.jsonl and qrels/ is searched by BM25, by the model's
+    vectors, by both fused and, with a re-ranker, re-ranked. Needs the extra `retrieval`.
+
+    Parameters
+    ----------
+    folder
+        With a folder a data set, as BEIR's archives unpack.
+    model
+        A folder such as runs/NAME/model, minilm, or a hub name.
+    out
+        The folder for everything.
+    reranker
+        A model fine-tuned on pairs, which reads the first documents of each query anew.
+    datasets
+        Some of them, by name with commas between.
+    resume
+        Go on with a benchmark that was interrupted, or with more data sets.
+
+    Examples
+    --------
+    bertsmith benchmark beir beir/ --model minilm --out runs/beir
+
+    bertsmith benchmark beir beir/ --model runs/search/model --datasets scifact,nfcorpus --out runs/two
+    """
+    from bertsmith.benchmarks.retrieval import BEIR
+
+    _search(BEIR, folder, model, out, reranker, datasets, resume)
+
+
+@app.command
+def nanobeir(
+    folder: Path,
+    *,
+    model: str,
+    out: Out,
+    reranker: str | None = None,
+    datasets: str | None = None,
+    resume: Flag = False,
+) -> None:
+    """Measure search on NanoBEIR's small data sets, beside BM25.
+
+    Each folder in FOLDER that has Parquet files in corpus/, queries/ and qrels/, as on the hub, or BEIR's own
+    layout. Needs the extra `retrieval`.
+
+    Parameters
+    ----------
+    folder
+        With a folder a data set, such as NanoSciFact.
+    model
+        A folder such as runs/NAME/model, minilm, or a hub name.
+    out
+        The folder for everything.
+    reranker
+        A model fine-tuned on pairs, which reads the first documents of each query anew.
+    datasets
+        Some of them, by name with commas between.
+    resume
+        Go on with a benchmark that was interrupted, or with more data sets.
+
+    Examples
+    --------
+    bertsmith benchmark nanobeir nanobeir/ --model minilm --out runs/nano
+    """
+    from bertsmith.benchmarks.retrieval import NANOBEIR
+
+    _search(NANOBEIR, folder, model, out, reranker, datasets, resume)
+
+
+def _search(
+    name: str, folder: Path, model: str, out: Path, reranker: str | None, datasets: str | None, resume: bool
+) -> None:
+    from bertsmith.benchmarks.retrieval import run_retrieval
+    from bertsmith.benchmarks.retrieval_report import dataset_table, write_retrieval_report
+    from bertsmith.cli.screen import print_note, print_paths, print_table, progress_bar
+
+    with progress_bar("Ranking") as progress:
+        result = run_retrieval(
+            name,
+            folder,
+            model,
+            out,
+            reranker=reranker,
+            datasets=_names(datasets),
+            resume=resume,
+            progress=progress,
+        )
+    report = write_retrieval_report(out, result, _command())
+    print_table(*dataset_table(result), title=f"{name}, {model}: nDCG@10 in points")
+    for note in result.notes:
+        print_note(note)
+    print_paths(report=report, results=out / "results.json")
+
+
+def _names(listed: str | None) -> tuple[str, ...] | None:
+    """Names with commas between; None where nobody named any."""
+    return None if listed is None else tuple(name.strip() for name in listed.split(",") if name.strip())
+
+
+def _command() -> str:
+    """What was typed, as it may be typed again."""
+    return shlex.join(["bertsmith", *sys.argv[1:]])
+
+
 def _run(
     suite: "Suite",
     folder: Path,
@@ -154,7 +268,7 @@ def _run(
             settings,
             resume=resume,
             share=share,
-            command=shlex.join(["bertsmith", *sys.argv[1:]]),
+            command=_command(),
             console=console if share.rank == 0 else None,
             progress=progress,
             on_seed=on_seed,
