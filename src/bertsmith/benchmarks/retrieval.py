@@ -4,8 +4,8 @@ OUT/benchmark.json  what was begun       OUT/DATASET/   results, report and run 
 OUT/results.json    every figure         OUT/report.html
 
 As in BEIR's own evaluation, a document whose id is the query's is passed over, for ArguAna's queries are
-documents; in NanoBEIR it counts, as in sentence-transformers' evaluator. MS MARCO is judged by its split dev, and
-CQADupStack's forums count as one data set, by their mean.
+documents; in NanoBEIR it counts, as in sentence-transformers' evaluator. MS MARCO is judged by its split dev,
+and CQADupStack's forums count as one data set, by their mean.
 """
 
 import statistics
