@@ -81,7 +81,7 @@ def student_config(
         )
     if width > teacher.hidden_size:
         raise ModelError(f"A student of width {width} is wider than its teacher of {teacher.hidden_size}.")
-    sizes = {
+    sizes: dict[str, Any] = {
         "num_hidden_layers": count,
         "hidden_size": width,
         "num_attention_heads": width // teacher.head_size,
@@ -162,15 +162,16 @@ def _kept(teacher: Bert, config: BertConfig) -> Kept:
     """All of everything for a student as wide as its teacher."""
     channels = _largest(teacher.embeddings.token.weight.pow(2).mean(0).sqrt(), config.hidden_size)
 
-    def heads(layer: int) -> Tensor:
-        product = teacher.layers[layer].attention.output.weight  # (H, A D)
+    def heads(number: int) -> Tensor:
+        product = _layer(teacher, number)["attention.output.weight"]
         by_head = product.unflatten(1, (teacher.config.num_attention_heads, -1))  # (H, A, D)
         return _largest(by_head.pow(2).sum((0, 2)), config.num_attention_heads)
 
-    def neurons(layer: int) -> Tensor:
-        part = teacher.layers[layer].feed_forward
-        sizes = part.up.weight.pow(2).sum(1).unflatten(0, (-1, part.down.in_features)).sum(0)  # (I,)
-        return _largest(sizes * part.down.weight.pow(2).sum(0), config.intermediate_size)
+    def neurons(number: int) -> Tensor:
+        layer = _layer(teacher, number)
+        up, down = layer["feed_forward.up.weight"], layer["feed_forward.down.weight"]
+        sizes = up.pow(2).sum(1).unflatten(0, (-1, down.shape[1])).sum(0)  # (I,), gate and value together
+        return _largest(sizes * down.pow(2).sum(0), config.intermediate_size)
 
     return Kept(channels, heads, neurons)
 
@@ -208,7 +209,7 @@ def _layer(teacher: Bert, number: int) -> dict[str, Tensor]:
 
 def _last(teacher: Bert, channels: Tensor) -> dict[str, Tensor]:
     """The final norm and the pooler, where there are."""
-    found = {}
+    found: dict[str, Tensor] = {}
     if teacher.final_norm is not None:
         norm = teacher.final_norm.state_dict()
         found |= {f"final_norm.{name}": tensor.detach()[channels] for name, tensor in norm.items()}
@@ -233,7 +234,7 @@ def _narrowed(layer: dict[str, Tensor], config: BertConfig, kept: Kept, number: 
         ),
         "attention.qkv.bias": lambda b: b.unflatten(0, shape)[:, heads].flatten(),
         "attention.output.weight": lambda w: (
-            w[channels].unflatten(1, shape[1:])[:, heads].flatten(1) * head_scale
+            w[channels].reshape(-1, *shape[1:])[:, heads].flatten(1) * head_scale
         ),
         "feed_forward.up.weight": lambda w: (
             w.unflatten(0, (gates, -1))[:, neurons].flatten(0, 1)[:, channels] * in_scale
@@ -241,4 +242,6 @@ def _narrowed(layer: dict[str, Tensor], config: BertConfig, kept: Kept, number: 
         "feed_forward.up.bias": lambda b: b.unflatten(0, (gates, -1))[:, neurons].flatten(),
         "feed_forward.down.weight": lambda w: w[channels][:, neurons] * neuron_scale,
     }
-    return {name: narrow.get(name, lambda other: other[channels])(tensor) for name, tensor in layer.items()}
+    return {
+        name: narrow[name](tensor) if name in narrow else tensor[channels] for name, tensor in layer.items()
+    }
