@@ -131,7 +131,7 @@ def make_student(teacher: Bert, config: BertConfig, layers: Sequence[int] | None
             f"A student has its teacher's vocabulary of {theirs.vocab_size:,} pieces, not "
             f"{config.vocab_size:,}."
         )
-    alike = all(getattr(config, name) == getattr(theirs, name) for name in _SAME_LAYERS)
+    alike = is_alike(config, theirs)
     student = Bert(config)
     if teacher.pooler is None or not alike:
         student.pooler = None
@@ -150,6 +150,11 @@ def make_student(teacher: Bert, config: BertConfig, layers: Sequence[int] | None
     return student.train(teacher.training)
 
 
+def is_alike(one: BertConfig, other: BertConfig) -> bool:
+    """Whether the layers of two encoders are built alike, whatever their sizes."""
+    return all(getattr(one, name) == getattr(other, name) for name in _SAME_LAYERS)
+
+
 def _check_layers(layers: Sequence[int], count: int, teacher: BertConfig) -> None:
     if len(layers) != count or max(layers) >= teacher.num_hidden_layers:
         raise ModelError(
@@ -158,9 +163,13 @@ def _check_layers(layers: Sequence[int], count: int, teacher: BertConfig) -> Non
         )
 
 
+def kept_channels(teacher: Bert, width: int) -> Tensor:
+    """(width,) which channels of the hidden states a student has: those with the largest token embeddings."""
+    return _largest(teacher.embeddings.token.weight.detach().pow(2).mean(0), width)
+
+
 def _kept(teacher: Bert, config: BertConfig) -> Kept:
     """All of everything for a student as wide as its teacher."""
-    channels = _largest(teacher.embeddings.token.weight.pow(2).mean(0).sqrt(), config.hidden_size)
 
     def heads(number: int) -> Tensor:
         product = _layer(teacher, number)["attention.output.weight"]
@@ -173,7 +182,7 @@ def _kept(teacher: Bert, config: BertConfig) -> Kept:
         sizes = up.pow(2).sum(1).unflatten(0, (-1, down.shape[1])).sum(0)  # (I,), gate and value together
         return _largest(sizes * down.pow(2).sum(0), config.intermediate_size)
 
-    return Kept(channels, heads, neurons)
+    return Kept(kept_channels(teacher, config.hidden_size), heads, neurons)
 
 
 def _largest(importance: Tensor, count: int) -> Tensor:
