@@ -48,7 +48,8 @@ def spread_layers(teacher: int, student: int) -> tuple[int, ...]:
         raise ModelError(f"A student of {student} layers can't be cut from {teacher}: choose 1 to {teacher}.")
     if student == 1:
         return (0,)
-    return tuple(round(number * (teacher - 1) / (student - 1)) for number in range(student))
+    step = (teacher - 1) / (student - 1)
+    return tuple(math.floor(number * step + 0.5) for number in range(student))  # the upper one of a half
 
 
 @door(
