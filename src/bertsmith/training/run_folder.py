@@ -57,7 +57,7 @@ def open_finetuning(recipe: FinetuneRecipe, resume: bool) -> FinetuneRecipe:
 def open_folder(
     out: Path, recipe: RunSettings, read: Callable[[Path], RunSettings], resume: bool, again: str
 ) -> Path:
-    """The folder of any kind of run, `read` from its recipe.toml; `again` is the command that goes on."""
+    """The folder of a run by any kind of recipe, which `read` reads; `again` says how to go on with it."""
     if out.is_file():
         raise RecipeError(f"{out} is a file. Name a folder for the run with out=.")
     stored = out / "recipe.toml"

@@ -1,6 +1,6 @@
-"""A teacher's answers, computed once and kept: a killed run goes on, and other students learn from the same.
+"""A teacher's outputs, computed once and kept: a killed run goes on, and other students learn from the same.
 
-FOLDER/<key>/00000.safetensors   the answers to some examples, whole or absent
+FOLDER/<key>/00000.safetensors   the outputs to some examples, whole or absent
 The key is a hash of the teacher and of the sequences that it is to read, in their order.
 """
 
@@ -24,20 +24,22 @@ _SHARD_TOKENS = 1 << 17  # some seconds of a small teacher on two cores
 _LONGEST_KEY = 16
 
 
-def cached_answers(
+def cached_outputs(
     teacher: Teacher, encoded: Sequence[Encoded], folder: Path, progress: Progress | None = None
 ) -> list[Outputs]:
-    """One answer an example, from `folder` where it has them. A damaged shard is computed again."""
+    """The teacher's outputs of each example, from `folder` where it has them. A damaged shard is computed
+    again.
+    """
     own = folder / key_of(teacher, encoded)
     make_folder(own)
     found: list[Outputs] = []
     for number, (start, end) in enumerate(_shards(encoded)):
         path = own / f"{number:05d}.safetensors"
-        answers = _read(path, end - start)
-        if answers is None:
-            answers = teacher.answers(encoded[start:end])
-            atomic_write(path, _as_bytes(answers))
-        found += answers
+        outputs = _read(path, end - start)
+        if outputs is None:
+            outputs = teacher.outputs(encoded[start:end])
+            atomic_write(path, _as_bytes(outputs))
+        found += outputs
         if progress is not None:
             progress(end, len(encoded), "texts")
     return found
@@ -63,13 +65,13 @@ def _shards(encoded: Sequence[Encoded]) -> Iterator[tuple[int, int]]:
     yield from zip(starts, [*starts[1:], len(encoded)], strict=True)
 
 
-def _as_bytes(answers: Sequence[Outputs]) -> bytes:
+def _as_bytes(outputs: Sequence[Outputs]) -> bytes:
     """One array, and the rows of each where these differ."""
-    flat = answers[0].ndim == 1
-    values = np.stack(answers) if flat else np.concatenate(answers)
+    flat = outputs[0].ndim == 1
+    values = np.stack(outputs) if flat else np.concatenate(outputs)
     tensors = {"values": np.ascontiguousarray(values)}
     if not flat:
-        tensors["rows"] = np.array([len(each) for each in answers], np.int64)
+        tensors["rows"] = np.array([len(each) for each in outputs], np.int64)
     return save(tensors)
 
 
@@ -81,5 +83,5 @@ def _read(path: Path, count: int) -> list[Outputs] | None:
         return None
     values: Outputs = tensors["values"]
     rows: Ints | None = tensors.get("rows")
-    answers = list(values) if rows is None else np.split(values, np.cumsum(rows)[:-1])
-    return answers if len(answers) == count else None
+    outputs = list(values) if rows is None else np.split(values, np.cumsum(rows)[:-1])
+    return outputs if len(outputs) == count else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.errors import InputError
+from bertsmith.files import sha256
 from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.task import Task
@@ -52,14 +53,12 @@ def read_distil_data(task: Task[Any], recipe: DistilRecipe) -> DistilData:
         labelled, dev = hold_out(task, labelled, recipe.dev_share)
     texts, left_out = _fresh(task, texts, labelled, [*dev, *test])
     if left_out:
-        warnings.append(
-            f"{left_out:,} of the texts stand in dev or test too, and were not learned from"
-        )
+        warnings.append(f"{left_out:,} of the texts stand in dev or test too, and were not learned from")
     if not dev:
         share = min(recipe.dev_share, _MOST_HELD_OUT / max(len(texts), 1))
         texts, dev = hold_out(task, texts, share)
         unlabelled = True
-    if not labelled and not texts or not dev:
+    if (not labelled and not texts) or not dev:
         raise InputError(
             f"{recipe.train or ', '.join(recipe.texts)} has too few rows to learn from and to hold some out "
             "as dev. Give more, or a file of its own with --dev."
@@ -70,6 +69,13 @@ def read_distil_data(task: Task[Any], recipe: DistilRecipe) -> DistilData:
         if path is not None and recipe.train is not None:
             warnings += shared_with_train(task, labelled, examples, name, recipe.train)
     return DistilData(labelled, texts, dev, unlabelled, test or None, tuple(warnings))
+
+
+def data_hashes(recipe: DistilRecipe) -> dict[str, str]:
+    """The SHA-256 of each file that a distillation was made from."""
+    files = {name: getattr(recipe, name) for name in ("train", "dev", "test")}
+    files |= {f"texts {number}": path for number, path in enumerate(recipe.texts, 1)}
+    return {name: sha256(Path(path)) for name, path in files.items() if path is not None}
 
 
 def reading(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:

@@ -33,6 +33,7 @@ _SHARED = (
     "guard",
     "hardware",
 )
+_MOST_EPOCHS_ALONE = 10
 _COLUMNS = ("text", "text_pair", "label", "header", "format", "encoding", "max_length")
 
 
@@ -85,11 +86,29 @@ class DistilRecipe(RunSettings):
             raise ValueError("there is nothing to learn from: give texts, labelled rows as train, or both")
         return self
 
-    def as_finetuning(self, task: str, model: str) -> FinetuneRecipe:
+    def as_finetuning(self) -> FinetuneRecipe:
         """The settings that the loop is to have, those that nobody gave still to be chosen."""
         given = self.model_fields_set | {"guard"}
         shared = {name: getattr(self, name) for name in _SHARED if name in given}
-        return FinetuneRecipe(task=task, model=model, **{"train": ""} | _without_none(shared))
+        known = {name: value for name, value in shared.items() if value is not None}
+        return FinetuneRecipe(task="", model="", **{"train": ""} | known)
+
+    def completed(self, width: int, layers: int, steps_per_epoch: int) -> "DistilRecipe":
+        """What nobody gave is chosen as for a fine-tuning of the student."""
+        found = self.as_finetuning().completed(width, layers, steps_per_epoch)
+        return self.model_copy(update={"epochs": found.epochs, "optimizer": found.optimizer})
+
+    def alone(self, steps: float, steps_per_epoch: int) -> "DistilRecipe":
+        """For the same student on its labelled rows: as many steps as with its teacher, but no more than ten
+        epochs of them unless that many were asked for.
+        """
+        most = max(self.epochs, _MOST_EPOCHS_ALONE)
+        return self.model_copy(update={"epochs": min(max(steps / steps_per_epoch, self.epochs), most)})
+
+    def chosen_as(self, other: "DistilRecipe") -> "DistilRecipe":
+        """What `completed` would choose is as in the other recipe."""
+        found = self.as_finetuning().chosen_as(other.as_finetuning())
+        return self.model_copy(update={"epochs": found.epochs, "optimizer": found.optimizer})
 
 
 def make_distil_recipe(values: dict[str, Any], overrides: list[str]) -> DistilRecipe:
@@ -109,7 +128,3 @@ def make_distil_recipe(values: dict[str, Any], overrides: list[str]) -> DistilRe
         if key not in known:
             raise RecipeError(f"distil: unknown key {key!r}.{did_you_mean(key, known)}")
     return check(DistilRecipe, values | {"settings": settings}, "distil")
-
-
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

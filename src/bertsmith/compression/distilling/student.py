@@ -1,7 +1,6 @@
 """What a distillation begins with: some of a model's layers under the task's head."""
 
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,22 +9,19 @@ import numpy as np
 import torch
 
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
-from bertsmith.compression.distilling.lessons import Lesson
-from bertsmith.errors import ModelError, RecipeError
-from bertsmith.model.bert import Bert
+from bertsmith.errors import RecipeError
 from bertsmith.model.checkpoint import load_encoder
+from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.dropout import Dropout
-from bertsmith.model.own_tokenizer import load_own_tokenizer
-from bertsmith.model.student import make_student, student_config
+from bertsmith.model.student import make_student, spread_layers, student_config
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.finetuning import EncodedExamples
 from bertsmith.tasks.heads.classifier_head import ClassifierHead
 from bertsmith.tasks.heads.linear_start import MOST_EXAMPLES, LinearProbe, LinearStart
 from bertsmith.tasks.multi_label import MultiLabel
-from bertsmith.tasks.regression import Regression
+from bertsmith.tasks.regression import NumberHead, Regression
 from bertsmith.tasks.task import Outputs, Task
-from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _MOST_FEATURES = 1 << 27  # numbers, half a GB, for the first weights of a head
 
@@ -42,9 +38,9 @@ class Source:
     takes_head: bool
 
     @classmethod
-    def of(cls, recipe: DistilRecipe, folder: Path, encoder: Bert, *, is_teacher: bool) -> "Source":
+    def of(cls, recipe: DistilRecipe, folder: Path, config: BertConfig, *, is_teacher: bool) -> "Source":
         """As the recipe says. Raises RecipeError for layers that aren't there."""
-        count = encoder.config.num_hidden_layers
+        count = config.num_hidden_layers
         layers = recipe.layers
         if layers is None:
             layers = max(count // 2, 1) if is_teacher else count
@@ -54,12 +50,10 @@ class Source:
         else:
             _require_layers(layers, count)
             chosen = tuple(number - 1 for number in layers)
-        return cls(folder, chosen, recipe.width or encoder.config.hidden_size, is_teacher)
+        return cls(folder, chosen, recipe.width or config.hidden_size, is_teacher)
 
 
-def begin_student(
-    source: Source, task: Task[Any], seed: int, dropout: float | None = None
-) -> TaskModel:
+def begin_student(source: Source, task: Task[Any], seed: int, dropout: float | None = None) -> TaskModel:
     """The same weights for the same seed. Raises ModelError, and RecipeError where it can't read as much as
     the teacher.
     """
@@ -124,6 +118,8 @@ def _take_over(head: Mapping[str, torch.Tensor], model: TaskModel) -> None:
     """What both heads have."""
     own = model.head.state_dict()
     fitting = {name: head[name] for name in own if name in head and head[name].shape == own[name].shape}
+    if isinstance(model.head, NumberHead):  # the teacher's answers in another unit
+        fitting = {name: tensor for name, tensor in fitting.items() if not name.startswith("out.")}
     model.head.load_state_dict(own | fitting)
 
 

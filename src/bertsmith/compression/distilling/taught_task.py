@@ -90,4 +90,3 @@ def taught_examples(split: EncodedExamples, answers: Sequence[Outputs]) -> Encod
         for each, answer in zip(split.encoded, answers, strict=True)
     ]
     return EncodedExamples(split.examples, encoded)
-

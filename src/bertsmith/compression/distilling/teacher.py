@@ -24,6 +24,7 @@ from bertsmith.tasks.task import Outputs, Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _FILES = ("*.safetensors", "bertsmith.json", "config.json", "tokenizer.json", "vocab.txt")
+_LEAST = 1e-9  # of a probability, so that its logarithm is a number
 
 
 @dataclass(frozen=True)
@@ -37,33 +38,38 @@ class Teacher:
     sha256: str
 
     @classmethod
-    def open(cls, name: str, task: str | None, device: torch.device) -> "Teacher":
-        """By path, alias or hub name; `task` names a task of one's own. Raises as `Predictor.load` does."""
+    def open(cls, name: str, task: type[Task[Any]] | None, device: torch.device) -> "Teacher":
+        """By path, alias or hub name; `task` for a task of one's own. Raises as `Predictor.load` does."""
         folder = locate_model(name).folder
-        model, opened = load_task_model(folder, None if task is None else find_task(task))
+        model, opened = load_task_model(folder, task)
         engine = start_engine(model, folder, device)
         return cls(folder, model, opened, engine.tokenizer, hash_of(folder))
 
-    def answers(self, encoded: Sequence[Encoded], progress: Progress | None = None) -> list[Outputs]:
-        """The head's outputs; of a CRF over tags, which needs the whole sentence, the logarithm of each
-        word's probabilities given its sentence.
-        """
+    def outputs(self, encoded: Sequence[Encoded], progress: Progress | None = None) -> list[Outputs]:
+        """The head's, of each example (C,), (R, C), or (T, H) without what fills it up."""
         outputs = outputs_of(self.model, encoded, progress=progress)
-        head = self.model.head
-        if isinstance(head, VectorHead):  # which fills texts up that others of the batch have
-            texts = (1 + max(window.text for window in each.windows) for each in encoded)
-            return [output[:count] for output, count in zip(outputs, texts, strict=True)]
-        if not isinstance(head, TaggingHead) or head.crf is None:
+        if not isinstance(self.model.head, VectorHead):
             return outputs
+        texts = (1 + max(window.text for window in each.windows) for each in encoded)
+        return [output[:count] for output, count in zip(outputs, texts, strict=True)]
+
+    def answers(self, outputs: Sequence[Outputs]) -> list[Outputs]:
+        """What is to be learned of the outputs: of a CRF over tags, which needs the whole sentence, the
+        logarithm of each word's probabilities given its sentence.
+        """
+        head = self.model.head
+        if not isinstance(head, TaggingHead) or head.crf is None:
+            return list(outputs)
         lengths = tuple(map(len, outputs))
         emissions = torch.from_numpy(np.concatenate(outputs))
-        found = head.crf.marginals(emissions, lengths).clamp(min=1e-9).log().float().numpy()
+        found = head.crf.marginals(emissions, lengths).clamp(min=_LEAST).log().float().numpy()
         return np.split(found, np.cumsum(lengths)[:-1])
 
 
 def open_teachers(names: Sequence[str], task: str | None, device: torch.device) -> list[Teacher]:
     """Raises RecipeError where they don't answer the same question."""
-    teachers = [Teacher.open(name, task, device) for name in names]
+    kind = None if task is None else find_task(task)
+    teachers = [Teacher.open(name, kind, device) for name in names]
     first = teachers[0].task
     for name, teacher in zip(names[1:], teachers[1:], strict=True):
         other = teacher.task
