@@ -132,4 +132,3 @@ def test_gradients_reach_queries_and_keys_behind_rotary_positions() -> None:
     slope = (values[0] - values[1]) / (2 * step)
     assert weight.grad is not None
     assert float((weight.grad * direction).sum()) == pytest.approx(slope, rel=2e-2)
-
