@@ -78,6 +78,15 @@ class EncoderDistilRecipe(RunSettings):
             raise ValueError("give the run's length by exactly one of steps and hours")
         return self
 
+    @model_validator(mode="after")
+    def _layers_from_1(self) -> Self:
+        named = (
+            self.layers if isinstance(self.layers, tuple) else (1 if self.layers is None else self.layers,)
+        )
+        if not named or min(named) < 1:
+            raise ValueError("layers are a number from 1 on, or those of the teacher's, counted from 1")
+        return self
+
     @property
     def numbers(self) -> tuple[int, ...] | None:
         """Of the named layers, counted from 0."""
