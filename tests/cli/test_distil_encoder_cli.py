@@ -7,9 +7,11 @@ import pytest
 
 from bertsmith.cli.main import main
 from bertsmith.model.checkpoint import load_encoder
+from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.training import machine
 
-QUICK = ["text.sequence_length=16", "text.batch_size=8", "hardware.threads=1", "hardware.precision=float32"]
+QUICK = ["data.sequence_length=16", "data.batch_size=8", "hardware.threads=1", "hardware.precision=float32"]
 
 
 @pytest.fixture(autouse=True)
@@ -19,12 +21,14 @@ def _unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def corpus(desk: Path) -> Path:
-    """Of sixty lines, each a document."""
+    """Of sixty documents of one sentence."""
     draw = random.Random(0)
-    lines = [" ".join(draw.choices(["red", "blue", "cat", "dog", "runs"], k=12)) + "." for _ in range(60)]
-    (desk / "lines.txt").write_text("\n\n".join(lines))
-    words = ["corpus", "build", "lines.txt", "--out", "corpus", "--heldout", "0.2"]
-    assert main(words) == 0
+    (desk / "text").mkdir()
+    for number in range(60):
+        words = draw.choices(["red", "blue", "cat", "dog", "runs"], k=12)
+        (desk / "text" / f"{number}.txt").write_text(f"{' '.join(words)}.\n")
+    settings = CorpusSettings(heldout=0.2, near_duplicates=False)
+    build_corpus([str(desk / "text")], desk / "corpus", settings=settings, workers=1)
     return desk / "corpus"
 
 
@@ -58,7 +62,7 @@ def test_an_encoder_is_distilled_and_goes_on(corpus: Path, capsys: pytest.Captur
         (["model", "--corpus", "corpus", "steps=2", "width=9"], "choose a multiple of 8"),
         (["model", "--corpus", "corpus", "steps=2", "witdh=8"], "Did you mean 'width'?"),
         (["model", "--corpus", "corpus", "steps=2", "more"], "Expected dotted.key=value, found 'more'"),
-        (["model", "--corpus", "corpus", "steps=2", "text.sequence_length=64"], "positions for 32 tokens"),
+        (["model", "--corpus", "corpus", "steps=2", "data.sequence_length=64"], "positions for 32 tokens"),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_nothing_is_written(

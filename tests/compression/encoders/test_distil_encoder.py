@@ -157,7 +157,7 @@ def test_the_loss_does_not_depend_on_how_a_step_is_divided(
         ("encoder", ["layers=9"], "A student of 9 layers can't be cut from 4"),
         ("encoder", ["layers=[1, 5]"], "The teacher has 4 layers, counted from 1: there is no layer 5"),
         ("encoder", ["width=12"], "choose a multiple of 16"),
-        ("encoder", ["text.sequence_length=65"], "positions for 64 tokens"),
+        ("encoder", ["data.sequence_length=65"], "positions for 64 tokens"),
         (
             "encoder",
             ["loss.relations=1", "loss.teacher_layer=5"],

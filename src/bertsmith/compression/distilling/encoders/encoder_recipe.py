@@ -16,7 +16,7 @@ from bertsmith.training.settings import (
 from bertsmith.validation import UserSettings, check
 
 
-class TextSettings(UserSettings):
+class DataSettings(UserSettings):
     """Texts of at most `sequence_length` tokens; a step has `batch_size` times as many tokens together."""
 
     sequence_length: int = Field(128, ge=8)
@@ -66,7 +66,7 @@ class EncoderDistilRecipe(RunSettings):
     dimensions: int | None = Field(None, ge=1)
     dropout: float = Field(0.0, ge=0, lt=1)
     micro_batch_tokens: int | None = Field(None, ge=8)
-    text: TextSettings = TextSettings()
+    data: DataSettings = DataSettings()
     masking: MaskingSettings = MaskingSettings()
     loss: DistilLossSettings = DistilLossSettings()
     optimizer: StudentOptimizer = StudentOptimizer()
