@@ -87,7 +87,13 @@ def distil(
     from bertsmith.compression.distilling.distil_task import distil_task
 
     if corpus is not None:
-        others = {"--texts": texts, "--train": train, "--dev": dev, "--test": test, "--student": student}
+        others: dict[str, object] = {
+            "--texts": texts,
+            "--train": train,
+            "--dev": dev,
+            "--test": test,
+            "--student": student,
+        }
         others |= {"--task": task, "columns of a table": columns, "the layout of a table": layout}
         _refuse(*(name for name, value in others.items() if value is not None))
         _on_a_corpus(teacher, corpus, out, layers, overrides, resume)
