@@ -1,7 +1,8 @@
 """Pre-training as a task: masked language modelling and next-sentence prediction (Devlin et al. 2019,
 section 3.1).
 
-N tokens in the packed batch, B sequences, H hidden size, V vocabulary, K masked positions.
+N tokens in the packed batch, B sequences, H hidden size, E width of the embeddings, V vocabulary, K masked
+positions.
 """
 
 import math
@@ -42,14 +43,14 @@ class MaskedLanguageHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.head_bias)
+        self.dense = nn.Linear(config.hidden_size, config.embedding_width, bias=config.head_bias)
         self.activation = Activation(config.masked_language_act)
-        self.norm = make_norm(config)
+        self.norm = make_norm(config, config.embedding_width)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         initialise(self, config.initializer_range)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """(K, H) -> (K, H), what the vocabulary is compared with."""
+        """(K, H) -> (K, E), what the vocabulary is compared with."""
         transformed: Tensor = self.norm(self.activation(self.dense(hidden_states)))
         return transformed
 
