@@ -20,8 +20,8 @@ def encoder_flops(config: BertConfig, lengths: Lengths, rows: float) -> float:
 
 
 def linear_flops(config: BertConfig, tokens: float, rows: float) -> float:
-    """Of the layers' weights, and of the product behind the embeddings where there is one: queries, keys and values of all tokens; what follows attention, in the last
-    layer, of `rows` only.
+    """Of the layers' weights, and of the product behind the embeddings where there is one: queries, keys and
+    values of all tokens; what follows attention, in the last layer, of `rows` only.
     """
     hidden, wide, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     products = 3 if config.feed_forward == "gated" else 2

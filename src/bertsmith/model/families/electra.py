@@ -48,7 +48,9 @@ ELECTRA = register(
         published={"head_act": "gelu"},
         # transformers' are those of ELECTRA-small
         assumed={
-            **{"hidden_size": 256, "embedding_size": 128, "num_attention_heads": 4},
+            "embedding_size": 128,
+            "hidden_size": 256,
+            "num_attention_heads": 4,
             "intermediate_size": 1024,
         },
         spelling={**BERT_SPELLING, "embedding_size": "embedding_size"},
