@@ -86,5 +86,5 @@ def test_the_stream_lays_swapped_segments_out_as_a_pair_with_its_label(tmp_path:
 def test_text_without_neighbouring_sentences_is_refused_by_its_objective(tmp_path: Path) -> None:
     tokenizer = words(400)
     store = numbered_store(tmp_path / "store", [[4]] * 50, tokenizer)
-    with pytest.raises(StoreError, match="Sentence-order prediction needs.*objective=masked-language"):
+    with pytest.raises(StoreError, match=r"Sentence-order prediction needs.*objective=masked-language"):
         PretrainingStream(store, tokenizer, 1, True, 32, 256, sentence_order=True)

@@ -1,5 +1,5 @@
-"""Sequences for pre-training as spans of the token store: next-sentence pairs, pairs in or out of their order,
-or full segments without them.
+"""Sequences for pre-training as spans of the token store: next-sentence pairs, pairs in or out of their
+order, or full segments without them.
 
 A document's sentences lie side by side in the store, so a segment is two numbers: first token, and one past
 the last. I instances, S sentences of a document.

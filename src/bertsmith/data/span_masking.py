@@ -1,9 +1,9 @@
 """Which tokens are masked by spans of whole words (Joshi et al. 2020, SpanBERT, section 3.1).
 
 Each word may begin a span: its length in words is drawn from Geo(0.2), at most 10, and a random number says
-which span comes first. Spans are taken in that order until the sequence's share of tokens is reached, the last
-one as far as there is room. All of it follows from the draws of the words' first tokens, in a fixed number of
-operations: no span is drawn on the host, and shapes are known there.
+which span comes first. Spans are taken in that order until the sequence's share of tokens is reached, the
+last one as far as there is room. All of it follows from the draws of the words' first tokens, in a fixed
+number of operations: no span is drawn on the host, and shapes are known there.
 
 N tokens in the packed batch, W words (a special token is one, and no span reaches over it). Tables of words
 have N rows, of which the last N - W mean nothing: W is known on the device alone, which is not waited for.

@@ -42,8 +42,8 @@ class BertConfig(UserSettings):
     initializer_range: float = Field(0.02, gt=0)
     layer_norm_eps: float = Field(1e-12, gt=0)
     pad_token_id: int = Field(0, ge=0)
-    # Width of the embeddings, where a product makes the layers' of it (Lan et al. 2020, section 3.1; ELECTRA);
-    # None, and never the same number: `hidden_size`.
+    # Width of the embeddings, where a product makes the layers' of it (ALBERT, ELECTRA); None, and never the
+    # same number: `hidden_size`.
     embedding_size: int | None = Field(None, ge=1, le=65_536)
 
     # Dropout: of attention's weights and elsewhere; None is `hidden_dropout_prob`. Places are the outputs of

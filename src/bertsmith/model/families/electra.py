@@ -14,8 +14,8 @@ from bertsmith.model.families.registry import register
 
 REPLACED_TOKEN = frozenset({"replaced_token"})
 
-# Clark et al. 2020 (arXiv 2003.10555): no pooler and no next-sentence prediction. Discriminator and generator are
-# folders of one family, each with its own head; the generator's has gelu whatever the layers use.
+# Clark et al. 2020 (arXiv 2003.10555): no pooler and no next-sentence prediction. Discriminator and generator
+# are folders of one family, each with its own head; the generator's has gelu whatever the layers use.
 ELECTRA = register(
     Family(
         model_type="electra",

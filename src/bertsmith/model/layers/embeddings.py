@@ -34,6 +34,11 @@ class Embeddings(nn.Module):
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """-> (N, H)."""
+        embedded = self.lookup(batch)
+        return embedded if self.project is None else self.project(embedded)
+
+    def lookup(self, batch: PackedBatch) -> Tensor:
+        """Without the product behind them: -> (N, E)."""
         embedded: Tensor = self.token(batch.token_ids)
         if self.position is not None:
             embedded = embedded + self.position(batch.position_ids + self.position_offset)
@@ -43,4 +48,4 @@ class Embeddings(nn.Module):
                 segments = torch.zeros_like(segments)
             embedded = embedded + self.segment(segments)
         normalised: Tensor = self.dropout(self.norm(embedded))
-        return normalised if self.project is None else self.project(normalised)
+        return normalised
