@@ -52,7 +52,7 @@ def open_inputs(
     require_resources(model, recipe, machine, hardware, out)
     train, heldout = _stores(recipe, tokenizer, out, machine.ranks, console)
     _check_text(recipe, train)
-    measured, lacking = _measured(heldout, recipe)
+    measured, lacking = _measured(heldout, recipe.data.next_sentence)
     return Inputs(tokenizer, train, heldout, measured, model, (*notes, *lacking))
 
 
@@ -165,10 +165,10 @@ def _check_text(recipe: Recipe, train: TokenStore) -> None:
         require_documents(train, find_objective(recipe.objective).sentence_order)
 
 
-def _measured(heldout: TokenStore, recipe: Recipe) -> tuple[TokenStore | None, tuple[str, ...]]:
+def _measured(heldout: TokenStore, next_sentence: bool) -> tuple[TokenStore | None, tuple[str, ...]]:
     """The held-out part if a stream of it can be made, else a sentence on why nothing is measured."""
     try:
-        if recipe.data.next_sentence:
+        if next_sentence:
             require_documents(heldout)
     except StoreError:
         lacking = "pairs need at least two documents, and documents of several sentences"
