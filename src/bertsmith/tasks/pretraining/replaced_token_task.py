@@ -27,7 +27,7 @@ from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel, samp
 _REPLACED_SUMS = ("rtd_loss", "rtd_right", "rtd_count", "rtd_replaced", "rtd_found", "rtd_called")
 
 
-class _Corrupted(NamedTuple):
+class Corrupted(NamedTuple):
     """`predicting` (K, E) of the generator; `batch` with its pieces in place of the masked ones; `replaced`
     (N,) bool, which tokens are not the text's own.
     """
@@ -55,7 +55,7 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         """Summed cross-entropies of one micro-batch. No gradient goes through the sampled pieces."""
-        corrupted = self._corrupt(sequences, self.masker)
+        corrupted = self.corrupt(sequences, self.masker)
         head, weight = self.model.generator.masked_language, self.model.encoder.embeddings.token.weight
         labels = corrupted.masked.labels
         if self.sample is None:
@@ -80,7 +80,7 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
 
     def sums_of(self, sequences: Sequences) -> dict[str, float]:
         """Of the generator's guesses at masks, and of what the discriminator says of its text."""
-        corrupted = self._corrupt(sequences, self.evaluation_masker)
+        corrupted = self.corrupt(sequences, self.evaluation_masker)
         labels = corrupted.masked.labels
         kept = labels != IGNORED
         head, weight = self.model.generator.masked_language, self.model.encoder.embeddings.token.weight
@@ -116,7 +116,8 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
             "rtd_precision": sums["rtd_found"] / max(sums["rtd_called"], 1.0),
         }
 
-    def _corrupt(self, sequences: Sequences, masker: Masker) -> _Corrupted:
+    def corrupt(self, sequences: Sequences, masker: Masker) -> Corrupted:
+        """The generator's guesses at what `masker` masks, and one drawn piece for each."""
         model, batch = self.model, PackedBatch.of(sequences, self.device)
         masked = masker.draw(sequences, batch)
         to_fill = replace(batch, token_ids=masked.token_ids)
@@ -128,7 +129,7 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         own = batch.token_ids[masked.positions]
         pieces = pieces.where(masked.labels != IGNORED, own)  # a place that no whole word filled
         filled = batch.token_ids.scatter(0, masked.positions, pieces)
-        return _Corrupted(masked, predicting, replace(batch, token_ids=filled), filled != batch.token_ids)
+        return Corrupted(masked, predicting, replace(batch, token_ids=filled), filled != batch.token_ids)
 
 
 def replaced_token_flops(
