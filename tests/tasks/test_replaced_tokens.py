@@ -16,6 +16,7 @@ from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, PretrainingStream
 from bertsmith.errors import ModelError
+from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.config import BertConfig, make_config, preset
 from bertsmith.planning.step_cost import flops_by_part
 from bertsmith.planning.workload import StepAmounts
@@ -232,6 +233,8 @@ def test_going_on_from_two_folders_changes_nothing(
         "the generator starts from random weights; replaced.generator=FOLDER goes on with a trained one",
     )
     assert torch.equal(fresh.replaced_token.out.weight, model.replaced_token.out.weight)
+    assert model_kind(folder / "model") == "embedding"
+    assert model_kind(folder / "generator") == "masked-language"
     with pytest.raises(ModelError, match="has no masked-language head"):
         load_pretraining_model(folder / "model")
     with pytest.raises(ModelError, match="has no masked-language head, so it is no generator"):

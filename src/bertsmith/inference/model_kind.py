@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
+from bertsmith.model.architectures import find_architecture
 from bertsmith.model.manifest import read_manifest
 from bertsmith.model.untrusted import read_settings
 
@@ -16,7 +17,7 @@ def model_kind(folder: Path) -> ModelKind:
     manifest = read_manifest(folder)
     if manifest is not None:
         if manifest.task == "pretraining":
-            return "masked-language"
+            return "masked-language" if _fills_masks(manifest.architecture) else "embedding"
         return "embedding" if manifest.task == "encoder" else "task"
     if (folder / "modules.json").exists() or not (folder / "config.json").exists():
         return "embedding"
@@ -24,4 +25,12 @@ def model_kind(folder: Path) -> ModelKind:
     architecture = str(names[0]) if isinstance(names, list) and names else ""
     if architecture.endswith(_HEADS):
         return "task"
-    return "masked-language" if architecture.endswith(_MASKED) else "embedding"
+    return "masked-language" if _fills_masks(architecture) else "embedding"
+
+
+def _fills_masks(architecture: str) -> bool:
+    """Whether the class has that head: BertForPreTraining does, ElectraForPreTraining has another."""
+    try:
+        return "masked_language" in find_architecture(architecture).heads
+    except ValueError:  # of a family that isn't loaded
+        return architecture.endswith(_MASKED)

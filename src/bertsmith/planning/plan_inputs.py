@@ -11,7 +11,7 @@ from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.planning.workload import StepAmounts, full_step, sampled_step
-from bertsmith.tasks.pretraining.objectives import PretrainedModel, find_objective
+from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -69,7 +69,7 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
     config = _config(recipe, tokenizer)
     require_fit(recipe, config, config.vocab_size if tokenizer is None else tokenizer.vocab_size)
     store, more = _store(recipe, tokenizer)
-    objective, choices = find_objective(recipe.objective), recipe.objective_choices()
+    objective, choices = OBJECTIVES[recipe.objective], recipe.objective_choices()
     model = meta_init(lambda: objective.build(config, choices))
     if recipe.replaced.generator is not None:
         share = recipe.replaced.generator_share

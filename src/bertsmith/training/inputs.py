@@ -19,7 +19,7 @@ from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.own_tokenizer import read_own_tokenizer
-from bertsmith.tasks.pretraining.objectives import PretrainedModel, find_objective
+from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks, wait
@@ -61,7 +61,7 @@ def _model(
 ) -> tuple[PretrainedModel, tuple[str, ...]]:
     """A new model, or the one to go on from with sentences on what was added to it or left out."""
     torch.manual_seed(recipe.seed)
-    objective = find_objective(recipe.objective)
+    objective = OBJECTIVES[recipe.objective]
     if init is None:
         config = recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
         require_fit(recipe, config, tokenizer.vocab_size)
@@ -122,7 +122,7 @@ def require_fit(recipe: Recipe, config: BertConfig, vocab_size: int) -> None:
             f"init has a vocabulary of {config.vocab_size:,} pieces, the tokenizer {vocab_size:,}. "
             "Leave tokenizer= out to use init's own."
         )
-    if problem := find_objective(recipe.objective).problem(config, recipe.objective_choices()):
+    if problem := OBJECTIVES[recipe.objective].problem(config, recipe.objective_choices()):
         raise RecipeError(problem)
     longest = max(recipe.data.sequence_lengths)
     if longest > config.max_length:
@@ -162,7 +162,7 @@ def _check_text(recipe: Recipe, train: TokenStore) -> None:
     if len(train) == 0:
         raise CorpusError(f"{train.path} holds no document. Build the corpus with a smaller held-out share.")
     if recipe.data.next_sentence:
-        require_documents(train, find_objective(recipe.objective).sentence_order)
+        require_documents(train, OBJECTIVES[recipe.objective].sentence_order)
 
 
 def _measured(heldout: TokenStore, next_sentence: bool) -> tuple[TokenStore | None, tuple[str, ...]]:

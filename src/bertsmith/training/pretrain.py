@@ -24,7 +24,7 @@ from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.model.meta_init import meta_init
 from bertsmith.tasks.objective import Objective
 from bertsmith.tasks.pretraining.fill_mask import Candidate, fill_mask, masked_examples
-from bertsmith.tasks.pretraining.objectives import MODEL, PretrainedModel, TaskInputs, find_objective
+from bertsmith.tasks.pretraining.objectives import MODEL, OBJECTIVES, PretrainedModel, TaskInputs
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, start_at_frequencies
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import leave, text_of_first, wait
@@ -95,7 +95,7 @@ def _run(
     require_same_text(recipe, inputs.tokenizer, inputs.train)
     if first:
         write_recipe(recipe, out)
-    objective = find_objective(recipe.objective)
+    objective = OBJECTIVES[recipe.objective]
     start_at_frequencies(objective.masked_language(inputs.model), inputs.train, inputs.tokenizer)
     inputs.model.to(machine.device)
     task = _task(recipe, inputs, machine)
@@ -151,7 +151,7 @@ def _baseline_warnings(metrics: dict[str, float]) -> list[str]:
 
 
 def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> Objective:
-    data, objective = recipe.data, find_objective(recipe.objective)
+    data, objective = recipe.data, OBJECTIVES[recipe.objective]
 
     def stream(store: TokenStore, length: int, batch_tokens: int, seed: int) -> PretrainingStream:
         return PretrainingStream(

@@ -14,7 +14,7 @@ from bertsmith.door import door, place, several, text
 from bertsmith.errors import ModelError, RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, make_config, preset
 from bertsmith.model.families import find_family
-from bertsmith.tasks.pretraining.objectives import ObjectiveChoices, find_objective
+from bertsmith.tasks.pretraining.objectives import OBJECTIVES, ObjectiveChoices
 from bertsmith.training.schedule import Schedule
 from bertsmith.training.settings import PathText, RunSettings, override, read_toml
 from bertsmith.validation import UserSettings, check
@@ -145,7 +145,7 @@ class MaskingSettings(UserSettings):
             raise ValueError(f"masked + random must be at most 1, not {self.masked + self.random:g}")
         if self.spans and self.whole_words:
             raise ValueError(
-                "spans are of whole words already: leave one of masking.spans and whole_words out"
+                "spans are of whole words already: leave one of masking.spans and masking.whole_words out"
             )
         return self
 
@@ -186,7 +186,9 @@ class Recipe(RunSettings):
     @field_validator("objective")
     @classmethod
     def _known_objective(cls, name: str) -> str:
-        return find_objective(name).name
+        if name not in OBJECTIVES:
+            raise ValueError(f"expected {', '.join(map(repr, OBJECTIVES))}")
+        return name
 
     @model_validator(mode="after")
     def _one_length_of_run(self) -> Self:

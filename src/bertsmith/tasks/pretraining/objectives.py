@@ -12,7 +12,6 @@ import torch
 
 from bertsmith.data.masking import Masker
 from bertsmith.data.stream import PretrainingStream
-from bertsmith.errors import RecipeError, did_you_mean
 from bertsmith.model.checkpoint import SavesItself
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.pretraining.masked_task import MaskedTask
@@ -183,13 +182,3 @@ class ReplacedTokens(PretrainingObjective[ReplacedTokenModel]):
 OBJECTIVES: dict[str, PretrainingObjective[Any]] = {
     each.name: each for each in (MaskedLanguage(), SentenceOrder(), ReplacedTokens())
 }
-
-
-def find_objective(name: str) -> PretrainingObjective[Any]:
-    """Raises RecipeError naming those there are."""
-    if name not in OBJECTIVES:
-        raise RecipeError(
-            f"There is no objective {name!r}.{did_you_mean(name, list(OBJECTIVES))} There are: "
-            f"{', '.join(OBJECTIVES)}."
-        )
-    return OBJECTIVES[name]

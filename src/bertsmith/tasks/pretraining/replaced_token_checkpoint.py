@@ -100,7 +100,7 @@ def save_replaced_token_model(
         tensors,
         model.config,
         model.config.family.class_prefix + "ForPreTraining",
-        task="replaced-tokens",
+        task="pretraining",
         tokenizer=tokenizer,
         provenance=provenance,
         replace=replace,
