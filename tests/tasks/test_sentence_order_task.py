@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, PretrainingStream
 from bertsmith.inference.masked_language import MaskedLanguageModel
-from bertsmith.tasks.pretraining.objectives import OBJECTIVES, ObjectiveChoices
+from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
+from bertsmith.tasks.pretraining.objectives import OBJECTIVES
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -65,6 +67,11 @@ def test_a_saved_model_says_which_question_its_head_answers(
     assert "sop_accuracy" in figures and "nsp_accuracy" not in figures
     save_pretraining_model(tmp_path / "next", small_model(tokenizer, False), tokenizer, {})
     assert not load_pretraining_model(tmp_path / "next")[0].sentence_order
+
+
+def test_every_name_that_a_recipe_may_give_is_an_objective() -> None:
+    assert tuple(OBJECTIVES) == get_args(ObjectiveName)
+    assert all(objective.name == name for name, objective in OBJECTIVES.items())
 
 
 def test_going_on_with_the_other_question_begins_with_a_new_head(

@@ -47,7 +47,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"objective": "replaced-token"},
-        "objective: expected 'masked-language', 'sentence-order', 'replaced-tokens', found 'replaced-token'",
+        "objective: expected 'masked-language', 'sentence-order' or 'replaced-tokens', found 'replaced-t",
     ),
     ({"replaced": {"weight": 0}}, "replaced.weight: expected greater than 0, found 0"),
     ({"replaced": {"generator_share": 2}}, "replaced.generator_share: expected less than or equal to 1"),

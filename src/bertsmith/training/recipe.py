@@ -14,7 +14,7 @@ from bertsmith.door import door, place, several, text
 from bertsmith.errors import ModelError, RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, make_config, preset
 from bertsmith.model.families import find_family
-from bertsmith.tasks.pretraining.objectives import OBJECTIVES, ObjectiveChoices
+from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
 from bertsmith.training.schedule import Schedule
 from bertsmith.training.settings import PathText, RunSettings, override, read_toml
 from bertsmith.validation import UserSettings, check
@@ -176,19 +176,12 @@ class Recipe(RunSettings):
     init: PathText | None = None
     decay_from: PathText | None = None
     out: PathText | None = None
-    objective: str = "masked-language"
+    objective: ObjectiveName = "masked-language"
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
     masking: MaskingSettings = MaskingSettings()
     loss: LossSettings = LossSettings()
     replaced: ReplacedSettings = ReplacedSettings()
-
-    @field_validator("objective")
-    @classmethod
-    def _known_objective(cls, name: str) -> str:
-        if name not in OBJECTIVES:
-            raise ValueError(f"expected {', '.join(map(repr, OBJECTIVES))}")
-        return name
 
     @model_validator(mode="after")
     def _one_length_of_run(self) -> Self:

@@ -15,6 +15,7 @@ from bertsmith.data.stream import PretrainingStream
 from bertsmith.model.checkpoint import SavesItself
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.pretraining.masked_task import MaskedTask
+from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import (
     load_pretraining_model,
@@ -34,18 +35,6 @@ MODEL, GENERATOR = "model", "generator"  # folders of a run
 
 
 @dataclass(frozen=True)
-class ObjectiveChoices:
-    """What of a recipe is some objective's own: pairs or full segments; the generator's share of the width,
-    or its folder; the weight of the discriminator's loss.
-    """
-
-    next_sentence: bool
-    generator_share: float = 0.25
-    generator: Path | None = None
-    replaced_weight: float = 50.0
-
-
-@dataclass(frozen=True)
 class TaskInputs:
     """What every task is made of beside its model; see `MaskedTask`."""
 
@@ -61,7 +50,7 @@ class TaskInputs:
 class PretrainingObjective(ABC, Generic[ModelT]):
     """One way of pre-training. `sentence_order` says which pairs it has, if any."""
 
-    name: ClassVar[str]
+    name: ClassVar[ObjectiveName]
     sentence_order: ClassVar[bool] = False
 
     @abstractmethod
@@ -92,7 +81,7 @@ class PretrainingObjective(ABC, Generic[ModelT]):
 class MaskedLanguage(PretrainingObjective[PretrainingModel]):
     """Masked pieces, and with `data.next_sentence` whether the second segment is the next one (BERT)."""
 
-    name = "masked-language"
+    name: ClassVar[ObjectiveName] = "masked-language"
 
     def problem(self, config: BertConfig, choices: ObjectiveChoices) -> str | None:
         if choices.next_sentence and not config.has_next_sentence:
@@ -127,7 +116,7 @@ class MaskedLanguage(PretrainingObjective[PretrainingModel]):
 class SentenceOrder(MaskedLanguage):
     """Masked pieces, and whether two neighbouring segments stand in their order (ALBERT)."""
 
-    name = "sentence-order"
+    name: ClassVar[ObjectiveName] = "sentence-order"
     sentence_order = True
 
     def problem(self, config: BertConfig, choices: ObjectiveChoices) -> str | None:
@@ -147,7 +136,7 @@ class SentenceOrder(MaskedLanguage):
 class ReplacedTokens(PretrainingObjective[ReplacedTokenModel]):
     """Which tokens a small generator has put in (ELECTRA)."""
 
-    name = "replaced-tokens"
+    name: ClassVar[ObjectiveName] = "replaced-tokens"
 
     def problem(self, config: BertConfig, choices: ObjectiveChoices) -> str | None:
         if not has_replaced_token_head(config):
@@ -179,6 +168,6 @@ class ReplacedTokens(PretrainingObjective[ReplacedTokenModel]):
         save_replaced_token_model(out / MODEL, out / GENERATOR, model, tokenizer, provenance, replace=True)
 
 
-OBJECTIVES: dict[str, PretrainingObjective[Any]] = {
+OBJECTIVES: dict[ObjectiveName, PretrainingObjective[Any]] = {
     each.name: each for each in (MaskedLanguage(), SentenceOrder(), ReplacedTokens())
 }

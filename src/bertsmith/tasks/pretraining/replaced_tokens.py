@@ -19,6 +19,7 @@ from bertsmith.model.meta_init import meta_init
 from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead, PretrainingModel
 
 _ROWS = 128  # positions sampled at a time: x 30,522 pieces x 4 bytes are 16 MB
+_BLOCK = 256  # pieces of the vocabulary whose probabilities are added up together
 
 
 class ReplacedTokenHead(nn.Module):
@@ -113,9 +114,26 @@ def sample_pieces(predicting: Tensor, weight: Tensor, bias: Tensor, uniforms: Te
     predicting (K, E), weight (V, E), bias (V,), uniforms (K,) in [0, 1) -> (K,) int64. The same uniform gives
     the same piece, whatever stands beside it. (K, V) is never in memory at once.
     """
-    pieces = []
-    for rows, wanted in zip(predicting.split(_ROWS), uniforms.split(_ROWS), strict=True):
-        reached = F.linear(rows, weight, bias).float().softmax(1).cumsum(1, dtype=torch.float64)  # (rows, V)
-        places = torch.searchsorted(reached, (wanted * reached[:, -1]).unsqueeze(1), right=True).squeeze(1)
-        pieces.append(places.clamp_(max=len(weight) - 1))
+    pieces = [
+        _inverted(F.linear(rows, weight, bias).float().softmax(1), wanted)
+        for rows, wanted in zip(predicting.split(_ROWS), uniforms.split(_ROWS), strict=True)
+    ]
     return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64, device=predicting.device)
+
+
+def _inverted(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """(K, V) -> (K,): first the block of the vocabulary, then the piece in it. Adding up a whole row piece by
+    piece took longer than the product that makes it.
+    """
+    size = probabilities.shape[1]
+    whole = size // _BLOCK * _BLOCK
+    blocks = probabilities[:, :whole].unflatten(1, (size // _BLOCK, _BLOCK)).sum(2)
+    rest = probabilities[:, whole:].sum(1, keepdim=True)
+    reached = torch.cat([blocks, rest], 1).cumsum(1, dtype=torch.float64)
+    wanted = (uniforms * reached[:, -1]).unsqueeze(1)  # (K, 1)
+    block = torch.searchsorted(reached, wanted, right=True).clamp_(max=reached.shape[1] - 1)
+    before = F.pad(reached, (1, 0)).gather(1, block)
+    places = torch.arange(_BLOCK, device=block.device)
+    inside = probabilities.gather(1, (block * _BLOCK + places).clamp_(max=size - 1))  # (K, 256)
+    place = torch.searchsorted(inside.cumsum(1, dtype=torch.float64), wanted - before, right=True)
+    return (block * _BLOCK + place.clamp_(max=_BLOCK - 1)).squeeze(1).clamp_(max=size - 1)
