@@ -1,6 +1,7 @@
 """Replaced-token detection: what is put in, what counts as replaced, counts, figures, operations."""
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, PretrainingStream
+from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import ModelError
 from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.config import BertConfig, make_config, preset
@@ -27,6 +29,7 @@ from bertsmith.tasks.pretraining.replaced_token_checkpoint import (
 )
 from bertsmith.tasks.pretraining.replaced_token_task import ReplacedTokenTask
 from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel, generator_config, sample_pieces
+from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -155,6 +158,7 @@ def test_figures_by_hand(store: TokenStore, tokenizer: Tokenizer) -> None:
     sums |= {"rtd_right": 96.0, "rtd_loss": 15.0}
     found = task.metrics(sums)
     assert (found["mlm_accuracy"], found["rtd_accuracy"], found["rtd_majority"]) == (0.4, 0.96, 0.94)
+    assert found["rtd_majority_loss"] == pytest.approx(stats.entropy([0.06, 0.94]))
     assert (found["rtd_recall"], found["rtd_precision"], found["rtd_loss"]) == (0.5, 0.75, 0.15)
     assert task.metrics(dict.fromkeys(task.summed, 0.0)) == {}
 
@@ -255,3 +259,47 @@ def test_the_generator_alone_is_the_same_weights_not_a_copy(store: TokenStore, t
     task.model.eval()
     expected = task.model.generator(task.model.encoder.embeddings.lookup(batch), batch, rows)
     assert torch.equal(alone.eval().masked_language(alone.encoder(batch, rows)), expected)
+
+
+@pytest.mark.slow
+def test_the_discriminator_learns_what_does_not_belong(tmp_path: Path) -> None:
+    """Each document has six words of its own, and the generator knows the more frequent pieces only."""
+    words = [f"{first}{last}" for first in "bdfgklmnprst" for last in ("ano", "elo", "iru", "uma")]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer.from_pieces([*special, *words, "."], lowercase=True)
+    draw = np.random.default_rng(0)
+    (tmp_path / "text").mkdir()
+    for number in range(60):
+        topic = words[6 * (number % 8) : 6 * (number % 8) + 6]
+        sentences = (" ".join(draw.choice(topic, 12)) + "." for _ in range(8))
+        (tmp_path / "text" / f"{number}.txt").write_text("\n".join(sentences))
+    corpus = build_corpus([str(tmp_path / "text")], tmp_path / "corpus", workers=1)
+    tokenize_corpus(corpus, tokenizer, tmp_path / "store")
+    task = small_task(TokenStore.open(tmp_path / "store" / "train", tokenizer), tokenizer)
+    torch.manual_seed(0)
+    shape = {"hidden_size": 64, "embedding_size": 32, "intermediate_size": 128, "initializer_range": 0.08}
+    config = make_config(task.model.config.model_dump() | shape, "test")
+    model = ReplacedTokenModel(config, generator_config(config, 0.5))
+    task = replace(task, model=model, weight=50.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step, batch in enumerate(islice(task.batches(Cursor()), 200)):
+        optimizer.param_groups[0]["lr"] = 1e-3 * min(1, (step + 1) / 50)
+        losses, counts = task.loss(batch.sequences), task.counts(batch.sequences)
+        torch.stack([losses[name] / counts[name] for name in losses]).sum().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    found = task.evaluate(0, 1, lambda sums: sums)
+    assert found["rtd_loss"] < 0.75 * found["rtd_majority_loss"]
+    assert found["rtd_recall"] > 0.4 and found["rtd_precision"] > 0.8
+
+
+def test_drawing_over_several_blocks_of_the_vocabulary_is_drawing_from_one_row() -> None:
+    """Of 700 pieces: against the whole row added up, and the last piece of all."""
+    draw = torch.Generator().manual_seed(3)
+    states, weight = torch.randn(400, 8, generator=draw), torch.randn(700, 8, generator=draw)
+    bias, places = torch.randn(700, generator=draw), torch.rand(400, dtype=torch.float64, generator=draw)
+    places[0] = 1 - 2**-53
+    reached = (states @ weight.T + bias).double().softmax(1).cumsum(1)
+    wanted = (reached <= places.unsqueeze(1)).sum(1)
+    assert torch.equal(sample_pieces(states, weight, bias, places), wanted)

@@ -140,14 +140,22 @@ def _filled(
 
 
 def _baseline_warnings(metrics: dict[str, float]) -> list[str]:
-    """A score that equals always giving the same answer is said to."""
-    return [
+    """A score that equals always giving the same answer is said to; of replaced tokens the loss, since long
+    after it has begun to learn a discriminator calls none replaced.
+    """
+    warnings = [
         f"held-out {name.upper()} accuracy {metrics[f'{name}_accuracy']:.1%} is no better than always giving "
         f"the most frequent answer ({metrics[f'{name}_majority']:.1%}): this model has learned nothing yet"
-        for name in ("mlm", "nsp", "sop", "rtd")
+        for name in ("mlm", "nsp", "sop")
         if f"{name}_accuracy" in metrics
         and metrics[f"{name}_accuracy"] <= metrics[f"{name}_majority"] + 0.005
     ]
+    if "rtd_loss" in metrics and metrics["rtd_loss"] >= metrics["rtd_majority_loss"]:
+        warnings.append(
+            f"held-out RTD loss {metrics['rtd_loss']:.3f} is no better than knowing the share of replaced "
+            f"tokens alone ({metrics['rtd_majority_loss']:.3f}): the discriminator has learned nothing yet"
+        )
+    return warnings
 
 
 def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> Objective:

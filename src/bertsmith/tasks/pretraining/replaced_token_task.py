@@ -7,6 +7,7 @@ are: exact resume and ranks need nothing more.
 N tokens in the packed batch, K masked positions, H hidden size.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -101,8 +102,9 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """The generator's figures as of any masked language model (`mlm_…`), and the discriminator's: loss in
-        nats a token, accuracy beside that of calling every token the text's own, and of the replaced tokens
-        the share that it finds (recall) and that its calls are right (precision).
+        nats a token beside that of knowing the share of replaced tokens alone (`rtd_majority_loss`), accuracy
+        beside that of calling every token the text's own, and of the replaced tokens the share that it finds
+        (recall) and that its calls are right (precision).
         """
         metrics = masked_metrics(sums)
         if not metrics:
@@ -110,6 +112,7 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         count, replaced = sums["rtd_count"], sums["rtd_replaced"]
         return metrics | {
             "rtd_loss": sums["rtd_loss"] / count,
+            "rtd_majority_loss": _entropy(replaced / count),
             "rtd_accuracy": sums["rtd_right"] / count,
             "rtd_majority": max(replaced, count - replaced) / count,
             "rtd_recall": sums["rtd_found"] / max(replaced, 1.0),
@@ -130,6 +133,11 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         pieces = pieces.where(masked.labels != IGNORED, own)  # a place that no whole word filled
         filled = batch.token_ids.scatter(0, masked.positions, pieces)
         return Corrupted(masked, predicting, replace(batch, token_ids=filled), filled != batch.token_ids)
+
+
+def _entropy(share: float) -> float:
+    """In nats, of an event of this probability."""
+    return -sum(each * math.log(each) for each in (share, 1 - share) if each > 0)
 
 
 def replaced_token_flops(
