@@ -82,6 +82,10 @@ def test_electra_s_embeddings_have_a_width_of_their_own_that_is_always_written(t
         theirs = transformers.AutoConfig.from_pretrained(tmp_path)
         assert type(theirs) is transformers.ElectraConfig and theirs.embedding_size == width
         assert config_from_hugging_face(theirs.to_dict(), "test") == config
+    summary = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+    google = {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+    published = {"model_type": "electra", "summary_last_dropout": 0.1, **google, **summary}
+    assert config_from_hugging_face(published, "google/electra-small-discriminator") == small
     silent = config_from_hugging_face({"model_type": "electra"}, "test")
     assert silent == config_from_hugging_face(transformers.ElectraConfig().to_dict(), "test")
     assert silent.embedding_size == 128

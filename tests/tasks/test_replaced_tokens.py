@@ -239,7 +239,7 @@ def test_going_on_from_two_folders_changes_nothing(
     assert torch.equal(fresh.replaced_token.out.weight, model.replaced_token.out.weight)
     assert model_kind(folder / "model") == "embedding"
     assert model_kind(folder / "generator") == "masked-language"
-    with pytest.raises(ModelError, match="has no masked-language head"):
+    with pytest.raises(ModelError, match=r"has no masked-language head: it tells .* generator/ beside"):
         load_pretraining_model(folder / "model")
     with pytest.raises(ModelError, match="has no masked-language head, so it is no generator"):
         load_replaced_token_model(folder / "model", 0.5, folder / "model")
@@ -301,5 +301,5 @@ def test_drawing_over_several_blocks_of_the_vocabulary_is_drawing_from_one_row()
     bias, places = torch.randn(700, generator=draw), torch.rand(400, dtype=torch.float64, generator=draw)
     places[0] = 1 - 2**-53
     reached = (states @ weight.T + bias).double().softmax(1).cumsum(1)
-    wanted = (reached <= places.unsqueeze(1)).sum(1)
+    wanted = (reached <= places.unsqueeze(1)).sum(1).clamp(max=699)
     assert torch.equal(sample_pieces(states, weight, bias, places), wanted)

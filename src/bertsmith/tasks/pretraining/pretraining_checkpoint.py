@@ -49,6 +49,11 @@ def load_pretraining_model(
     if order != trained:
         new |= parts & {"next_sentence"}
     if new and not allow_new_heads:
+        if "replaced_token" in checkpoint.parts:
+            raise ModelError(
+                f"{folder} has no masked-language head: it tells which tokens were replaced. Masks are filled "
+                "by its generator, a model of its own (in a run's folder, generator/ beside model/)."
+            )
         raise ModelError(
             f"{folder} has no {_spoken(new, order)}. Pre-train it first (bertsmith pretrain … "
             f"init={folder}), or use a checkpoint that has one."
