@@ -20,12 +20,8 @@ from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor
 from bertsmith.data.tokenizing import tokenize_corpus
-from bertsmith.tasks.pretraining.pretraining import (
-    PretrainingModel,
-    PretrainingTask,
-    most_frequent_piece,
-    start_at_frequencies,
-)
+from bertsmith.tasks.pretraining.piece_counts import most_frequent_piece
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer

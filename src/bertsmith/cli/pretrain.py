@@ -17,7 +17,7 @@ def pretrain(
     ----------
     recipe
         One of ours (quickstart, budget, modern-base, bert-base,
-        bert-large, roberta-base) or a TOML file.
+        bert-large, roberta-base, electra-small) or a TOML file.
     overrides
         Settings as dotted.key=value, for instance steps=1000 or optimizer.learning_rate=3e-4. Top-level keys:
         corpus, tokenizer, init (a checkpoint, or minilm), decay_from (a run with optimizer.schedule=wsd),
@@ -34,6 +34,9 @@ def pretrain(
     bertsmith pretrain budget hours=1 init=minilm corpus=corpora/law out=runs/law-minilm
 
     bertsmith pretrain runs/long/recipe.toml decay_from=runs/long hours=1 out=runs/long-decayed
+
+    bertsmith pretrain electra-small hours=12 optimizer.warmup=0.05 corpus=corpora/law \
+              tokenizer=tokenizers/law out=runs/law-electra
 
     torchrun --nproc-per-node 8 -m bertsmith pretrain bert-base corpus=corpora/wiki \
               tokenizer=tokenizers/wiki out=runs/base

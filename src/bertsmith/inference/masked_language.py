@@ -54,8 +54,8 @@ class MaskedLanguageModel:
     def evaluate(
         self, data: str | Path, max_tokens: int = 1_000_000, sequence_length: int = 128
     ) -> dict[str, float]:
-        """Masked-language loss, perplexity and accuracy, and next-sentence accuracy where the model has
-        that head.
+        """Masked-language loss, perplexity and accuracy, and next-sentence or sentence-order accuracy where
+        the model has that head.
 
         `data` is a corpus or a token store; its held-out part is used where it has one. The masks are the
         same at every call. Raises InputError when there is nothing to measure, StoreError for a store that is
@@ -86,7 +86,15 @@ class MaskedLanguageModel:
         store.verify()
         next_sentence = self.model.next_sentence is not None and len(store) > 1
         length = min(sequence_length, self.model.config.max_length)
-        stream = PretrainingStream(store, self.tokenizer, 0, next_sentence, length, 16 * length)
+        stream = PretrainingStream(
+            store,
+            self.tokenizer,
+            0,
+            next_sentence,
+            length,
+            16 * length,
+            sentence_order=self.model.sentence_order,
+        )
         device = next(self.model.parameters()).device
         masker = Masker(self.tokenizer, MaskingRates(), device)
         task = PretrainingTask(self.model, [stream], masker, stream, max_tokens, device)

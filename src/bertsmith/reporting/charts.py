@@ -104,6 +104,8 @@ def charts(records: Sequence[Record]) -> list[Chart]:
         Chart(f"{loss_name} by time", f"{unit} of training", losses("elapsed", 1 / seconds), clip_start=True),
         Chart("MLM accuracy", "step", [heldout("mlm_accuracy", "held out")], percent=True),
         Chart("NSP accuracy", "step", [heldout("nsp_accuracy", "held out")], percent=True),
+        Chart("SOP accuracy", "step", [heldout("sop_accuracy", "held out")], percent=True),
+        Chart("Replaced tokens found", "step", [heldout("rtd_recall", "held out")], percent=True),
         Chart("Learning rate", "step", [schedule]),
         Chart("Gradient norm", "step", [training("gradient_norm", "before clipping")], clip_start=True),
         Chart("Tokens per second", "step", [training("tokens_per_second", "real tokens")], marks=marks),
