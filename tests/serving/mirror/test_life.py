@@ -146,7 +146,7 @@ def life(folder: Path, seed: int) -> list[Any]:
 def begin(mirror: RunningMirror, world: World) -> int:
     """Calls until a student is trained and compared."""
     while not any(each.student for each in mirror.stages.stages().values()):
-        send(mirror, world, 50)
+        send(mirror, world, 25)
         assert len(mirror.calls()) < 1200, mirror.stages.trainings()
     return len(mirror.calls())
 
