@@ -88,13 +88,14 @@ def why_not_yet(devs: Sequence[Judged], calls: int, settings: LearnSettings) -> 
     needed = fewest_calls(epsilon, level)
     if calls < needed:
         return (
-            f"{calls:,} new calls are there to prove anything with, and it takes at least {needed:,} to "
-            f"prove {percent(epsilon)} of {len(groups)} claim{'s' if len(groups) > 1 else ''}, whatever they say"
+            f"{calls:,} new calls are there to prove anything with, and it takes at least {needed:,} "
+            f"to prove {percent(epsilon)} of {len(groups)} claim{'s' if len(groups) > 1 else ''}, "
+            "whatever they say"
         )
     if not any(hopeful(*of[:2], epsilon) for of in groups):
         return (
-            f"on the calls that choose, no part of the answers differs in {percent(epsilon)} or less, however "
-            "sure the student is of it"
+            f"on the calls that choose, no part of the answers differs in {percent(epsilon)} or less, "
+            "however sure the student is of it"
         )
     likely = min(calls_needed(*of, epsilon, level) for of in groups)
     if likely > calls:
