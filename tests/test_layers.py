@@ -26,6 +26,7 @@ LAYERS = [
     "training",
     "planning",
     "inference",
+    "compression",
     "estimators",
     "serving",
     "cli",
@@ -47,6 +48,7 @@ APART = [
     ("training", "serving"),
     ("serving", "training"),
     ("serving", "estimators"),
+    ("serving", "compression"),
     ("inference", "training"),
     ("inference", "planning"),
 ]

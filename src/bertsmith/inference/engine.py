@@ -18,6 +18,7 @@ from bertsmith.model.cpu.kernel_linear import by_kernels
 from bertsmith.model.cpu.one_core_threads import one_core_threads
 from bertsmith.model.cpu.onednn_layer import PackedLayer
 from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.model.static_table import StaticTable, load_static
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -59,10 +60,19 @@ def start_engine(
     return Engine(model, load_own_tokenizer(folder, encoder.config), on, compute_dtype)
 
 
+def start_static(folder: Path) -> Engine[StaticTable]:
+    """A static table, on the processor: it multiplies nothing. Raises ModelError and TokenizerError."""
+    table = load_static(folder)
+    tokenizer = load_own_tokenizer(folder, table.config)
+    return Engine(table.eval(), tokenizer, torch.device("cpu"), torch.float32)
+
+
 def autocasting(
-    encoder: Bert, device: torch.device, compute_dtype: torch.dtype
+    encoder: Bert | StaticTable, device: torch.device, compute_dtype: torch.dtype
 ) -> AbstractContextManager[object]:
     """What the encoder is to compute within: nothing, where its layers compute so by themselves."""
+    if isinstance(encoder, StaticTable):
+        return nullcontext()
     first = encoder.layers[0]
     own = first.precision if isinstance(first, PackedLayer | KernelLayer) else None
     if compute_dtype in (torch.float32, own):

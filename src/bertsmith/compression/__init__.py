@@ -1,0 +1,1 @@
+"""Models into smaller and faster ones."""
