@@ -2,8 +2,8 @@
 
 A text's vector is c W, its counts of pieces times the table. Least squares on ‖c W / ‖c W‖ − y‖ is not
 linear in W, but with the length ‖c W‖ from the table of the round before it is: some rounds of conjugate
-gradients, each begun from the last table and ended early, which keeps rows of pieces that hardly occur near where they
-were. The round that is best on texts held out is kept. No learning rate, no seed, and seconds instead of the
+gradients, each begun from the last table and ended early, which keeps rows of pieces that hardly occur near
+where they were. The round that is best on texts held out is kept. No learning rate, no seed, and seconds instead of the
 minutes that gradient descent takes (model2vec's "tokenlearn").
 
 E texts, V pieces, D width of the table.
