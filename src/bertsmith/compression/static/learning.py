@@ -3,8 +3,8 @@
 A text's vector is c W, its counts of pieces times the table. Least squares on ‖c W / ‖c W‖ − y‖ is not
 linear in W, but with the length ‖c W‖ from the table of the round before it is: some rounds of conjugate
 gradients, each begun from the last table and ended early, which keeps rows of pieces that hardly occur near
-where they were. The round that is best on texts held out is kept. No learning rate, no seed, and seconds instead of the
-minutes that gradient descent takes (model2vec's "tokenlearn").
+where they were. The round that is best on texts held out is kept. No learning rate, no seed, and seconds
+instead of the minutes that gradient descent takes (model2vec's "tokenlearn").
 
 E texts, V pieces, D width of the table.
 """
@@ -22,7 +22,7 @@ from bertsmith.text.tokens.word_cache import WordCache
 
 ROUNDS = 12
 _STEPS = 15  # of conjugate gradients a round: more fit the texts better and others worse
-_GAIN = 1e-4  # of the cosine on held-out texts, below which the rounds end
+_GAIN = 1e-3  # of the cosine on held-out texts, below which the rounds end
 _SHORTEST = 1e-3  # length of a sum, before it divides
 
 
