@@ -306,7 +306,7 @@ def test_an_untrained_vocabulary_bias_starts_at_the_pieces_log_frequencies(
     store: TokenStore, tokenizer: Tokenizer
 ) -> None:
     model = PretrainingModel(small_config(tokenizer))
-    start_at_frequencies(model, store, tokenizer)
+    start_at_frequencies(model.masked_language, store, tokenizer)
     counts = Counter(store.tokens.tolist())
     usual = [piece for piece, _ in counts.most_common() if piece not in tokenizer.special_ids][:5]
     bias = model.masked_language.bias.detach()
@@ -321,5 +321,5 @@ def test_a_trained_vocabulary_bias_stays(store: TokenStore, tokenizer: Tokenizer
     with torch.no_grad():
         model.masked_language.bias[3] = 0.5
     before = model.masked_language.bias.clone()
-    start_at_frequencies(model, store, tokenizer)
+    start_at_frequencies(model.masked_language, store, tokenizer)
     assert torch.equal(model.masked_language.bias, before)

@@ -1,1 +1,1 @@
-"""Models into smaller and faster ones."""
+"""Compression: a model → a smaller one that answers nearly as well."""

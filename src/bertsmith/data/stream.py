@@ -120,15 +120,18 @@ class PretrainingStream:
         size = self._block_documents
         documents = order[block * size : (block + 1) * size]
         generator = _generator(self.seed, phase, epoch, block)
-        room = self.max_length - self._special
-        if self.next_sentence:
-            pairs = next_sentence_pairs(self.store, documents, room, self.short_seq_prob, generator)
-            instances = truncate(pairs, room, generator)
-        else:
-            instances = full_segments(self.store, documents, room)
+        instances = self.instances_of(documents, generator)
         instances = instances[generator.permutation(len(instances))]
         lengths = instances.first_end - instances.first_start + instances.second_end - instances.second_start
         return instances, (lengths + self._special).tolist()
+
+    def instances_of(self, documents: npt.NDArray[np.int64], generator: np.random.Generator) -> Instances:
+        """Sequences of some documents, not yet shuffled, none longer than `max_length`."""
+        room = self.max_length - self._special
+        if self.next_sentence:
+            pairs = next_sentence_pairs(self.store, documents, room, self.short_seq_prob, generator)
+            return truncate(pairs, room, generator)
+        return full_segments(self.store, documents, room)
 
     def _sequences(self, instances: Instances, keys: npt.NDArray[np.uint64]) -> Sequences:
         """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] with the second part as segment 1."""

@@ -50,7 +50,9 @@ def open_inputs(
     _check_fit(recipe, tokenizer, model.config, machine.ranks)
     _check_pieces(recipe, tokenizer, init)
     require_resources(model, recipe, machine, hardware, out)
-    train, heldout = _stores(recipe, tokenizer, out, machine.ranks, console)
+    if recipe.corpus is None:
+        raise RecipeError("The run needs a corpus: corpus=FOLDER (bertsmith corpus build makes one).")
+    train, heldout = open_stores(recipe.corpus, tokenizer, out, machine.ranks, console)
     _check_text(recipe, train)
     measured, lacking = _measured(heldout, recipe.data.next_sentence)
     return Inputs(tokenizer, train, heldout, measured, model, (*notes, *lacking))
@@ -79,13 +81,13 @@ def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
     raise RecipeError("The run needs a tokenizer: tokenizer=FOLDER (bertsmith tokenizer train makes one).")
 
 
-def _stores(
-    recipe: Recipe, tokenizer: Tokenizer, out: Path, ranks: Ranks, console: Console | None
+def open_stores(
+    corpus: str, tokenizer: Tokenizer, out: Path, ranks: Ranks, console: Console | None
 ) -> tuple[TokenStore, TokenStore]:
-    """The corpus's token store: as given, or made in the run's folder from a corpus of text."""
-    if recipe.corpus is None:
-        raise RecipeError("The run needs a corpus: corpus=FOLDER (bertsmith corpus build makes one).")
-    path = Path(recipe.corpus)
+    """Train and held-out part of a corpus's token store: as given, or made in the run's folder from a corpus
+    of text. Raises CorpusError and StoreError.
+    """
+    path = Path(corpus)
     if not path.is_dir():
         raise CorpusError(
             f"{path} is not a folder. bertsmith corpus build SOURCE --out {path} makes a corpus."

@@ -92,7 +92,7 @@ def _run(
     require_same_text(recipe, inputs.tokenizer, inputs.train)
     if first:
         write_recipe(recipe, out)
-    start_at_frequencies(inputs.model, inputs.train, inputs.tokenizer)
+    start_at_frequencies(inputs.model.masked_language, inputs.train, inputs.tokenizer)
     inputs.model.to(machine.device)
     task = _task(recipe, inputs, machine)
     examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, _EXAMPLES)

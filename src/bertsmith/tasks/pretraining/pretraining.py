@@ -259,16 +259,16 @@ def most_frequent_piece(store: TokenStore, tokenizer: Tokenizer) -> int:
 
 
 @torch.no_grad()
-def start_at_frequencies(model: PretrainingModel, store: TokenStore, tokenizer: Tokenizer) -> None:
+def start_at_frequencies(head: MaskedLanguageHead, store: TokenStore, tokenizer: Tokenizer) -> None:
     """Sets the vocabulary's bias, where it is untrained (all zero), to the log of each piece's frequency.
 
     A new head then knows from its first step what else it would have to learn first: which pieces are common
     (the prior of Lin et al. 2017, section 4.1). Going on from an encoder without a head, that is most of what
     a short run learns.
     """
-    if not model.masked_language.bias.any():
+    if not head.bias.any():
         frequencies = np.log(_piece_counts(store, tokenizer) + 1.0)
-        model.masked_language.bias.copy_(torch.from_numpy(frequencies - frequencies.mean()))
+        head.bias.copy_(torch.from_numpy(frequencies - frequencies.mean()))
 
 
 def _piece_counts(store: TokenStore, tokenizer: Tokenizer) -> npt.NDArray[np.int64]:

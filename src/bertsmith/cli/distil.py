@@ -1,0 +1,121 @@
+"""`bertsmith distil`: the kind of distillation follows from the teacher and from what it is given."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, given
+
+
+def distil(
+    teacher: str,
+    *overrides: str,
+    out: Out,
+    texts: list[Path] | None = None,
+    train: Path | None = None,
+    dev: Path | None = None,
+    test: Path | None = None,
+    student: str | None = None,
+    layers: str | None = None,
+    columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
+    layout: Annotated[FileLayout | None, AS_TRAINED] = None,
+    task: str | None = None,
+    resume: Flag = False,
+) -> None:
+    """Teach a smaller, faster model what a fine-tuned one knows.
+
+    The teacher answers all texts once; the student learns its answers, and the labels of rows that have any.
+    OUT/model is the student, which predict, serve and export take as any other; OUT/report.html and
+    OUT/results.json show it beside its teacher and beside the same student without one.
+
+    Parameters
+    ----------
+    teacher
+        A fine-tuned model: a folder such as runs/NAME/model, or a hub name. More of them, behind it, teach
+        together.
+    overrides
+        More teachers, and settings as key=value, for instance epochs=10 temperature=2 soft_weight=0.7
+        width=192 compare=false batch_size=32 optimizer.learning_rate=3e-4 seed=1.
+    out
+        The folder for everything.
+    texts
+        Texts without labels: as many as there are of the kind that the student will read. May be repeated.
+    train
+        Labelled rows, whose labels are learned too.
+    dev
+        Labelled rows to choose by. Without them a tenth of train is held out, else of the texts, where
+        the teacher's answers count as right.
+    test
+        Labelled rows to report on, once.
+    student
+        What the student begins with, where it isn't the teacher: a folder, minilm, or a hub name.
+    layers
+        How many layers it has, or which of them it begins with, as 1,3,6. By default half of the teacher's.
+    task
+        For a teacher with a task of your own: package.module:Class.
+    resume
+        Resume an interrupted run, bit for bit.
+
+    Examples
+    --------
+    bertsmith distil runs/intents/model --texts tickets.csv --train intents.csv --layers 3 --out runs/small
+
+    bertsmith distil runs/names/model --texts articles.txt --out runs/names-small epochs=5
+
+    bertsmith distil runs/a/model runs/b/model runs/c/model --train intents.csv --student minilm \
+              --layers 3 --out runs/of-three
+    """
+    from bertsmith.cli.distilled import show_distilled
+    from bertsmith.cli.screen import console, print_paths, progress_bar
+    from bertsmith.compression.distilling.distil_task import distil_task
+
+    settings = [word for word in overrides if _is_setting(word)]
+    teachers = [teacher, *(word for word in overrides if not _is_setting(word))]
+    _require_task(teacher)
+    values: dict[str, Any] = given(columns, layout)
+    values |= {"student": student, "layers": None if layers is None else _layers(layers), "task": task}
+    result = distil_task(
+        teachers,
+        *settings,
+        out=str(out),
+        texts=[str(path) for path in texts or ()],
+        resume=resume,
+        console=console,
+        show=progress_bar,
+        **{
+            name: None if path is None else str(path)
+            for name, path in (("train", train), ("dev", dev), ("test", test))
+        },
+        **{name: value for name, value in values.items() if value is not None},
+    )
+    show_distilled(result.results)
+    print_paths(model=result.model, report=result.report)
+
+
+def _is_setting(word: str) -> bool:
+    """key=value, and no path that has an equals sign."""
+    return "=" in word and not Path(word).exists()
+
+
+def _layers(said: str) -> int | list[int]:
+    """A number, or several. Raises InputError."""
+    from bertsmith.errors import InputError
+
+    parts = said.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise InputError(f"--layers: expected a number, or numbers as in 1,3,6; found {said!r}.")
+    numbers = [int(part) for part in parts]
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _require_task(teacher: str) -> None:
+    """Raises InputError for a model that answers nothing yet."""
+    from bertsmith.errors import InputError
+    from bertsmith.inference.model_kind import model_kind
+    from bertsmith.model.locate import locate_model
+
+    kind = model_kind(locate_model(teacher).folder)
+    if kind != "task":
+        raise InputError(
+            f"{teacher} is no fine-tuned model but one for {kind}: it has no answers to teach. Fine-tune it "
+            "first (bertsmith finetune)."
+        )
