@@ -26,7 +26,7 @@ def save_teacher(folder: Path) -> Path:
                 parameter.normal_(0, 0.15)
     tensors = {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
     tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
-    save_checkpoint(folder, tensors, config, "BertModel", task="test", tokenizer=tokenizer)
+    save_checkpoint(folder, tensors, config, "BertModel", task="encoder", tokenizer=tokenizer)
     return folder
 
 
