@@ -31,7 +31,8 @@ def distil(
     ----------
     teacher
         A fine-tuned model: a folder such as runs/NAME/model, or a hub name. More of them, behind it, teach
-        together.
+        together. Or a file of answers, an LLM's for one: texts with a label each, or with the probabilities
+        that predict writes.
     overrides
         More teachers, and settings as key=value, for instance epochs=10 temperature=2 soft_weight=0.7
         width=192 compare=false batch_size=32 optimizer.learning_rate=3e-4 seed=1.
@@ -51,7 +52,8 @@ def distil(
     layers
         How many layers it has, or which of them it begins with, as 1,3,6. By default half of the teacher's.
     task
-        For a teacher with a task of your own: package.module:Class.
+        What answers in a file are for: classification, tagging, … Of a teacher with a task of your own
+        package.module:Class.
     resume
         Resume an interrupted run, bit for bit.
 
@@ -60,6 +62,8 @@ def distil(
     bertsmith distil runs/intents/model --texts tickets.csv --train intents.csv --layers 3 --out runs/small
 
     bertsmith distil runs/names/model --texts articles.txt --out runs/names-small epochs=5
+
+    bertsmith distil answers.jsonl --task classification --student minilm --layers 3 --out runs/of-llm
 
     bertsmith distil runs/a/model runs/b/model runs/c/model --train intents.csv --student minilm \
               --layers 3 --out runs/of-three
@@ -70,7 +74,8 @@ def distil(
 
     settings = [word for word in overrides if _is_setting(word)]
     teachers = [teacher, *(word for word in overrides if not _is_setting(word))]
-    _require_task(teacher)
+    if not Path(teacher).is_file():
+        _require_task(teacher)
     values: dict[str, Any] = given(columns, layout)
     values |= {"student": student, "layers": None if layers is None else _layers(layers), "task": task}
     result = distil_task(

@@ -1,5 +1,6 @@
 """What a student saves: parameters, bytes, and the time of a text, measured in turn with its teacher."""
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.examples.encoding import Encoded
 
 _ROUNDS = 5
+_FEW = 8  # texts, to see how long one takes
 _MOST_TEXTS, _MOST_ALONE = 256, 16
 _MOST_SECONDS = 2.0  # of a teacher's round: fewer texts, where it would take longer
 
@@ -32,12 +34,14 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Saving:
-    """Shares are the student's of the teacher's: of times the median over rounds that alternate."""
+    """Shares are the student's of the teacher's: of times the median over rounds that alternate. Without a
+    teacher, whose answers came in a file, there are none.
+    """
 
-    teacher: Cost
     student: Cost
-    share: float
-    share_alone: float
+    teacher: Cost | None = None
+    share: float = math.nan
+    share_alone: float = math.nan
 
 
 def measure_saving(
@@ -47,26 +51,29 @@ def measure_saving(
     heard: Sequence[Encoded],
 ) -> Saving:
     """On the same examples: `asked` as each of the teachers reads them, `heard` as the student does."""
-    count = min(len(heard), _MOST_TEXTS)
-    few = max(min(count, 8), 1)
-    trial = _together(teachers, asked, few)
-    count = max(min(count, int(few * _MOST_SECONDS / max(trial, 1e-9))), 1)
-    together: list[tuple[float, float]] = []
-    alone: list[tuple[float, float]] = []
+    few = min(len(heard), _FEW)
+    slower = _together(teachers, asked, few) or _together([student], [heard], few)
+    count = max(min(len(heard), _MOST_TEXTS, int(few * _MOST_SECONDS / slower)), 1)
     lone = min(count, _MOST_ALONE)
+    together, alone = list[tuple[float, float]](), list[tuple[float, float]]()
     for _ in range(_ROUNDS):
         pair = _together(teachers, asked, count), _together([student], [heard], count)
         together.append((pair[0] / count, pair[1] / count))
         alone.append((_alone(teachers, asked, lone), _alone([student], [heard], lone)))
+    ours = _cost([student], [each[1] for each in together], [each[1] for each in alone])
+    if not teachers:
+        return Saving(ours)
     return Saving(
+        ours,
         _cost(teachers, [each[0] for each in together], [each[0] for each in alone]),
-        _cost([student], [each[1] for each in together], [each[1] for each in alone]),
-        statistics.median(ours / theirs for theirs, ours in together),
-        statistics.median(ours / theirs for theirs, ours in alone),
+        statistics.median(student / teacher for teacher, student in together),
+        statistics.median(student / teacher for teacher, student in alone),
     )
 
 
 def _together(models: Sequence[Teacher], encoded: Sequence[Sequence[Encoded]], count: int) -> float:
+    if not models:
+        return 0.0
     begun = time.perf_counter()
     for model, texts in zip(models, encoded, strict=True):
         outputs_of(model.model, texts[:count])

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertsmith.compression.distilling.answer_file import AnswerFile, is_answer_file
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
 from bertsmith.tasks.examples.text_task import TextTask
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.task import Outputs, Task
 from bertsmith.text.labelled.rows import are_lines, read_column_names
 from bertsmith.training.finetuning.labelled_data import FEW_ROWS
 from bertsmith.validation import check
@@ -22,31 +23,29 @@ _MOST_HELD_OUT = 2000  # texts whose answers are the teacher's: more would only 
 @dataclass(frozen=True)
 class DistilData:
     """`labelled` rows and other `texts` to learn from; `dev` to choose by, and `test` to report on. Where
-    `dev_is_unlabelled`, the teacher's answers are its labels. `warnings` are sentences for the user.
+    `dev_is_unlabelled`, the teacher's answers are its labels. `written` are those of the texts that stand in
+    a file, None where models are asked. `warnings` are sentences for the user.
     """
 
     labelled: list[Any]
     texts: list[Any]
+    written: list[Outputs | None] | None
     dev: list[Any]
     dev_is_unlabelled: bool
     test: list[Any] | None
     warnings: tuple[str, ...]
 
 
-def read_distil_data(task: Task[Any], recipe: DistilRecipe) -> DistilData:
-    """All files of a recipe. Texts that stand in dev or test are not learned from.
+def read_distil_data(task: Task[Any], recipe: DistilRecipe, file: AnswerFile | None = None) -> DistilData:
+    """All files of a recipe. Texts that stand in dev or test are not learned from; those of a `file` of
+    answers are its rows.
 
-    Raises InputError naming file and line, and for labels that the teacher doesn't know.
+    Raises InputError naming file and line, and for labels that the teacher doesn't know; RecipeError where
+    nothing is given to learn from.
     """
     labelled = _labelled(task, recipe, recipe.train)
     dev, test = _labelled(task, recipe, recipe.dev), _labelled(task, recipe, recipe.test)
-    texts = [
-        example
-        for path in recipe.texts
-        for example in _reader(task, recipe.settings, Path(path)).read(path, labelled=False)
-    ]
-    if recipe.texts and not any(text.strip() for example in texts for text in task.texts(example)):
-        raise InputError(f"{', '.join(recipe.texts)}: every text is empty. Is --text the right column?")
+    texts = _texts(task, recipe) if file is None else file.examples
     warnings: list[str] = []
     unlabelled = False
     if not dev and labelled:
@@ -58,23 +57,39 @@ def read_distil_data(task: Task[Any], recipe: DistilRecipe) -> DistilData:
         share = min(recipe.dev_share, _MOST_HELD_OUT / max(len(texts), 1))
         texts, dev = hold_out(task, texts, share)
         unlabelled = True
-    if (not labelled and not texts) or not dev:
+    if not (labelled or texts) or not dev:
         raise InputError(
-            f"{recipe.train or ', '.join(recipe.texts)} has too few rows to learn from and to hold some out "
-            "as dev. Give more, or a file of its own with --dev."
+            f"{recipe.train or (*recipe.texts, *recipe.teacher)[0]} has too few rows to learn from and to "
+            "hold some out as dev. Give more, or a file of its own with --dev."
         )
     if len(dev) < FEW_ROWS:
         warnings.append(f"dev has {len(dev)} rows: too few to choose weights by, and its figures say little")
     for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
         if path is not None and recipe.train is not None:
             warnings += shared_with_train(task, labelled, examples, name, recipe.train)
-    return DistilData(labelled, texts, dev, unlabelled, test or None, tuple(warnings))
+    written = None if file is None else file.answers_to(texts)
+    return DistilData(labelled, texts, written, dev, unlabelled, test or None, tuple(warnings))
+
+
+def _texts(task: Task[Any], recipe: DistilRecipe) -> list[Any]:
+    if not recipe.texts and recipe.train is None:
+        raise RecipeError("There is nothing to learn from: give --texts, labelled rows as --train, or both.")
+    found = [
+        example
+        for path in recipe.texts
+        for example in _reader(task, recipe.settings, Path(path)).read(path, labelled=False)
+    ]
+    if found and not any(text.strip() for example in found for text in task.texts(example)):
+        raise InputError(f"{', '.join(recipe.texts)}: every text is empty. Is --text the right column?")
+    return found
 
 
 def data_hashes(recipe: DistilRecipe) -> dict[str, str]:
     """The SHA-256 of each file that a distillation was made from."""
     files = {name: getattr(recipe, name) for name in ("train", "dev", "test")}
     files |= {f"texts {number}": path for number, path in enumerate(recipe.texts, 1)}
+    if is_answer_file(recipe.teacher):
+        files["teacher"] = recipe.teacher[0]
     return {name: sha256(Path(path)) for name, path in files.items() if path is not None}
 
 

@@ -31,6 +31,8 @@ def agreements(task: Task[Any], results: Results, splits: Mapping[str, Heard]) -
     """By evaluation, the student's main metric with the teacher's answers for labels."""
     found = {}
     for name, each in splits.items():
+        if each.said is None:
+            continue
         said = as_labelled(task, each.split.examples, each.said.predictions)
         if said is not None:
             predictions = results.evaluations[name].predictions

@@ -80,12 +80,6 @@ class DistilRecipe(RunSettings):
             raise ValueError("the length of a distillation is given by epochs, not by steps or hours")
         return self
 
-    @model_validator(mode="after")
-    def _something_to_learn_from(self) -> Self:
-        if not self.texts and self.train is None:
-            raise ValueError("there is nothing to learn from: give texts, labelled rows as train, or both")
-        return self
-
     def as_finetuning(self) -> FinetuneRecipe:
         """The settings that the loop is to have, those that nobody gave still to be chosen."""
         given = self.model_fields_set | {"guard"}

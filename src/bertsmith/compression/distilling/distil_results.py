@@ -58,7 +58,10 @@ class DistilResults:
             parts = [] if kept is None else [f"{kept:.1%} of the teacher's {self.metric}"]
             parts += [] if agreement is None else [f"agreement with it {agreement:.4f} ({self.metric})"]
             found += [f"{name}: {', '.join(parts)}"] if parts else []
-        teacher, student = saving.teacher, saving.student
+        student, teacher = saving.student, saving.teacher
+        if teacher is None:
+            millis = f"{1e3 * student.seconds:.2f} ms, alone {1e3 * student.alone:.2f} ms"
+            return [*found, f"parameters {student.parameters / 1e6:.1f} M, time of a text {millis}"]
         return [
             *found,
             f"parameters {student.parameters / 1e6:.1f} M of {teacher.parameters / 1e6:.1f} M, "
@@ -89,7 +92,7 @@ class DistilResults:
             "agreement": self.agreement,
             "share_kept": {name: self.share_kept(name) for name in self.student.evaluations},
             "saving": {
-                "teacher": self.saving.teacher._asdict(),
+                "teacher": self.saving.teacher._asdict() if self.saving.teacher else None,
                 "student": self.saving.student._asdict(),
                 "share_of_time": self.saving.share,
                 "share_of_time_alone": self.saving.share_alone,

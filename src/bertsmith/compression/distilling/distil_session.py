@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bertsmith.compression.distilling.answer_cache import cached_outputs
+from bertsmith.compression.distilling.answer_file import is_answer_file, read_answer_file
 from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.compression.distilling.lessons import Lesson, lesson_of
@@ -19,6 +18,7 @@ from bertsmith.compression.distilling.student import (
     learn_units,
     linear_start,
     student_task,
+    without_crf,
 )
 from bertsmith.compression.distilling.taught_task import TaughtTask, taught_examples
 from bertsmith.compression.distilling.teacher import Teacher, open_teachers
@@ -30,6 +30,7 @@ from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.examples.text_task import choose_pooling
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.task import Outputs, Prediction, Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -49,7 +50,7 @@ class Said:
 @dataclass(frozen=True)
 class DistilSession:
     """`task` and `config` are the student's; `data` has `train`'s examples, labelled rows first. Nothing was
-    answered yet.
+    answered yet. There are no `teachers` where the answers stand in a file.
     """
 
     teachers: list[Teacher]
@@ -66,15 +67,28 @@ class DistilSession:
     @classmethod
     def open(cls, recipe: DistilRecipe, machine: Machine, cache: Path) -> "DistilSession":
         """Reads, checks and encodes: refuses what can't be learned before anything is computed."""
-        teachers = open_teachers(recipe.teacher, recipe.task, machine.device)
-        task = student_task(teachers[0].task, recipe.settings)
-        source = _source(recipe, teachers[0])
+        teachers, file = list[Teacher](), None
+        if is_answer_file(recipe.teacher):
+            file = read_answer_file(Path(recipe.teacher[0]), recipe.task, recipe.settings)
+            task = without_crf(file.task)
+        else:
+            teachers = open_teachers(recipe.teacher, recipe.task, machine.device)
+            task = student_task(teachers[0].task, recipe.settings)
+        source = _source(recipe, teachers)
+        if file is not None:
+            choose_pooling(task, source.folder)
         begun = begin_student(source, task, recipe.seed)  # refuses what can't be begun
         tokenizer = load_own_tokenizer(source.folder, begun.config)
-        data = read_distil_data(task, recipe)
+        data = read_distil_data(task, recipe, file)
         train = encode_examples(task, [*data.labelled, *data.texts], tokenizer)
         lesson = lesson_of(task, recipe.temperature)
         return cls(teachers, task, lesson, source, begun.config, tokenizer, data, train, machine, cache)
+
+    @property
+    def written(self) -> list[Outputs | None] | None:
+        """The answers to all of `train` that stand in a file: none to rows that have a label."""
+        data = self.data
+        return None if data.written is None else [*[None] * len(data.labelled), *data.written]
 
     def ask(self, examples: Sequence[Any], progress: Progress | None = None) -> Said:
         """The teachers' answers, from the cache where it has them."""
@@ -93,24 +107,21 @@ class DistilSession:
 
     def steps_per_epoch(self, recipe: DistilRecipe) -> int:
         """How many batches of the recipe's size an epoch is divided into."""
-        nothing = [np.zeros((0, 0), np.float32)] * len(self.train)
-        unanswered = taught_examples(self.train, nothing)
+        unanswered = taught_examples(self.train, [None] * len(self.train))
         return steps_of_epoch(TaughtTask(self.task, self.lesson, 1.0), unanswered, recipe.batch_size)
 
-    def taught(self, answers: list[Outputs], soft_weight: float) -> tuple[TaughtTask, EncodedExamples]:
+    def taught(
+        self, answers: Sequence[Outputs | None], soft_weight: float
+    ) -> tuple[TaughtTask, EncodedExamples]:
         """The task with a teacher, and what is learned from. Raises RecipeError where teacher and student
         don't read the same rows.
         """
-        self.lesson.begin(answers)
-        learn_units(self.task, answers)
+        if known := [answer for answer in answers if answer is not None]:
+            self.lesson.begin(known)
+            learn_units(self.task, known)
         examples = taught_examples(self.train, answers)
-        per_row = self.teachers[0].model.head.per_row
-        for each in examples.encoded if per_row else ():
-            if len(each.target.answer) != sum(each.target.rows):
-                raise RecipeError(
-                    "The student must read the same pieces of a text as its teacher, which answers for each: "
-                    "choose a --student of the same vocabulary, and leave max_length as it is."
-                )
+        if self.teachers and self.teachers[0].model.head.per_row:
+            _require_same_rows(examples)
         return TaughtTask(self.task, self.lesson, soft_weight), examples
 
     def begin(self, recipe: DistilRecipe, taught: TaughtTask, examples: EncodedExamples) -> TaskModel:
@@ -144,8 +155,19 @@ class DistilSession:
         return Source(folder, source.layers, source.width, takes_head=False)
 
 
-def _source(recipe: DistilRecipe, teacher: Teacher) -> Source:
+def _source(recipe: DistilRecipe, teachers: Sequence[Teacher]) -> Source:
     if recipe.student is None:
-        return Source.of(recipe, teacher.folder, teacher.model.config, is_teacher=True)
+        if not teachers:
+            raise RecipeError("Answers in a file have no layers to begin with: name a model with --student.")
+        return Source.of(recipe, teachers[0].folder, teachers[0].model.config, is_teacher=True)
     folder = locate_model(recipe.student).folder
     return Source.of(recipe, folder, read_checkpoint(folder).config, is_teacher=False)
+
+
+def _require_same_rows(examples: EncodedExamples) -> None:
+    for each in examples.encoded:
+        if len(each.target.answer) != sum(each.target.rows):
+            raise RecipeError(
+                "The student must read the same pieces of a text as its teacher, which answers for each: "
+                "choose a --student of the same vocabulary, and leave max_length as it is."
+            )

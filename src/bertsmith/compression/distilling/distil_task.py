@@ -18,12 +18,14 @@ from rich.console import Console
 from bertsmith.compression.distilling.distil_data import data_hashes
 from bertsmith.compression.distilling.distil_measuring import agreements, measure, saving_of
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe, make_distil_recipe
+from bertsmith.compression.distilling.distil_report import write_distil_report
 from bertsmith.compression.distilling.distil_results import DistilResults, write_distil_results
-from bertsmith.compression.distilling.distil_session import DistilSession, Said, Show
+from bertsmith.compression.distilling.distil_session import DistilSession, Show
 from bertsmith.compression.distilling.student_run import (
     STUDENT,
     Heard,
     Work,
+    answers_to_learn,
     hear,
     learn_alone,
     restored,
@@ -35,6 +37,7 @@ from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.task import Outputs
 from bertsmith.training.distributed import leave, wait
 from bertsmith.training.finetuning.results import Restart, Results
 from bertsmith.training.log import json_value
@@ -135,9 +138,9 @@ def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
     wait()  # a rank that comes late must not find the run that the first one is about to begin
     if first:
         begin_folder(recipe, out, hashes)
-    said = work.ask(session.train.examples, "texts to learn from")
+    answers = answers_to_learn(work)
     splits = hear(work)
-    student, restart = _learn(recipe, work, said, splits)
+    student, restart = _learn(recipe, work, answers, splits)
     alone = learn_alone(recipe, work, splits) if recipe.compare and session.data.labelled else {}
     results = measure(work, student, restart, splits)
     if first:
@@ -155,15 +158,16 @@ def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
     )
     if first:
         write_distil_results(out, whole)
+        write_distil_report(out, recipe, whole, hashes)
     return DistilResult(out / "model", out / "report.html", whole)
 
 
 def _learn(
-    recipe: DistilRecipe, work: Work, said: Said, splits: Mapping[str, Heard]
+    recipe: DistilRecipe, work: Work, answers: list[Outputs | None], splits: Mapping[str, Heard]
 ) -> tuple[TaskModel, Restart]:
     """The student, by its best weights on dev."""
     session = work.session
-    taught, examples = session.taught(said.answers, recipe.soft_weight)
+    taught, examples = session.taught(answers, recipe.soft_weight)
     model = session.begin(recipe, taught, examples)
     restart = train_student(recipe, work, taught, model, examples, splits["dev"].split, STUDENT)
     return restored(session.task, session.empty(recipe), work, STUDENT), restart

@@ -30,11 +30,12 @@ _LEAST = 1e-7  # of a probability: what is impossible to a teacher has no infini
 @dataclass(frozen=True)
 class Taught:
     """The target of an example that has a teacher. `gold` is the task's own target, None without a label;
-    `answer` the teacher's, (C,), (R, C) or (T, H); `rows` how many rows the head reads of each window.
+    `answer` the teacher's, (C,), (R, C) or (T, H), None where a label is all there is; `rows` how many rows
+    the head reads of each window.
     """
 
     gold: Any
-    answer: Outputs
+    answer: Outputs | None
     rows: tuple[int, ...]
 
 
@@ -126,11 +127,11 @@ class WordLesson(ClassLesson):
     """The same of each word. The teacher's answers are (R, C), R the words."""
 
     def count(self, taught: Sequence[Taught]) -> float:
-        return max(sum(len(each.answer) for each in taught), 1)
+        return max(sum(sum(each.rows) for each in taught), 1)
 
     def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
-        answers = to_device(np.concatenate([each.answer for each in taught]), outputs.device)
-        sizes = np.array([len(each.answer) for each in taught])
+        answers = to_device(np.concatenate(_answers(taught)), outputs.device)
+        sizes = np.array([sum(each.rows) for each in taught])
         return _summed(self.divergence(outputs, answers), sizes)
 
 
@@ -151,7 +152,7 @@ class SpanLesson(ClassLesson):
 
     def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
         """(R, 2) -> (E,)."""
-        answers = to_device(np.concatenate([each.answer for each in taught]), outputs.device).float()
+        answers = to_device(np.concatenate(_answers(taught)), outputs.device).float()
         sizes = np.array([rows for each in taught for rows in each.rows])
         window = to_device(np.repeat(np.arange(len(sizes)), sizes), outputs.device)
         ours, theirs = (
@@ -183,12 +184,13 @@ class VectorLesson(Lesson):
 
     def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
         """(E, T, H) -> (E,)."""
-        counts = np.array([len(each.answer) - 1 for each in taught])
+        answers = _answers(taught)
+        counts = np.array([len(each) - 1 for each in answers])
         present = np.arange(outputs.shape[1] - 1) < counts[:, None]  # (E, T - 1)
         rows = to_device(np.flatnonzero(present), outputs.device)
         documents = outputs[:, 1:].flatten(0, 1).index_select(0, rows).float()  # (D, H)
-        queries = to_device(np.stack([each.answer[0] for each in taught]), outputs.device).float()
-        their = to_device(np.concatenate([each.answer[1:] for each in taught]), outputs.device).float()
+        queries = to_device(np.stack([each[0] for each in answers]), outputs.device).float()
+        their = to_device(np.concatenate([each[1:] for each in answers]), outputs.device).float()
         with torch.autocast(outputs.device.type, enabled=False):
             ours = F.log_softmax(self.scale * outputs[:, 0].float() @ documents.T, 1)
             theirs = F.log_softmax(self.scale * queries @ their.T, 1)
@@ -214,8 +216,12 @@ LESSONS: dict[type, type[ClassLesson]] = {
 }
 
 
+def _answers(taught: Sequence[Taught]) -> list[Outputs]:
+    return [each.answer for each in taught if each.answer is not None]
+
+
 def _stacked(taught: Sequence[Taught], device: torch.device) -> Tensor:
-    return to_device(np.stack([each.answer for each in taught]), device)
+    return to_device(np.stack(_answers(taught)), device)
 
 
 def _log_softmax(outputs: Outputs) -> Outputs:

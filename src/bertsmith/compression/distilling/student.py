@@ -92,6 +92,13 @@ def student_task(teacher: Task[Any], settings: Mapping[str, Any]) -> Task[Any]:
     return type(teacher).from_state(state, "the teacher")
 
 
+def without_crf(task: Task[Any]) -> Task[Any]:
+    """The task with what it has learned of its labels, where it has a CRF without that."""
+    if getattr(task.settings, "crf", False):
+        task.settings = task.settings.model_copy(update={"crf": False})
+    return task
+
+
 def learn_units(task: Task[Any], answers: list[Outputs]) -> None:
     """What a new head begins with: the unit of numbers, how often each label is given."""
     if isinstance(task, Regression):

@@ -15,7 +15,7 @@ from bertsmith.compression.distilling.student import begin_student, linear_start
 from bertsmith.files import make_folder
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
-from bertsmith.tasks.task import Metrics, Task
+from bertsmith.tasks.task import Metrics, Outputs, Task
 from bertsmith.training.distributed import wait
 from bertsmith.training.finetuning.best import WORST, Best
 from bertsmith.training.finetuning.results import Restart
@@ -53,12 +53,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Heard:
-    """What is measured on: its examples, what the teachers say of them, and the teachers' figures, none where
-    their answers are the labels.
+    """What is measured on: its examples, what the teachers say of them, and the teachers' figures. There are
+    none of the last where their answers are the labels, and neither where answers stand in a file.
     """
 
     split: EncodedExamples
-    said: Said
+    said: Said | None
     teacher: Metrics
 
 
@@ -69,13 +69,23 @@ def hear(work: Work) -> dict[str, Heard]:
     for name, examples in (("dev", data.dev), ("test", data.test)):
         if examples is None:
             continue
-        said, figures = work.ask(examples, name), Metrics()
-        if name == "dev" and data.dev_is_unlabelled:
-            examples = session.judged_by_teacher(said, examples)
-        else:
-            figures = session.task.metrics(said.predictions, examples)
+        said, figures = None, Metrics()
+        if session.teachers:
+            said = work.ask(examples, name)
+            if name == "dev" and data.dev_is_unlabelled:
+                examples = session.judged_by_teacher(said, examples)
+            else:
+                figures = session.task.metrics(said.predictions, examples)
         found[name] = Heard(encode_examples(session.task, examples, session.tokenizer), said, figures)
     return found
+
+
+def answers_to_learn(work: Work) -> list[Outputs | None]:
+    """What is learned of each of the examples to learn from."""
+    written = work.session.written
+    if written is not None:
+        return written
+    return list(work.ask(work.session.train.examples, "texts to learn from").answers)
 
 
 def train_student(
@@ -129,7 +139,7 @@ def learn_alone(recipe: DistilRecipe, work: Work, splits: Mapping[str, Heard]) -
     """What the same student learns of the labels without a teacher, as a fine-tuning would have it."""
     session = work.session
     labelled, source = session.data.labelled, session.before
-    task = _fitted(session, recipe, labelled)
+    task = _fitted(session, labelled)
     examples = encode_examples(task, labelled, session.tokenizer)
     model = begin_student(source, task, recipe.seed, recipe.dropout).to(work.machine.device)
     if (start := linear_start(task, model, examples)) is not None:
@@ -148,9 +158,8 @@ def learn_alone(recipe: DistilRecipe, work: Work, splits: Mapping[str, Heard]) -
     return found
 
 
-def _fitted(session: DistilSession, recipe: DistilRecipe, labelled: Sequence[Any]) -> Task[Any]:
+def _fitted(session: DistilSession, labelled: Sequence[Any]) -> Task[Any]:
     """The task as these rows alone teach it, where they have all the labels that its teacher knows."""
-    teacher = session.teachers[0].task
-    task = student_task(teacher, recipe.settings)
+    task = student_task(session.task, {})
     task.fit(labelled)
-    return task if task.labels == teacher.labels else student_task(teacher, recipe.settings)
+    return task if task.labels == session.task.labels else student_task(session.task, {})

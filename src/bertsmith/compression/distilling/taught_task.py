@@ -62,28 +62,42 @@ class TaughtTask(Teaching):
         return self.losses(outputs, targets).sum()
 
     def losses(self, outputs: Tensor, targets: Sequence[Taught]) -> Tensor:
-        """(E,) each example's part; where the task's loss is a sum alone, the first has that of all."""
-        soft = self._lesson.losses(outputs, targets)
+        """(E,) each example's part; where the task's own loss is a sum alone, the first of those it sums has
+        all of it.
+        """
+        answered = np.array([each.answer is not None for each in targets])
         labelled = np.array([each.gold is not None for each in targets])
-        if self._soft_weight == 1 or not labelled.any():
-            return soft
-        share = np.where(labelled, self._soft_weight, 1.0).astype(np.float32)
-        hard = (1 - self._soft_weight) * self._hard(outputs, targets, labelled)
-        return soft * to_device(share, outputs.device) + hard
+        weight = self._soft_weight
+        found = torch.zeros(len(targets), device=outputs.device)
+        for part, chosen, share in (
+            (self._lesson.losses, answered & ~labelled, 1.0),
+            (self._lesson.losses, answered & labelled, weight),
+            (self._hard, answered & labelled, 1 - weight),
+            (self._hard, labelled & ~answered, 1.0),
+        ):
+            if share and chosen.any():
+                losses = share * part(*self._some(outputs, targets, chosen)).float()
+                found = found.index_add(0, to_device(np.flatnonzero(chosen), outputs.device), losses)
+        return found
 
-    def _hard(self, outputs: Tensor, targets: Sequence[Taught], labelled: Bools) -> Tensor:
-        gold = [each.gold for each in targets if each.gold is not None]
+    def _hard(self, outputs: Tensor, targets: Sequence[Taught]) -> Tensor:
+        gold = [each.gold for each in targets]
         if self.needs_global_batch:
             return self._task.losses(outputs, gold)
-        kept = np.repeat(labelled, [sum(each.rows) for each in targets]) if self._per_row else labelled
-        rows = to_device(np.flatnonzero(kept), outputs.device)
-        summed = self._task.loss(outputs.index_select(0, rows), gold)
-        first = torch.zeros(len(targets), device=outputs.device)
+        first = torch.zeros(len(gold), device=outputs.device)
         first[0] = 1.0
-        return first * summed
+        return first * self._task.loss(outputs, gold)
+
+    def _some(self, outputs: Tensor, targets: Sequence[Taught], chosen: Bools) -> tuple[Tensor, list[Taught]]:
+        """What belongs to these examples (E,)."""
+        if chosen.all():
+            return outputs, list(targets)
+        kept = np.repeat(chosen, [sum(each.rows) for each in targets]) if self._per_row else chosen
+        rows = to_device(np.flatnonzero(kept), outputs.device)
+        return outputs.index_select(0, rows), [targets[number] for number in np.flatnonzero(chosen).tolist()]
 
 
-def taught_examples(split: EncodedExamples, answers: Sequence[Outputs]) -> EncodedExamples:
+def taught_examples(split: EncodedExamples, answers: Sequence[Outputs | None]) -> EncodedExamples:
     """The examples with what the teacher says of each as a part of their targets."""
     encoded = [
         replace(each, target=Taught(each.target, answer, tuple(len(window.rows) for window in each.windows)))
