@@ -1,5 +1,6 @@
 """`bertsmith distil`: the kind of distillation follows from the teacher and from what it is given."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ def distil(
     train: Path | None = None,
     dev: Path | None = None,
     test: Path | None = None,
+    corpus: Path | None = None,
     student: str | None = None,
     layers: str | None = None,
     columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
@@ -21,11 +23,15 @@ def distil(
     task: str | None = None,
     resume: Flag = False,
 ) -> None:
-    """Teach a smaller, faster model what a fine-tuned one knows.
+    """Teach a smaller, faster model what a model knows: a fine-tuned one, an encoder, or an embedding model.
 
-    The teacher answers all texts once; the student learns its answers, and the labels of rows that have any.
-    OUT/model is the student, which predict, serve and export take as any other; OUT/report.html and
+    A fine-tuned teacher answers all texts once; the student learns its answers, and the labels of rows that
+    have any. OUT/model is the student, which predict, serve and export take as any other; OUT/report.html and
     OUT/results.json show it beside its teacher and beside the same student without one.
+
+    An encoder teaches on a corpus of raw text (--corpus, and hours= or steps=): masked words and hidden
+    states where it predicts words, the vectors of texts where it is an embedding model, else its hidden
+    states. OUT/model is an encoder, or an embedding model, like its teacher.
 
     Parameters
     ----------
@@ -35,7 +41,9 @@ def distil(
         that predict writes.
     overrides
         More teachers, and settings as key=value, for instance epochs=10 temperature=2 soft_weight=0.7
-        width=192 compare=false batch_size=32 optimizer.learning_rate=3e-4 seed=1.
+        width=192 compare=false batch_size=32 optimizer.learning_rate=3e-4 seed=1. With --corpus: hours=1
+        (or steps=), width, family=modernbert, dimensions=128 (of vectors), loss.states, loss.relations,
+        loss.vectors, loss.soft, loss.mlm (their weights).
     out
         The folder for everything.
     texts
@@ -47,6 +55,8 @@ def distil(
         the teacher's answers count as right.
     test
         Labelled rows to report on, once.
+    corpus
+        A corpus, or its token store by the teacher's tokenizer, for an encoder or an embedding model.
     student
         What the student begins with, where it isn't the teacher: a folder, minilm, or a hub name.
     layers
@@ -67,11 +77,21 @@ def distil(
 
     bertsmith distil runs/a/model runs/b/model runs/c/model --train intents.csv --student minilm \
               --layers 3 --out runs/of-three
+
+    bertsmith distil minilm --corpus corpora/wiki --layers 3 --out runs/minilm-3 hours=1
+
+    bertsmith distil minilm --corpus corpora/wiki --layers 3 --out runs/minilm-128 hours=1 dimensions=128
     """
     from bertsmith.cli.distilled import show_distilled
     from bertsmith.cli.screen import console, print_paths, progress_bar
     from bertsmith.compression.distilling.distil_task import distil_task
 
+    if corpus is not None:
+        others = {"--texts": texts, "--train": train, "--dev": dev, "--test": test, "--student": student}
+        others |= {"--task": task, "columns of a table": columns, "the layout of a table": layout}
+        _refuse(*(name for name, value in others.items() if value is not None))
+        _on_a_corpus(teacher, corpus, out, layers, overrides, resume)
+        return
     settings = [word for word in overrides if _is_setting(word)]
     teachers = [teacher, *(word for word in overrides if not _is_setting(word))]
     if not Path(teacher).is_file():
@@ -112,6 +132,42 @@ def _layers(said: str) -> int | list[int]:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
+def _refuse(*names: str) -> None:
+    """Raises InputError for what doesn't go with --corpus."""
+    from bertsmith.errors import InputError
+
+    if names:
+        raise InputError(
+            f"--corpus is for encoders, which learn from raw text: {names[0]} doesn't go with it. A "
+            "fine-tuned model learns from --texts and --train."
+        )
+
+
+def _on_a_corpus(
+    teacher: str, corpus: Path, out: Path, layers: str | None, overrides: Sequence[str], resume: bool
+) -> None:
+    from bertsmith.cli.distilled import show_losses
+    from bertsmith.cli.screen import console, print_paths
+    from bertsmith.compression.distilling.encoders.distil_encoder import distil_encoder
+    from bertsmith.compression.distilling.encoders.encoder_recipe import make_encoder_recipe
+    from bertsmith.errors import InputError
+    from bertsmith.inference.model_kind import model_kind
+    from bertsmith.model.locate import locate_model
+
+    if model_kind(locate_model(teacher).folder) == "task":
+        raise InputError(
+            f"{teacher} is a fine-tuned model, which is taught by texts like those it will read: give "
+            "--texts or --train instead of --corpus."
+        )
+    values: dict[str, Any] = {"teacher": teacher, "corpus": str(corpus), "out": str(out)}
+    if layers is not None:
+        values["layers"] = _layers(layers)
+    recipe = make_encoder_recipe(values, list(overrides))
+    result = distil_encoder(recipe, resume=resume, console=console)
+    show_losses(result.before, result.metrics)
+    print_paths(model=result.model, report=result.report)
+
+
 def _require_task(teacher: str) -> None:
     """Raises InputError for a model that answers nothing yet."""
     from bertsmith.errors import InputError
@@ -121,6 +177,6 @@ def _require_task(teacher: str) -> None:
     kind = model_kind(locate_model(teacher).folder)
     if kind != "task":
         raise InputError(
-            f"{teacher} is no fine-tuned model but one for {kind}: it has no answers to teach. Fine-tune it "
-            "first (bertsmith finetune)."
+            f"{teacher} is no fine-tuned model but one for {kind}: it has no answers to teach. Give --corpus "
+            "to make a smaller encoder of it, or fine-tune it first (bertsmith finetune)."
         )

@@ -1,5 +1,6 @@
 """How a distilled student is shown: beside its teacher, beside itself without one, and what it saves."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bertsmith.cli.screen import console, print_table, print_warning
@@ -25,3 +26,23 @@ def show_distilled(results: "DistilResults") -> None:
         console.print(sentence, markup=False)
     for warning in results.warnings:
         print_warning(warning)
+
+
+_LOSSES = {
+    "soft": "words as the teacher says them (nats)",
+    "mlm": "masked words (nats)",
+    "states": "hidden states (1 - cosine)",
+    "relations": "relations of self-attention (nats)",
+    "vectors": "vectors of texts (1 - cosine)",
+}
+
+
+def show_losses(before: Mapping[str, float], after: Mapping[str, float]) -> None:
+    """How far an encoder is from its teacher on held-out text, where there is any."""
+    names = [name for name in _LOSSES if f"{name}_loss" in after]
+    rows = [
+        (_LOSSES[name], *(formatting.loss(each.get(f"{name}_loss")) for each in (before, after)))
+        for name in names
+    ]
+    if rows:
+        print_table(("how far from the teacher", "as cut", "distilled"), rows, title="On held-out text")

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.prefetch import prefetch
@@ -24,9 +24,11 @@ from bertsmith.inference.text_list import require_count, require_list, require_t
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.cpu.inference import prepare_for_inference
+from bertsmith.model.cpu.kernel_linear import as_kernel
 from bertsmith.model.locate import locate_model
 from bertsmith.model.static_table import StaticTable, is_static
 from bertsmith.progress import Progress
+from bertsmith.tasks.checkpoints.sentence_projection import read_projection
 from bertsmith.tasks.checkpoints.sentence_settings import SHORTEST, read_sentence_settings
 from bertsmith.tasks.computing.forward_passes import forward_passes, usual_forward_tokens
 from bertsmith.tasks.examples.encoding import Encoded, Layout
@@ -101,7 +103,13 @@ class Embedder:
         self.encoder: Bert | StaticTable = started.model
         self.tokenizer, self.device, self.compute_dtype = started[1:]
         config = self.encoder.config
-        self.dimensions = _at_most(dimensions, config.hidden_size, "dimensions", "the model's width")
+        self.full_width = config.hidden_size
+        self.projection: nn.Module | None = None
+        if found.projection is not None:
+            linear = read_projection(found.projection, config.hidden_size)
+            self.full_width = linear.out_features
+            self.projection = as_kernel(linear, nn.ModuleDict({"encoder": self.encoder}))
+        self.dimensions = _at_most(dimensions, self.full_width, "dimensions", "the model's width")
         self.max_length = _at_most(
             max_length, config.max_length, "max_length", "what it has positions for", SHORTEST
         ) or min(found.max_length or config.max_length, config.max_length)
@@ -144,7 +152,7 @@ class Embedder:
     @property
     def width(self) -> int:
         """D."""
-        return self.dimensions or self.encoder.config.hidden_size
+        return self.dimensions or self.full_width
 
     @door(progress=optional(function))
     def queries(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
@@ -219,10 +227,10 @@ class Embedder:
         if len(pooled) > chunk.texts:
             size = chunk.lengths if self.pooling == "mean" else np.ones_like(chunk.lengths)
             pooled = join_pooled(pooled, chunk.text_of_sequence, size, self.pooling)
-        return self._finished(pooled)
+        return self._finished(projected(pooled, self.projection))
 
     def _finished(self, pooled: Vectors) -> Vectors:
-        """(E, H) -> (E, D)."""
+        """(E, D)."""
         if self.dimensions:
             pooled = cut(pooled, self.dimensions, normalise=False)
         return normalised(pooled) if self.normalise else pooled
@@ -280,6 +288,12 @@ def _started(
     if is_static(folder):
         return start_static(folder)
     return start_engine(load_encoder(folder), folder, device, compute_dtype)
+
+
+@torch.inference_mode()
+def projected(pooled: Vectors, projection: nn.Module | None) -> Vectors:
+    """(E, H) -> (E, D), where a model has a last product."""
+    return pooled if projection is None else np.asarray(projection(torch.from_numpy(pooled)).numpy())
 
 
 def _at_most(wanted: int | None, longest: int, name: str, why: str, least: int = 1) -> int | None:

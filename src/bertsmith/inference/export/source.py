@@ -27,6 +27,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import MANIFEST, read_manifest
 from bertsmith.model.untrusted import plain_file, read_settings
+from bertsmith.tasks.checkpoints.sentence_projection import refuse_projection
 from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings, read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.computing.forward_passes import forward_passes
@@ -145,6 +146,7 @@ def _task_source(name: str, folder: Path) -> Source:
 
 def _encoder_source(name: str, folder: Path) -> Source:
     sentences = read_sentence_settings(folder)
+    refuse_projection(folder, sentences.projection, "an exported graph")
     encoder = load_encoder(sentences.encoder)
     encoder.pooler = None
     is_embedder = sentences.encoder != folder or (folder / "modules.json").exists()

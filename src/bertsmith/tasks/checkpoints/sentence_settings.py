@@ -1,6 +1,7 @@
 """What a model's folder says of the vectors it was trained to give, in sentence-transformers' files.
 
-modules.json                        the parts in their order: encoder, pooling, normalisation
+modules.json                        the parts in their order: encoder, pooling, perhaps a last product,
+                                    normalisation
 1_Pooling/config.json               how the hidden states of a text become one vector
 sentence_bert_config.json           the longest text, in tokens
 config_sentence_transformers.json   prompts, which stand before queries and documents
@@ -34,7 +35,8 @@ _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 @dataclass(frozen=True)
 class SentenceSettings:
     """How a folder's vectors are made. `max_length` in tokens with special ones, None where nothing is said;
-    `encoder` is the folder of the encoder itself, which may lie one deeper.
+    `encoder` is the folder of the encoder itself, which may lie one deeper; `projection` that of a product
+    that makes vectors of other dimensions of what was pooled (`read_projection`).
     """
 
     encoder: Path
@@ -43,15 +45,19 @@ class SentenceSettings:
     lowercase: bool = False
     query_prefix: str = ""
     document_prefix: str = ""
+    projection: Path | None = None
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:
-    """Raises ModelError for parts that Bertsmith doesn't have (Dense and others), and for broken files."""
+    """Raises ModelError for parts that Bertsmith doesn't have, or has in another order, and broken files."""
     if is_static(folder):
         return _of_table(folder)
     if not (folder / _MODULES).exists():
         return SentenceSettings(folder, max_length=_tokenizer_limit(folder))
-    modules = _read_modules(folder)
+    modules = _read_modules(folder, {"Dense"})
+    names = list(modules)
+    if "Dense" in names and names[names.index("Dense") - 1] != "Pooling":
+        raise ModelError(_unknown_module(folder, "Dense"))
     encoder = plain_file(folder, f"{modules['Transformer']}/config.json".lstrip("/")).parent
     settings = _encoder_settings(encoder)
     prompts = _prompts(folder)
@@ -61,6 +67,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         _longest(settings, encoder),
         bool(settings.get("do_lower_case")),
         *_prefixes(prompts),
+        folder / modules["Dense"] if "Dense" in modules else None,
     )
 
 
@@ -95,16 +102,22 @@ def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
         raise ModelError(f"{path} is not a list of modules ({error!r}). It may have been altered.") from error
     unknown = [name for name in modules if name not in ("Transformer", "Pooling", "Normalize", *also)]
     if unknown:
-        raise ModelError(
-            f"{folder} has a module {unknown[0]} after its encoder, which Bertsmith doesn't have: "
-            "vectors without it would be others. Use a model of encoder, pooling and normalisation alone."
-        )
-    for name in ("Transformer", "Pooling"):
+        raise ModelError(_unknown_module(folder, unknown[0]))
+    if len(modules) < len(found):
+        raise ModelError(f"{path} has a module twice, which Bertsmith doesn't have. Use another model.")
+    for name in ("Transformer", "Pooling", *({"Dense"} & modules.keys())):
         if not re.fullmatch(r"[\w-]*", modules.get(name, "?")):
             raise ModelError(
                 f"{path} names no folder beside it for the module {name}. It may have been altered."
             )
     return modules
+
+
+def _unknown_module(folder: Path, name: str) -> str:
+    return (
+        f"{folder} has a module {name} after its encoder, which Bertsmith doesn't have there: vectors "
+        "without it would be others. Use a model of encoder, pooling, one linear product and normalisation."
+    )
 
 
 def _pooling(folder: Path, module: str, has_prompts: bool) -> Pooling:

@@ -77,7 +77,7 @@ def open_teacher(recipe: EncoderDistilRecipe) -> Opened:
             f"text.sequence_length is {recipe.text.sequence_length}, but teacher and student have positions "
             f"for {min(checkpoint.config.max_length, config.max_length)} tokens. Shorten it."
         )
-    _check_dimensions(recipe, checkpoint.config)
+    _check_numbers(recipe, checkpoint.config)
     if subject.sentences is not None and subject.sentences.lowercase and not tokenizer.lowercase:
         raise RecipeError(
             f"{folder} lowers a text before its tokenizer, which keeps capitals: a token store has the "
@@ -127,7 +127,12 @@ def _encoder_folder(folder: Path) -> Path:
     return read_sentence_settings(folder).encoder if (folder / "modules.json").exists() else folder
 
 
-def _check_dimensions(recipe: EncoderDistilRecipe, teacher: BertConfig) -> None:
+def _check_numbers(recipe: EncoderDistilRecipe, teacher: BertConfig) -> None:
+    if recipe.loss.teacher_layer is not None and recipe.loss.teacher_layer > teacher.num_hidden_layers:
+        raise RecipeError(
+            f"loss.teacher_layer is {recipe.loss.teacher_layer}, but the teacher has only "
+            f"{teacher.num_hidden_layers} layers. Choose one of them."
+        )
     if recipe.dimensions is not None and recipe.dimensions > teacher.hidden_size:
         raise RecipeError(
             f"dimensions is {recipe.dimensions}, but the teacher's vectors have {teacher.hidden_size}: "
@@ -147,6 +152,7 @@ def _teachers_head(opened: Opened) -> MaskedLanguageHead | None:
 
 
 def _taught_layer(recipe: EncoderDistilRecipe, opened: Opened) -> int | None:
+    """Counted from 0; None for none."""
     if "relations" not in opened.subject.weights:
         return None
     return (recipe.loss.teacher_layer or opened.checkpoint.config.num_hidden_layers) - 1

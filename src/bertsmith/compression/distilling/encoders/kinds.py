@@ -6,6 +6,7 @@ from pathlib import Path
 from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe
 from bertsmith.errors import RecipeError
 from bertsmith.model.checkpoint import Checkpoint
+from bertsmith.tasks.checkpoints.sentence_projection import refuse_projection
 from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings, read_sentence_settings
 
 # Soft targets, words and states as 5 : 2 : 1, DistilBERT's published weights, with the words at 1.
@@ -40,6 +41,8 @@ def choose_subject(
     asked = recipe.dimensions is not None or bool(recipe.loss.vectors)
     embeds = asked or (folder / "modules.json").exists()
     sentences = read_sentence_settings(folder) if embeds else None
+    if sentences is not None:
+        refuse_projection(folder, sentences.projection, "a teacher")
     if sentences is not None:
         usual = dict(_VECTORS)
     elif has_words:

@@ -68,9 +68,10 @@ def relation_loss(taught: Tensor, learned: Tensor, lengths: Sequence[int], heads
 
 def _log_relations(products: Tensor, length: int, heads: int) -> Tensor:
     """(R L, 3 H) -> (3, R, G, L, L): log softmax of each token's scaled products with all tokens."""
-    split = products.float().view(-1, length, _KINDS, heads, products.shape[1] // (_KINDS * heads))
-    each = split.permute(2, 0, 3, 1, 4)  # (3, R, G, L, H / G)
-    scores = each @ each.transpose(-1, -2) / each.shape[-1] ** 0.5
+    with torch.autocast(products.device.type, enabled=False):  # half precision would blur the scores
+        split = products.float().view(-1, length, _KINDS, heads, products.shape[1] // (_KINDS * heads))
+        each = split.permute(2, 0, 3, 1, 4)  # (3, R, G, L, H / G)
+        scores = each @ each.transpose(-1, -2) / each.shape[-1] ** 0.5
     relations: Tensor = scores.log_softmax(-1)
     return relations
 

@@ -36,7 +36,7 @@ def save_student(
             longest = min(found.max_length or config.max_length, config.max_length)
             dense = _dense(weights)
             write_sentence_folder(
-                partial, config, found.pooling, longest, normalise=True, prompts=prompts, dense=dense
+                partial, config, found.pooling, longest, normalise=True, prompts=prompts, projection=dense
             )
 
     save_checkpoint(

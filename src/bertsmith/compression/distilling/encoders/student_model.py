@@ -40,8 +40,9 @@ class Student(nn.Module):
         return states if self.bridge is None else self.bridge(states)
 
     def vectors(self, pooled: Tensor) -> Tensor:
-        """(B, h) -> (B, D)."""
-        return pooled if self.dense is None else self.dense(pooled)
+        """(B, h) -> (B, D), in float32 as when they are used."""
+        with torch.autocast(pooled.device.type, enabled=False):
+            return pooled if self.dense is None else self.dense(pooled.float())
 
     def vocabulary_logits(self, states: Tensor) -> Tensor:
         """(K, h) rows of hidden states -> (K, V)."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
-from bertsmith.errors import ModelError
 from bertsmith.model.bert import Bert
 from bertsmith.model.cpu.inference import prepare_for_inference, usual_precision
 from bertsmith.model.layers.attention import SelfAttention
@@ -89,11 +88,6 @@ def with_positions(attention: SelfAttention, products: Tensor, batch: PackedBatc
 
 
 def _probe(encoder: Bert, layer: int) -> Probe:
-    if not 0 <= layer < len(encoder.layers):
-        raise ModelError(
-            f"The teacher has {len(encoder.layers)} layers, counted from 0: there is no layer {layer} whose "
-            "relations could be taught. Choose another loss.teacher_layer."
-        )
     chosen = encoder.layers[layer]
     assert isinstance(chosen, Layer)
     norm = deepcopy(chosen.attention_norm) if chosen.pre_norm else nn.Identity()
