@@ -7,7 +7,7 @@ were counted have the same ids but for their numbering, and the same hidden stat
 V pieces, K of them kept, H hidden size.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpo
 from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import read_manifest
-from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.model.static_table import is_static, load_static, read_longest, save_static
 from bertsmith.model.untrusted import plain_file
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
@@ -56,28 +56,35 @@ def prune_vocabulary(model: str | Path, texts: Iterable[str], out: Path | str) -
     many texts. Raises InputError where there are none and for an `out` that exists, ModelError for a model
     that can't be opened.
     """
-    folder, out = locate_model(model).folder, Path(out)
-    refuse_existing(out)
+    folder = locate_model(model).folder
+    refuse_existing(Path(out))
     counted = _Counted(texts)
+    tokenizer = read_own_tokenizer(folder)
+    counts = count_pieces(tokenizer, counted)
+    if not counted.number:
+        raise InputError("There are no texts to count pieces in: every piece would go. Give texts.")
+    return prune_counted(folder, counts, Path(out), counted.number)
+
+
+def prune_counted(folder: Path, counts: Ints, out: Path, texts: int) -> PrunedModel:
+    """The same, of pieces (V,) that were counted in so many texts."""
     if is_static(folder):
-        return _prune_table(folder, counted, out)
+        return _prune_table(folder, counts, out, texts)
     checkpoint = read_checkpoint(folder)
-    tokenizer = load_own_tokenizer(folder, checkpoint.config)
-    pruned = prune(tokenizer, count_pieces(tokenizer, counted))
-    counted.require_some()
+    pruned = prune(load_own_tokenizer(folder, checkpoint.config), counts)
     config = _smaller(checkpoint.config, pruned)
     tensors = _without_rows(checkpoint.tensors, checkpoint.config, pruned.kept)
-    note = {"pruned_from": str(model), "pieces_before": checkpoint.config.vocab_size, "texts": counted.number}
+    note = {"pruned_from": str(folder), "pieces_before": checkpoint.config.vocab_size, "texts": texts}
     kind = model_kind(folder)
     if kind == "task":
         _save_task(folder, config, tensors, pruned, note, out)
     else:
         _save_plain(folder, checkpoint, config, tensors, _OF_MANIFEST[kind], pruned, note, out)
-    rest = sum(tensor.numel() for tensor in (*tensors.values(), *checkpoint.carried.values()))
-    gone = sum(tensor.numel() for tensor in checkpoint.tensors.values()) - sum(
-        tensor.numel() for tensor in tensors.values()
+    before, after = (
+        sum(tensor.numel() for tensor in (*some.values(), *checkpoint.carried.values()))
+        for some in (checkpoint.tensors, tensors)
     )
-    return PrunedModel(out, checkpoint.config.vocab_size, len(pruned.kept), rest + gone, rest, counted.number)
+    return PrunedModel(out, checkpoint.config.vocab_size, len(pruned.kept), before, after, texts)
 
 
 class _Counted:
@@ -87,25 +94,20 @@ class _Counted:
         self._texts = texts
         self.number = 0
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         for text in self._texts:
             self.number += 1
             yield text
 
-    def require_some(self) -> None:
-        if not self.number:
-            raise InputError("There are no texts to count pieces in: every piece would go. Give texts.")
 
-
-def _prune_table(folder: Path, counted: _Counted, out: Path) -> PrunedModel:
+def _prune_table(folder: Path, counts: Ints, out: Path, texts: int) -> PrunedModel:
     table = load_static(folder)
-    tokenizer = load_own_tokenizer(folder, table.config)
-    pruned = prune(tokenizer, count_pieces(tokenizer, counted))
-    counted.require_some()
-    note = {"pruned_from": str(folder), "pieces_before": len(table.table), "texts": counted.number}
+    pruned = prune(load_own_tokenizer(folder, table.config), counts)
+    note = {"pruned_from": str(folder), "pieces_before": len(table.table), "texts": texts}
     rows = table.table[torch.from_numpy(pruned.kept)]
     save_static(out, rows, pruned.tokenizer, provenance=note, max_length=read_longest(folder))
-    return PrunedModel(out, len(table.table), len(rows), table.table.numel(), rows.numel(), counted.number)
+    sizes = table.table.numel(), rows.numel()
+    return PrunedModel(out, len(table.table), len(rows), *sizes, texts)
 
 
 def _smaller(config: BertConfig, pruned: Pruned) -> BertConfig:
