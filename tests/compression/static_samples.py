@@ -12,6 +12,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 NAMES = ("red", "blue", "green", "small", "large", "old", "new", "cat", "dog", "bird", "runs", "sleeps")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *NAMES, "##s", "##er", *"abcdefghij"]
+PIECES += [f"[unused{number}]" for number in range(99)]
 
 
 def save_teacher(folder: Path) -> Path:

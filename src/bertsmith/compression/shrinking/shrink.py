@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,6 +45,7 @@ from bertsmith.training.machine import Machine, set_up_machine
 
 KEEP = 0.98  # as --keep has it too
 _PRUNED = "pruned"
+_MOST_LOST = 0.5  # of what may be lost, that a pruned vocabulary may cost
 _WORTH = 0.05  # of the parameters, that a pruned vocabulary must save to be pruned
 
 
@@ -171,14 +172,21 @@ def _begin(out: Path, asked: dict[str, Any]) -> None:
 def _search(work: _Work, data: DistilData, hours: float | None, keep: float, prune: bool) -> ShrinkResult:
     whole_folder = work.judge.whole.folder
     work.say(f"Measuring the model on {len(data.dev):,} rows of dev.")
-    whole = work.judge.judge(whole_folder, "the model itself", "whole")
+    measured = work.judge.judge(whole_folder, "the model itself", "whole")
+    whole = replace(measured, share=1.0, share_alone=1.0)
     tried, base = list[Tried](), whole_folder
     if prune and (pruned := _pruned(work, data)) is not None:
         tried.append(pruned)
-        base = _folder(work, _PRUNED) / "model"
+        if pruned.score >= whole.score * (1 - (1 - keep) * _MOST_LOST):
+            base = _folder(work, _PRUNED) / "model"
+        else:
+            work.say(
+                f"Without them {work.judge.metric} falls from {whole.score:.4f} to {pruned.score:.4f}: the "
+                "others keep the whole vocabulary. More --texts would say which pieces are needed."
+            )
     left_out = list[LeftOut]()
     seconds_left = float("inf") if hours is None else 3600 * hours
-    for candidate in ladder(work.judge.whole.model.config, static=False):
+    for candidate in ladder(work.judge.whole.model.config):
         found = Tried.read(_folder(work, candidate.slug))
         if found is None:
             spent = sum(each.seconds for each in tried)
