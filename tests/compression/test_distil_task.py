@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROWS, write_rows
+from distil_rows import ROWS, write_rows
 
 from bertsmith.compression.distilling import student_run
 from bertsmith.compression.distilling.distil_task import DistilResult, distil_task
@@ -204,7 +204,7 @@ def test_teachers_of_other_questions_do_not_teach_together(
 ) -> None:
     teachers = [str(make_teacher("classification")), str(make_teacher("regression"))]
     texts = [str(write_rows(tmp_path / "texts.jsonl", "classification", 30, labelled=False))]
-    with pytest.raises(RecipeError, match="same question: .* does classification .* regression"):
+    with pytest.raises(RecipeError, match=r"same question: .* does classification .* regression"):
         distil_task(teachers, out=str(tmp_path / "out"), texts=texts)
 
 

@@ -92,7 +92,8 @@ class ClassLesson(Lesson):
         """The log of the mean probability."""
         if len(answers) == 1:
             return answers[0]
-        return np.log(np.mean(np.exp(np.asarray(answers, np.float64)), axis=0) + _LEAST)
+        mean = np.mean(np.exp(np.asarray(answers, np.float64)), axis=0)
+        return np.asarray(np.log(mean + _LEAST), np.float32)
 
     def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
         return self.divergence(outputs, _stacked(taught, outputs.device))
@@ -115,7 +116,7 @@ class LabelLesson(ClassLesson):
         if len(answers) == 1:
             return answers[0]
         mean = np.mean(1 / (1 + np.exp(-np.asarray(answers, np.float64))), axis=0).clip(_LEAST, 1 - _LEAST)
-        return np.log(mean / (1 - mean))
+        return np.asarray(np.log(mean / (1 - mean)), np.float32)
 
     def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
         answers = _stacked(taught, outputs.device).float()
@@ -180,7 +181,7 @@ class VectorLesson(Lesson):
 
     def together(self, answers: Sequence[Outputs]) -> Outputs:
         """End to end: their products are the mean of the teachers'."""
-        return np.concatenate(answers, -1) / np.sqrt(len(answers), dtype=np.float32)
+        return np.asarray(np.concatenate(answers, -1) / np.sqrt(len(answers)), np.float32)
 
     def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
         """(E, T, H) -> (E,)."""
