@@ -81,7 +81,7 @@ def test_masked_words_are_learned_and_open_in_transformers(
     ids = [2, *ids, 3]
     with torch.no_grad():
         wanted = theirs(torch.tensor([ids])).logits[0, 2].softmax(-1)
-    ours = MaskedLanguageModel.load(result.model).fill("bal [MASK] cir", top=1)[0][0]
+    ours = MaskedLanguageModel.load(result.model).fill_mask("bal [MASK] cir", top=1)[0][0]
     assert ours.probability == pytest.approx(float(wanted.max()), abs=1e-3)
 
 
@@ -156,7 +156,7 @@ def test_the_loss_does_not_depend_on_how_a_step_is_divided(
         ("encoder", ["loss.soft=1"], "has no masked-language head"),
         ("encoder", ["layers=9"], "A student of 9 layers can't be cut from 4"),
         ("encoder", ["layers=[1, 5]"], "found 0, 4"),
-        ("encoder", ["width=12"], "choose a multiple of 8"),
+        ("encoder", ["width=12"], "choose a multiple of 16"),
         ("encoder", ["text.sequence_length=65"], "positions for 64 tokens"),
         (
             "encoder",

@@ -54,10 +54,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         return _of_table(folder)
     if not (folder / _MODULES).exists():
         return SentenceSettings(folder, max_length=_tokenizer_limit(folder))
-    modules = _read_modules(folder, {"Dense"})
-    names = list(modules)
-    if "Dense" in names and names[names.index("Dense") - 1] != "Pooling":
-        raise ModelError(_unknown_module(folder, "Dense"))
+    modules = _read_modules(folder)
     encoder = plain_file(folder, f"{modules['Transformer']}/config.json".lstrip("/")).parent
     settings = _encoder_settings(encoder)
     prompts = _prompts(folder)
@@ -100,9 +97,16 @@ def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
         modules = {str(each["type"]).rpartition(".")[2]: str(each["path"]) for each in found}
     except (KeyError, TypeError) as error:
         raise ModelError(f"{path} is not a list of modules ({error!r}). It may have been altered.") from error
-    unknown = [name for name in modules if name not in ("Transformer", "Pooling", "Normalize", *also)]
+    names = list(modules)
+    known = {"Transformer", "Pooling", "Normalize", *also}
+    known |= {"Dense"} if names[2:3] == ["Dense"] else set()  # of what was pooled
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise ModelError(_unknown_module(folder, unknown[0]))
+        raise ModelError(
+            f"{folder} has a module {unknown[0]} after its encoder, which Bertsmith doesn't have there: "
+            "vectors without it would be others. Use a model of encoder, pooling, one linear product and "
+            "normalisation."
+        )
     if len(modules) < len(found):
         raise ModelError(f"{path} has a module twice, which Bertsmith doesn't have. Use another model.")
     for name in ("Transformer", "Pooling", *({"Dense"} & modules.keys())):
@@ -111,13 +115,6 @@ def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
                 f"{path} names no folder beside it for the module {name}. It may have been altered."
             )
     return modules
-
-
-def _unknown_module(folder: Path, name: str) -> str:
-    return (
-        f"{folder} has a module {name} after its encoder, which Bertsmith doesn't have there: vectors "
-        "without it would be others. Use a model of encoder, pooling, one linear product and normalisation."
-    )
 
 
 def _pooling(folder: Path, module: str, has_prompts: bool) -> Pooling:
