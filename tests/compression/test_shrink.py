@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 from static_samples import save_teacher
 
 from bertsmith.compression.shrinking import shrink as module
@@ -14,8 +15,12 @@ from bertsmith.compression.shrinking.shrink import shrink
 from bertsmith.compression.shrinking.shrink_report import render_shrink
 from bertsmith.compression.shrinking.tried import LeftOut, Shrunk, Tried, choose, doubts
 from bertsmith.errors import InputError, ModelError
+from bertsmith.inference.attribution import Explainer
+from bertsmith.inference.export.export import export_model
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import make_config
+from bertsmith.serving.served_model import open_model
+from bertsmith.serving.settings import ModelSettings
 from bertsmith.training.finetuning.finetune import finetune
 
 WHOLE = Tried("the model itself", "whole", 0.9, 0.01, 1000, 4000, 2.0, 4.0, 1.0, 1.0)
@@ -92,7 +97,8 @@ def test_a_search_ends_with_the_chosen_model_its_table_and_its_page(
 ) -> None:
     found = search(parts, tmp_path / "out", keep=0.5)
     shrunk = found.shrunk
-    assert {each.slug for each in shrunk.tried} == {"pruned", "layers-1", "layers-1-width-16"}
+    slugs = {each.slug for each in shrunk.tried}
+    assert slugs == {"pruned", "static", "layers-1", "layers-1-width-16"}
     assert shrunk.whole.share_alone == 1 and shrunk.chosen.parameters < shrunk.whole.parameters
     assert shrunk.chosen.score >= shrunk.wanted == pytest.approx(0.5 * shrunk.whole.score)
     pruned = next(each for each in shrunk.tried if each.slug == "pruned")
@@ -103,9 +109,33 @@ def test_a_search_ends_with_the_chosen_model_its_table_and_its_page(
     evaluation = Predictor.load(found.model).evaluate(parts["dev"], parts["train"])
     assert evaluation.model["accuracy"] == pytest.approx(shrunk.chosen.score)
     written = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert written["chosen"] == shrunk.chosen.slug and len(written["tried"]) == 3
+    assert written["chosen"] == shrunk.chosen.slug and len(written["tried"]) == 4
     page = found.report.read_text()
     assert page.count("<svg") == 2 and "of the model" in page and "1 layer" in page
+
+
+def test_a_static_table_for_classes_answers_as_a_model_of_its_kind(
+    parts: dict[str, str], tmp_path: Path
+) -> None:
+    shrunk = search(parts, tmp_path / "out", hours=1e-9, prune=False).shrunk
+    folder = tmp_path / "out" / "candidates" / "static" / "model"
+    (tried,) = shrunk.tried
+    assert tried.score > 0.9  # the words alone say which animal it is
+    predictor = Predictor.load(folder)
+    assert predictor.evaluate(parts["dev"], parts["train"]).model["accuracy"] == pytest.approx(tried.score)
+    texts = ["red old cat", "", "new dog runs zebra"]
+    answers = predictor.predict(texts)
+    assert [each["label"] for each in answers][::2] == ["cat", "dog"]
+    tensors = load_file(folder / "model.safetensors")["embeddings"], load_file(folder / "head.safetensors")
+    vector = tensors[0][predictor.tokenizer.encode(texts[0]).ids].sum(0)
+    logits = tensors[1]["out.weight"] @ (vector / vector.norm()) + tensors[1]["out.bias"]
+    assert predictor.task.labels[int(logits.argmax())] == "cat"
+    served = open_model(ModelSettings(name="small", path=str(folder)), 1)
+    assert served.task == "classification" and "predict" in served.operations
+    with pytest.raises(ModelError, match="no layers"):
+        export_model(folder, parts["dev"], tmp_path / "exported")
+    with pytest.raises(ModelError, match="no layers"):
+        Explainer(folder)
 
 
 def test_a_killed_search_goes_on_with_what_was_finished(
@@ -139,12 +169,12 @@ def test_a_killed_search_goes_on_with_what_was_finished(
 
 def test_what_does_not_fit_into_the_time_is_left_out_and_said(parts: dict[str, str], tmp_path: Path) -> None:
     found = search(parts, tmp_path / "out", hours=1e-9, prune=False)
-    assert found.shrunk.tried == () and found.shrunk.chosen == found.shrunk.whole
+    assert [each.slug for each in found.shrunk.tried] == [
+        "static"
+    ] and found.shrunk.chosen == found.shrunk.whole
     assert {each.name for each in found.shrunk.left_out} == {"1 layer", "1 layer of 16"}
     assert sum("was left out: it would take about" in each for each in found.shrunk.warnings) == 2
-    assert (found.model / "model.safetensors").read_bytes() == (
-        Path(parts["model"]) / "model.safetensors"
-    ).read_bytes()
+    assert Predictor.load(found.model).predict(["old cat"])[0]["label"] == "cat"
 
 
 def test_the_page_shows_what_was_left_out_and_escapes_names() -> None:

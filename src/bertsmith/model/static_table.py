@@ -12,7 +12,7 @@ model2vec leaves [UNK] out, sentence-transformers doesn't, and so the direction 
 V pieces, N tokens in the packed batch, R rows that are read, D width of a vector.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,16 @@ def is_static(folder: Path) -> bool:
     return read_settings(plain_file(folder, "config.json")).get("model_type") == "model2vec"
 
 
+def refuse_static(folder: Path) -> None:
+    """Raises ModelError for a static table, where layers are needed."""
+    if is_static(folder):
+        raise ModelError(
+            f"{folder} is a static table of vectors, which has no layers, and this needs an encoder. "
+            "Predict, embed, index, search and serve with it; for anything else take the model that it was "
+            "made from."
+        )
+
+
 def read_longest(folder: Path) -> int:
     """Tokens of a text that are read, as config.json says."""
     path = folder / "config.json"
@@ -99,9 +109,13 @@ def save_static(
     *,
     provenance: Mapping[str, Any],
     max_length: int = LONGEST,
+    task: str = "encoder",
+    settings: Mapping[str, Any] | None = None,
+    write_extra_files: Callable[[Path], None] | None = None,
     replace: bool = False,
 ) -> None:
-    """Writes the folder, whole or not at all. `table` (V, D) has a row for each piece.
+    """Writes the folder, whole or not at all. `table` (V, D) has a row for each piece. `task` and `settings`
+    are those of a head on it, which `write_extra_files` writes.
 
     Raises ModelError for another number of rows and for values that are not finite, InputError when the
     folder exists and `replace` is False, ResourceError for lack of space.
@@ -130,9 +144,10 @@ def save_static(
         )
         (partial / "1_Normalize").mkdir()
         tokenizer.save(partial, segments=False, max_length=max_length)
-        write_manifest(
-            partial, Manifest(architecture=ARCHITECTURE, task="encoder", provenance=dict(provenance))
-        )
+        if write_extra_files is not None:
+            write_extra_files(partial)
+        about = {"settings": dict(settings or {}), "provenance": dict(provenance)}
+        write_manifest(partial, Manifest(architecture=ARCHITECTURE, task=task, **about))
 
 
 def _one_row_a_piece(tensors: Mapping[str, Tensor], path: Path) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which smaller models are tried: fewer layers, and a narrower one."""
+"""Which smaller models are tried: a static table, fewer layers, and a narrower one."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,13 @@ _SHARES = (2 / 3, 1 / 2, 1 / 3)  # of the layers, above the last few
 _LAST = (3, 2, 1)
 
 
+STATIC = "static"
+
+
 @dataclass(frozen=True)
 class Candidate:
-    """`name` as tables show it, `slug` as its folder is called. `width` is None for the
-    teacher's.
+    """`name` as tables show it, `slug` as its folder is called. `layers` is 0 for a static
+    table; `width` None for the teacher's.
     """
 
     name: str
@@ -20,8 +23,8 @@ class Candidate:
     width: int | None = None
 
 
-def ladder(config: BertConfig) -> list[Candidate]:
-    """The smallest first, which are also the quickest to train."""
+def ladder(config: BertConfig, *, static: bool = False) -> list[Candidate]:
+    """The quickest to train first. `static`: the task can be answered from a static table."""
     whole = config.num_hidden_layers
     counts = {round(share * whole) for share in _SHARES} | set(_LAST)
     found = [_by_layers(count) for count in sorted(counts) if 1 <= count < whole]
@@ -30,7 +33,7 @@ def ladder(config: BertConfig) -> list[Candidate]:
         name = f"{_counted(layers)} of {narrow}"
         found.append(Candidate(name, f"layers-{layers}-width-{narrow}", layers, narrow))
     found.sort(key=lambda each: (each.layers * ((each.width or config.hidden_size) ** 2), each.layers))
-    return found
+    return [Candidate("static table", STATIC, 0), *found] if static else found
 
 
 def _by_layers(count: int) -> Candidate:

@@ -26,9 +26,10 @@ from bertsmith.compression.distilling.distil_session import DistilSession, Show
 from bertsmith.compression.distilling.distil_task import distil_task
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.compression.shrinking.judging import Judge
-from bertsmith.compression.shrinking.ladder import Candidate, ladder
+from bertsmith.compression.shrinking.ladder import STATIC, Candidate, ladder
 from bertsmith.compression.shrinking.predicted_time import predicted_seconds
 from bertsmith.compression.shrinking.shrink_report import write_shrink_report
+from bertsmith.compression.shrinking.taught_table import table_source, teach_table
 from bertsmith.compression.shrinking.tried import LeftOut, Shrunk, Tried, choose, doubts
 from bertsmith.compression.vocabulary_pruning import prune_counted
 from bertsmith.door import door, flag, function, kind, optional, place, several, text
@@ -186,11 +187,15 @@ def _search(work: _Work, data: DistilData, hours: float | None, keep: float, pru
             )
     left_out = list[LeftOut]()
     seconds_left = float("inf") if hours is None else 3600 * hours
-    for candidate in ladder(work.judge.whole.model.config):
+    before = table_source(work.judge.whole)
+    for candidate in ladder(work.judge.whole.model.config, static=before is not None):
         found = Tried.read(_folder(work, candidate.slug))
         if found is None:
             spent = sum(each.seconds for each in tried)
-            found = _try(work, candidate, base, seconds_left - spent, _beside(tried))
+            if candidate.slug == STATIC and before is not None:
+                found = _try_table(work, before, base)
+            else:
+                found = _try(work, candidate, base, seconds_left - spent, _beside(tried))
         if isinstance(found, LeftOut):
             left_out.append(found)
             work.say(_left_out(found))
@@ -233,11 +238,7 @@ def _try(
 ) -> "Tried | LeftOut":
     """`beside` are seconds that the earlier ones took beside their training."""
     folder = _folder(work, candidate.slug)
-    shape = {"layers": candidate.layers, "width": candidate.width}
-    given = work.recipe.model_dump(
-        include={"texts", "train", "dev", "task"}, exclude_none=True, mode="json"
-    ) | {name: value for name, value in (work.values | shape).items() if value is not None}
-    given |= {"teacher": [str(base)], "out": str(folder), "compare": False}
+    given = _given(work, base, folder, layers=candidate.layers, width=candidate.width)
     recipe = make_distil_recipe(dict(given), list(work.overrides))
     begun = time.monotonic()
     predicted = beside + _predicted(work, recipe)
@@ -257,6 +258,28 @@ def _try(
     tried = work.judge.judge(folder / "model", candidate.name, candidate.slug, seconds, predicted - beside)
     tried.write(folder)
     return tried
+
+
+def _try_table(work: _Work, before: Path, base: Path) -> Tried:
+    """It takes hardly more than asking the model, which all others need too, and is always tried."""
+    folder, begun = _folder(work, STATIC), time.monotonic()
+    make_folder(folder)
+    given = _given(work, base, folder, layers=1)
+    recipe = make_distil_recipe(given, list(work.overrides))
+    session = DistilSession.open(recipe, work.machine, work.out / "answers")
+    with work.show("Static table") as progress:
+        teach_table(folder, before, session, recipe, progress)
+    seconds = time.monotonic() - begun
+    tried = work.judge.judge(folder / "model", "static table", STATIC, seconds)
+    tried.write(folder)
+    return tried
+
+
+def _given(work: _Work, base: Path, folder: Path, **shape: int | None) -> dict[str, Any]:
+    """What a candidate's recipe is made of."""
+    kept = work.recipe.model_dump(include={"texts", "train", "dev", "task"}, exclude_none=True, mode="json")
+    more = {name: value for name, value in (*work.values.items(), *shape.items()) if value is not None}
+    return kept | more | {"teacher": [str(base)], "out": str(folder), "compare": False}
 
 
 def _predicted(work: _Work, recipe: DistilRecipe) -> float:

@@ -19,14 +19,14 @@ from bertsmith.errors import InputError
 from bertsmith.inference.embedding.table_reader import TableReader
 from bertsmith.inference.embedding.text_windows import Chunk, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
-from bertsmith.inference.engine import Engine, autocasting, start_engine, start_static
+from bertsmith.inference.engine import Engine, autocasting, start_engine
 from bertsmith.inference.text_list import require_count, require_list, require_texts
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.cpu.kernel_linear import as_kernel
 from bertsmith.model.locate import locate_model
-from bertsmith.model.static_table import StaticTable, is_static
+from bertsmith.model.static_table import StaticTable, is_static, load_static
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.sentence_projection import read_projection
 from bertsmith.tasks.checkpoints.sentence_settings import SHORTEST, read_sentence_settings
@@ -286,7 +286,7 @@ def _started(
     folder: Path, device: torch.device | str, compute_dtype: torch.dtype | None
 ) -> Engine[Bert] | Engine[StaticTable]:
     if is_static(folder):
-        return start_static(folder)
+        return start_engine(load_static(folder), folder)
     return start_engine(load_encoder(folder), folder, device, compute_dtype)
 
 

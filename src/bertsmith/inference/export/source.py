@@ -26,6 +26,7 @@ from bertsmith.model.checkpoint import CONFIG, load_encoder
 from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import MANIFEST, read_manifest
+from bertsmith.model.static_table import refuse_static
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.tasks.checkpoints.sentence_projection import refuse_projection
 from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings, read_sentence_settings
@@ -130,6 +131,7 @@ def _is_fine_tuned(folder: Path) -> bool:
 
 
 def _task_source(name: str, folder: Path) -> Source:
+    refuse_static(folder)
     model, task = load_task_model(folder)
     padded = PaddedModel(model.encoder, padded_head(model.head, model.encoder, task.name))
     notes: tuple[str, ...] = ()
