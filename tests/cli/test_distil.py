@@ -55,6 +55,10 @@ def test_answers_in_a_file_become_a_model(desk: Path, capsys: pytest.CaptureFixt
         (["answers.jsonl", "--student", "model"], "say with --task what they answer"),
         (["answers.jsonl", "--task", "classification"], "name a model with --student"),
         (["answers.jsonl", "model", "--task", "classification"], "teaches alone"),
+        (
+            ["answers.jsonl", "--task=classification", "--student=model", "--texts=texts.jsonl"],
+            "leave --texts out",
+        ),
         (["answers.jsonl", "--task", "classification", "--layers", "x"], "numbers as in 1,3,6; found 'x'"),
         (["answers.jsonl", "--task", "clasification", "--student", "model"], "clasification"),
         (["answers.jsonl", "--task", "classification", "--student", "model", "temprature=1"], "temperature"),

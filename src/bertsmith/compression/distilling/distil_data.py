@@ -43,6 +43,8 @@ def read_distil_data(task: Task[Any], recipe: DistilRecipe, file: AnswerFile | N
     Raises InputError naming file and line, and for labels that the teacher doesn't know; RecipeError where
     nothing is given to learn from.
     """
+    if file is not None and recipe.texts:
+        raise RecipeError(f"{file.path} has the answers to its own texts alone: leave --texts out.")
     labelled = _labelled(task, recipe, recipe.train)
     dev, test = _labelled(task, recipe, recipe.dev), _labelled(task, recipe, recipe.test)
     texts = _texts(task, recipe) if file is None else file.examples

@@ -37,7 +37,7 @@ def render_distil(out: Path, recipe: DistilRecipe, results: DistilResults, hashe
     """The page as text. What comes from data, such as texts and labels, is escaped."""
     student, task = results.student, results.student.task
     logs = [read_log(out / name) for name in (STUDENT, ALONE)[: 2 if results.alone else 1]]
-    teachers = " and ".join(Path(each).parent.name or each for each in recipe.teacher)
+    teachers = " and ".join(each.removesuffix("/model") for each in recipe.teacher)
     return render_page(
         "distil.html.jinja",
         title=f"Distillation · {out.resolve().name}",

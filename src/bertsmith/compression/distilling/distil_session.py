@@ -32,6 +32,7 @@ from bertsmith.progress import Progress
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.examples.text_task import choose_pooling
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
+from bertsmith.tasks.retrieval import Retrieval
 from bertsmith.tasks.task import Outputs, Prediction, Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.machine import Machine
@@ -80,6 +81,8 @@ class DistilSession:
         begun = begin_student(source, task, recipe.seed)  # refuses what can't be begun
         tokenizer = load_own_tokenizer(source.folder, begun.config)
         data = read_distil_data(task, recipe, file)
+        if isinstance(task, Retrieval) and data.labelled:
+            task.fit(data.labelled)  # which documents answer a query, and so are no negatives of it
         train = encode_examples(task, [*data.labelled, *data.texts], tokenizer)
         lesson = lesson_of(task, recipe.temperature)
         return cls(teachers, task, lesson, source, begun.config, tokenizer, data, train, machine, cache)

@@ -27,7 +27,7 @@ from bertsmith.model.checkpoint import (
     save_checkpoint,
 )
 from bertsmith.model.config import BertConfig
-from bertsmith.model.manifest import read_manifest
+from bertsmith.model.manifest import IMPORTED, stated_manifest
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.static_table import StaticTable, is_static, load_static, save_static
 from bertsmith.model.untrusted import plain_file, read_tensors
@@ -141,7 +141,7 @@ def on_table(table: StaticTable, task: Task[Any]) -> TaskModel:
 
 
 def _load_on_table(folder: Path, given: type[Task[Any]] | None) -> tuple[TaskModel, Task[Any]]:
-    table, manifest = load_static(folder), read_manifest(folder)
+    table, manifest = load_static(folder), stated_manifest(folder)
     if manifest is None or manifest.task == "encoder":
         raise ModelError(
             f"{folder} is a static table of vectors, without the head of a task. Embed, index, search and "
@@ -188,7 +188,7 @@ def _save_on_table(
 
 def _task(checkpoint: Checkpoint, folder: Path, given: type[Task[Any]] | None) -> Task[Any]:
     manifest = checkpoint.manifest
-    if manifest is None:
+    if manifest is None or manifest.task == IMPORTED:
         return task_of_foreign(checkpoint, folder)
     kind = _known_task(manifest.task, given, folder)
     opened = kind.from_state(manifest.settings, f"{folder}/bertsmith.json")
