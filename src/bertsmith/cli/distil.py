@@ -98,12 +98,24 @@ def distil(
     from bertsmith.compression.distilling.distil_task import distil_task
 
     if static or dimensions is not None:
-        others = {"--corpus": corpus, "--train": train, "--dev": dev, "--test": test, "--student": student}
-        others |= {"--layers": layers, "--task": task, "columns of a table": columns, "layout": layout}
-        _as_table(teacher, texts or (), out, static, dimensions, overrides, resume, others)
+        beside: dict[str, object] = {"--corpus": corpus, "--train": train, "--dev": dev, "--test": test}
+        beside |= {
+            "--student": student,
+            "--layers": layers,
+            "--task": task,
+            "columns of a table": columns,
+            "layout": layout,
+        }
+        _as_table(teacher, texts or (), out, static, dimensions, overrides, resume, beside)
         return
     if corpus is not None:
-        others = {"--texts": texts, "--train": train, "--dev": dev, "--test": test, "--student": student}
+        others: dict[str, object] = {
+            "--texts": texts,
+            "--train": train,
+            "--dev": dev,
+            "--test": test,
+            "--student": student,
+        }
         others |= {"--task": task, "columns of a table": columns, "the layout of a table": layout}
         _refuse(*(name for name, value in others.items() if value is not None))
         _on_a_corpus(teacher, corpus, out, layers, overrides, resume)
@@ -172,7 +184,7 @@ def _as_table(
     """Raises InputError for what doesn't go with --static."""
     from bertsmith.cli.distilled import show_table
     from bertsmith.cli.screen import print_paths, progress_bar
-    from bertsmith.compression.static.distil_static import DIMENSIONS, distil_static
+    from bertsmith.compression.static.distil_static import distil_static
     from bertsmith.errors import InputError
 
     if not static:
@@ -185,7 +197,7 @@ def _as_table(
             teacher,
             out,
             [str(path) for path in texts],
-            dimensions=DIMENSIONS if dimensions is None else dimensions,
+            dimensions=dimensions,
             resume=resume,
             progress=progress,
         )

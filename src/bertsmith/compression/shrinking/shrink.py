@@ -189,7 +189,7 @@ def _search(work: _Work, data: DistilData, hours: float | None, keep: float, pru
     seconds_left = float("inf") if hours is None else 3600 * hours
     before = table_source(work.judge.whole)
     for candidate in ladder(work.judge.whole.model.config, static=before is not None):
-        found = Tried.read(_folder(work, candidate.slug))
+        found: Tried | LeftOut | None = Tried.read(_folder(work, candidate.slug))
         if found is None:
             spent = sum(each.seconds for each in tried)
             if candidate.slug == STATIC and before is not None:

@@ -20,11 +20,10 @@ from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.compression.distilling.distil_session import DistilSession
 from bertsmith.compression.distilling.student import linear_start, student_task
 from bertsmith.compression.distilling.teacher import Teacher
-from bertsmith.compression.static.distil_static import DIMENSIONS, distil_static
+from bertsmith.compression.static.distil_static import distil_static
 from bertsmith.compression.vocabulary_pruning import prune_counted
 from bertsmith.errors import InputError
 from bertsmith.inference.frozen_baseline import encoder_before
-from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.model.static_table import load_static
 from bertsmith.progress import Progress
@@ -86,11 +85,10 @@ def _learned(folder: Path, encoder: Path, texts: list[str], progress: Progress) 
     """The table's folder. Of few texts there is nothing to learn beside the vectors of single pieces."""
     source = folder / "texts.jsonl"
     write_jsonl(({"text": " ".join(text.split())} for text in texts), source)
-    dimensions = min(DIMENSIONS, load_encoder(encoder).config.hidden_size)
     out = folder / "table"
     shutil.rmtree(out, ignore_errors=True)
     try:
-        return distil_static(encoder, out, [str(source)], dimensions=dimensions, progress=progress).model
+        return distil_static(encoder, out, [str(source)], progress=progress).model
     except InputError:  # too few of the texts are sentences
         shutil.rmtree(out, ignore_errors=True)
-        return distil_static(encoder, out, dimensions=dimensions, progress=progress).model
+        return distil_static(encoder, out, progress=progress).model

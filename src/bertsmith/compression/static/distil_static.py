@@ -71,14 +71,15 @@ def distil_static(
     out: Path | str,
     texts: Sequence[str] = (),
     *,
-    dimensions: int = DIMENSIONS,
+    dimensions: int | None = None,
     sentences: int = SENTENCES,
     seed: int = 0,
     resume: bool = False,
     progress: Progress | None = None,
 ) -> StaticResult:
     """`texts` are files and folders as `corpus build` reads them, of which `sentences` are learned from;
-    without any the table is that of the token vectors alone, which is far behind.
+    without any the table is that of the token vectors alone, which is far behind. `dimensions` are 256 by
+    default, or as many as the teacher has.
 
     With `resume` a killed run goes on: drawn sentences and finished shards of the teacher's vectors are kept,
     and a finished run is left as it is. Raises InputError for a teacher that is a table itself, dimensions
@@ -88,7 +89,8 @@ def distil_static(
     started, out = time.monotonic(), Path(out)
     if not resume:
         refuse_existing(out)
-    embedder = _opened(teacher, dimensions)
+    embedder = _opened(teacher)
+    dimensions = _dimensions(dimensions, embedder)
     asked = {
         "teacher": sha256(embedder.weights),
         "texts": list(texts),
@@ -126,13 +128,19 @@ def distil_static(
     return result
 
 
-def _opened(teacher: str | Path, dimensions: int) -> Embedder:
+def _opened(teacher: str | Path) -> Embedder:
     embedder = Embedder(teacher)
     if not isinstance(embedder.encoder, Bert):
         raise InputError(f"{teacher} is a static table already. Name the encoder that it was made from.")
-    if not 1 <= dimensions <= embedder.width:
-        raise InputError(f"dimensions must be 1 to {embedder.width}, the teacher's width: {dimensions}.")
     return embedder
+
+
+def _dimensions(wanted: int | None, embedder: Embedder) -> int:
+    if wanted is None:
+        return min(DIMENSIONS, embedder.width)
+    if not 1 <= wanted <= embedder.width:
+        raise InputError(f"dimensions must be 1 to {embedder.width}, the teacher's width: {wanted}.")
+    return wanted
 
 
 def _drawn(
