@@ -50,13 +50,19 @@ def test_answers_in_a_file_become_a_model(desk: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["model", "--texts", "texts.jsonl"], "which is no fine-tuned task of ours"),
+        (["model", "--texts", "texts.jsonl"], "no fine-tuned model but one for embedding"),
         (["nowhere", "--texts", "texts.jsonl"], "There is no model 'nowhere'"),
         (["answers.jsonl", "--student", "model"], "say with --task what they answer"),
         (["answers.jsonl", "--task", "classification"], "name a model with --student"),
         (["answers.jsonl", "model", "--task", "classification"], "teaches alone"),
         (
-            ["answers.jsonl", "--task=classification", "--student=model", "--texts=texts.jsonl"],
+            [
+                "answers.jsonl",
+                "--task=classification",
+                "--student=model",
+                "--texts=texts.jsonl",
+                "max_length=16",
+            ],
             "leave --texts out",
         ),
         (["answers.jsonl", "--task", "classification", "--layers", "x"], "numbers as in 1,3,6; found 'x'"),

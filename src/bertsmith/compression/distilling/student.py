@@ -64,7 +64,7 @@ def begin_student(source: Source, task: Task[Any], seed: int, dropout: float | N
     encoder = make_student(whole, config, source.layers)
     if task.settings.max_length > config.max_length:
         raise RecipeError(
-            f"The teacher reads {task.settings.max_length} tokens, but the student has positions for "
+            f"Texts are read to {task.settings.max_length} tokens, but the student has positions for "
             f"{config.max_length}: choose another --student, or max_length={config.max_length}."
         )
     model = TaskModel(encoder, task.head(config))
