@@ -10,6 +10,7 @@ from cyclopts import CycloptsError
 
 from bertsmith.cli.main import COMMANDS, build_app
 from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
+from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe, make_encoder_recipe
 from bertsmith.errors import BertsmithError
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.recipe import Recipe, read_recipe, recipe_names
@@ -26,7 +27,8 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 NAMES = {command.name for command in COMMANDS}
 GROUPS = ("corpus", "tokenizer", "index", "mirror")  # of commands
-SETTINGS = dict(settings(Recipe)) | dict(settings(FinetuneRecipe))
+RECIPES = (Recipe, FinetuneRecipe, EncoderDistilRecipe)
+SETTINGS = {name: default for recipe in RECIPES for name, default in settings(recipe)}
 SECTIONS = {name.partition(".")[0] for name in SETTINGS if "." in name}
 
 FILES = (".json", ".safetensors", ".onnx", ".xml", ".bin")  # whose names look like settings
@@ -74,7 +76,10 @@ def test_settings_of_finetune_tune_and_distil_are_ones_that_there_are(page: Path
             check[words[0]](given, [word for word in words[2:] if re.match(r"[\w.]+=", word)])
         if words[0] == "distil" and len(words) > 2:
             chosen = [word for word in words[2:] if re.match(r"[\w.]+=", word)]
-            make_distil_recipe({"teacher": [words[1]], "train": "t", "out": "o"}, chosen)
+            if "--corpus" in words:
+                make_encoder_recipe({"teacher": words[1], "corpus": "c", "out": "o"}, chosen)
+            else:
+                make_distil_recipe({"teacher": [words[1]], "train": "t", "out": "o"}, chosen)
 
     assert refusals(page, read_settings) == []
 

@@ -91,9 +91,9 @@ def student_config(
     where = "the student"
     if model_type is not None and find_family(model_type).model_type != teacher.model_type:
         return _of_family(teacher, find_family(model_type).model_type, sizes, where)
+    chosen = kept if kept is not None else spread_layers(teacher.num_hidden_layers, count)
+    _check_layers(chosen, count, teacher)
     if teacher.local_attention is not None:  # each layer keeps whether it sees everything
-        chosen = kept if kept is not None else spread_layers(teacher.num_hidden_layers, count)
-        _check_layers(chosen, count, teacher)
         kinds = ("sliding_attention" if teacher.is_local(i) else "full_attention" for i in chosen)
         sizes["layer_types"] = tuple(kinds)
     return make_config(teacher.model_dump() | sizes, where)

@@ -80,7 +80,7 @@ def recipe_of(teacher: Path, corpus: Path, out: Path, *changes: str, **values: A
         "layers": 2,
         "steps": 12,
         "micro_batch_tokens": 128,
-        "text": {"sequence_length": 24, "batch_size": 12},
+        "data": {"sequence_length": 24, "batch_size": 12},
         "optimizer": {"learning_rate": 3e-3},
         "checkpoint": {"every": 4},
         "evaluation": {"every": 6, "tokens": 2000},

@@ -155,9 +155,9 @@ def test_the_loss_does_not_depend_on_how_a_step_is_divided(
         ("embedder", ["loss.states=0", "loss.vectors=0"], "Every loss has the weight 0"),
         ("encoder", ["loss.soft=1"], "has no masked-language head"),
         ("encoder", ["layers=9"], "A student of 9 layers can't be cut from 4"),
-        ("encoder", ["layers=[1, 5]"], "found 0, 4"),
+        ("encoder", ["layers=[1, 5]"], "The teacher has 4 layers, counted from 1: there is no layer 5"),
         ("encoder", ["width=12"], "choose a multiple of 16"),
-        ("encoder", ["text.sequence_length=65"], "positions for 64 tokens"),
+        ("encoder", ["data.sequence_length=65"], "positions for 64 tokens"),
         (
             "encoder",
             ["loss.relations=1", "loss.teacher_layer=5"],
@@ -183,6 +183,8 @@ def test_what_cannot_be_is_one_sentence_and_leaves_nothing(
         (["layer=3"], "unknown key 'layer'. Did you mean 'layers'?"),
         (["loss.cosine=1"], "loss.cosine"),
         (["dropout=1"], "dropout"),
+        (["layers=[0, 2]"], "counted from 1"),
+        (["layers=0"], "layers are a number from 1 on"),
     ],
 )
 def test_a_wrong_setting_is_named(

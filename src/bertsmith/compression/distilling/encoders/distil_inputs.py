@@ -72,9 +72,9 @@ def open_teacher(recipe: EncoderDistilRecipe) -> Opened:
     same = config.hidden_size == checkpoint.config.hidden_size and is_alike(config, checkpoint.config)
     subject = choose_subject(recipe, folder, checkpoint, same)
     tokenizer = load_own_tokenizer(_encoder_folder(folder), checkpoint.config)
-    if recipe.text.sequence_length > min(checkpoint.config.max_length, config.max_length):
+    if recipe.data.sequence_length > min(checkpoint.config.max_length, config.max_length):
         raise RecipeError(
-            f"text.sequence_length is {recipe.text.sequence_length}, but teacher and student have positions "
+            f"data.sequence_length is {recipe.data.sequence_length}, but teacher and student have positions "
             f"for {min(checkpoint.config.max_length, config.max_length)} tokens. Shorten it."
         )
     _check_numbers(recipe, checkpoint.config)
@@ -160,8 +160,8 @@ def _taught_layer(recipe: EncoderDistilRecipe, opened: Opened) -> int | None:
 
 def _stream(recipe: EncoderDistilRecipe, opened: Opened, store: TokenStore, seed: int) -> PretrainingStream:
     """Texts where their vectors are compared, else full sequences."""
-    length, sentences = recipe.text.sequence_length, opened.subject.sentences
-    budget = recipe.text.batch_size * length
+    length, sentences = recipe.data.sequence_length, opened.subject.sentences
+    budget = recipe.data.batch_size * length
     if "vectors" not in opened.subject.weights or sentences is None:
         return PretrainingStream(store, opened.tokenizer, seed, False, length, budget)
     texts = dict.fromkeys((sentences.query_prefix, sentences.document_prefix))

@@ -16,7 +16,7 @@ from bertsmith.training.settings import (
 from bertsmith.validation import UserSettings, check
 
 
-class TextSettings(UserSettings):
+class DataSettings(UserSettings):
     """Texts of at most `sequence_length` tokens; a step has `batch_size` times as many tokens together."""
 
     sequence_length: int = Field(128, ge=8)
@@ -66,7 +66,7 @@ class EncoderDistilRecipe(RunSettings):
     dimensions: int | None = Field(None, ge=1)
     dropout: float = Field(0.0, ge=0, lt=1)
     micro_batch_tokens: int | None = Field(None, ge=8)
-    text: TextSettings = TextSettings()
+    data: DataSettings = DataSettings()
     masking: MaskingSettings = MaskingSettings()
     loss: DistilLossSettings = DistilLossSettings()
     optimizer: StudentOptimizer = StudentOptimizer()
@@ -76,6 +76,15 @@ class EncoderDistilRecipe(RunSettings):
     def _one_length_of_run(self) -> Self:
         if (self.steps is None) == (self.hours is None):
             raise ValueError("give the run's length by exactly one of steps and hours")
+        return self
+
+    @model_validator(mode="after")
+    def _layers_from_1(self) -> Self:
+        named = (
+            self.layers if isinstance(self.layers, tuple) else (1 if self.layers is None else self.layers,)
+        )
+        if not named or min(named) < 1:
+            raise ValueError("layers are a number from 1 on, or those of the teacher's, counted from 1")
         return self
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe
+from bertsmith.errors import RecipeError
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.dropout import Dropout
@@ -52,7 +53,13 @@ class Student(nn.Module):
 
 
 def shape_of(recipe: EncoderDistilRecipe, teacher: BertConfig) -> BertConfig:
-    """The student's shape. Raises ModelError for an impossible one."""
+    """The student's shape. Raises RecipeError and ModelError for an impossible one."""
+    highest = 0 if recipe.numbers is None else max(recipe.numbers) + 1
+    if highest > teacher.num_hidden_layers:
+        raise RecipeError(
+            f"The teacher has {teacher.num_hidden_layers} layers, counted from 1: there is no layer "
+            f"{highest} to begin with."
+        )
     count = recipe.layers if isinstance(recipe.layers, int) else None
     return student_config(teacher, count, recipe.width, recipe.family, recipe.numbers)
 
