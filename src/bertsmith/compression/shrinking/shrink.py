@@ -339,7 +339,7 @@ def _finished(found: Tried, whole: Tried, metric: str) -> str:
 
 def _left_out(found: LeftOut) -> str:
     return (
-        f"{found.name} was left out: it would take about {formatting.duration(found.seconds)}, and "
+        f"{found.name}: left out, it would take about {formatting.duration(found.seconds)}, and "
         f"{formatting.duration(found.left)} of the time are left"
     )
 
