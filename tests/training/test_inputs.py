@@ -58,11 +58,11 @@ def test_a_flipped_bit_is_found_before_anything_is_trained(part: str, name: str,
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = Tokenizer.from_pieces([*special, *"abcdefghijklmnop"], lowercase=True)
     tokenize_corpus(corpus, tokenizer, tmp_path / "store")
-    recipe: Any = SimpleNamespace(corpus=str(tmp_path / "store"))
-    _stores(recipe, tokenizer, tmp_path / "run", Ranks(), None)
+    given = tmp_path / "store", tokenizer, tmp_path / "run", Ranks(), None
+    _stores(*given)
     path = tmp_path / "store" / part / name
     content = bytearray(path.read_bytes())
     content[-2] ^= 0x40
     path.write_bytes(content)
     with pytest.raises(StoreError, match=rf"{part}/{name} was altered"):
-        _stores(recipe, tokenizer, tmp_path / "run", Ranks(), None)
+        _stores(*given)

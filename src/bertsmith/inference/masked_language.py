@@ -57,6 +57,10 @@ class MaskedLanguageModel:
         """Masked-language loss, perplexity and accuracy, and next-sentence accuracy where the model has
         that head.
 
+        `mlm_loss_per_character` is the loss on whole words that are hidden, all their pieces together, in
+        nats a character: models with different vocabularies can be compared by it, where the loss of a
+        masked piece depends on what a piece is.
+
         `data` is a corpus or a token store; its held-out part is used where it has one. The masks are the
         same at every call. Raises InputError when there is nothing to measure, StoreError for a store that is
         damaged or of another tokenizer.
@@ -91,5 +95,9 @@ class MaskedLanguageModel:
         masker = Masker(self.tokenizer, MaskingRates(), device)
         task = PretrainingTask(self.model, [stream], masker, stream, max_tokens, device)
         sums = task.sums(0, 1)
-        require_finite(torch.tensor(list(sums.values())))
-        return task.metrics(sums)
+        words = task.sums(0, 1, masker=Masker(self.tokenizer, MaskingRates(whole_words=True), device))
+        require_finite(torch.tensor([*sums.values(), *words.values()]))
+        metrics = task.metrics(sums)
+        if words["mlm_characters"]:
+            metrics["mlm_loss_per_character"] = words["mlm_loss"] / words["mlm_characters"]
+        return metrics

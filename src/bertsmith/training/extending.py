@@ -87,7 +87,7 @@ def extend_vocabulary(
         checkpoint = _with(checkpoint, tensors, config)
 
     def describe(folder: Path) -> None:
-        write_json(folder / EXTENSION, extension.model_dump(mode="json"))
+        write_extension(folder, extension)
         atomic_write(folder / _REPORT, extension_page(extension, str(source), str(corpus)))
 
     _write(found, tokenizer, checkpoint, Path(out), describe, replace)
@@ -120,7 +120,7 @@ def undo_extension(source: Path | str, out: Path | str, *, replace: bool = False
 
     def describe(folder: Path) -> None:
         if earlier is not None:
-            write_json(folder / EXTENSION, earlier.model_dump(mode="json"))
+            write_extension(folder, earlier)
 
     _write(found, tokenizer, checkpoint, Path(out), describe, replace)
     return extension
@@ -140,6 +140,11 @@ def read_extension(folder: Path) -> Extension | None:
         raise TokenizerError(
             f"{path}: {first_problem(error, Extension)} It was altered, or written by a newer Bertsmith."
         ) from error
+
+
+def write_extension(folder: Path, extension: Extension) -> None:
+    """What was added, where `read_extension` looks for it."""
+    write_json(folder / EXTENSION, extension.model_dump(mode="json"))
 
 
 def _open(source: Path | str) -> _Source:

@@ -8,6 +8,7 @@ One JSON object a line, each with `kind` and `step`, in the order in which thing
                  sequences, tokens_per_second, mfu (0..1 of the measured matrix-product speed),
                  elapsed (training seconds so far)
     evaluation   elapsed, tokens, and on held-out text mlm_loss, mlm_perplexity, mlm_accuracy, nsp_accuracy,
+                 with general text general_mlm_loss, general_mlm_accuracy and general_mlm_majority on that;
                  or the metrics of the task that is fine-tuned
     phase        sequence_length, from this step on
     checkpoint   one of this step is being written beside the training; it stands a little later, at
@@ -57,6 +58,8 @@ TAGS: dict[str, dict[str, str]] = {
         "mlm_perplexity": "heldout/mlm_perplexity",
         "mlm_accuracy": "heldout/mlm_accuracy",
         "nsp_accuracy": "heldout/nsp_accuracy",
+        "general_mlm_loss": "heldout/general_mlm_loss",
+        "general_mlm_accuracy": "heldout/general_mlm_accuracy",
     },
 }
 

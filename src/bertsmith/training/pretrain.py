@@ -6,13 +6,16 @@ out/log.jsonl       the truth                  out/report.html    the same to lo
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from torch import Tensor
 
 from bertsmith.data.masking import Masker, MaskingRates
+from bertsmith.data.mixed_stream import MixedStream, divided
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.door import door, either, flag, kind, optional, several, text
@@ -20,12 +23,17 @@ from bertsmith.errors import RecipeError
 from bertsmith.files import write_json
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.cpu.allocator import keep_memory
+from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
+from bertsmith.tasks.pretraining.adaptation import AdaptationTask
 from bertsmith.tasks.pretraining.fill_mask import Candidate, fill_mask, masked_examples
-from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel, start_at_frequencies
 from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.training.distributed import leave, text_of_first, wait
+from bertsmith.training.extending import read_extension, write_extension
+from bertsmith.training.forgetting import first_evaluation, forgetting_warnings, gains_and_losses
 from bertsmith.training.inputs import Inputs, open_inputs
+from bertsmith.training.log import LOG_FILE, RunLog
 from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
@@ -41,11 +49,14 @@ _EXAMPLES = 8
 
 @dataclass(frozen=True)
 class PretrainingResult:
-    """Where the trained model is, and its held-out metrics."""
+    """Where the trained model is, and its held-out metrics; `before` are those before the first step, of a
+    run with general text.
+    """
 
     model: Path
     report: Path
     metrics: dict[str, float]
+    before: dict[str, Any] | None = None
 
 
 @door(
@@ -108,9 +119,10 @@ def _run(
     with loop_observer.open(loop.progress.step):
         for note in notes:
             loop_observer.record("warning", loop.progress.step, message=note)
+        at_first = _measured_before(recipe, out, loop)
         loop.run()
         metrics = loop.evaluate()
-        for warning in _baseline_warnings(metrics):
+        for warning in (*_baseline_warnings(metrics), *forgetting_warnings(at_first, metrics)):
             loop_observer.record("warning", loop.progress.step, message=warning)
         loop_observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
     weights = whole_tensors(inputs.model.state_dict(), keep=first)
@@ -118,12 +130,39 @@ def _run(
         model = _whole_model(weights, inputs.model).to(machine.device)
         after = [fill_mask(model, inputs.tokenizer, text) for text, _ in examples]
         provenance = _provenance(recipe, inputs, loop.progress.step, metrics)
-        save_pretraining_model(out / "model", model, inputs.tokenizer, provenance, replace=True)
+        save_pretraining_model(
+            out / "model",
+            model,
+            inputs.tokenizer,
+            provenance,
+            write_extra_files=_with_extension(recipe),
+            replace=True,
+        )
         fills = [_fill(*each) for each in zip(examples, before, after, strict=True)]
         write_json(out / "fills.json", fills)
-        write_summary(out, recipe, model, hardware)
+        write_summary(out, recipe, model, hardware, gains_and_losses(at_first, metrics))
     wait()
-    return PretrainingResult(out / "model", out / "report.html", metrics)
+    return PretrainingResult(out / "model", out / "report.html", metrics, at_first)
+
+
+def _measured_before(recipe: Recipe, out: Path, loop: Loop) -> dict[str, Any] | None:
+    """Held-out figures before the first step, from the log where it has them, if `general` asks for what is
+    forgotten.
+    """
+    if recipe.general is None:
+        return None
+    logged = first_evaluation(RunLog.read(out)) if (out / LOG_FILE).exists() else None
+    if loop.progress.step or logged is not None:
+        return logged
+    return loop.evaluate()
+
+
+def _with_extension(recipe: Recipe) -> Callable[[Path], None] | None:
+    """Writes the words that `init` was extended by beside the model, so that they can be taken out again."""
+    extension = read_extension(locate_model(recipe.init).folder) if recipe.init else None
+    if extension is None:
+        return None
+    return lambda folder: write_extension(folder, extension)
 
 
 def _whole_model(weights: dict[str, Tensor], trained: PretrainingModel) -> PretrainingModel:
@@ -144,7 +183,7 @@ def _baseline_warnings(metrics: dict[str, float]) -> list[str]:
     ]
 
 
-def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> PretrainingTask:
+def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> AdaptationTask:
     data = recipe.data
 
     def stream(store: TokenStore, length: int, batch_tokens: int, seed: int) -> PretrainingStream:
@@ -152,24 +191,32 @@ def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> PretrainingTask:
             store, inputs.tokenizer, seed, data.next_sentence, length, batch_tokens, data.short_seq_prob
         )
 
-    streams = [
-        stream(inputs.train, length, data.batch_size * length, recipe.seed)
-        for length in data.sequence_lengths
-    ]
+    def mixed(length: int) -> PretrainingStream | MixedStream:
+        if inputs.general is None or not data.general_share:
+            return stream(inputs.train, length, data.batch_size * length, recipe.seed)
+        main, general = divided(data.batch_size, data.general_share)
+        return MixedStream(
+            stream(inputs.train, length, main * length, recipe.seed),
+            stream(inputs.general, length, general * length, recipe.seed + 1),  # other masks
+        )
+
     first_length = data.sequence_lengths[0]
     measured = inputs.measured
     heldout = None if measured is None else stream(measured, first_length, 16 * first_length, 0)
     rates = MaskingRates(**recipe.masking.model_dump())
-    masker = Masker(inputs.tokenizer, rates, machine.device)
-    return PretrainingTask(
+    general = inputs.general_measured
+    if general is not None:  # single texts: of pairs nothing is asked there
+        texts = PretrainingStream(general, inputs.tokenizer, 0, False, first_length, 16 * first_length)
+    return AdaptationTask(
         inputs.model,
-        streams,
-        masker,
+        list(map(mixed, data.sequence_lengths)),
+        Masker(inputs.tokenizer, rates, machine.device),
         heldout,
         recipe.evaluation.tokens,
         machine.device,
         recipe.loss.sampled_pieces,
         recipe.seed,
+        None if general is None else texts,
     )
 
 

@@ -84,7 +84,9 @@ _SHAPE = [f"model.{name}" for name in ModelSettings.model_fields if name not in 
 
 
 class DataSettings(UserSettings):
-    """A step's token budget is `batch_size` x the phase's sequence length."""
+    """A step's token budget is `batch_size` x the phase's sequence length. `general_share` of it is text of
+    `Recipe.general`, where that is given.
+    """
 
     batch_size: int = Field(256, ge=1)
     micro_batch_tokens: int | None = Field(None, ge=8)  # None: what is fastest on the device
@@ -92,6 +94,7 @@ class DataSettings(UserSettings):
     sequence_shares: tuple[float, ...] = (0.9, 0.1)
     next_sentence: bool = True
     short_seq_prob: float = Field(0.1, ge=0, le=1)
+    general_share: float = Field(0.0, ge=0, lt=1)
 
     @model_validator(mode="after")
     def _phases_fit(self) -> Self:
@@ -148,6 +151,7 @@ class Recipe(RunSettings):
     """One run. Exactly one of `steps` and `hours` is given: with `decay_from`, the length of the decay."""
 
     corpus: PathText | None = None
+    general: PathText | None = None
     tokenizer: PathText | None = None
     init: PathText | None = None
     decay_from: PathText | None = None
@@ -171,6 +175,14 @@ class Recipe(RunSettings):
             raise ValueError(
                 f"optimizer.warmup = {self.optimizer.warmup:g} and optimizer.decay = "
                 f"{self.optimizer.decay:g} are together longer than the run"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _room_for_both_texts(self) -> Self:
+        if self.general is not None and self.data.general_share and self.data.batch_size < 2:
+            raise ValueError(
+                "data.batch_size = 1 has no room for two kinds of text: raise it, or set data.general_share=0"
             )
         return self
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from bertsmith.data.batch import PackedBatch, Sequences, concatenate, to_device, usual_batch_tokens
 from bertsmith.data.masking import IGNORED, MaskedTokens, Masker, MaskingRates
+from bertsmith.data.mixed_stream import MixedStream
 from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
@@ -31,6 +32,7 @@ from bertsmith.model.layers.norm import make_norm
 from bertsmith.model.sampled_softmax import VocabularySample, VocabularySampler, sampled_vocabulary_loss
 from bertsmith.tasks.computing.evaluation_mode import evaluating
 from bertsmith.tasks.objective import Add, Gather
+from bertsmith.text.tokens.piece_characters import piece_characters
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _HELDOUT_MICRO_BATCH = 2048  # tokens
@@ -105,7 +107,7 @@ class PretrainingTask:
     """
 
     model: PretrainingModel
-    streams: list[PretrainingStream]
+    streams: Sequence[PretrainingStream | MixedStream]
     masker: Masker
     heldout: PretrainingStream | None
     heldout_tokens: int
@@ -121,6 +123,7 @@ class PretrainingTask:
         # whatever is trained with, figures are of the published masks, and so can be compared
         self.evaluation_masker = Masker(stream.tokenizer, MaskingRates(), self.device)
         self.most_frequent = most_frequent_piece(stream.store, stream.tokenizer)
+        self.characters = torch.from_numpy(piece_characters(stream.tokenizer))
         self.sampler: VocabularySampler | None = None
         self.sample: VocabularySample | None = None  # of the step that is next
         if 0 < self.sampled_pieces < stream.tokenizer.vocab_size:
@@ -173,15 +176,21 @@ class PretrainingTask:
         return self.metrics(add(self.sums(rank, ranks)))
 
     @torch.no_grad()
-    def sums(self, rank: int, ranks: int) -> dict[str, float]:
-        """The same held-out sequences and masks at every call: this rank's share of them."""
-        totals = {"mlm_loss": 0.0, "mlm_right": 0.0, "mlm_count": 0.0, "mlm_majority_right": 0.0}
+    def sums(
+        self, rank: int, ranks: int, heldout: PretrainingStream | None = None, masker: Masker | None = None
+    ) -> dict[str, float]:
+        """The same held-out sequences and masks at every call: this rank's share of them. By default the
+        task's own, and masks as published.
+        """
+        totals = dict.fromkeys(("mlm_loss", "mlm_right", "mlm_count", "mlm_majority_right"), 0.0)
+        totals["mlm_characters"] = 0.0
         if self.model.next_sentence is not None:
             totals |= {"nsp_loss": 0.0, "nsp_right": 0.0, "nsp_count": 0.0, "nsp_random": 0.0}
         with evaluating(self.model):
-            for batch, tokens in self._at_once(islice(self._heldout_batches(), rank, None, ranks)):
+            batches = self._heldout_batches(heldout or self.heldout)
+            for batch, tokens in self._at_once(islice(batches, rank, None, ranks)):
                 for micro_batch in split(batch, 1, tokens)[0]:
-                    for name, value in self._sums_of(micro_batch).items():
+                    for name, value in self._sums_of(micro_batch, masker or self.evaluation_masker).items():
                         totals[name] += value
         return totals
 
@@ -206,12 +215,12 @@ class PretrainingTask:
             metrics["nsp_accuracy"] = sums["nsp_right"] / sums["nsp_count"]
         return metrics
 
-    def _heldout_batches(self) -> Iterator[Sequences]:
+    def _heldout_batches(self, heldout: PretrainingStream | None) -> Iterator[Sequences]:
         """One pass over held-out text, or its first `heldout_tokens`."""
-        if self.heldout is None:
+        if heldout is None:
             return
         tokens = 0
-        for batch in self.heldout.batches(Cursor(), last_epoch=0):
+        for batch in heldout.batches(Cursor(), last_epoch=0):
             if tokens >= self.heldout_tokens:
                 return
             tokens += int(batch.sequences.lengths.sum())
@@ -234,8 +243,8 @@ class PretrainingTask:
         first_tokens, predicting = states.split([len(first_rows), len(masked.positions)])
         return masked, first_tokens, predicting
 
-    def _sums_of(self, sequences: Sequences) -> dict[str, float]:
-        masked, first_tokens, predicting = self._encode(sequences, self.evaluation_masker)
+    def _sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
+        masked, first_tokens, predicting = self._encode(sequences, masker)
         kept = masked.labels != IGNORED
         labels = masked.labels[kept]
         logits = self.model.vocabulary_logits(predicting[kept]).float()
@@ -244,6 +253,7 @@ class PretrainingTask:
             answers = to_device(sequences.labels, self.device)
             sums["nsp"] = (self.model.next_sentence_logits(first_tokens).float(), answers)
         totals = {"mlm_majority_right": float((labels == self.most_frequent).sum())}
+        totals["mlm_characters"] = float(self.characters[labels.cpu()].sum())
         if "nsp" in sums:
             totals["nsp_random"] = float(sequences.labels.sum())
         for name, (scores, truth) in sums.items():

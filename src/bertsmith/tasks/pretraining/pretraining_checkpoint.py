@@ -1,6 +1,6 @@
 """A pre-training model from a folder and into one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ def save_pretraining_model(
     tokenizer: SavesItself | None,
     provenance: Mapping[str, Any],
     *,
+    write_extra_files: Callable[[Path], None] | None = None,
     replace: bool = False,
 ) -> None:
     """Writes a folder that transformers opens as BertForPreTraining, or as the family's …ForMaskedLM.
@@ -72,6 +73,7 @@ def save_pretraining_model(
         task="pretraining",
         tokenizer=tokenizer,
         provenance=provenance,
+        write_extra_files=write_extra_files,
         replace=replace,
     )
 

@@ -89,6 +89,7 @@ def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
         "MLM accuracy": formatting.percent(evaluation.get("mlm_accuracy")),
         "NSP accuracy": formatting.percent(evaluation.get("nsp_accuracy")),
         "MLM perplexity": formatting.perplexity(evaluation.get("mlm_perplexity")),
+        "general MLM": formatting.percent(evaluation.get("general_mlm_accuracy")),
         "at step": formatting.count(evaluation.get("step")),
     }
     speed = {
@@ -100,6 +101,8 @@ def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
     if step and "nsp_loss" not in step:
         training.pop("NSP loss")
         heldout.pop("NSP accuracy", None)
+    if "general_mlm_accuracy" not in evaluation:
+        heldout.pop("general MLM", None)
     return [("Training", TRAINING, training), ("Held out", HELDOUT, heldout), ("Speed", SPEED, speed)]
 
 

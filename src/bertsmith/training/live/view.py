@@ -178,4 +178,7 @@ def _evaluation_line(record: Record) -> str:
     ]
     if record.get("nsp_accuracy") is not None:
         parts.append(f"NSP accuracy {formatting.percent(record['nsp_accuracy'])}")
+    if record.get("general_mlm_loss") is not None:
+        parts.append(f"general text: MLM loss {formatting.loss(record['general_mlm_loss'])}")
+        parts.append(f"accuracy {formatting.percent(record.get('general_mlm_accuracy'))}")
     return " | ".join(parts)
