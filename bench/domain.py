@@ -12,8 +12,9 @@ what is forgotten of that can be told. A --model that has a head begins as it is
 
 Sides take turns, --points each, so that a neighbour's load meets all of them; a side's clock counts its
 training with its evaluations and checkpoints. All are measured on the same held-out documents, of the domain
-and of Wikipedia: the loss on hidden whole words in nats a character, which can be compared between
-vocabularies. Turns are kept under runs/bench/domain/: an interrupted comparison goes on, --again begins anew.
+and of Wikipedia: the loss in nats a character, of hidden pieces and of hidden whole words, which can be compared
+between vocabularies. Turns are kept under runs/bench/domain/: an interrupted comparison goes on, --again begins
+anew.
 """
 
 import argparse
@@ -109,6 +110,7 @@ def _row(
         "pieces a word": f"{fit['pieces_per_word']:.4f}",
         "tokens a character": f"{fit['tokens_per_character']:.4f}",
         "domain: nats a character": f"{own['mlm_loss_per_character']:.4f}",
+        "of whole words": f"{own['whole_word_loss_per_character']:.4f}",
         "domain: accuracy": f"{own['mlm_accuracy']:.2%}",
         "general: nats a character": f"{other['mlm_loss_per_character']:.4f}",
         "general: accuracy": f"{other['mlm_accuracy']:.2%}",

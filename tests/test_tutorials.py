@@ -90,6 +90,7 @@ def test_a_model_gets_the_words_of_a_domain_and_what_it_forgets_is_measured(
             assert {"court", "motion"} <= {each["word"] for each in added["words"]}
     printed = capsys.readouterr().out
     assert "mlm_loss_per_character" in printed
+    assert "whole_word_loss_per_character" in printed
     assert "MLM loss before" in printed
     assert "True True" in printed
     assert (desk / "runs/clauses/report.html").is_file()

@@ -23,7 +23,7 @@ def import_checkpoint(folder: Path, *, out: Out) -> None:
     --------
     bertsmith import downloads/bert-base-cased --out models/bert-base-cased
 
-    bertsmith pretrain budget init=models/bert-base-cased out=runs/law
+    bertsmith pretrain adapt init=models/bert-base-cased corpus=corpora/law out=runs/law
     """
     from bertsmith.cli.screen import console, print_note
     from bertsmith.model.legacy import import_legacy

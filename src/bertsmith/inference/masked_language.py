@@ -57,9 +57,9 @@ class MaskedLanguageModel:
         """Masked-language loss, perplexity and accuracy, and next-sentence accuracy where the model has
         that head.
 
-        `mlm_loss_per_character` is the loss on whole words that are hidden, all their pieces together, in
-        nats a character: models with different vocabularies can be compared by it, where the loss of a
-        masked piece depends on what a piece is.
+        The loss of a masked piece depends on what a piece is. In nats a character, models with different
+        vocabularies can be compared: `mlm_loss_per_character` is of single pieces, which may see the rest of
+        their word, `whole_word_loss_per_character` of words of which all pieces are hidden.
 
         `data` is a corpus or a token store; its held-out part is used where it has one. The masks are the
         same at every call. Raises InputError when there is nothing to measure, StoreError for a store that is
@@ -98,6 +98,7 @@ class MaskedLanguageModel:
         words = task.sums(0, 1, masker=Masker(self.tokenizer, MaskingRates(whole_words=True), device))
         require_finite(torch.tensor([*sums.values(), *words.values()]))
         metrics = task.metrics(sums)
-        if words["mlm_characters"]:
-            metrics["mlm_loss_per_character"] = words["mlm_loss"] / words["mlm_characters"]
+        for name, found in (("mlm_loss_per_character", sums), ("whole_word_loss_per_character", words)):
+            if found["mlm_characters"]:
+                metrics[name] = found["mlm_loss"] / found["mlm_characters"]
         return metrics
