@@ -39,6 +39,7 @@ def main() -> None:
 
 def _compare(name: str, rows: int, folder: Path) -> dict[str, Any]:
     from bertsmith.inference.predictor import Predictor
+    from bertsmith.tasks.task import reading_columns
     from bertsmith.training.finetuning.finetune import finetune
 
     data = DATA[name]
@@ -51,7 +52,7 @@ def _compare(name: str, rows: int, folder: Path) -> dict[str, Any]:
     kinds = {"float32": torch.float32, "default": None}
     loaded = {kind: Predictor.load(run.model, compute_dtype=precision) for kind, precision in kinds.items()}
     exact, usual = (
-        each.predict([_input(example) for example in each.reading(**columns).read(test)])
+        each.predict([_input(example) for example in reading_columns(each.task, columns).read(test)])
         for each in loaded.values()
     )
     labels = [(a, b) for one, other in zip(exact, usual, strict=True) for a, b in _labels(one, other)]

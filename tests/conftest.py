@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from bertsmith.model.cpu import kernels
+from chromium import Browser, chromium
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -61,3 +62,18 @@ def inference_way(request: pytest.FixtureRequest) -> Iterator[str]:
     with patch.object(kernels, "library", lambda _: library):
         yield way
     assert library is None or library.mock_calls
+
+
+@pytest.fixture(scope="session")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if (program := chromium()) is None:
+        pytest.skip("needs Chromium (Debian: apt install chromium)")
+    opened = Browser(program, tmp_path_factory.mktemp("chromium"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def browser(tab: Browser) -> Browser:
+    tab.resize(1280, 900)
+    return tab

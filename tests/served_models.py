@@ -33,10 +33,10 @@ TASKS: dict[str, tuple[list[Any], bool, dict[str, Any]]] = {
 MORE: dict[str, tuple[list[Any], bool, dict[str, Any]]] = {"retrieval": ([], True, {})}
 
 
-def save_pretrained(folder: Path) -> Path:
+def save_pretrained(folder: Path, **shape: int) -> Path:
     """A masked language model with a next-sentence head."""
     tokenizer = _tokenizer()
-    model = PretrainingModel(_config(tokenizer))
+    model = PretrainingModel(_config(tokenizer, **shape))
     _randomise(model)
     save_pretraining_model(folder, model, tokenizer, {})
     return folder
@@ -116,9 +116,10 @@ def _tokenizer() -> Tokenizer:
     return Tokenizer.from_pieces(PIECES, lowercase=True)
 
 
-def _config(tokenizer: Tokenizer) -> Any:
-    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 1, "intermediate_size": 32}
-    return make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32} | shape, "test")
+def _config(tokenizer: Tokenizer, **shape: int) -> Any:
+    usual = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 1, "intermediate_size": 32}
+    known = {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 32}
+    return make_config(known | usual | shape, "test")
 
 
 def _randomise(model: torch.nn.Module, seed: int = 3) -> None:

@@ -25,6 +25,8 @@ from .inference.export.export import export_model as export_model
 from .inference.export.limits import ExportLimits as ExportLimits
 from .inference.features import Features as Features
 from .inference.index.index import Index as Index
+from .inference.looking.look import Look as Look
+from .inference.looking.look import look as look
 from .inference.masked_language import MaskedLanguageModel as MaskedLanguageModel
 from .inference.predictor import Predictor as Predictor
 from .inference.suggesting.suggest import Suggestions as Suggestions

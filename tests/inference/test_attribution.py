@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from export_samples import task_of
 
 from bertsmith import Embedder, Explainer, InputError, MaskedLanguageModel, ModelError, Predictor
 from bertsmith.inference import explained_model
+from bertsmith.inference.answer_numbers import number_of
 from bertsmith.model.layers import attention
+from bertsmith.tasks.examples.encoding import Encoded
 from served_models import TASKS, inputs_of, save_fine_tuned, save_pretrained, save_unanswerable
 
 SHORT = {
@@ -101,6 +104,15 @@ def test_of_a_tag_it_is_the_word_that_was_asked_for(fine_tuned: dict[str, Path])
         assert repr(TEXT.split()[word]) in explainer.attributions(TEXT, word, tolerance=1).target
     with pytest.raises(InputError, match=r"number of a word, 0 to 5, found 6"):
         explainer.attributions(TEXT, 6)
+
+
+def test_the_tag_is_that_of_the_best_legal_path_and_not_each_words_likeliest() -> None:
+    task = task_of("tagging")
+    outputs = np.zeros((2, 3), np.float32)
+    outputs[0, task.label_ids["I-PER"]] = outputs[1, task.label_ids["O"]] = 4.0  # nothing begins with I-PER
+    outputs[0, task.label_ids["B-PER"]] = 3.0
+    name, _ = number_of(task, task.example(["bano", "delo"]), Encoded(()), outputs, 0)
+    assert name == "B-PER of 'bano'"
 
 
 def test_a_model_that_reads_one_token_alone_gives_all_to_that_token(masked: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A model becomes a folder that ONNX Runtime opens, or is refused with nothing written."""
 
 import json
+import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,11 @@ def test_an_export_is_not_written_over_unasked_and_nothing_else_ever(desk: Path,
         export_model(desk / "model", rows, desk / "model", overwrite=True)
     with pytest.raises(InputError, match="holds the model that is exported"):
         export_model(desk / "model", rows, desk, overwrite=True)
+    shutil.copytree(desk / "out", tmp_path / "out")
+    shutil.copy(rows, tmp_path / "out" / "rows.jsonl")
+    with pytest.raises(InputError, match=r"rows\.jsonl lies in .*out, which is replaced"):
+        export_model(desk / "model", tmp_path / "out" / "rows.jsonl", tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "rows.jsonl").exists()
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
 
 
@@ -171,6 +177,11 @@ def test_a_graph_that_is_wrong_is_refused(
         export_model(desk / "model", desk / "rows.jsonl", tmp_path / "out")
     assert refused.value.parity["gate"]["largest_change"] > 1e-4
     assert not (tmp_path / "out").exists()
+
+
+def test_limits_without_int8_are_refused(desk: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="limits are for int8"):
+        export_model(desk / "model", desk / "rows.jsonl", tmp_path / "out", limits=ExportLimits())
 
 
 def test_openvino_is_not_for_int8(desk: Path, tmp_path: Path) -> None:

@@ -15,12 +15,15 @@ from scipy.stats import binom
 
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.export import comparison, padded
-from bertsmith.inference.export.arrangements import arrangements
+from bertsmith.inference.export import gate_file as reading_rows
+from bertsmith.inference.export.arrangements import all_together, arrangements
 from bertsmith.inference.export.gate import Gate
 from bertsmith.inference.export.gate_file import GateFile, probes, read_gate_file
 from bertsmith.inference.export.limits import ERROR, EXACT, ExportLimits
 from bertsmith.inference.export.running import Feed, padded_feed, run_sequences
 from bertsmith.inference.export.source import Source, open_source
+from bertsmith.inference.export.tokenizer_alone import require_same_ids
+from bertsmith.metrics.confidence import Confidence
 
 EVERY_HEAD_AND_FAMILY = [
     *((name, "bert") for name in NAMES),
@@ -168,7 +171,7 @@ def test_labels_are_read_where_there_are_some_and_refitted_for_int8(tmp_path: Pa
     source, file = opened(tmp_path, "multi-label")
     task = source.task
     assert task is not None and not file.labelled
-    said = comparison.predictions(source, file, source.answers(file.sequences))
+    said = file.predictions(task, source.answers(file.sequences), source)
     rows = [
         {"text": example.text, "label": prediction["labels"] if number % 4 else ["b"]}  # most are right
         for number, (example, prediction) in enumerate(zip(file.examples, said, strict=True))
@@ -187,11 +190,74 @@ def test_labels_are_read_where_there_are_some_and_refitted_for_int8(tmp_path: Pa
         Gate(source, file).judge(run, EXACT, ERROR),
         Gate(source, file).judge(sharper, limits, 0.05),
     )
-    assert exact.fitted.task is task
-    assert rough.fitted.task is not task
+    assert exact.task is task
+    assert rough.task is not None and rough.task is not task
     temperatures = rough.figures["temperature"]
     assert temperatures["graph"] == pytest.approx(2 * temperatures["model"], rel=1e-3)
+    assert rough.figures["largest_change"] == pytest.approx(0, abs=1e-4)  # the fit takes the factor away
+    assert rough.task.state()["confidence"] | {"temperature": 0} == task.state()["confidence"] | {
+        "temperature": 0
+    }
     assert rough.figures["metrics"]["graph"] == exact.figures["metrics"]["model"]
+
+
+@pytest.mark.parametrize("name", ["multi-label", "question-answering"])
+def test_a_small_file_moves_no_threshold(tmp_path: Path, name: str) -> None:
+    source, file = opened(tmp_path, name)
+    task: Any = source.task
+    if name == "question-answering":
+        task.threshold = 1.25
+    else:
+        task.confidence = Confidence(
+            temperature=1.5,
+            ece_before=0.1,
+            ece_after=0.1,
+            threshold=0.3,
+            coverage=1.0,
+            risk=0.0,
+            examples=9,
+            label_thresholds=(0.2, 0.4, 0.9),
+        )
+    run = torch_run(source.padded)
+    fitted: Any = Gate(source, file).judge(run, ExportLimits(agreement=0.5), 0.05).task
+    if name == "question-answering":
+        assert fitted.state() == task.state()
+    else:
+        assert fitted.state()["confidence"]["label_thresholds"] == [0.2, 0.4, 0.9]
+        assert fitted.state()["confidence"]["threshold"] == 0.3
+        assert fitted.state()["confidence"]["temperature"] == pytest.approx(1.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("lengths", [[8192, 3, 4, 5], [512] * 40 + [3], [8192] * 3, [2048, 2048, 9], [7]])
+def test_no_batch_takes_more_attention_than_there_is_memory_for(lengths: list[int]) -> None:
+    for each in [*arrangements(lengths), all_together(lengths)]:
+        assert sorted({number for batch in each.batches for number in batch}) == [*range(len(lengths))]
+        for batch in each.batches:
+            places = len(batch) * max(lengths[number] for number in batch) ** 2
+            assert len(batch) == 1 or places <= 32 * 512**2, each.name
+
+
+def test_of_many_tokens_rows_are_drawn_from_the_whole_file(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_rows, "MOST_TOKENS", 400)
+    monkeypatch.setattr(reading_rows, "_MOST_STATE_TOKENS", 400)
+    for name in ("classification", "encoder"):
+        folder = saved_model(tmp_path / name, "classification") if name == "classification" else tiny_bert
+        rows = [{"text": f"row {number}"} for number in range(500)]
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        file = read_gate_file(open_source(folder), path, {})
+        assert file.rows == 500 and 20 < len(file.examples) <= 100
+        texts = [getattr(each, "text", each) for each in file.examples]
+        numbers = [int(text.split()[1]) for text in texts]
+        assert numbers == sorted(numbers) and numbers[-1] > 400
+
+
+def test_a_lone_surrogate_in_the_file_is_read_as_everywhere(tmp_path: Path) -> None:
+    source = open_source(saved_model(tmp_path / "model", "classification"))
+    (tmp_path / "odd.jsonl").write_text('{"text": "bano \\ud800 delo"}\n{"text": "delo"}\n')
+    require_same_ids(source, read_gate_file(source, tmp_path / "odd.jsonl", {}))
 
 
 def test_a_file_with_labels_of_others_is_read_without_and_says_so(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.held_out import hold_out
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.task import reading_columns
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 WORDS = ["bano", "delo", "firu", "guma", "kano", "lelo", "miru"]
@@ -194,7 +195,7 @@ def test_a_file_is_predicted_line_by_line_in_order(classifier: Predictor, tmp_pa
 
 
 def test_other_columns_leave_labels_and_settings_alone(classifier: Predictor) -> None:
-    other = classifier.reading(text="remark", label=None)
+    other = reading_columns(classifier.task, {"text": "remark", "label": None})
     assert (other.settings.text, other.settings.stride) == ("remark", 4)
     assert other.labels == classifier.task.labels
     assert classifier.task.settings.text is None
@@ -261,7 +262,7 @@ def test_what_is_no_text_is_refused_with_its_place(classifier: Predictor, texts:
 
 def test_a_model_of_pairs_refuses_single_texts_and_the_other_way_about(classifier: Predictor) -> None:
     of_pairs, of_texts = (
-        dataclasses.replace(classifier, task=classifier.reading(text="a", **more))
+        dataclasses.replace(classifier, task=reading_columns(classifier.task, {"text": "a", **more}))
         for more in ({"text_pair": "b"}, {})
     )
     assert len(of_pairs.predict([("bano", "delo")])) == len(of_texts.predict(["bano"])) == 1
@@ -320,7 +321,7 @@ def test_baselines_learn_from_what_was_trained_on(
     known.evaluate(test, **columns)
     known.evaluate(test, moved, **columns)
     trained(classifier, train, None).evaluate(test, **columns)
-    kept, dev = hold_out(classifier.task, classifier.reading().read(train), 0.2)
+    kept, dev = hold_out(classifier.task, reading_columns(classifier.task, {}).read(train), 0.2)
     assert dev
     assert learnt[0] == learnt[1] == [example.text for example in kept]
     assert learnt[2] == texts

@@ -19,10 +19,12 @@ from model_folders import SPECIAL, tiny_config
 from safetensors.torch import load_file
 
 from bertsmith.errors import InputError, ModelError
+from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config_json import config_to_hugging_face
 from bertsmith.model.legacy import import_legacy, read_legacy_tensors
 from bertsmith.model.weights import to_hugging_face
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 
@@ -63,6 +65,7 @@ def test_an_imported_model_is_the_same_to_the_bit(tmp_path: Path, save: Save) ->
     imported = import_legacy(tmp_path / "old", tmp_path / "new")
     assert (imported.with_tokenizer, imported.notes) == (True, ())
     again, _ = load_pretraining_model(tmp_path / "new")
+    assert model_kind(tmp_path / "new") == "masked-language"
     assert all(torch.equal(again.state_dict()[name], value) for name, value in original.state_dict().items())
     manifest = read_checkpoint(tmp_path / "new").manifest
     assert manifest is not None
@@ -183,6 +186,9 @@ def test_the_head_of_a_fine_tuned_model_is_kept_and_named(tmp_path: Path) -> Non
     again = read_checkpoint(tmp_path / "new")
     assert again.parts == {"encoder", "pooler", "classifier"}
     assert (again.architecture, again.labels) == ("BertForTokenClassification", labels)
+    assert model_kind(tmp_path / "new") == "task"
+    _, task = load_task_model(tmp_path / "new")
+    assert (task.name, task.labels) == ("tagging", ("O", "PER", "LOC"))
 
 
 def test_a_vocabulary_larger_than_the_model_is_left_out_and_it_is_said(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def export(
         onnx for ONNX Runtime, openvino for OpenVINO.
     int8
         Quantise the matrix products of the layers. Layers that the gate would not have so are sought and
-        left in float32. Temperature and thresholds are fitted again where the file has labels.
+        left in float32. The temperature is fitted again, to the probabilities that the model gives.
     overwrite
         Replace an exported folder that is there.
 
@@ -88,7 +88,7 @@ def export(
     from bertsmith.inference.export.export import export_model
     from bertsmith.inference.export.limits import ExportLimits
 
-    limits = ExportLimits(**given(asked))
+    limits = ExportLimits(**given(asked)) if given(asked) else None
     try:
         with progress_bar("Comparing") as progress:
             result = export_model(

@@ -72,6 +72,7 @@ COMMANDS = (
     Command("fill-mask", "bertsmith.cli.inspect:fill_mask", "Guess the words behind [MASK].", _USE),
     Command("evaluate", "bertsmith.cli.inspect:evaluate", "Measure a model on text or rows.", _USE),
     Command("predict", "bertsmith.cli.predict:predict", "Predict each row of a file.", _USE),
+    Command("look", "bertsmith.cli.look:look", "See what an answer rests on, in a page.", _USE),
     Command("serve", "bertsmith.cli.serve:serve", "Serve models over HTTP.", _USE),
     Command("export", "bertsmith.cli.export:export", "Export to ONNX or OpenVINO, behind a gate.", _USE),
     Command("mirror", "bertsmith.cli.mirror:app", "Record an LLM's answers, to learn from.", _USE),

@@ -33,7 +33,7 @@ def number_of(
     if name in ("classification", "multi-label") or (name == "similarity" and task.labels):
         return _of_class(task, outputs[0], target)
     if name == "tagging":
-        return _of_word(task, example.words, outputs, target)
+        return _of_word(task, example, encoded, outputs, target)
     if target is not None:
         raise InputError(f"target: a model for {name} answers one thing, found {target!r}. Leave it away.")
     if name == "question-answering":
@@ -57,16 +57,20 @@ def _of_class(task: Task[Any], outputs: Outputs, target: str | int | None) -> Na
     return str(label), lambda found: (found / temperature).softmax(1)[:, chosen]
 
 
-def _of_word(task: Task[Any], words: tuple[str, ...], outputs: Outputs, target: str | int | None) -> Named:
-    tags = outputs.argmax(1)
-    word = target
+def _of_word(
+    task: Task[Any], example: Any, encoded: Encoded, outputs: Outputs, target: str | int | None
+) -> Named:
+    """The tag is the one that the best legal path has, its number the softmax over the word's own scores."""
+    (prediction,) = task.decode([outputs], [example], [encoded])
+    tags = prediction["tags"]
+    word = int(target) if isinstance(target, str) and target.isdecimal() else target
     if word is None:
-        found = [place for place, tag in enumerate(tags) if task.labels[tag] != "O"]
-        word = found[0] if found else 0
+        word = next((place for place, tag in enumerate(tags) if tag != "O"), 0)
     if type(word) is not int or not 0 <= word < len(tags):
         raise InputError(f"target must be the number of a word, 0 to {len(tags) - 1}, found {target!r}.")
-    place, tag = word, int(tags[word])
-    return f"{task.labels[tag]} of {words[word]!r}", lambda found: found[:, place].softmax(1)[:, tag]
+    place, tag = word, task.label_ids[tags[word]]
+    name = f"{tags[word]} of {example.words[word]!r}"
+    return name, lambda found: found[:, place].softmax(1)[:, tag]
 
 
 def _of_answer(task: Task[Any], example: Any, encoded: Encoded, outputs: Outputs) -> Named:

@@ -26,6 +26,7 @@ Baseline = Literal["mask", "pad"]
 
 _AT_A_TIME = 2048  # tokens of a batch of points, at least one point
 _FIRST_STEPS = 16
+_SMALL = 32  # tokens of a small picture at most
 _TINY = 1e-4  # a difference of which nothing can be a share
 
 
@@ -60,6 +61,21 @@ class AttentionWeights:
     tokens: tuple[str, ...]
     token_ids: tuple[int, ...]
     weights: npt.NDArray[np.float32]
+
+    def in_two_bytes(self) -> npt.NDArray[np.uint16]:
+        """(L, A, N, N), little-endian, 65535 for 1: what pages are given."""
+        return np.asarray(np.round(self.weights * 65535).astype("<u2"))
+
+    def thumbnails(self) -> npt.NDArray[np.uint8]:
+        """(L, A, G, G), 255 for 1: a small picture of each head. G is N, or 32 where there are more tokens:
+        of weights that fall together the largest.
+        """
+        small, tokens = self.weights, self.weights.shape[-1]
+        if tokens > _SMALL:
+            starts = np.arange(_SMALL) * tokens // _SMALL
+            rows = np.maximum.reduceat(small, starts, axis=2)
+            small = np.maximum.reduceat(rows, starts, axis=3)
+        return np.asarray(np.round(small * 255).astype(np.uint8))
 
 
 class Explainer:

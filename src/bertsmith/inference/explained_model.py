@@ -29,9 +29,10 @@ from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.computing.forward_passes import forward_pass
 from bertsmith.tasks.computing.task_model import TaskModel, at_least_float32
-from bertsmith.tasks.examples.encoding import Encoded, Layout, Window
+from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.finetuning import pieces_of
 from bertsmith.tasks.heads.pooling import Pooling, pool_texts
+from bertsmith.tasks.pretraining.fill_mask import masked_window
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Task
@@ -70,6 +71,11 @@ class ExplainedModel:
         self.module = module.requires_grad_(False).eval()
         self.encoder, self.tokenizer = encoder, tokenizer
         self._read = read
+
+    @property
+    def is_of_vectors(self) -> bool:
+        """Whether it answers with a cosine of two texts, and has nothing to say of one."""
+        return self.module is self.encoder
 
     @property
     def device(self) -> torch.device:
@@ -161,15 +167,10 @@ class _Masks:
         tokenizer = model.tokenizer
         if not isinstance(given, str):
             raise InputError(f"Expected a text with a mask, found {type(given).__name__}.")
-        inside = tokenizer.encode(given, read_special_tokens=True).ids
-        ids = np.array([tokenizer.cls_id, *inside, tokenizer.sep_id], np.int32)
-        masks = np.flatnonzero(ids == tokenizer.mask_id)[:1]
-        if not len(masks):
-            raise InputError(f"The text has no {tokenizer.id_to_token(tokenizer.mask_id)}.")
-        longest = self.model.config.max_length
-        if len(ids) > longest:
-            raise InputError(f"The text has {len(ids):,} tokens; this model reads at most {longest:,}.")
-        encoded = require_short(Encoded((Window(ids, np.zeros(len(ids), np.int64), masks),)))
+        window, longest = masked_window(tokenizer, given, "The text"), self.model.config.max_length
+        if (length := len(window.token_ids)) > longest:
+            raise InputError(f"The text has {length:,} tokens; this model reads at most {longest:,}.")
+        encoded = require_short(Encoded((replace(window, rows=window.rows[:1]),)))
         chosen = self._chosen(model, encoded, target)
 
         def compute(batch: PackedBatch, layout: Layout) -> Tensor:

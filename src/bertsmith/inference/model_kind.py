@@ -3,24 +3,29 @@
 from pathlib import Path
 from typing import Literal
 
-from bertsmith.model.manifest import read_manifest
-from bertsmith.model.untrusted import read_settings
+from bertsmith.model.manifest import stated_manifest
+from bertsmith.model.untrusted import plain_file, read_settings
+from bertsmith.tasks.registry import TASKS
 
 ModelKind = Literal["embedding", "masked-language", "task"]
 _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 _MASKED = ("ForMaskedLM", "ForPreTraining")
+_OF_MANIFESTS: dict[str, ModelKind] = {"pretraining": "masked-language", "encoder": "embedding"}
 
 
 def model_kind(folder: Path) -> ModelKind:
-    """As our manifest says, else as sentence-transformers' files or the class in config.json do."""
-    manifest = read_manifest(folder)
+    """As our manifest says, else as sentence-transformers' files or the class in config.json do. No file is
+    hashed: that is for who opens the folder.
+    """
+    manifest = stated_manifest(folder)
     if manifest is not None:
-        if manifest.task == "pretraining":
-            return "masked-language"
-        return "embedding" if manifest.task == "encoder" else "task"
+        if manifest.task in _OF_MANIFESTS:
+            return _OF_MANIFESTS[manifest.task]
+        if manifest.task in TASKS or manifest.settings:  # settings of a task of one's own
+            return "task"
     if (folder / "modules.json").exists() or not (folder / "config.json").exists():
         return "embedding"
-    names = read_settings(folder / "config.json").get("architectures") or [""]
+    names = read_settings(plain_file(folder, "config.json")).get("architectures") or [""]
     architecture = str(names[0]) if isinstance(names, list) and names else ""
     if architecture.endswith(_HEADS):
         return "task"

@@ -21,10 +21,9 @@ from bertsmith.tasks.evaluating.evaluation import Evaluation, evaluate
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.held_out import shared_with_train
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, few_at_a_time
-from bertsmith.tasks.task import Prediction, Task
+from bertsmith.tasks.task import Prediction, Task, reading_columns
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.validation import check
 
 # What bounds memory, and is enough to sort by length.
 _EXAMPLES_AT_A_TIME, _CHARACTERS_AT_A_TIME = 4096, 1 << 22
@@ -90,7 +89,7 @@ class Predictor:
         encoding. Raises InputError where `out` exists, unless `overwrite` says to replace it.
         """
         require_output(out, overwrite, [path])
-        task = self.reading(**columns)
+        task = reading_columns(self.task, columns)
         examples = task.read(path, labelled=False)
         lines = (
             task.line(example, prediction)
@@ -107,7 +106,7 @@ class Predictor:
         that were trained on. `columns` are those of `path`, as for `predict_file`, and label; `train` is read
         as in training. Raises InputError naming file and line.
         """
-        task = self.reading(**columns)
+        task = reading_columns(self.task, columns)
         examples = task.read(path)
         task.check(examples)
         split = encode_examples(self.task, examples, self.tokenizer)
@@ -120,7 +119,7 @@ class Predictor:
         """The baseline that needs the encoder as it was before it was fine-tuned."""
         if not train or self.before is None:
             return {}
-        task = self.reading()
+        task = reading_columns(self.task, {})
         if isinstance(task, CalibratedTask):
             task.confidence = None
         return frozen_predictions(task, self.before, train, split, next(self.model.parameters()).device)
@@ -139,18 +138,12 @@ class Predictor:
                 f"{known.path} is not there, or was changed" if known else "the model names no training file"
             )
             return None, [f"no baselines, for {lost}. Name the training file with --train"]
-        again = self.reading()  # reading settles columns, which are not to be settled in the task itself
+        again = reading_columns(
+            self.task, {}
+        )  # reading settles columns, which are not to be settled in the task itself
         rows = known.rows(again, train) if known is not None and known.is_at(train) else again.read(train)
         again.check(rows)
         return rows, shared_with_train(self.task, rows, examples, name, str(train))
-
-    def reading(self, **columns: Any) -> Task[Any]:
-        """The task with other columns to read from. Raises RecipeError for a name or value that is none."""
-        given = {name: value for name, value in columns.items() if value is not None}
-        known = self.task.settings.model_dump()
-        settings = check(type(self.task.settings), known | given, "the given columns")
-        state = self.task.state() | {"settings": settings.model_dump(mode="json")}
-        return type(self.task).from_state(state, "the given columns")
 
     def _predictions(self, examples: Sequence[Any], progress: Progress | None = None) -> Iterator[Prediction]:
         done = 0

@@ -56,13 +56,22 @@ def fit_temperature(logits: npt.ArrayLike, gold: npt.ArrayLike) -> float:
     if right.all():
         return 1.0
     reached = scores[gold.astype(bool)].sum() if multi_label else scores[np.arange(len(gold)), gold].sum()
+    return _temperature(scores, float(reached), multi_label)
 
-    def slope(sharpness: float) -> float:
-        """Of the negative log-likelihood by 1 / T: the mean logit under the model, less that of the truth."""
-        probabilities = probabilities_of(scores, 1 / sharpness, multi_label=multi_label)
-        return float((probabilities * scores).sum() - reached)
 
-    return 1 / _root(slope, 1 / HOTTEST, 1 / COLDEST)
+def fit_temperature_to(
+    logits: npt.ArrayLike, probabilities: npt.ArrayLike, *, multi_label: bool = False
+) -> float:
+    """The temperature T under which softmax(logits / T), or each label's sigmoid, has the smallest cross
+    entropy with probabilities (E, C) that another model gives; it lies in 0.01 … 100. Raises ValueError when
+    shapes differ or a logit is not finite.
+    """
+    scores, wanted = np.asarray(logits, np.float64), np.asarray(probabilities, np.float64)
+    if scores.ndim != 2 or scores.shape != wanted.shape or not len(scores):
+        raise ValueError(f"expected logits and probabilities (E, C), found {scores.shape}, {wanted.shape}")
+    if not np.isfinite(scores).all():
+        raise ValueError("expected finite logits")
+    return _temperature(scores, float((wanted * scores).sum()), multi_label)
 
 
 def reliability(
@@ -102,6 +111,17 @@ def expected_calibration_error(confidence: npt.ArrayLike, correct: npt.ArrayLike
         raise ValueError("expected at least one answer")
     distance = sum(bar.count * abs(bar.confidence - bar.accuracy) for bar in bars)
     return distance / sum(bar.count for bar in bars)
+
+
+def _temperature(scores: Floats, reached: float, multi_label: bool) -> float:
+    """T where the mean logit under the model is that of the truth, whose logits add up to `reached`."""
+
+    def slope(sharpness: float) -> float:
+        """Of the negative log-likelihood by 1 / T."""
+        probabilities = probabilities_of(scores, 1 / sharpness, multi_label=multi_label)
+        return float((probabilities * scores).sum() - reached)
+
+    return 1 / _root(slope, 1 / HOTTEST, 1 / COLDEST)
 
 
 def _root(slope: Callable[[float], float], low: float, high: float) -> float:

@@ -19,6 +19,7 @@ from bertsmith.door import door, place
 from bertsmith.errors import ModelError, TokenizerError
 from bertsmith.files import sha256
 from bertsmith.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, interpret, save_checkpoint
+from bertsmith.model.manifest import IMPORTED
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -64,7 +65,7 @@ def import_legacy(folder: Path | str, out: Path | str) -> Imported:
         checkpoint.tensors,
         checkpoint.config,
         checkpoint.architecture,
-        task="imported",
+        task=IMPORTED,
         tokenizer=tokenizer,
         provenance={"imported_from": f"{folder.name}/{LEGACY_WEIGHTS}", "sha256": sha256(weights)},
         carried=checkpoint.carried,

@@ -15,6 +15,7 @@ from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.validation import first_problem
 
 MANIFEST = "bertsmith.json"
+IMPORTED = "imported"  # a task's name that says: what another tool made, as its config.json says
 _WAY_ON = f"take it from a copy, or remove {MANIFEST} if you changed the file yourself."
 
 
@@ -69,13 +70,18 @@ def read_manifest(folder: Path) -> Manifest | None:
         return manifest
 
 
+def stated_manifest(folder: Path) -> Manifest | None:
+    """The manifest as it stands, no file hashed: enough to choose who opens the folder, and hashes it."""
+    return _parse(plain_file(folder, MANIFEST)) if (folder / MANIFEST).exists() else None
+
+
 @contextmanager
 def hashed_meanwhile(folder: Path) -> Iterator[Manifest | None]:
     """As `read_manifest`, with the hashes taken beside what is done inside, which ends when they are right.
 
     Whatever an altered file led to inside, the ModelError that names the file is raised in its place.
     """
-    manifest = _parse(plain_file(folder, MANIFEST)) if (folder / MANIFEST).exists() else None
+    manifest = stated_manifest(folder)
     entries = [] if manifest is None else [(plain_file(folder, n), e) for n, e in manifest.files.items()]
     for path, entry in entries:  # a cut file is found without reading the others
         _check_size(path, entry)

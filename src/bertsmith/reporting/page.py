@@ -1,7 +1,12 @@
 """Pages that need nothing else, from the templates beside this file (*.html.jinja)."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+_IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export ", re.MULTILINE)
+WEB = Path(__file__).parent / "web"  # scripts and a style sheet that the service's page shares
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -26,3 +31,17 @@ def as_markup(picture: str) -> "Markup":
     from markupsafe import Markup
 
     return Markup(picture)
+
+
+def inline_scripts(*names: str) -> "Markup":
+    """Files of `WEB` as one script, in order, for a page that needs no other file: what they import of each
+    other stands before it already.
+    """
+    parts = ((WEB / name).read_text(encoding="utf-8") for name in names)
+    together = "\n".join(_EXPORT.sub("", _IMPORT.sub("", part)) for part in parts)
+    return as_markup(together)
+
+
+def inline_style(name: str) -> "Markup":
+    """A style sheet of `WEB`."""
+    return as_markup((WEB / name).read_text(encoding="utf-8"))

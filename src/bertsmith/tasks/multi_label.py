@@ -85,12 +85,17 @@ class MultiLabel(CalibratedTask):
         loss = F.binary_cross_entropy_with_logits(outputs.float(), gold, reduction="sum")
         return loss / len(self.labels)
 
+    @property
+    def thresholds(self) -> Floats:
+        """(C,) from which probability each label holds: 0.5 before calibration."""
+        found = self.confidence.label_thresholds if self.confidence else None
+        return np.full(len(self.labels), 0.5) if found is None else np.array(found)
+
     def decode(
         self, outputs: Sequence[Outputs], examples: Sequence[TextExample], encoded: Sequence[Encoded]
     ) -> list[Prediction]:
         """labels, and the probability of each label."""
-        found = self.confidence.label_thresholds if self.confidence else None
-        thresholds = np.full(len(self.labels), 0.5) if found is None else np.array(found)
+        thresholds = self.thresholds
         probabilities = probabilities_of(np.stack(outputs), self.temperature, multi_label=True)
         return [
             {

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import to_device
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, ModelError
 from bertsmith.metrics import scores
 from bertsmith.metrics.baselines import mean_number, tfidf_numbers
 from bertsmith.model.config import BertConfig
@@ -124,6 +124,13 @@ class Regression(TextTask):
                 task.bounds = (
                     require_number(lowest, "bounds", where),
                     require_number(highest, "bounds", where),
+                )
+            case None:
+                pass
+            case strange:
+                raise ModelError(
+                    f"{where}: bounds must be the lowest and the highest score, or null, found {strange!r}. "
+                    "The file was altered: take it from a copy, or train again."
                 )
         return task
 

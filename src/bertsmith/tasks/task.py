@@ -25,7 +25,7 @@ from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.saved_state import read_state
 from bertsmith.text.tokens.long_texts import Pieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
-from bertsmith.validation import UserSettings
+from bertsmith.validation import UserSettings, check
 
 Outputs = npt.NDArray[np.float32]  # of one example: (C,), or (R, C) where the head answers for each row
 Prediction = Mapping[str, Any]  # what `predict` writes as a line of JSON
@@ -263,3 +263,13 @@ class Task(ABC, Generic[E]):
 def some_of(labels: Sequence[str]) -> str:
     """The first few, for messages."""
     return ", ".join(labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
+
+
+def reading_columns(task: Task[Any], columns: Mapping[str, Any]) -> Task[Any]:
+    """The task with other columns to read from; None leaves one as it was. Raises RecipeError for a name or
+    value that is none.
+    """
+    given = {name: value for name, value in columns.items() if value is not None}
+    settings = check(type(task.settings), task.settings.model_dump() | given, "the given columns")
+    state = task.state() | {"settings": settings.model_dump(mode="json")}
+    return type(task).from_state(state, "the given columns")

@@ -255,7 +255,10 @@ class Loop:
         again = "begin again in another folder with a lower optimizer.learning_rate"
         if bad_step is not None:
             kept.append(f"the batch is {_bad_batch(self.folder, bad_step)}")
-            again += ", or go on past the batch by the same command with --resume guard.action=skip"
+            guard = self.recipe.guard
+            more = "action=skip" if guard.action == "stop" else f"skips={2 * guard.skips + 10}"
+            again += f", or go on past the batch by the same command with --resume guard.{more}"
+        self._writer.finish()  # or the newest may not stand yet
         if self._saved_step is not None:
             kept.append(f"the checkpoint of step {self._saved_step:,} stands")
         return f"The run's folder is kept: {', '.join(kept)}. To go on, {again}."

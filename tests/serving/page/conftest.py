@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chromium import Browser, chromium
 from page_trials import Served
 
 from bertsmith import Index
@@ -29,18 +28,3 @@ def served(folders: dict[str, Path]) -> Iterator[Served]:
     running = Served(folders)
     yield running
     running.stop()
-
-
-@pytest.fixture(scope="session")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if (program := chromium()) is None:
-        pytest.skip("needs Chromium (Debian: apt install chromium)")
-    opened = Browser(program, tmp_path_factory.mktemp("chromium"))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def browser(tab: Browser) -> Browser:
-    tab.resize(1280, 900)
-    return tab

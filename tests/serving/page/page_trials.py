@@ -10,10 +10,10 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import uvicorn
-from chromium import Browser
 
 from bertsmith.serving.app import make_app
 from bertsmith.serving.settings import read_settings
+from chromium import Browser
 
 # What each form is filled with: tiny models know seven words.
 TEXT = "bano delo firus guma kano ."

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import Browser
 from page_trials import FILLED, TEXT, Served, ask, begin
 
 from bertsmith import Explainer
 from bertsmith.inference import attribution
 from bertsmith.serving.page import explaining
+from chromium import Browser
 from served_models import save_fine_tuned
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import Browser
 from page_trials import ASKED, FILLED, TEXT, Served, ask, begin, walk_to
 
+from chromium import Browser
 from served_models import TASKS
 
 SOME = (  # in which every kind of field and of answer occurs

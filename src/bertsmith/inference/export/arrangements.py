@@ -9,6 +9,9 @@ import numpy as np
 
 _SEED = 0
 _BESIDE_THE_LONGEST = 64
+# What attention takes grows with a batch's sequences times the square of the longest's tokens: as many as 32
+# of 512 have, some 400 MB for twelve heads. A single sequence may be longer.
+_MOST_PLACES = 32 * 512**2
 
 
 class Arrangement(NamedTuple):
@@ -26,26 +29,56 @@ def alone(count: int) -> Arrangement:
 
 def like_lengths(lengths: Sequence[int]) -> Arrangement:
     """32 at a time, as a service would batch them."""
-    order = np.argsort(np.asarray(lengths), kind="stable").tolist()
-    return Arrangement("32 of like length, padded on the right", _parts(order, 32))
+    return Arrangement("32 of like length, padded on the right", _parts(_ascending(lengths), lengths, 32))
+
+
+def all_together(lengths: Sequence[int], *, left: bool = False) -> Arrangement:
+    """In one batch, or in as few as there is memory for."""
+    side = "left" if left else "right"
+    return Arrangement(
+        f"all together, padded on the {side}", _parts(_ascending(lengths), lengths, len(lengths)), left
+    )
 
 
 def arrangements(lengths: Sequence[int]) -> list[Arrangement]:
-    """All in which a graph is tried, the same for the same lengths."""
+    """All in which a graph is tried, the usual one first; the same for the same lengths."""
     draw = np.random.Generator(np.random.PCG64DXSM(_SEED))
     eight, many = (draw.permutation(len(lengths)).tolist() for _ in range(2))
-    longest = int(np.argmax(lengths))
-    shortest_first = np.argsort(np.asarray(lengths), kind="stable").tolist()
-    beside = [[number, longest] for number in shortest_first[:_BESIDE_THE_LONGEST] if number != longest]
-    rest = sorted({*range(len(lengths))}.difference(number for pair in beside for number in pair))
     return [
-        alone(len(lengths)),
-        Arrangement("8 of any length, padded on the right", _parts(eight, 8)),
-        Arrangement("32 of any length, padded on the left", _parts(many, 32), left=True),
         like_lengths(lengths),
-        Arrangement("beside the longest, padded on the left", [*beside, *_parts(rest, 32)], left=True),
+        alone(len(lengths)),
+        Arrangement("8 of any length, padded on the right", _parts(eight, lengths, 8)),
+        Arrangement("32 of any length, padded on the left", _parts(many, lengths, 32), left=True),
+        Arrangement("beside the longest, padded on the left", _beside_the_longest(lengths), left=True),
     ]
 
 
-def _parts(order: Sequence[int], size: int) -> list[list[int]]:
-    return [list(order[start : start + size]) for start in range(0, len(order), size)]
+def _beside_the_longest(lengths: Sequence[int]) -> list[list[int]]:
+    """The shortest, each in a pair with the longest of those that fit twice into memory; then the others."""
+    order = _ascending(lengths)
+    fitting = [number for number in order if 2 * lengths[number] ** 2 <= _MOST_PLACES]
+    longest = fitting[-1] if fitting else None
+    short = [number for number in fitting[:_BESIDE_THE_LONGEST] if number != longest]
+    pairs = [[number, longest] for number in short if longest is not None]
+    rest = sorted({*order}.difference(number for pair in pairs for number in pair))
+    return [*pairs, *_parts(rest, lengths, 32)]
+
+
+def _ascending(lengths: Sequence[int]) -> list[int]:
+    order: list[int] = np.argsort(np.asarray(lengths), kind="stable").tolist()
+    return order
+
+
+def _parts(order: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Batches of at most `size`, in order."""
+    parts: list[list[int]] = []
+    longest = 0
+    for number in order:
+        longest = max(longest, lengths[number])
+        fits = bool(parts) and len(parts[-1]) < size and (len(parts[-1]) + 1) * longest**2 <= _MOST_PLACES
+        if fits:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+            longest = lengths[number]
+    return parts

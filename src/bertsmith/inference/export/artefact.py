@@ -11,7 +11,7 @@ README.md            the same for people
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,12 +34,14 @@ Target = Literal["onnx", "openvino"]
 GRAPHS: dict[str, tuple[str, ...]] = {"onnx": ("model.onnx",), "openvino": ("model.xml", "model.bin")}
 
 
-def require_place(out: Path, overwrite: bool, source: Path) -> None:
+def require_place(out: Path, overwrite: bool, source: Path, gate: Path) -> None:
     """Raises InputError, before any work, where something is called `out`: unless it is an exported folder
-    and `overwrite` says to replace it. The model's own folder never is.
+    and `overwrite` says to replace it. The model's own folder never is, nor one that has the gate's file.
     """
     if out.resolve() == source.resolve() or source.resolve().is_relative_to(out.resolve()):
         raise InputError(f"{out} holds the model that is exported. Choose another --out.")
+    if gate.resolve().is_relative_to(out.resolve()):
+        raise InputError(f"{gate} lies in {out}, which is replaced. Choose another --out, or move the file.")
     if not out.exists():
         make_folder(out.parent)
         return
@@ -82,16 +84,10 @@ def write_artefact(
 
 def made_with(target: Target) -> dict[str, str]:
     """Versions behind the figures, and the processor that they were measured on."""
-    packages = (
-        "torch",
-        "onnx",
-        "onnxruntime",
-        "tokenizers",
-        *(("openvino",) if target == "openvino" else ()),
-    )
+    names = ("torch", "onnx", "onnxruntime", "tokenizers", *(("openvino",) if target == "openvino" else ()))
     return {
         "bertsmith": bertsmith.__version__,
-        **{name: version(name) for name in packages},
+        **{name: str(import_module(name).__version__) for name in names},
         "python": platform.python_version(),
         "machine": f"{sys.platform} {platform.machine()}",
     }
@@ -105,7 +101,7 @@ def card(source: Source, target: Target, parity: Mapping[str, Any]) -> str:
     lines = [
         f"# {parity['model']}, exported to {target} in {precision}",
         "",
-        f"A {source.config.model_type} for {source.task.name if source.task else 'embedding'}, in {files}. "
+        f"A {source.config.model_type} for {_purpose(source)}, in {files}. "
         f"Inputs (batch, sequence), int64: {', '.join(source.padded.inputs)}. "
         f"Outputs: {', '.join(source.padded.head.names)}. Padding may stand on either side; what is padding "
         "says attention_mask.",
@@ -165,6 +161,12 @@ def shown(figures: Mapping[str, Any]) -> dict[str, str]:
         both = (figures["metrics"][which].get(name) for which in ("model", "graph"))
         found[f"{name}, model → graph"] = " → ".join("" if each is None else f"{each:.4f}" for each in both)
     return found
+
+
+def _purpose(source: Source) -> str:
+    if source.task is not None:
+        return source.task.name
+    return "embedding" if source.kind == "vectors" else "hidden states"
 
 
 def _architecture(source: Source) -> str:

@@ -12,8 +12,9 @@
 W sequences, E examples, R rows that a head reads, C outputs, H hidden size.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from bertsmith.arrays import Bools, Floats
 from bertsmith.inference.export.gate_file import GateFile
 from bertsmith.inference.export.source import Answer, Source
 from bertsmith.metrics.calibration import probabilities_of
+from bertsmith.tasks.task import Task
 
 NEIGHBOURS = 10
 _TIED = 1e-5  # cosines that are no nearer to each other are one
@@ -45,39 +47,42 @@ class Comparison:
     agrees: Bools | None
 
 
-def change_of(source: Source, reference: Sequence[Answer]) -> Change:
-    """The change between two answers to a sequence, given all of the model's own."""
-    task = source.task
-    temperature = float(getattr(task, "temperature", 1.0))
+def change_of(source: Source, decoding: Task[Any] | None, reference: Sequence[Answer]) -> Change:
+    """The change between two answers to a sequence, the model's and the graph's, which `decoding` decodes;
+    `reference` are all of the model's own.
+    """
+    temperatures = tuple(float(getattr(task, "temperature", 1.0)) for task in (source.task, decoding))
     if source.kind in ("vectors", "states"):
         return _angle
     if source.kind == "regression":
         spread = float(np.std([float(answer[0]) for answer in reference])) or 1.0
         return lambda ours, theirs: abs(float(theirs[0]) - float(ours[0])) / spread
     if source.kind in ("multi-label", "reranking"):
-        return _between(lambda logits: probabilities_of(logits, temperature, multi_label=True))
+        return _between(*(partial(probabilities_of, temperature=t, multi_label=True) for t in temperatures))
     if source.kind == "question-answering":
-        return _between(lambda logits: probabilities_of(logits.T))
-    return _between(lambda logits: probabilities_of(logits, temperature))
+        return _between(*[lambda logits: probabilities_of(logits.T)] * 2)
+    return _between(*(partial(probabilities_of, temperature=t) for t in temperatures))
 
 
 def compare(
-    change: Change, source: Source, file: GateFile, ours: Sequence[Answer], theirs: Sequence[Answer]
+    source: Source,
+    decoding: Task[Any] | None,
+    file: GateFile,
+    ours: Sequence[Answer],
+    theirs: Sequence[Answer],
 ) -> Comparison:
-    """All of a file's sequences."""
+    """All of a file's sequences; `decoding` decodes what the graph gave."""
+    change = change_of(source, decoding, ours)
     changes = np.array([change(*both) for both in zip(ours, theirs, strict=True)])
     keys = _DECIDED.get(source.kind)
     if keys is None:
         return Comparison(changes, None)
-    first, second = (predictions(source, file, answers) for answers in (ours, theirs))
+    assert source.task is not None and decoding is not None
+    first, second = (
+        file.predictions(task, answers, source) for task, answers in ((source.task, ours), (decoding, theirs))
+    )
     same = [all(a[key] == b[key] for key in keys) for a, b in zip(first, second, strict=True)]
     return Comparison(changes, np.array(same))
-
-
-def predictions(source: Source, file: GateFile, answers: Sequence[Answer]) -> list[Mapping[str, Any]]:
-    """What the model's task makes of answers. There must be one."""
-    assert source.task is not None
-    return source.task.decode(file.outputs(answers, source), file.examples, file.encoded)
 
 
 def lower_bound(agreeing: int, of: int, error: float) -> float:
@@ -119,8 +124,9 @@ def _cosines(vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return cosines
 
 
-def _between(probabilities: Callable[[Answer], Floats]) -> Change:
-    return lambda ours, theirs: float(np.abs(probabilities(theirs) - probabilities(ours)).max(initial=0.0))
+def _between(model: Callable[[Answer], Floats], graph: Callable[[Answer], Floats]) -> Change:
+    """The largest difference of what they make of logits."""
+    return lambda ours, theirs: float(np.abs(graph(theirs) - model(ours)).max(initial=0.0))
 
 
 def _angle(ours: Answer, theirs: Answer) -> float:

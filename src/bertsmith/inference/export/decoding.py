@@ -9,6 +9,7 @@ from bertsmith.inference.export.source import Source
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.heads.crf import legal_scores
+from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.question_answering import QuestionAnswering
 from bertsmith.tasks.retrieval import Retrieval
 from bertsmith.tasks.similarity import Similarity
@@ -53,12 +54,10 @@ def decoding_facts(source: Source, task: Task[Any] | None) -> dict[str, Any]:
 
 def _of_task(source: Source, task: Task[Any]) -> dict[str, Any]:
     if isinstance(task, CalibratedTask):
-        confidence = task.confidence
-        thresholds = confidence.label_thresholds if confidence else None
         return {
             "temperature": task.temperature,
-            "threshold": confidence.threshold if confidence else 0.0,
-            "label_thresholds": None if thresholds is None else list(thresholds),
+            "threshold": task.confidence.threshold if task.confidence else 0.0,
+            "label_thresholds": task.thresholds.tolist() if isinstance(task, MultiLabel) else None,
         }
     if isinstance(task, QuestionAnswering):
         return {

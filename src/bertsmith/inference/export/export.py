@@ -76,7 +76,11 @@ def export_model(
         _require_openvino(int8)
     source = open_source(model)
     out = Path(out)
-    require_place(out, overwrite, source.folder)
+    require_place(out, overwrite, source.folder, Path(gate))
+    if limits is not None and not int8:
+        raise InputError(
+            "limits are for int8: float32 must give the same answers. Leave them out, or ask for int8."
+        )
     file = read_gate_file(source, gate, columns)
     limits = limits or ExportLimits()
     if int8:
@@ -98,7 +102,7 @@ def export_model(
             if search.graph is None:
                 raise ExportRefused(_int8_refusal(search), parity)
             graph, verdict = search.graph, search.verdict
-        write_artefact(out, source, graph, to, verdict.fitted.task, parity, overwrite, files)
+        write_artefact(out, source, graph, to, verdict.task, parity, overwrite, files)
     return ExportResult(out, parity)
 
 

@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from bertsmith.inference.export.arrangements import Arrangement, alone, arrangements, like_lengths
+from bertsmith.inference.export.arrangements import (
+    Arrangement,
+    all_together,
+    alone,
+    arrangements,
+    like_lengths,
+)
 from bertsmith.inference.export.comparison import (
     Comparison,
     as_vectors,
@@ -24,21 +30,24 @@ from bertsmith.inference.export.comparison import (
 )
 from bertsmith.inference.export.gate_file import GateFile, probes
 from bertsmith.inference.export.limits import CALIBRATION, Exact, ExportLimits
-from bertsmith.inference.export.refitting import Fitted, refitted
+from bertsmith.inference.export.refitting import figures_on_labels, refitted
 from bertsmith.inference.export.running import Run, run_sequences
 from bertsmith.inference.export.source import Answer, Source
 from bertsmith.progress import Progress
+from bertsmith.tasks.task import Task
 
 _FOR_DAMAGE = 128  # sequences
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Every figure as JSON, what speaks against the graph, and what decoding needs beside it."""
+    """Every figure as JSON, what speaks against the graph, and the task that decodes it, None for an encoder
+    alone.
+    """
 
     figures: dict[str, Any]
     problems: tuple[str, ...]
-    fitted: Fitted
+    task: Task[Any] | None
 
 
 class Gate:
@@ -49,7 +58,6 @@ class Gate:
         self._probes = probes(source, file)
         self._ours = source.answers(file.sequences)
         self._of_probes = source.answers(self._probes)
-        self._change = change_of(source, self._ours)
         self._by_angle = source.kind in ("vectors", "states")
         self._computed = 0
 
@@ -59,11 +67,13 @@ class Gate:
         lengths = [len(window.token_ids) for window in some]
         theirs = run_sequences(run, self.source, some, like_lengths(lengths))
         self._count(len(some))
-        return float(np.mean([self._change(*both) for both in zip(self._ours, theirs, strict=False)]))
+        change = change_of(self.source, self.source.task, self._ours)
+        return float(np.mean([change(*both) for both in zip(self._ours, theirs, strict=False)]))
 
     def glance(self, run: Run, limits: ExportLimits, error: float) -> tuple[str, ...]:
         """What a single arrangement already shows to be wrong: what passes may still fail the others."""
-        comparison, theirs = self._in(run, like_lengths(self.file.lengths))
+        theirs = self._run(run, like_lengths(self.file.lengths))
+        comparison = self._compared(self._task_for(limits, theirs), theirs)
         return (
             *_answered(comparison, limits, error, self._by_angle)[1],
             *self._neighbours(theirs, limits)[1],
@@ -71,26 +81,35 @@ class Gate:
 
     def judge(self, run: Run, limits: ExportLimits | Exact, error: float) -> Verdict:
         """All of it. `error` is the chance of proving an agreement that isn't there."""
-        found: dict[str, Comparison] = {}
-        usual: list[Answer] = []
-        for arrangement in arrangements(self.file.lengths):
-            found[arrangement.name], theirs = self._in(run, arrangement)
-            usual = theirs if arrangement.name == like_lengths([1]).name else usual
-        worst = _worst(list(found.values()))
-        figures, problems = _answered(worst, limits, error, self._by_angle)
-        kept, of_neighbours = self._neighbours(usual, limits)
-        of_probes, of_lengths = self._at_lengths(run, limits)
-        fitted = refitted(self.source, self.file, self._ours, usual, refit=isinstance(limits, ExportLimits))
+        usual, *others = arrangements(self.file.lengths)
+        theirs = self._run(run, usual)
+        task = self._task_for(limits, theirs)
+        found = {usual.name: self._compared(task, theirs)}
+        for arrangement in others:
+            found[arrangement.name] = self._compared(task, self._run(run, arrangement))
+        figures, problems = _answered(_worst(list(found.values())), limits, error, self._by_angle)
+        kept, of_neighbours = self._neighbours(theirs, limits)
+        of_probes, of_lengths = self._at_lengths(run, limits, task)
         by_arrangement = {name: _row(each, self._by_angle) for name, each in found.items()}
-        figures |= kept | {"arrangements": by_arrangement, "lengths": of_probes} | fitted.figures
-        problems = (*problems, *of_neighbours, *of_lengths, *_calibration(fitted))
+        on_labels = figures_on_labels(self.source, task, self.file, self._ours, theirs)
+        figures |= kept | {"arrangements": by_arrangement, "lengths": of_probes} | on_labels
+        problems = (*problems, *of_neighbours, *of_lengths, *_calibration(on_labels))
         examples = {"examples": len(self.file.encoded), "sequences": len(self.file.sequences)}
-        return Verdict(examples | figures, problems, fitted)
+        return Verdict(examples | figures, problems, task)
 
-    def _in(self, run: Run, arrangement: Arrangement) -> tuple[Comparison, list[Answer]]:
+    def _run(self, run: Run, arrangement: Arrangement) -> list[Answer]:
         theirs = run_sequences(run, self.source, self.file.sequences, arrangement)
         self._count(len(theirs))
-        return compare(self._change, self.source, self.file, self._ours, theirs), theirs
+        return theirs
+
+    def _task_for(self, limits: ExportLimits | Exact, theirs: Sequence[Answer]) -> Task[Any] | None:
+        """A graph in float32 needs nothing of its own."""
+        if isinstance(limits, Exact):
+            return self.source.task
+        return refitted(self.source, self.file, self._ours, theirs)
+
+    def _compared(self, task: Task[Any] | None, theirs: Sequence[Answer]) -> Comparison:
+        return compare(self.source, task, self.file, self._ours, theirs)
 
     def _neighbours(
         self, theirs: Sequence[Answer], limits: ExportLimits | Exact
@@ -102,19 +121,16 @@ class Gate:
         said = f"{kept:.1%} of the ten nearest neighbours stay so; at least {limits.neighbours:.0%} must"
         return {"neighbours_kept": kept}, (said,) if wrong else ()
 
-    def _at_lengths(self, run: Run, limits: ExportLimits | Exact) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def _at_lengths(
+        self, run: Run, limits: ExportLimits | Exact, task: Task[Any] | None
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Made-up sequences of many lengths. Int8 is held to finite values there: nobody sends them."""
-        every = [list(range(len(self._probes)))]
-        ways = (
-            alone(len(self._probes)),
-            Arrangement("all together, padded on the right", every),
-            Arrangement("all together, padded on the left", every, left=True),
-        )
         lengths = [len(window.token_ids) for window in self._probes]
+        change = change_of(self.source, task, self._ours)
         largest, problems = {}, list[str]()
-        for way in ways:
+        for way in (alone(len(lengths)), all_together(lengths), all_together(lengths, left=True)):
             theirs = run_sequences(run, self.source, self._probes, way)
-            changes = [self._change(*both) for both in zip(self._of_probes, theirs, strict=True)]
+            changes = [change(*both) for both in zip(self._of_probes, theirs, strict=True)]
             largest[way.name] = max(changes)
             limit = limits.of_a_cosine if self._by_angle else limits.change
             if isinstance(limits, Exact) and max(changes) > limit:
@@ -188,8 +204,8 @@ def _row(comparison: Comparison, by_angle: bool) -> dict[str, Any]:
     return row if comparison.agrees is None else {"agreement": float(comparison.agrees.mean()), **row}
 
 
-def _calibration(fitted: Fitted) -> tuple[str, ...]:
-    found = fitted.figures.get("calibration_error")
+def _calibration(on_labels: dict[str, Any]) -> tuple[str, ...]:
+    found = on_labels.get("calibration_error")
     if found is None or found["graph"] <= found["model"] + CALIBRATION:
         return ()
     return (

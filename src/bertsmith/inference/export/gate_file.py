@@ -3,7 +3,7 @@
 E examples, W sequences (an example's windows, or its texts), R rows that a head reads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -16,11 +16,8 @@ from bertsmith.inference.export.padded_heads import Vectors
 from bertsmith.inference.export.source import Answer, Source
 from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens, windows_apart
 from bertsmith.tasks.finetuning import encode_examples
-from bertsmith.tasks.task import Outputs, Task
-from bertsmith.text.files.columns import guess_columns
-from bertsmith.text.files.values import as_text
-from bertsmith.text.labelled.rows import LINES_HAVE, are_lines, read_column_names, read_rows
-from bertsmith.validation import check
+from bertsmith.tasks.task import Outputs, Prediction, Task, reading_columns
+from bertsmith.text.labelled.rows import stream_texts
 
 MOST_EXAMPLES = 2000
 MOST_TOKENS = 100_000
@@ -54,6 +51,10 @@ class GateFile:
         left = iter(answers)
         return [[next(left) for _ in each.windows] for each in self.encoded]
 
+    def predictions(self, task: Task[Any], answers: Sequence[Answer], source: Source) -> list[Prediction]:
+        """What a task makes of answers."""
+        return task.decode(self.outputs(answers, source), self.examples, self.encoded)
+
     def outputs(self, answers: Sequence[Answer], source: Source) -> list[Outputs]:
         """What the task decodes: (C,), or of all windows' rows (R, C); of vectors what its head makes of
         them.
@@ -70,14 +71,14 @@ def read_gate_file(source: Source, path: Path | str, columns: dict[str, Any]) ->
         raise InputError(f"{path} is no file. Name one whose rows the graph is to be compared on.")
     if source.task is None:
         return _texts(source, path, columns)
-    task = _reading(source.task, columns)
-    examples, labelled, notes = _read(task, path)
+    examples, labelled, notes = _read(reading_columns(source.task, columns), path)
     rows = len(examples)
-    examples = [examples[number] for number in _sample(rows, MOST_EXAMPLES)]
-    # labels are read by `task`, whose columns may be other ones; what is encoded is as in training
-    encoded = list(encode_examples(source.task, examples, source.tokenizer).encoded)
-    kept = _within(encoded, MOST_TOKENS)
-    examples, encoded = examples[:kept], encoded[:kept]
+    drawn = _drawn(rows)
+    # labels are read by other columns, perhaps; what is encoded is as in training
+    some = [examples[number] for number in drawn]
+    known = list(encode_examples(source.task, some, source.tokenizer).encoded)
+    kept = _within(drawn, known, MOST_TOKENS)
+    examples, encoded = [some[place] for place in kept], [known[place] for place in kept]
     sequences = list(chain.from_iterable(each.windows for each in encoded))
     return GateFile(path, rows, sequences, examples, encoded, labelled, notes)
 
@@ -103,15 +104,6 @@ def probes(source: Source, file: GateFile) -> list[Window]:
     return made
 
 
-def _reading(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
-    """The task with other columns to read from. Raises RecipeError for a name or value that is none."""
-    known = task.settings.model_dump()
-    settings = check(type(task.settings), known | columns, "the given columns")
-    return type(task).from_state(
-        task.state() | {"settings": settings.model_dump(mode="json")}, "the given columns"
-    )
-
-
 def _read(task: Task[Any], path: Path) -> tuple[list[Any], bool, tuple[str, ...]]:
     """Examples, whether they have labels, and why they have none."""
     try:
@@ -133,23 +125,28 @@ def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
         raise InputError(
             f"{source.name} has no task, and reads one text a row: there is no use for {', '.join(strange)}."
         )
-    layout = {name: columns.get(name, usual) for name, usual in _LAYOUT.items()}
-    column = columns.get("text")
-    if are_lines(path, format=layout["format"], encoding=layout["encoding"]):
-        column = LINES_HAVE[0]
-    elif column is None:
-        column = guess_columns(read_column_names(path, **layout), str(path)).text
-    rows = read_rows(path, [column], **layout)
-    texts = [as_text(row.values[0], row.where) for row in rows]
-    texts = [texts[number] for number in _sample(len(rows), MOST_EXAMPLES)]
-    encoded = [Encoded((window,)) for window in _text_windows(source, texts)]
+
+    def stream() -> Iterator[str]:
+        return stream_texts(path, columns.get("text"), **{k: v for k, v in columns.items() if k != "text"})
+
+    rows = sum(1 for _ in stream())
+    if not rows:
+        raise InputError(f"{path} has no rows. Name a file with texts that the graph is to be compared on.")
+    drawn = _drawn(rows)
+    wanted = {number: place for place, number in enumerate(drawn)}
+    some = [""] * len(drawn)
+    for number, text in enumerate(stream()):
+        if number in wanted:
+            some[wanted[number]] = text
+    encoded = [Encoded((window,)) for window in _text_windows(source, some)]
     most = MOST_TOKENS if isinstance(source.padded.head, Vectors) else _MOST_STATE_TOKENS
-    kept = _within(encoded, most)
-    windows = [each.windows[0] for each in encoded[:kept]]
-    return GateFile(path, len(rows), windows, texts[:kept], encoded[:kept], labelled=False)
+    kept = _within(drawn, encoded, most)
+    chosen = [encoded[place] for place in kept]
+    windows = [each.windows[0] for each in chosen]
+    return GateFile(path, rows, windows, [some[place] for place in kept], chosen, labelled=False)
 
 
-_LAYOUT: dict[str, Any] = {"format": None, "header": True, "encoding": "utf-8"}
+_LAYOUT = ("format", "header", "encoding")
 
 
 def _text_windows(source: Source, texts: Sequence[str]) -> list[Window]:
@@ -168,19 +165,20 @@ def as_document(source: Source, text: str) -> str:
     return shown.lower() if lowers else shown
 
 
-def _sample(count: int, most: int) -> list[int]:
-    """Numbers of rows, ascending: all, or as many as are compared."""
-    if count <= most:
-        return list(range(count))
+def _drawn(count: int) -> list[int]:
+    """Numbers of rows in a random order: all, or as many as are compared."""
     draw = np.random.Generator(np.random.PCG64DXSM(_SEED))
-    chosen: list[int] = np.sort(draw.choice(count, most, replace=False)).tolist()
-    return chosen
+    numbers: list[int] = draw.permutation(count)[:MOST_EXAMPLES].tolist()
+    return numbers
 
 
-def _within(encoded: Sequence[Encoded], most: int) -> int:
-    """How many examples from the first on have at most so many tokens; at least one."""
+def _within(drawn: Sequence[int], encoded: Sequence[Encoded], most: int) -> list[int]:
+    """Places of those drawn first that together have at most so many tokens, at least one, in the order of
+    their rows.
+    """
     ends = np.cumsum([each.tokens for each in encoded])
-    return max(1, int(np.searchsorted(ends, most, side="right")))
+    count = max(1, int(np.searchsorted(ends, most, side="right")))
+    return sorted(range(count), key=lambda place: drawn[place])
 
 
 def _joined(answers: Sequence[Answer], source: Source) -> Outputs:

@@ -1,46 +1,56 @@
-"""Temperature and thresholds of a graph whose logits are not quite the model's, where the gate's file has
-labels to fit them on; and the figures of both on these.
-"""
+"""The temperature of a graph whose logits are not quite the model's, and what both are worth on labels."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from bertsmith.inference.export.comparison import predictions
 from bertsmith.inference.export.gate_file import GateFile
 from bertsmith.inference.export.source import Answer, Source
-from bertsmith.metrics.calibration import expected_calibration_error, probabilities_of
+from bertsmith.metrics.calibration import (
+    expected_calibration_error,
+    fit_temperature_to,
+    probabilities_of,
+)
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
-from bertsmith.tasks.question_answering import QuestionAnswering
 from bertsmith.tasks.task import Task
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """The task that decodes the graph, None for an encoder alone; figures as JSON, empty without labels."""
-
-    task: Task[Any] | None
-    figures: dict[str, Any] = field(default_factory=dict)
-
-
 def refitted(
-    source: Source, file: GateFile, ours: Sequence[Answer], theirs: Sequence[Answer], *, refit: bool
-) -> Fitted:
-    """Without `refit` the task is the model's own."""
-    if source.task is None or not file.labelled:
-        return Fitted(source.task)
+    source: Source, file: GateFile, ours: Sequence[Answer], theirs: Sequence[Answer]
+) -> Task[Any] | None:
+    """The task that decodes the graph: the model's with the temperature that brings the graph's probabilities
+    nearest to the model's own, for which it takes no labels. The thresholds stay: they were chosen on dev for
+    probabilities, and these are the same ones again. A model that came without a temperature keeps doing
+    without; None for an encoder alone.
+    """
     task = source.task
-    if refit and isinstance(task, CalibratedTask | QuestionAnswering) and _was_calibrated(task):
-        task = type(task).from_state(task.state(), "the exported model")
-        task.calibrate(file.outputs(theirs, source), file.examples, file.encoded)
+    if not isinstance(task, CalibratedTask) or task.confidence is None:
+        return task
+    several = task.name == "multi-label"
+    own, logits = (np.stack(file.outputs(answers, source)) for answers in (ours, theirs))
+    wanted = probabilities_of(own, task.temperature, multi_label=several)
+    temperature = fit_temperature_to(logits, wanted, multi_label=several)
+    again = type(task).from_state(task.state(), "the exported model")
+    again.confidence = task.confidence.model_copy(update={"temperature": temperature})
+    return again
+
+
+def figures_on_labels(
+    source: Source,
+    task: Task[Any] | None,
+    file: GateFile,
+    ours: Sequence[Answer],
+    theirs: Sequence[Answer],
+) -> dict[str, Any]:
+    """As JSON, of the model and of the graph that `task` decodes; empty where the file has no labels."""
+    if source.task is None or task is None or not file.labelled:
+        return {}
     figures: dict[str, Any] = {
         "metrics": {
-            "model": source.task.metrics(predictions(source, file, ours), file.examples),
-            "graph": task.metrics(
-                task.decode(file.outputs(theirs, source), file.examples, file.encoded), file.examples
-            ),
+            name: _finite(by.metrics(file.predictions(by, answers, source), file.examples))
+            for name, by, answers in (("model", source.task, ours), ("graph", task, theirs))
         }
     }
     if isinstance(task, CalibratedTask) and isinstance(source.task, CalibratedTask):
@@ -49,12 +59,12 @@ def refitted(
             "graph": _calibration_error(source, file, theirs, task.temperature),
         }
         figures["temperature"] = {"model": source.task.temperature, "graph": task.temperature}
-    return Fitted(task, figures)
+    return figures
 
 
-def _was_calibrated(task: CalibratedTask | QuestionAnswering) -> bool:
-    """A model that came without temperature and thresholds keeps doing without."""
-    return (task.confidence if isinstance(task, CalibratedTask) else task.threshold) is not None
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """None where there is no figure, as for the correlation of equal numbers."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 def _calibration_error(

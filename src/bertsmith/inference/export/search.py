@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Search:
-    """What was found: the graph with `in_float`, or None; `verdict` is the last one's. `damages` is empty
-    where nothing had to be sought; `tried` says what each try came to, as JSON.
+    """What was found: the graph, or None. `verdict` is on the last graph that was judged whole, which has the
+    products of `in_float` in float. `damages` is empty where nothing had to be sought; `tried` says what each
+    try came to, as JSON.
     """
 
     graph: "ModelProto | None" = None
@@ -58,8 +59,7 @@ def _passes(
     if not problems or not in_float:
         verdict = gate.judge(run, limits, error)
         problems = verdict.problems
-        found.verdict = verdict
-    found.in_float = tuple(in_float)
+        found.verdict, found.in_float = verdict, tuple(in_float)
     found.tried.append({"in_float": list(in_float), "error": error, "problems": list(problems)})
     found.graph = quantised if not problems else None
     return not problems

@@ -21,12 +21,12 @@ from bertsmith.inference.embedding.embedder import pooled_in_batches
 from bertsmith.inference.embedding.vectors import normalised
 from bertsmith.inference.engine import start_engine
 from bertsmith.inference.export.padded_heads import PaddedModel, States, Vectors, padded_head
+from bertsmith.inference.model_kind import model_kind
 from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import CONFIG, load_encoder
+from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
-from bertsmith.model.manifest import MANIFEST, read_manifest
-from bertsmith.model.untrusted import plain_file, read_settings
+from bertsmith.model.manifest import stated_manifest
 from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings, read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.computing.forward_passes import forward_passes
@@ -38,8 +38,6 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Answer = npt.NDArray[np.floating[Any]]  # of one sequence: (C,), (R, C) or (H,)
 
-_FINE_TUNED = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
-_NOT_TASKS = ("pretraining", "imported")  # what manifests of encoders say
 _CPU = torch.device("cpu")
 
 
@@ -107,25 +105,19 @@ class Source:
 def open_source(name: str | Path) -> Source:
     """By path, alias or hub name. Raises ModelError for what can't be exported, and as loading does."""
     folder = locate_model(name).folder
-    return _task_source(str(name), folder) if _is_fine_tuned(folder) else _encoder_source(str(name), folder)
+    if model_kind(folder) != "task":
+        return _encoder_source(str(name), folder)
+    _require_known_task(folder)
+    return _task_source(str(name), folder)
 
 
-def _is_fine_tuned(folder: Path) -> bool:
-    if (folder / MANIFEST).exists():
-        manifest = read_manifest(folder)
-        assert manifest is not None
-        if manifest.task in TASKS:
-            return True
-        if manifest.settings and manifest.task not in _NOT_TASKS:
-            raise ModelError(
-                f"{folder} was made for {manifest.task!r}, a task of your own, whose head can't be exported. "
-                f"Those of {', '.join(TASKS)} can."
-            )
-        return False
-    if not (folder / CONFIG).exists():
-        return False
-    declared = read_settings(plain_file(folder, CONFIG)).get("architectures") or []
-    return any(str(each).endswith(_FINE_TUNED) for each in declared)
+def _require_known_task(folder: Path) -> None:
+    manifest = stated_manifest(folder)
+    if manifest is not None and manifest.settings and manifest.task not in TASKS:
+        raise ModelError(
+            f"{folder} was made for {manifest.task!r}, a task of your own, whose head can't be exported. "
+            f"Those of {', '.join(TASKS)} can."
+        )
 
 
 def _task_source(name: str, folder: Path) -> Source:

@@ -9,6 +9,7 @@ from bertsmith.inference.export.gate_file import GateFile, as_document
 from bertsmith.inference.export.padded_heads import Vectors
 from bertsmith.inference.export.source import Source
 from bertsmith.tasks.examples.text_task import TextExample
+from bertsmith.text.tokens.tokenizer import without_surrogates
 
 _COMPARED = 200
 
@@ -23,7 +24,11 @@ def require_same_ids(source: Source, file: GateFile) -> None:
         texts, ids = _texts(source, example), encoded.windows[0].token_ids.tolist()
         if not texts:
             return
-        found = backend.encode(texts[0], texts[1] if len(texts) == 2 else None).ids
+        first, second = (
+            without_surrogates(texts[0]),
+            without_surrogates(texts[1]) if len(texts) == 2 else None,
+        )
+        found = backend.encode(first, second).ids
         if len(found) <= source.max_length and found != ids:
             raise ModelError(
                 f"{source.folder}: tokenizer.json alone gives other ids than the model reads: {found[:8]} … "

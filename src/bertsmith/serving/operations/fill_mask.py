@@ -6,7 +6,6 @@ K masks of an input, V vocabulary.
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +15,8 @@ from bertsmith.inference.engine import Engine
 from bertsmith.model.cpu.kernel_linear import as_kernel
 from bertsmith.serving.operations.operation import Options, Pass, Prepared
 from bertsmith.serving.refusals import TooLong
-from bertsmith.tasks.examples.encoding import Encoded, Layout, Window
+from bertsmith.tasks.examples.encoding import Encoded, Layout
+from bertsmith.tasks.pretraining.fill_mask import masked_window
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.task import Outputs
 
@@ -61,17 +61,12 @@ class FillMask:
 
     def _encoded(self, text: Any, where: str) -> Encoded:
         tokenizer, longest = self.engine.tokenizer, self.engine.model.config.max_length
-        mask = tokenizer.id_to_token(tokenizer.mask_id)
         if not isinstance(text, str):
             raise InputError(f"{where}: expected a text, found {type(text).__name__}.")
-        inside = tokenizer.encode(text, read_special_tokens=True).ids
-        ids = np.array([tokenizer.cls_id, *inside, tokenizer.sep_id], np.int32)
-        masks = np.flatnonzero(ids == tokenizer.mask_id)
-        if not len(masks):
-            raise InputError(f"{where} has no {mask}. Put {mask} where a word is to be guessed.")
-        if len(ids) > longest:
-            raise TooLong(f"{where} has {len(ids):,} tokens; this model reads at most {longest:,}.")
-        return Encoded((Window(ids, np.zeros(len(ids), np.int64), masks),))
+        window = masked_window(tokenizer, text, where)
+        if (length := len(window.token_ids)) > longest:
+            raise TooLong(f"{where} has {length:,} tokens; this model reads at most {longest:,}.")
+        return Encoded((window,))
 
     def _targets(self, given: Any) -> torch.Tensor | None:
         """The ids of the pieces that alone are candidates; None for all."""

@@ -1,6 +1,6 @@
 """What an answer rests on, for the page: one at a time, beside the queue, on one core at most.
 
-N tokens of an input, L layers, A heads, G side of a small picture of a head's weights.
+N tokens of an input, L layers, A heads.
 """
 
 import asyncio
@@ -20,15 +20,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.attribution import Explainer
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads
-from bertsmith.serving.page.shown_tokens import shown_tokens
 from bertsmith.serving.protocols.routing import JsonResponse
 from bertsmith.serving.refusals import Expired, InvalidRequest, Overloaded, Unsupported
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
+from bertsmith.text.tokens.shown_tokens import shown_tokens
 
 _SECONDS = 60.0  # for one explanation
-_SMALL = 32  # G at most
-_WHOLE = 65535  # a weight of 1 in two bytes
 Check = Callable[[], None]  # raises where nobody waits any more
 
 
@@ -182,22 +180,12 @@ def _attention(
         "heads": heads,
         "layer": layer,
         "head": asked.head,
-        "weights": _encoded(np.round(found.weights[layer, asked.head] * _WHOLE).astype("<u2")),
+        "weights": _encoded(found.in_two_bytes()[layer, asked.head]),
     }
     if asked.pictures:
-        small = _small(found.weights)
-        answer |= {"side": small.shape[-1], "pictures": _encoded(np.round(small * 255).astype(np.uint8))}
+        small = found.thumbnails()
+        answer |= {"side": small.shape[-1], "pictures": _encoded(small)}
     return answer
-
-
-def _small(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """(L, A, N, N) -> (L, A, G, G): of weights that fall together the largest."""
-    tokens = weights.shape[-1]
-    if tokens <= _SMALL:
-        return weights
-    starts = np.arange(_SMALL) * tokens // _SMALL
-    rows = np.maximum.reduceat(weights, starts, axis=2)
-    return np.asarray(np.maximum.reduceat(rows, starts, axis=3))
 
 
 def _encoded(numbers: npt.NDArray[Any]) -> str:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 import bertsmith
 from bertsmith.inference.explained_model import LONGEST
+from bertsmith.reporting.page import WEB
 from bertsmith.serving.models import reads_pairs
 from bertsmith.serving.operations.search import Search
 from bertsmith.serving.page import explaining
@@ -20,7 +21,7 @@ from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 
 STATIC = "/page/static/"  # what a browser may have without a key, beside / itself
-_FOLDER = Path(__file__).parent / "static"
+_FOLDERS = (WEB, Path(__file__).parent / "static")
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -42,7 +43,7 @@ def routes(service: Service) -> APIRouter:
     router = router_of(error_body, include_in_schema=False)
     if not service.settings.page:
         return router
-    files = {path.name: path.read_bytes() for path in sorted(_FOLDER.iterdir())}
+    files = {path.name: path.read_bytes() for folder in _FOLDERS for path in sorted(folder.iterdir())}
 
     def answer(name: str) -> Response:
         headers = _HEADERS | {"content-type": _MEDIA_TYPES[Path(name).suffix]}

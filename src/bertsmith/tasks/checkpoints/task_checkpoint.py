@@ -27,6 +27,7 @@ from bertsmith.model.checkpoint import (
     save_checkpoint,
 )
 from bertsmith.model.config import BertConfig
+from bertsmith.model.manifest import IMPORTED
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.untrusted import plain_file, read_tensors
 from bertsmith.model.weights import listed
@@ -119,7 +120,7 @@ def load_task_model(folder: Path | str, task: type[Task[Any]] | None = None) -> 
 
 def _task(checkpoint: Checkpoint, folder: Path, given: type[Task[Any]] | None) -> Task[Any]:
     manifest = checkpoint.manifest
-    if manifest is None:
+    if manifest is None or manifest.task == IMPORTED:
         return task_of_foreign(checkpoint, folder)
     if given is None and manifest.task not in TASKS:
         raise ModelError(

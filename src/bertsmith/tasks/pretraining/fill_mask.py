@@ -12,6 +12,7 @@ from bertsmith.data.store import TokenStore
 from bertsmith.errors import InputError
 from bertsmith.tasks.computing.evaluation_mode import evaluating
 from bertsmith.tasks.computing.finite import require_finite
+from bertsmith.tasks.examples.encoding import Window
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -36,19 +37,14 @@ def fill_mask(
     """
     if top < 1:
         raise InputError(f"Ask for at least one candidate for a mask, not top = {top}.")
-    inside = tokenizer.encode(text, read_special_tokens=True).ids
-    if tokenizer.mask_id not in inside:
-        mask = tokenizer.id_to_token(tokenizer.mask_id)
-        raise InputError(f"The text has no {mask}: {text!r}. Put {mask} where a word is to be guessed.")
-    ids = [tokenizer.cls_id, *inside, tokenizer.sep_id]
-    if len(ids) > model.config.max_length:
-        raise InputError(
-            f"The text has {len(ids)} tokens; this model reads at most {model.config.max_length}."
-        )
-    token_ids = np.array(ids, np.int64)
+    window = masked_window(tokenizer, text, f"The text {text!r}")
+    if (length := len(window.token_ids)) > model.config.max_length:
+        raise InputError(f"The text has {length} tokens; this model reads at most {model.config.max_length}.")
     device = model.encoder.embeddings.token.weight.device
-    batch = PackedBatch.pack(token_ids, np.zeros_like(token_ids), np.array([len(ids)]), device)
-    masks = torch.from_numpy(np.flatnonzero(token_ids == tokenizer.mask_id)).to(device)
+    batch = PackedBatch.pack(
+        window.token_ids.astype(np.int64), window.segment_ids, np.array([length]), device
+    )
+    masks = torch.from_numpy(window.rows).to(device)
     with evaluating(model):
         logits = require_finite(model.vocabulary_logits(model.encoder(batch)[masks]).float())
     probabilities = logits.softmax(1)
@@ -57,6 +53,17 @@ def fill_mask(
         [Candidate(tokenizer.id_to_token(int(i)), float(p)) for i, p in zip(row, probabilities, strict=True)]
         for row, probabilities in zip(best, values, strict=True)
     ]
+
+
+def masked_window(tokenizer: Tokenizer, text: str, where: str) -> Window:
+    """A text with masks as one sequence, whose rows to read are the masks. Raises InputError for none."""
+    inside = tokenizer.encode(text, read_special_tokens=True).ids
+    ids = np.array([tokenizer.cls_id, *inside, tokenizer.sep_id], np.int32)
+    masks = np.flatnonzero(ids == tokenizer.mask_id)
+    if not len(masks):
+        mask = tokenizer.id_to_token(tokenizer.mask_id)
+        raise InputError(f"{where} has no {mask}. Put {mask} where a word is to be guessed.")
+    return Window(ids, np.zeros(len(ids), np.int64), masks)
 
 
 def masked_examples(

@@ -25,8 +25,9 @@ import pyarrow as pa
 
 from bertsmith.errors import InputError
 from bertsmith.text.files import tables
-from bertsmith.text.files.columns import column_number, find_column, unknown_column
+from bertsmith.text.files.columns import column_number, find_column, guess_columns, unknown_column
 from bertsmith.text.files.table_file import TableFile, open_table
+from bertsmith.text.files.values import as_text
 
 FORMATS = {
     ".csv": "csv",
@@ -93,6 +94,24 @@ def stream_rows(
     file is opened at the first row, and errors are raised where they stand.
     """
     return _stream(path, _Wanted(columns, header, optional, blank_lines), format, encoding)
+
+
+def stream_texts(
+    path: str | Path,
+    column: str | int | None = None,
+    *,
+    format: str | None = None,
+    header: bool = True,
+    encoding: str = "utf-8",
+) -> Iterator[str]:
+    """A text a row: the lines of a plain file, or a table's column, guessed by its name unless said."""
+    layout: dict[str, Any] = {"format": format, "header": header, "encoding": encoding}
+    if are_lines(path, format=format, encoding=encoding):
+        column = LINES_HAVE[0]
+    elif column is None:
+        column = guess_columns(read_column_names(path, **layout), str(path)).text
+    for row in stream_rows(path, [column], **layout):
+        yield as_text(row.values[0], row.where)
 
 
 class _Wanted(NamedTuple):

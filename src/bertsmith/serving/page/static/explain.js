@@ -1,7 +1,8 @@
 // What an answer rests on: tokens coloured by what each adds, and the weights of attention.
 
 import { showAttention } from "./attention.js";
-import { by, figure, h, percent, roving, signed } from "./dom.js";
+import { attributed } from "./attributions.js";
+import { by, h, signed } from "./dom.js";
 import { ask } from "./request.js";
 import { waiting } from "./waiting.js";
 
@@ -59,7 +60,11 @@ export function offerExplanation(about, open) {
   }
 
   async function weights(signal) {
-    const fetched = (layer, head, pictures) => ask("/page/attention", { ...asked(), layer, head, pictures }, signal).then(({ data }) => data);
+    const fetched = async (layer, head, pictures) => {
+      const { data } = await ask("/page/attention", { ...asked(), layer, head, pictures }, signal);
+      const weights = new Uint16Array(decoded(data.weights).buffer);
+      return { ...data, weights, pictures: data.pictures ? decoded(data.pictures) : null };
+    };
     await showAttention(output, fetched);
     by("status").textContent = "The weights of attention are shown.";
   }
@@ -70,48 +75,6 @@ export function offerExplanation(about, open) {
   }
 }
 
-function attributed(data) {
-  const most = Math.max(...data.tokens.map(({ score }) => Math.abs(score))) || 1;
-  const caption = h("p", { class: "caption digits", "aria-live": "polite" }, "Point at a token, or walk through them with the arrow keys.");
-  const read = ({ text, score }) => `${text}  ${signed(score)}`;
-  const items = data.tokens.map((token) =>
-    h(
-      "span",
-      {
-        class: `token ${token.joined ? "joined" : ""} ${token.special ? "special" : ""} ${token.score < 0 ? "takes" : "adds"}`,
-        vars: { strength: Math.abs(token.score) / most },
-        role: "img",
-        "aria-label": read(token),
-        onmouseenter: () => (caption.textContent = read(token)),
-      },
-      token.text,
-    ),
-  );
-  roving(items, 1, (place) => (caption.textContent = read(data.tokens[place])));
-  const difference = data.value - data.baseline_value;
-  return h(
-    "div",
-    {},
-    h(
-      "p",
-      {},
-      h("strong", {}, data.target),
-      ` is ${figure(data.value)} here, and ${figure(data.baseline_value)} with every token blanked out. The tokens make the difference of ${signed(difference)}:`,
-    ),
-    h("p", { class: "tokens", role: "group", "aria-label": "Tokens, by what each adds" }, apart(items, data.tokens)),
-    caption,
-    h(
-      "p",
-      { class: "hint ramp" },
-      "takes away ",
-      h("span", { class: "ramp-bar", "aria-hidden": "true" }),
-      ` adds. Integrated gradients over ${data.steps} points; they add up to within ${percent(data.error)}.`,
-    ),
-  );
-}
-
-/** With blanks between words; of two texts that were read apart, the second on a line of its own. */
-function apart(items, tokens) {
-  const begins = (place) => place > 0 && tokens[place - 1].special && tokens[place].special && tokens[place].text === tokens[0].text;
-  return items.flatMap((item, place) => [begins(place) ? h("br") : tokens[place].joined ? "" : " ", item]);
+function decoded(base64) {
+  return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 }

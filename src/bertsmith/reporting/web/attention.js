@@ -4,17 +4,20 @@ import { h, roving } from "./dom.js";
 
 const MOST_LABELS = 28; // tokens: more have no room beside the picture
 
-/** `fetched(layer, head, pictures)` gives what POST /page/attention answers. */
+/**
+ * `fetched(layer, head, pictures)` gives tokens, how many layers and heads, and of one of these the weights as
+ * Uint16Array, 65535 for 1; with `pictures` a small square of bytes for each head, and its side. A layer of null is
+ * the last.
+ */
 export async function showAttention(output, fetched) {
   const first = await fetched(null, 0, true);
   const large = h("div", { class: "large" });
   const size = first.side * first.side;
-  const bytes = decoded(first.pictures);
   const buttons = [];
   for (let layer = 0; layer < first.layers; layer += 1) {
     for (let head = 0; head < first.heads; head += 1) {
       const place = layer * first.heads + head;
-      const canvas = painted(Array.from(bytes.subarray(place * size, (place + 1) * size), (byte) => byte / 255), first.side);
+      const canvas = painted(Array.from(first.pictures.subarray(place * size, (place + 1) * size), (byte) => byte / 255), first.side);
       const label = `Layer ${layer + 1}, head ${head + 1}`;
       buttons.push(h("button", { type: "button", class: "head", title: label, "aria-label": label, "aria-pressed": "false", onclick: () => enlarge(layer, head) }, canvas));
     }
@@ -46,7 +49,7 @@ export async function showAttention(output, fetched) {
 
 function enlarged(data) {
   const side = data.tokens.length;
-  const weights = Array.from(new Uint16Array(decoded(data.weights).buffer), (number) => number / 65535);
+  const weights = Array.from(data.weights, (number) => number / 65535);
   const names = data.tokens.map(({ text, joined }) => (joined ? `·${text}` : text));
   const caption = h("p", { class: "caption digits", "aria-live": "polite" });
   const cursor = h("span", { class: "cursor", "aria-hidden": "true" });
@@ -109,8 +112,4 @@ function ink(context) {
   const found = context.getImageData(0, 0, 1, 1).data;
   context.clearRect(0, 0, 1, 1);
   return found;
-}
-
-function decoded(base64) {
-  return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 }

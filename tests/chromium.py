@@ -1,6 +1,6 @@
 """A real Chromium without a window, driven by its DevTools protocol over one web socket.
 
-Only what the tests of the page need: open an address, run JavaScript, press keys, see what was requested.
+Only what the tests of pages need: open an address, run JavaScript, press keys, see what was requested.
 """
 
 import base64
@@ -11,8 +11,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
-from websockets.sync.client import connect
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 _PATIENCE = 30.0  # seconds, on a machine with other work
@@ -37,6 +35,8 @@ class Browser:
     """One tab. `requested` are the addresses of all requests, `logged` what the console was told."""
 
     def __init__(self, program: str, folder: Path) -> None:
+        from websockets.sync.client import connect  # the tests of other parts do without
+
         wanted = [
             "--headless=new",
             "--no-sandbox",

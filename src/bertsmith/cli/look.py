@@ -1,0 +1,90 @@
+"""`bertsmith look`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, given
+
+
+def look(
+    model: str,
+    text: str,
+    second: str | None = None,
+    *,
+    target: str | None = None,
+    word: str | None = None,
+    among: Path | None = None,
+    column: str | None = None,
+    layout: Annotated[FileLayout | None, AS_NAMED] = None,
+    out: Out = Path("look.html"),
+    overwrite: Flag = False,
+) -> None:
+    """Look at what a model makes of one input: a page that opens in any browser.
+
+    It shows what each token adds to the answer, where every head of every layer looks, and with --word
+    which words of other texts a word stands beside, layer by layer.
+
+    Parameters
+    ----------
+    model
+        A folder such as runs/NAME/model, minilm, or a hub name.
+    text
+        What the model reads: a text, a question, a query, or a text with a mask.
+    second
+        The second text of a pair, the passage of a question, the document of a query.
+    target
+        The class, or the piece of the vocabulary, to explain instead of the answer; of tags a word's number.
+    word
+        A word of the text whose neighbours are found.
+    among
+        The texts to find them in: a line or a row each.
+    column
+        The column of these texts, where the file is a table: a name, or a number from 1.
+    out
+        The page.
+    overwrite
+        Replace a page that is there.
+
+    Examples
+    --------
+    bertsmith look runs/intents/model "My card has not arrived yet"
+
+    bertsmith look runs/answers/model "Who wrote it?" "It was written by Ada in 1843." --out answer.html
+
+    bertsmith look runs/articles/model "The dog chased the ball" --word dog --among sentences.txt
+    """
+    from bertsmith.cli.screen import print_facts, print_paths, print_table, progress_bar
+    from bertsmith.inference.looking.look import look as look_at
+    from bertsmith.output_file import require_output
+    from bertsmith.text.labelled.rows import stream_texts
+
+    require_output(out, overwrite, [] if among is None else [among])
+    texts = None if among is None else list(stream_texts(among, column, **given(layout)))
+    with progress_bar("Looking") as progress:
+        found = look_at(
+            model,
+            text if second is None else (text, second),
+            target=target,
+            word=word,
+            among=texts,
+            progress=progress,
+        )
+    rests = found.attributions
+    if rests is not None:
+        facts = {
+            "the answer": f"{rests.target}: {rests.value:.4f}",
+            "without the text": f"{rests.baseline_value:.4f}",
+        }
+        print_facts(f"{model} on this input", facts)
+        best = sorted(range(len(rests.tokens)), key=lambda place: -abs(rests.scores[place]))[:10]
+        print_table(
+            ("token", "adds"), [(rests.tokens[place], f"{rests.scores[place]:+.4f}") for place in best]
+        )
+    if found.neighbours is not None:
+        last = [
+            (f"{near.before} [{near.word}] {near.after}", f"{near.cosine:.3f}")
+            for near in found.neighbours.layers[-1]
+        ]
+        print_table((f"nearest to {found.neighbours.word} in the last layer", "cosine"), last)
+    found.save(out, overwrite=overwrite)
+    print_paths(page=out)

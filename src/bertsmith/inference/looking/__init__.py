@@ -1,0 +1,1 @@
+"""What a model makes of one input: what it rests on, where attention looks, what a word means there."""

@@ -1,0 +1,102 @@
+"""`look`: one input and a model, and what there is to see: attributions, attention, a word's neighbours."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.door import door, function, kind, optional, place, several, text
+from bertsmith.errors import InputError
+from bertsmith.inference.attribution import AttentionWeights, Explainer, TokenAttributions
+from bertsmith.inference.features import Features
+from bertsmith.inference.looking.report import render_look
+from bertsmith.inference.looking.word_neighbours import WordNeighbours, word_neighbours
+from bertsmith.inference.model_kind import model_kind
+from bertsmith.model.locate import locate_model
+from bertsmith.output_file import output_file, require_output
+from bertsmith.progress import Progress
+from bertsmith.text.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found. `attributions` is None where a model has no answer to this input: an encoder of vectors
+    alone and one text, or a masked language model and a text without a mask. `neighbours` is None unless a
+    word was asked for.
+    """
+
+    model: str
+    given: Any
+    tokenizer: Tokenizer
+    attention: AttentionWeights
+    attributions: TokenAttributions | None
+    neighbours: WordNeighbours | None
+
+    @door(path=place)
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """As one interactive page that needs nothing else. Raises InputError for what is there already."""
+        require_output(path, overwrite, ())
+        page = render_look(
+            self.model, self.given, self.tokenizer, self.attention, self.attributions, self.neighbours
+        )
+        with output_file(path) as file:
+            file.write(page.encode())
+
+
+@door(
+    model=place,
+    target=optional(kind(str, int)),
+    word=optional(text),
+    among=optional(several(text)),
+    progress=optional(function),
+)
+def look(
+    model: str | Path,
+    given: Any,
+    *,
+    target: str | int | None = None,
+    word: str | None = None,
+    among: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Look:
+    """Opens a model and looks at what it makes of `given`: a text, a pair, (question, passage), words, a text
+    with a mask, or (query, document), as the model reads.
+
+    `target` is a class, a piece of the vocabulary or a word's number to explain instead of the answer. `word`
+    of the text is shown beside the words of the texts `among`, layer by layer. Raises InputError for what the
+    model doesn't read, ModelError.
+
+    >>> found = look("runs/clauses/model", "The court granted the motion.")
+    >>> found.attributions.target, found.attention.weights.shape
+    >>> found.save("motion.html")
+    """
+    if (word is None) != (among is None):
+        raise InputError(
+            "word and among go together: a word of the text, and texts to find its neighbours in."
+        )
+    if word is not None and not isinstance(given, str):
+        raise InputError(f"A word's neighbours are found for a single text, found {type(given).__name__}.")
+    explainer = Explainer(model, as_vectors=_has_no_answer(model, given))
+    attributions = None
+    if not explainer.model.is_of_vectors or _is_pair(given):
+        attributions = explainer.attributions(given, target)
+    elif target is not None:
+        raise InputError(f"target: there is no answer to explain, found {target!r}. Leave it away.")
+    attention = explainer.attention(given)
+    neighbours = None
+    if word is not None and among is not None:
+        neighbours = word_neighbours(Features(model, pooling="words"), given, word, among, progress=progress)
+    return Look(str(model), given, explainer.model.tokenizer, attention, attributions, neighbours)
+
+
+def _has_no_answer(model: str | Path, given: Any) -> bool:
+    """A masked language model's text without a mask is read for its attention alone."""
+    folder = locate_model(model).folder
+    if model_kind(folder) != "masked-language" or not isinstance(given, str):
+        return False
+    tokenizer = Tokenizer.load(folder)
+    return tokenizer.mask_id not in tokenizer.encode(given, read_special_tokens=True).ids
+
+
+def _is_pair(given: Any) -> bool:
+    return not isinstance(given, str) and len(given) == 2

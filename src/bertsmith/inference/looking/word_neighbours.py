@@ -1,0 +1,115 @@
+"""A word of a text beside the words of other texts, in every layer: which are nearest to it, and so what it
+means there. In the embeddings a word is near its own spelling; further up it comes to stand among words that
+are used alike (Ethayarajh 2019, arXiv 1909.00512, section 4).
+
+L layers, W words, H hidden size.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+
+import numpy as np
+
+from bertsmith.arrays import Floats
+from bertsmith.errors import InputError
+from bertsmith.inference.embedding.vectors import Vectors
+from bertsmith.inference.features import Features
+from bertsmith.progress import Progress
+from bertsmith.tasks.examples.tagged_example import example_of_text
+
+_AT_A_TIME = 256  # texts
+_AROUND = 8  # words shown on either side
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A word with those around it in its text, and its cosine in [-1, 1] to the one that was asked about."""
+
+    before: str
+    word: str
+    after: str
+    cosine: float
+
+
+@dataclass(frozen=True)
+class WordNeighbours:
+    """Of `word` in its text. `layers` has L + 1 lists, the embeddings' first, each with the nearest first."""
+
+    before: str
+    word: str
+    after: str
+    layers: tuple[tuple[Neighbour, ...], ...]
+
+
+def word_neighbours(
+    features: Features,
+    text: str,
+    word: str,
+    among: Sequence[str],
+    count: int = 8,
+    progress: Progress | None = None,
+) -> WordNeighbours:
+    """The `count` words of the texts `among` nearest to the first `word` of `text`, in each layer.
+
+    Cosines are of vectors less the mean of the first 256 texts' words, for most of what raw vectors have in
+    common says nothing of the word. Equal texts count once. Memory grows with `count`, not with the texts.
+    Raises InputError for a word that isn't there and for texts without words.
+    """
+    place, among = _place_of(word, text), list(dict.fromkeys(among))
+    wanted = np.stack([layer[0][place] for layer in _layers(features, [text])])  # (L + 1, H)
+    centre: Floats | None = None
+    best: list[list[tuple[float, int, int]]] = [[] for _ in wanted]  # cosine, text, word
+    for start in range(0, len(among), _AT_A_TIME):
+        some = range(start, min(start + _AT_A_TIME, len(among)))
+        numbers = [number for number in some if among[number] != text and _words(among[number])]
+        if numbers:
+            found = _layers(features, [among[number] for number in numbers])
+            places = [(n, at) for n, each in zip(numbers, found[0], strict=True) for at in range(len(each))]
+            flat = np.stack([np.concatenate(layer) for layer in found])  # (L + 1, W, H)
+            centre = flat.mean(1, keepdims=True) if centre is None else centre
+            cosines = _cosines(wanted - centre[:, 0], flat - centre)
+            for number, row in enumerate(cosines):
+                likeliest = np.argsort(-row, kind="stable")[:count].tolist()
+                new = [(float(row[each]), *places[each]) for each in likeliest]
+                best[number] = nlargest(count, [*best[number], *new], key=lambda each: each[0])
+        if progress is not None:
+            progress(some.stop, len(among), "texts")
+    if centre is None:
+        raise InputError("The texts to find neighbours in have no words, or are all the text itself.")
+    layers = tuple(
+        tuple(Neighbour(*_around(among[number], at), cosine) for cosine, number, at in each) for each in best
+    )
+    return WordNeighbours(*_around(text, place), layers)
+
+
+def _place_of(word: str, text: str) -> int:
+    words = [each.lower() for each in _words(text)]
+    if word.lower() not in words:
+        raise InputError(f"The text has no word {word!r}. It has: {', '.join(words[:20])}.")
+    return words.index(word.lower())
+
+
+def _layers(features: Features, texts: Sequence[str]) -> list[list[Vectors]]:
+    """For each layer, each text's words: (words, H)."""
+    return [list(each) for each in features.layer_by_layer(list(texts))]
+
+
+def _cosines(wanted: Floats, others: Floats) -> Floats:
+    """(L + 1, H) and (L + 1, W, H) -> (L + 1, W)."""
+    products = np.einsum("lh,lwh->lw", wanted, others)
+    lengths = np.linalg.norm(wanted, axis=1)[:, None] * np.linalg.norm(others, axis=2)
+    return np.asarray(products / np.maximum(lengths, _TINY))
+
+
+def _around(text: str, place: int) -> tuple[str, str, str]:
+    """What stands before a word, the word, and what stands behind it."""
+    words = _words(text)
+    before, after = words[max(place - _AROUND, 0) : place], words[place + 1 : place + 1 + _AROUND]
+    return " ".join(before), words[place], " ".join(after)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """As `Features` reads them."""
+    return example_of_text(text, "the text").words
