@@ -11,10 +11,10 @@ what is forgotten of that can be told. A --model that has a head begins as it is
     extended alone     the same, of the domain's text alone
 
 Sides take turns, --points each, so that a neighbour's load meets all of them; a side's clock counts its
-training with its evaluations and checkpoints. All are measured on the same held-out documents, of the domain
-and of Wikipedia: the loss in nats a character, of hidden pieces and of hidden whole words, which can be compared
-between vocabularies. Turns are kept under runs/bench/domain/: an interrupted comparison goes on, --again begins
-anew.
+training with its evaluations and checkpoints. All are measured on the same held-out documents, the domain's
+and Wikipedia's: the loss in nats a character, of hidden pieces and of hidden whole words, which can be
+compared between vocabularies. Turns are kept under runs/bench/domain/: an interrupted comparison goes on,
+--again begins anew.
 """
 
 import argparse
