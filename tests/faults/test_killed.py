@@ -81,13 +81,14 @@ def test_killed_at_a_place(kind: str, place: str, new_run: NewRun, uninterrupted
     assert_same(evidence(Path(settings["out"])), uninterrupted(1, kind=kind))
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_killed_with_general_text_mixed_in_and_measured(ranks: int, new_run: NewRun) -> None:
+@pytest.mark.parametrize(("ranks", "shard"), [(1, "none"), (2, "none"), (2, "full")])
+def test_killed_with_general_text_mixed_in_and_measured(ranks: int, shard: str, new_run: NewRun) -> None:
     """The place in either text is a checkpoint's own, and what was measured before the first step stays."""
 
     def settings() -> Settings:
         made = new_run()
         made["data"] |= {"general_share": 0.3}
+        made["hardware"] |= {"shard": shard}
         return made | {"general": made["corpus"]}
 
     expected, killed = settings(), settings()

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from bertsmith.cli.main import main
-from bertsmith.errors import CorpusError, RecipeError
+from bertsmith.errors import CorpusError, RecipeError, TokenizerError
 from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.model.config import make_config
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
@@ -128,6 +128,18 @@ def test_an_extension_goes_with_the_trained_model_and_can_be_undone(
     undo_extension(out / "model", tmp_path / "undone")
     assert Tokenizer.load(tmp_path / "undone").sha256 == Tokenizer.load(trained).sha256
     assert MaskedLanguageModel.load(tmp_path / "undone").fill_mask("the cat [MASK] on")
+
+
+def test_a_damaged_extension_is_refused_before_anything_is_trained(
+    trained: Path, domain: Path, tmp_path: Path
+) -> None:
+    extended, out = tmp_path / "extended", tmp_path / "run"
+    extend_vocabulary(trained, domain, extended)
+    (extended / "bertsmith.json").unlink()  # whose hashes would say it before
+    (extended / EXTENSION).write_text("{}")
+    with pytest.raises(TokenizerError, match="the key 'base_pieces' is missing"):
+        pretrain("adapt", f"init={extended}", f"corpus={domain}", f"out={out}", "steps=5", *FAST)
+    assert not (out / "log.jsonl").exists()
 
 
 def test_without_general_text_nothing_is_measured_beside_the_corpus(

@@ -101,6 +101,7 @@ def _run(
     first = machine.ranks.is_first
     inputs = open_inputs(recipe, out, machine, hardware, console if first else None)
     require_same_text(recipe, inputs.tokenizer, inputs.train)
+    write_beside = _with_extension(recipe)
     if first:
         write_recipe(recipe, out)
     start_at_frequencies(inputs.model, inputs.train, inputs.tokenizer)
@@ -130,14 +131,8 @@ def _run(
         model = _whole_model(weights, inputs.model).to(machine.device)
         after = [fill_mask(model, inputs.tokenizer, text) for text, _ in examples]
         provenance = _provenance(recipe, inputs, loop.progress.step, metrics)
-        save_pretraining_model(
-            out / "model",
-            model,
-            inputs.tokenizer,
-            provenance,
-            write_extra_files=_with_extension(recipe),
-            replace=True,
-        )
+        of_model = out / "model", model, inputs.tokenizer, provenance
+        save_pretraining_model(*of_model, write_extra_files=write_beside, replace=True)
         fills = [_fill(*each) for each in zip(examples, before, after, strict=True)]
         write_json(out / "fills.json", fills)
         write_summary(out, recipe, model, hardware, gains_and_losses(at_first, metrics))
@@ -158,7 +153,10 @@ def _measured_before(recipe: Recipe, out: Path, loop: Loop) -> dict[str, Any] | 
 
 
 def _with_extension(recipe: Recipe) -> Callable[[Path], None] | None:
-    """Writes the words that `init` was extended by beside the model, so that they can be taken out again."""
+    """What writes the words that `init` was extended by beside the model, to be taken out again by them.
+
+    Raises as `read_extension` does, which must be before the run.
+    """
     extension = read_extension(locate_model(recipe.init).folder) if recipe.init else None
     if extension is None:
         return None
