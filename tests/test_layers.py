@@ -28,6 +28,7 @@ LAYERS = [
     "inference",
     "estimators",
     "serving",
+    "mirroring",
     "cli",
 ]
 LONE_MODULES = {
@@ -47,6 +48,7 @@ APART = [
     ("training", "serving"),
     ("serving", "training"),
     ("serving", "estimators"),
+    ("serving", "mirroring"),
     ("inference", "training"),
     ("inference", "planning"),
 ]

@@ -172,3 +172,55 @@ def test_a_folder_below_a_file_is_a_sentence(
     (tmp_path / "file").write_text("x")
     assert main(["tokenizer", "train", str(corpus), "--out", str(tmp_path / "file" / "t")]) == 2
     assert "can't be made" in capsys.readouterr().err
+
+
+def test_decontaminate(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    test = tmp_path / "test.txt"
+    test.write_text(
+        "document 7 SPEAKS of matter 7!\nNothing of the kind stands there.\n<b>& so</b> on it goes\n"
+    )
+    clean, page = tmp_path / "clean", tmp_path / "page.html"
+    capsys.readouterr()
+    assert main(["corpus", "decontaminate", str(corpus), "--against", str(test), "--page", str(page)]) == 0
+    assert "1 (33.3 %)" in (out := capsys.readouterr().out)
+    assert "Document 7 speaks of matter 7." in out
+    assert "--out FOLDER" in out
+    assert "document 7 SPEAKS of matter 7!" in page.read_text()
+    assert main(["corpus", "decontaminate", str(corpus), "--against", str(test), "--out", str(clean)]) == 0
+    assert "Removed: 1 sentence, 6 words. Of 1 document concerned 0 went whole." in capsys.readouterr().out
+    assert (clean / "decontamination.html").is_file()
+    assert main(["corpus", "info", str(clean)]) == 0
+    assert "against test.txt: 1 sentence removed" in capsys.readouterr().out
+    assert main(["corpus", "verify", str(clean)]) == 0
+    texts = [each.sentences for split in ("train", "heldout") for each in Corpus.open(clean).documents(split)]
+    assert ["It ends with the word number 49."] in texts
+    assert len(texts) == 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--against", "nowhere.csv"], "nowhere.csv"),
+        (["--against", "labels.csv"], "no column looks like text"),
+        (["--against", "texts.txt", "--out", "taken"], "taken already exists"),
+        (["--against", "texts.txt", "--page", "labels.csv"], "labels.csv already exists"),
+        (["--against", "texts.txt", "--format", "xml"], "no format 'xml'"),
+        (["--against", "texts.txt", "--workers", "0"], "workers"),
+    ],
+)
+def test_decontaminate_refuses(
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("A text of words.\n")
+    (tmp_path / "labels.csv").write_text("label\ngood\n")
+    (tmp_path / "taken").mkdir()
+    before = sorted(tmp_path.iterdir())
+    assert main(["corpus", "decontaminate", str(corpus), *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before

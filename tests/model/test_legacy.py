@@ -212,9 +212,8 @@ def test_a_folder_without_a_vocabulary_is_imported_without_one(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["bert_model.ckpt.index"], "TensorFlow's checkpoint format.*convert_bert_original_tf"),
+        (["bert_model.ckpt"], "TensorFlow's checkpoints without an .index.*transformers 4"),
         (["tf_model.h5", "config.json"], "Keras' format"),
-        (["flax_model.msgpack"], "Flax' format"),
         (["model.safetensors"], "use the folder as it is"),
         ([], "nothing to import"),
     ],
@@ -225,11 +224,6 @@ def test_other_formats_are_refused_with_the_way_on(tmp_path: Path, files: list[s
         (tmp_path / "old" / name).write_bytes(b"")
     with pytest.raises(ModelError, match=message):
         import_legacy(tmp_path / "old", tmp_path / "new")
-
-
-def test_a_real_tensorflow_checkpoint_is_refused_with_the_way_on(shared_data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="TensorFlow's checkpoint format"):
-        import_legacy(shared_data / "fixtures_ckpt/keras_bert_tf_ckpt", tmp_path / "new")
 
 
 def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:

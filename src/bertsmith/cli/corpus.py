@@ -1,10 +1,11 @@
-"""`bertsmith corpus`: build one, look at it, turn it into tokens, verify either."""
+"""`bertsmith corpus`: build one, look at it, check it against test files, make tokens of it, verify it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from bertsmith.cli.decontaminate import decontaminate
 from bertsmith.cli.options import Out
 from bertsmith.cli.screen import console, print_facts, print_table, print_warning, progress_bar
 from bertsmith.reporting import formatting
@@ -20,6 +21,7 @@ EXAMPLE_CHARACTERS = 500
 FEW_WORDS = 5000  # held out: of 750 masked ones the share told right moves by a point by chance
 
 app = App(name="corpus", help="Raw text to a corpus, and to tokens.")
+app.command(decontaminate)
 DEFAULTS = CorpusSettings()
 
 
@@ -172,6 +174,10 @@ def _print_summary(corpus: "Corpus") -> None:
         },
     )
     console.print(f"  licence    {manifest.licence or 'not stated (--licence)'}", markup=False)
+    for check in manifest.decontaminations:
+        names = ", ".join(file.name for file in check.against)
+        removed = formatting.counted(check.removed.sentences, "sentence")
+        console.print(f"  checked    against {names}: {removed} removed", markup=False)
 
 
 def _print_sources(corpus: "Corpus") -> None:

@@ -48,10 +48,13 @@ def finetune(
     bertsmith finetune retrieval --model minilm --train pairs.jsonl --out runs/search batch_size=64
     """
     from bertsmith.cli.results import show_results
-    from bertsmith.cli.screen import console, print_paths
+    from bertsmith.cli.screen import console, print_paths, print_warning
+    from bertsmith.model.contamination import unchecked_warning
     from bertsmith.training.finetuning.finetune import finetune as run
 
     values = given(files, columns, layout) | ({} if unlabelled is None else {"unlabelled": str(unlabelled)})
     result = run(task, *overrides, resume=resume, console=console, **values)
     show_results(result.results)
+    if files.test is not None and (unchecked := unchecked_warning(result.model, files.test)) is not None:
+        print_warning(unchecked)
     print_paths(model=result.model, report=result.report)

@@ -6,22 +6,26 @@ from bertsmith.cli.options import Out
 
 
 def import_checkpoint(folder: Path, *, out: Out) -> None:
-    """Turn a folder with pytorch_model.bin into a model folder that is safe to open.
+    """Turn an old checkpoint into a model folder that is safe to open.
 
-    A pytorch_model.bin is a pickle, which can run code when it is opened. This reads its tensors and refuses
-    everything else. What it writes opens here and in transformers. No tensor is lost: the head of a
-    fine-tuned model is kept under its own name.
+    It reads pytorch_model.bin, Google's TensorFlow files (bert_model.ckpt.index with its data) and
+    flax_model.msgpack, without those frameworks. A pytorch_model.bin is a pickle, which can run code when it
+    is opened: its tensors are read and everything else is refused. What is written opens here and in
+    transformers. No weight is lost: the head of a fine-tuned model is kept under its own name.
 
     Parameters
     ----------
     folder
-        Holds pytorch_model.bin and config.json, and vocab.txt or tokenizer.json if there is one.
+        Holds the weights and config.json (or Google's bert_config.json), and vocab.txt or tokenizer.json if
+        there is one. Of several TensorFlow checkpoints name one: FOLDER/model.ckpt-1000.
     out
         The folder to write; it must not exist.
 
     Examples
     --------
     bertsmith import downloads/bert-base-cased --out models/bert-base-cased
+
+    bertsmith import downloads/uncased_L-12_H-768_A-12 --out models/bert-base-uncased
 
     bertsmith pretrain adapt init=models/bert-base-cased corpus=corpora/law out=runs/law
     """

@@ -101,6 +101,8 @@ def _evaluate_rows(
     from bertsmith.cli.results import show_evaluation
     from bertsmith.cli.screen import print_json, print_warning
     from bertsmith.inference.predictor import Predictor
+    from bertsmith.model.contamination import unchecked_warning
+    from bertsmith.model.locate import locate_model
     from bertsmith.tasks.evaluating.uncertainty import standard_error
     from bertsmith.tasks.registry import find_task
 
@@ -108,6 +110,8 @@ def _evaluate_rows(
     predictor = Predictor.load(model, own, compute_dtype=torch.float32)  # as training's own figures
     evaluation, metric = predictor.evaluate(data, train, **columns), predictor.task.main_metric
     warnings = evaluation.warnings(data.name, metric)
+    unchecked = unchecked_warning(locate_model(model).folder, data)
+    warnings += [unchecked] if unchecked else []
     error = standard_error(
         predictor.task,
         evaluation,

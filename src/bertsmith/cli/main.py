@@ -81,7 +81,7 @@ COMMANDS = (
     Command("search", "bertsmith.cli.search:search", "Search an index.", _SEARCH),
     Command("rank", "bertsmith.cli.rank:rank", "Evaluate search on judged queries.", _SEARCH),
     Command("doctor", "bertsmith.cli.doctor:doctor", "Show the hardware and how it will be used.", _OTHER),
-    Command("import", "bertsmith.cli.importing:import_checkpoint", "Convert a pytorch_model.bin.", _OTHER),
+    Command("import", "bertsmith.cli.importing:import_checkpoint", "Convert an old checkpoint.", _OTHER),
 )
 
 # New objects between two searches for unused cycles, where Python's 700 have it look through all that `import

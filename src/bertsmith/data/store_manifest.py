@@ -60,7 +60,11 @@ class StoredSplit(Entry):
 
 
 class StoreManifest(Entry):
-    """What lies in a store; nothing in it depends on the day or the machine."""
+    """What lies in a store; nothing in it depends on the day or the machine.
+
+    `checked_against`: the SHA-256 of each test file that the corpus was compared with; None in the stores of
+    versions that didn't say.
+    """
 
     format_version: Literal[1] = 1
     created_by: str
@@ -68,6 +72,7 @@ class StoreManifest(Entry):
     vocab_size: int
     tokenizer_sha256: str
     corpus_sha256: str
+    checked_against: tuple[str, ...] | None = None
     splits: dict[Split, StoredSplit]
 
     @field_validator("splits")

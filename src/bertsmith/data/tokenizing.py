@@ -79,6 +79,7 @@ def tokenize_corpus(
             vocab_size=tokenizer.vocab_size,
             tokenizer_sha256=tokenizer.sha256,
             corpus_sha256=sha256(corpus.path / "manifest.json"),
+            checked_against=tuple(sorted(corpus.manifest.checked_against)),
             splits={
                 split: _write_split(
                     written.get(split, iter(())),

@@ -1,13 +1,14 @@
-"""pytorch_model.bin → a safe model folder. The only place that opens a pickle, and only for tensors.
+"""Checkpoints of old → a safe model folder: pytorch_model.bin, TensorFlow's files, Flax' msgpack.
 
-torch.load(weights_only=True) rebuilds tensors and plain containers and refuses everything else. What it
-doesn't check is checked here: the container's size before it is opened, and that what came out is a flat
-dictionary of ordinary tensors that are no larger than the file.
+The only place that opens a pickle, and only for tensors: torch.load(weights_only=True) rebuilds tensors and
+plain containers and refuses everything else. What it doesn't check is checked here: the container's size
+before it is opened, and that what came out is a flat dictionary of ordinary tensors that are no larger than
+the file.
 """
 
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,12 @@ from torch import Tensor
 from bertsmith.door import door, place
 from bertsmith.errors import ModelError, TokenizerError
 from bertsmith.files import sha256
-from bertsmith.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, interpret, save_checkpoint
+from bertsmith.model.checkpoint import CONFIG, WEIGHTS, Checkpoint, encoder_of, interpret, save_checkpoint
+from bertsmith.model.flax_msgpack import read_flax_tensors
 from bertsmith.model.manifest import IMPORTED
 from bertsmith.model.own_tokenizer import read_own_tokenizer
+from bertsmith.model.tensorflow.bundle import INDEX, read_bundle
+from bertsmith.model.tensorflow.names import is_weight, to_hugging_face_names
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
@@ -29,11 +33,14 @@ LEGACY_WEIGHTS = "pytorch_model.bin"
 # A pickle describes 200 tensors in 50 kB; more than this is not a description of tensors.
 MAX_PICKLE_BYTES = 16 << 20
 
-# Where TensorFlow's and other frameworks' weights show themselves, and what they are called.
+GOOGLE_CONFIG = "bert_config.json"
+
+FLAX_WEIGHTS = "flax_model.msgpack"
+
+# Where other frameworks' weights show themselves, and what they are called.
 _FOREIGN = {
-    "*.ckpt*": "TensorFlow's checkpoint format",
+    "*.ckpt*": "a form of TensorFlow's checkpoints without an .index",
     "*.h5": "Keras' format",
-    "*.msgpack": "Flax' format",
     "*.onnx": "the ONNX format",
 }
 
@@ -49,16 +56,21 @@ class Imported:
 
 @door(folder=place, out=place)
 def import_legacy(folder: Path | str, out: Path | str) -> Imported:
-    """Writes `out` from a folder with pytorch_model.bin, config.json and, if it has one, a vocabulary.
+    """Writes `out` from a folder with weights of old, their config.json and, if it has one, a vocabulary.
 
+    The weights are a pytorch_model.bin, a flax_model.msgpack, or TensorFlow's PREFIX.index with its data
+    files, whose config may be called bert_config.json; of several such in a folder, `folder` names one, as
+    FOLDER/PREFIX.
     Every tensor is kept: heads that Bertsmith has no part for go into the new file under their own names,
     with their labels. Raises ModelError when the file holds anything but tensors, is cut, or doesn't fit
     its config.json; InputError when `out` exists. Nothing half-written is left.
     """
     folder, out = Path(folder), Path(out)
-    weights = _find_legacy_weights(folder)
-    settings = read_settings(plain_file(folder, CONFIG))
-    checkpoint = interpret(read_legacy_tensors(weights), settings, str(weights))
+    weights, read = _find_legacy_weights(folder)
+    folder = weights.parent
+    settings = read_settings(_find_config(folder))
+    checkpoint = interpret(read(weights), settings, str(weights))
+    encoder_of(checkpoint, str(weights))  # refuses what would be refused when the new folder is opened
     tokenizer, tokenizer_note = _read_tokenizer(folder, checkpoint)
     save_checkpoint(
         out,
@@ -67,7 +79,7 @@ def import_legacy(folder: Path | str, out: Path | str) -> Imported:
         checkpoint.architecture,
         task=IMPORTED,
         tokenizer=tokenizer,
-        provenance={"imported_from": f"{folder.name}/{LEGACY_WEIGHTS}", "sha256": sha256(weights)},
+        provenance={"imported_from": f"{folder.name}/{weights.name}", "sha256": sha256(weights)},
         carried=checkpoint.carried,
         labels=checkpoint.labels,
     )
@@ -93,25 +105,61 @@ def read_legacy_tensors(path: Path) -> dict[str, Tensor]:
     return _require_plain_tensors(content, path)
 
 
-def _find_legacy_weights(folder: Path) -> Path:
+def read_tensorflow_tensors(index: Path) -> dict[str, Tensor]:
+    """The weights of a BERT of Google's under Hugging Face's names; what the optimiser kept is not read.
+
+    Raises ModelError for files that are cut or altered, and for a tensor that such a BERT doesn't have.
+    """
+    return to_hugging_face_names(read_bundle(index, is_weight), str(index))
+
+
+Reader = Callable[[Path], dict[str, Tensor]]
+
+
+def _find_legacy_weights(folder: Path) -> tuple[Path, Reader]:
+    """The file to read, and how."""
+    index = folder if folder.suffix == INDEX else folder.with_name(folder.name + INDEX)
+    if not folder.is_dir() and index.is_file():
+        return plain_file(index.parent, index.name), read_tensorflow_tensors
     if not folder.is_dir():
         raise ModelError(
-            f"{folder} is not a folder. Give the folder that holds {LEGACY_WEIGHTS} and {CONFIG}."
+            f"{folder} is not a folder. Give the folder that holds {LEGACY_WEIGHTS} and {CONFIG}, or "
+            "TensorFlow's files."
         )
     if (folder / LEGACY_WEIGHTS).exists() or (folder / LEGACY_WEIGHTS).is_symlink():
-        return plain_file(folder, LEGACY_WEIGHTS)
+        return plain_file(folder, LEGACY_WEIGHTS), read_legacy_tensors
     if (folder / WEIGHTS).exists():
         raise ModelError(
             f"{folder} holds a {WEIGHTS} already: use the folder as it is, nothing is to be imported."
         )
+    indexes = sorted(folder.glob(f"*{INDEX}"))
+    if not indexes and (folder / FLAX_WEIGHTS).exists():
+        return plain_file(folder, FLAX_WEIGHTS), read_flax_tensors
+    if len(indexes) > 1:
+        names = ", ".join(path.name.removesuffix(INDEX) for path in indexes)
+        raise ModelError(f"{folder} holds several checkpoints: {names}. Name one as FOLDER/NAME.")
+    if indexes:
+        return plain_file(folder, indexes[0].name), read_tensorflow_tensors
     for pattern, name in _FOREIGN.items():
         if any(folder.glob(pattern)):
             raise ModelError(
                 f"{folder} holds weights in {name}, which Bertsmith doesn't read. Convert them to "
-                f"{LEGACY_WEIGHTS} once where that framework is installed (for TensorFlow: transformers 4, "
-                "models/bert/convert_bert_original_tf_checkpoint_to_pytorch.py), then import that."
+                f"{LEGACY_WEIGHTS} once where that framework is installed, with transformers 4, then import "
+                "that."
             )
     raise ModelError(f"{folder} has no {LEGACY_WEIGHTS}: there is nothing to import.")
+
+
+def _find_config(folder: Path) -> Path:
+    """config.json, or as Google calls it. TensorFlow's training leaves none beside what it saves."""
+    if not (folder / CONFIG).exists() and (folder / GOOGLE_CONFIG).exists():
+        return plain_file(folder, GOOGLE_CONFIG)
+    if not (folder / CONFIG).exists() and any(folder.glob(f"*{INDEX}")):
+        raise ModelError(
+            f"{folder} has no {GOOGLE_CONFIG}, which says the model's shape. Copy it from the model that the "
+            "training began with, and vocab.txt with it."
+        )
+    return plain_file(folder, CONFIG)
 
 
 def _check_container(path: Path) -> None:

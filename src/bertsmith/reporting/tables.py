@@ -108,9 +108,12 @@ def corpus_facts(corpus: Mapping[str, Any]) -> list[tuple[str, str]]:
     dropped = [
         (f"{label(name)} dropped", formatting.count(total)) for name, total in totals.items() if sources
     ]
-    shown_elsewhere = ("splits", "sources", "settings", "format_version")
+    shown_elsewhere = ("splits", "sources", "settings", "format_version", "decontaminations")
     rest = {name: value for name, value in corpus.items() if name not in shown_elsewhere}
-    return [("Sources", formatting.count(len(sources))), *dropped, *facts(rest)]
+    checks = corpus.get("decontaminations") or []
+    checked = [file["name"] for check in checks for file in check["against"]]
+    against = [("Checked against", ", ".join(checked))] if checked else []
+    return [("Sources", formatting.count(len(sources))), *dropped, *facts(rest), *against]
 
 
 def vocabulary_facts(vocabulary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -22,6 +22,7 @@ from bertsmith.door import door, either, flag, kind, optional, several, text
 from bertsmith.errors import RecipeError
 from bertsmith.files import write_json
 from bertsmith.machine.hardware import Hardware
+from bertsmith.model.contamination import checked_against, contamination_provenance
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
@@ -225,6 +226,10 @@ def _provenance(recipe: Recipe, inputs: Inputs, step: int, metrics: dict[str, fl
         "recipe": json.loads(recipe.model_dump_json()),
         "tokenizer_sha256": inputs.tokenizer.sha256,
         "corpus_sha256": inputs.train.corpus_sha256,
+        **contamination_provenance(
+            inputs.train.manifest.checked_against,
+            checked_against(locate_model(recipe.init).folder if recipe.init else None),
+        ),
     }
 
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertsmith.serving.mirror.answering.keeper import Pace
+from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.app import MirrorApp
-from bertsmith.serving.mirror.server import _listening, _Server
+from bertsmith.serving.mirror.relay_server import RelayServer, listening
 from bertsmith.serving.mirror.settings import read_settings
 from bertsmith.serving.mirror.store import Store
 
@@ -76,6 +78,10 @@ class RunningMirror:
     def store(self) -> Store:
         return self.app.store
 
+    @property
+    def stages(self) -> StageStore:
+        return self.app.keeper.store
+
     def ask(
         self, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **more: Any
     ) -> Answer:
@@ -84,6 +90,14 @@ class RunningMirror:
     def settle(self) -> None:
         """All that was answered is stored or counted."""
         wait_until(lambda: self.app.relay.under_way == 0 and self.app.recorder.is_idle)
+
+    def follow(self) -> None:
+        """And the evidence of it has been followed, a training awaited."""
+        keeper = self.app.keeper
+        wait_until(lambda: self.app.relay.audits.waiting == 0)
+        self.settle()
+        looks = keeper.looks
+        wait_until(lambda: keeper.looks >= looks + 2 and not keeper.trainer.is_busy, 3 * PATIENCE)
 
     def calls(self) -> list[Any]:
         """All of them, in the order in which they came."""
@@ -101,10 +115,10 @@ def running_mirror(folder: Path, upstream: str | None, **settings: Any) -> Itera
     """In a thread."""
     given = {"upstream": upstream, "store": str(folder / "mirror.sqlite"), "port": 0, **settings}
     read = read_settings(None, given, {})
-    with _listening(read) as listener:
-        app = MirrorApp(read, Store(read.store))
+    with listening(read) as listener:
+        app = MirrorApp(read, Store(read.store), pace=Pace(0.02, 0.05, 0.1))
         listener.listen(512)
-        server = _Server(read, app)
+        server = RelayServer(read, app)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         wait_until(lambda: server.started)

@@ -61,6 +61,26 @@ class Skipped(Strict):
     excluded: int = 0
 
 
+class CheckedFile(Strict):
+    """A test file or folder that a corpus was checked against: the SHA-256 of each of its files, its rows,
+    and how many of them the corpus held.
+    """
+
+    name: str
+    sha256: dict[str, str]
+    rows: int
+    found: int
+
+
+class Decontamination(Strict):
+    """One check against test files: by which method, and what was removed because of it."""
+
+    created_by: str
+    method: str
+    against: tuple[CheckedFile, ...]
+    removed: Counts
+
+
 class CorpusManifest(Strict):
     """What lies in a corpus folder and where it came from; the same for the same sources and settings."""
 
@@ -71,6 +91,13 @@ class CorpusManifest(Strict):
     splits: Annotated[dict[Split, SplitEntry], Field(min_length=2)]  # both of them
     skipped: Skipped
     sources: tuple[SourceEntry, ...]
+    decontaminations: tuple[Decontamination, ...] = ()
+
+    @property
+    def checked_against(self) -> frozenset[str]:
+        """The SHA-256 of every test file that the corpus holds nothing more of, as far as the method sees."""
+        files = (file for check in self.decontaminations for file in check.against)
+        return frozenset(digest for file in files for digest in file.sha256.values())
 
     @property
     def kept(self) -> Counts:

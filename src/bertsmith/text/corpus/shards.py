@@ -63,15 +63,15 @@ class ShardWriter:
         self._writer, self._written = None, 0
 
 
-def read_shard(path: Path) -> Iterator[pa.RecordBatch]:
-    """A shard's documents in order, a few hundred at a time; holds one row group.
+def read_shard(path: Path, only_group: int | None = None) -> Iterator[pa.RecordBatch]:
+    """A shard's documents in order, or those of one row group, a few hundred at a time; holds one row group.
 
     Raises CorpusError for a file that was altered so that it can't be read.
     """
     try:
         with pq.ParquetFile(path, pre_buffer=False) as table:
             # one by one: a batch could otherwise span many of long documents
-            for group in range(table.num_row_groups):
+            for group in range(table.num_row_groups) if only_group is None else [only_group]:
                 yield from table.iter_batches(
                     batch_size=512, row_groups=[group], columns=SCHEMA.names, use_threads=False
                 )

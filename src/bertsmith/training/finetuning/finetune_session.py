@@ -12,6 +12,7 @@ from typing import Any
 
 from bertsmith.arrays import Ints
 from bertsmith.model.adapter import pooler_tensors, save_adapter
+from bertsmith.model.contamination import checked_against, contamination_provenance
 from bertsmith.model.locate import locate_model
 from bertsmith.model.lora import merge_lora
 from bertsmith.model.own_tokenizer import load_own_tokenizer
@@ -267,6 +268,7 @@ class FinetuneSession:
             "recipe": json.loads(recipe.model_dump_json()),
             "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
             "sha256": data_hashes(recipe),
+            **contamination_provenance(checked_against(self.source)),
             **facts,
         }
         save_task_model(folder, model, self.task, self.tokenizer, provenance, replace=True)

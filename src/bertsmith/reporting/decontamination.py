@@ -1,0 +1,84 @@
+"""What a corpus and test files have in common, as a page and as rows for the terminal."""
+
+from dataclasses import replace
+
+from bertsmith.reporting import formatting
+from bertsmith.reporting.page import render_page
+from bertsmith.reporting.tables import Table
+from bertsmith.text.corpus.manifest import Counts
+from bertsmith.text.decontamination.decontaminating import Contamination
+from bertsmith.text.decontamination.findings import Example, FileFindings
+from bertsmith.text.decontamination.scanning import KINDS
+
+FILE_COLUMNS = ("test file", "rows", "too short", *KINDS, "found")
+EXAMPLE_COLUMNS = ("row", "text", "in the corpus", "document", "kind", "share")
+_LONGEST = 300  # characters of a text on the page
+
+
+def file_rows(found: Contamination) -> list[tuple[str | int, ...]]:
+    """A row for each test file, under FILE_COLUMNS."""
+    return [
+        (
+            each.file.name,
+            each.file.rows,
+            each.too_short,
+            *each.kinds.values(),
+            f"{each.found:,} {_share(each)}",
+        )
+        for each in found.files
+    ]
+
+
+def example_row(example: Example, longest: int) -> list[str]:
+    """One example under EXAMPLE_COLUMNS, its texts cut to so many characters."""
+    texts = (_cut(text, longest) for text in (example.text, example.in_corpus))
+    return [example.where, *texts, example.document, example.kind, f"{example.share:.0%}"]
+
+
+def render_contamination(found: Contamination, removed: Counts | None, command: str) -> str:
+    """The page as text; what files hold is escaped. `removed` None: nothing was written."""
+    headline = [
+        ("test rows found", f"{sum(each.found for each in found.files):,}"),
+        ("documents that hold them", f"{found.documents:,} of {found.corpus.manifest.kept.documents:,}"),
+    ]
+    if removed is not None:
+        headline.append(("words removed", formatting.count(removed.words)))
+    files = [
+        [str(cell) if isinstance(cell, str) else f"{cell:,}" for cell in row] for row in file_rows(found)
+    ]
+    columns = [
+        [each.file.name, column, f"{count:,}"]
+        for each in found.files
+        if len(each.columns) > 1
+        for column, count in each.columns.items()
+    ]
+    return render_page(
+        "decontamination.html.jinja",
+        title="What the corpus has of the test files",
+        status=f"Corpus {found.corpus.path.name}",
+        headline=headline,
+        warnings=[],
+        files=Table("", [name.capitalize() for name in FILE_COLUMNS], files),
+        columns=Table("", ["Test file", "Column", "Rows found"], columns, text_columns=frozenset({0, 1})),
+        examples=[
+            Table(
+                f"Of {each.file.name}",
+                [name.capitalize() for name in EXAMPLE_COLUMNS],
+                [example_row(example, _LONGEST) for example in each.examples],
+                text_columns=frozenset(range(4)),
+            )
+            for each in found.files
+            if each.examples
+        ],
+        untitled=lambda table: replace(table, title=""),
+        command=command,
+    )
+
+
+def _share(each: FileFindings) -> str:
+    return f"({formatting.percent(each.found / each.file.rows)})"
+
+
+def _cut(text: str, longest: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= longest else text[: longest - 1] + "…"

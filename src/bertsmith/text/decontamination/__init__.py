@@ -1,0 +1,1 @@
+"""What a corpus and test files have in common, found and taken out."""

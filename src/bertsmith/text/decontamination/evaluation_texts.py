@@ -1,0 +1,250 @@
+"""A test file or folder of any format → its texts, each with its row, its column and its place.
+
+| what | a row | its columns |
+| --- | --- | --- |
+| CSV, TSV, JSON lines, JSON, Parquet | a row | those named, or those whose values are running text |
+| CoNLL, CoNLL-U | a sentence | words |
+| any other text | a line, or a sentence where the lines show CoNLL's columns | text, or words |
+| SQuAD's JSON | a question | question, context |
+| ReQA's JSON; folders in BEIR's, TREC's and other layouts | a query or a document | query, document |
+
+A table needs no header: a first row whose every field is shorter than three words is taken for one, and any
+other is a row like those below it. A column is running text when its values have three words or more on
+average, so that labels and ids are none.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertsmith.errors import InputError
+from bertsmith.files import sha256
+from bertsmith.text.files import tables
+from bertsmith.text.files.columns import column_number, listed, unknown_column
+from bertsmith.text.files.table_file import TableFile, open_table
+from bertsmith.text.labelled import rows
+from bertsmith.text.labelled.conll import Sentence, read_tagged
+from bertsmith.text.labelled.squad import read_squad
+from bertsmith.text.retrieval.layouts import read_retrieval_data
+
+LEAST_MEAN_WORDS = 3  # of a column that is taken for text
+_LOOKED_AT = 1000  # values of a column, when it is judged which columns are text
+_BY_ENDING = {
+    **{ending: format for ending, format in rows.FORMATS.items() if format != "lines"},
+    **dict.fromkeys((".conll", ".iob", ".iob2", ".bio"), "conll"),
+    ".conllu": "conllu",
+}
+_TEXT = "text"  # lines, or CoNLL's columns: the content tells
+_FOLDER = "folder"  # of any layout: its files tell
+
+
+class EvaluationText(NamedTuple):
+    """One text of one row; rows count from 0, `where` is the row's place for messages."""
+
+    row: int
+    column: str
+    text: str
+    where: str
+
+
+@dataclass(frozen=True)
+class EvaluationFile:
+    """One test file or folder: the SHA-256 of each of its files, how many rows, its columns and texts."""
+
+    name: str
+    hashes: dict[str, str]
+    rows: int
+    columns: tuple[str, ...]
+    texts: tuple[EvaluationText, ...]
+
+
+class _Row(NamedTuple):
+    fields: dict[str, Any]
+    where: str
+
+
+_Reader = Callable[[Path, str, str], list[_Row]]
+
+
+def read_evaluation_file(
+    path: Path | str, columns: Sequence[str] = (), format: str | None = None, encoding: str = "utf-8"
+) -> EvaluationFile:
+    """Every text of a test file, or of a folder with retrieval data, in the file's order; whole in memory.
+
+    `columns`: those to look at, by name, or in a table by number from 1; by default those of running text.
+    `format`: csv, tsv, jsonl, json, parquet, lines, conll, conllu, squad, reqa, or of a folder beir or trec,
+    where ending and content don't tell.
+    Raises InputError naming file and line for what can't be read, for a column that there isn't, and for a
+    file without any text.
+    """
+    path = Path(path)
+    if not path.exists():  # an address or standard input among them: the hash is that of a file
+        raise InputError(f"{path} does not exist. Name a test file or a folder on this machine.")
+    read_as = _format_of(path, format, encoding)
+    found = _READERS[read_as](path, read_as, encoding)
+    if not found:
+        raise InputError(f"{path} has no rows. Expected at least one.")
+    chosen = _chosen(found, columns, str(path), guess=read_as in _TABLES)
+    texts = tuple(
+        EvaluationText(number, column, text, row.where)
+        for number, row in enumerate(found)
+        for column in chosen
+        if (text := _text_of(row.fields.get(column)).strip())
+    )
+    if not texts:
+        raise InputError(
+            f"{path}: expected text in {listed(chosen)}, found none. Name a column with --column."
+        )
+    return EvaluationFile(str(path), _hashes(path), len(found), tuple(chosen), texts)
+
+
+def _hashes(path: Path) -> dict[str, str]:
+    if not path.is_dir():
+        return {path.name: sha256(path)}
+    files = sorted(each for each in path.rglob("*") if each.is_file() and each.name[0] != ".")
+    return {str(each.relative_to(path)): sha256(each) for each in files}
+
+
+def _format_of(path: Path, format: str | None, encoding: str) -> str:
+    """What was said, else what the ending or the content tells: a name among _READERS."""
+    if format is not None and format not in _READERS:
+        known = ", ".join(name for name in _READERS if name not in (_TEXT, _FOLDER))
+        raise InputError(f"There is no format {format!r}. Choose one of {known}.")
+    if path.is_dir() or format is not None:
+        return format or _FOLDER
+    with open_table(path, None, encoding, _BY_ENDING, _TEXT, whole_name=True) as table:
+        if table.format == "csv":
+            return _separator_of(table)
+        return _kind_of_json(table) if table.format == "json" else table.format
+
+
+def _separator_of(table: TableFile) -> str:
+    """CSV that was saved with tabs is no rarity: the first line's more frequent separator counts."""
+    first = next(iter(table.lines()), "")
+    return "tsv" if first.count("\t") > first.count(",") else "csv"
+
+
+def _kind_of_json(table: TableFile) -> str:
+    """SQuAD's and ReQA's files are one object with keys of their own; all other JSON is rows."""
+    text = table.stream.text().lstrip()
+    try:
+        content = json.loads(text) if text.startswith("{") else None
+    except (ValueError, RecursionError):  # JSON lines, or broken: the reader of rows will say
+        content = None
+    if isinstance(content, dict) and "data" in content:
+        return "squad"
+    return "reqa" if isinstance(content, dict) and "questions" in content else "json"
+
+
+def _separated_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+    """Rows of CSV or TSV, of any width."""
+    with open_table(path, format, encoding, {}, format, whole_name=True) as table:
+        found = [each for each in tables.separated_rows(table.lines(), table.name, format) if each[1]]
+    if not found:
+        return []
+    width = max(len(fields) for _, fields in found)
+    names, is_header = [str(number) for number in range(1, width + 1)], _is_header(found[0][1])
+    if is_header:
+        names[: len(found[0][1])] = [field.strip() for field in found[0][1]]
+    return [_Row(dict(zip(names, fields)), f"{path}, line {line}") for line, fields in found[is_header:]]
+
+
+def _is_header(first: Sequence[str]) -> bool:
+    """What is lost where the guess is wrong is a row too short to be looked for."""
+    names = [field.strip() for field in first]
+    return all(names) and len(set(names)) == len(names) and all(len(name.split()) < 3 for name in names)
+
+
+def _record_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+    with open_table(path, format, encoding, {}, format, whole_name=True) as table:
+        return [_Row(*record) for record in rows.records(table)]
+
+
+def _parquet_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+    names = rows.read_column_names(path, format=format, encoding=encoding)
+    found = rows.stream_rows(path, names, format=format, encoding=encoding)
+    return [_Row(dict(zip(names, row.values, strict=True)), row.where) for row in found]
+
+
+def _tagged_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+    said = None if format == _TEXT else format
+    found = read_tagged(path, format=said, tagged=False, encoding=encoding)
+    return [
+        _Row(
+            {"words": " ".join(each.words)} if isinstance(each, Sentence) else {"text": each.text}, each.where
+        )
+        for each in found
+    ]
+
+
+def _squad_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+    found = read_squad(path, labelled=False, format="json", encoding=encoding)
+    return [_Row({"question": each.question, "context": each.passage}, each.where) for each in found]
+
+
+def _retrieval_rows(path: Path, format: str, encoding: str) -> list[_Row]:
+    data = read_retrieval_data(path, None if format == _FOLDER else format, encoding=encoding)
+    queries = [_Row({"query": text}, f"{path}, query {id}") for id, text in data.queries.items()]
+    documents = [_Row({"document": text}, f"{path}, document {id}") for id, text in data.documents.items()]
+    return queries + documents
+
+
+_TABLES: dict[str, _Reader] = {
+    "csv": _separated_rows,
+    "tsv": _separated_rows,
+    "jsonl": _record_rows,
+    "json": _record_rows,
+    "parquet": _parquet_rows,
+}
+_READERS: dict[str, _Reader] = _TABLES | {
+    _TEXT: _tagged_rows,
+    "lines": _tagged_rows,
+    "conll": _tagged_rows,
+    "conllu": _tagged_rows,
+    "squad": _squad_rows,
+    _FOLDER: _retrieval_rows,
+    "reqa": _retrieval_rows,
+    "beir": _retrieval_rows,
+    "trec": _retrieval_rows,
+}
+
+
+def _chosen(found: Sequence[_Row], columns: Sequence[str], where: str, *, guess: bool) -> list[str]:
+    """The columns that were named, else all, or in a table all whose values look like running text."""
+    names = list(dict.fromkeys(name for row in found for name in row.fields))
+    if columns:
+        return [_named(column, names, where) for column in columns]
+    if not guess:
+        return names
+    chosen = [name for name in names if _is_running_text(row.fields.get(name) for row in found)]
+    if not chosen:
+        raise InputError(
+            f"{where}: no column looks like text, of {LEAST_MEAN_WORDS} words or more on average. There are: "
+            f"{listed(names)}. Name the columns with --column."
+        )
+    return chosen
+
+
+def _named(column: str, names: Sequence[str], where: str) -> str:
+    if column in names:
+        return column
+    number = column_number(column)
+    if number is None or number > len(names):
+        raise unknown_column(column, names, where)
+    return names[number - 1]
+
+
+def _is_running_text(values: Iterable[Any]) -> bool:
+    filled = (text for value in values if (text := _text_of(value)))
+    lengths = [len(text.split()) for text in islice(filled, _LOOKED_AT)]
+    return bool(lengths) and sum(lengths) >= LEAST_MEAN_WORDS * len(lengths)
+
+
+def _text_of(value: Any) -> str:
+    """A string, or a list of words as one text; anything else holds no text."""
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return " ".join(value)
+    return value if isinstance(value, str) else ""

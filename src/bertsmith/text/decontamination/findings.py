@@ -1,0 +1,159 @@
+"""What was found of each test file: how many rows, in which way, in which column, with examples."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bertsmith.text.corpus.corpus import Corpus
+from bertsmith.text.corpus.manifest import Split
+from bertsmith.text.corpus.shards import read_shard
+from bertsmith.text.decontamination.evaluation_texts import EvaluationFile, EvaluationText
+from bertsmith.text.decontamination.matching import Kind
+from bertsmith.text.decontamination.normalised_words import is_too_short
+from bertsmith.text.decontamination.scanning import KINDS, Places
+
+EXAMPLES = 5  # of each file
+
+
+@dataclass(frozen=True)
+class Example:
+    """A row's text beside what the corpus has of it. `where`: the row's place in its file; `share`: how much
+    of the text the corpus has, in words.
+    """
+
+    where: str
+    column: str
+    text: str
+    document: str
+    in_corpus: str
+    kind: Kind
+    share: float
+
+
+@dataclass(frozen=True)
+class FileFindings:
+    """Of one test file: rows `too_short` to be looked for, found ones by `kinds` (each row by the best of its
+    texts) and by `columns` (a row counts in each where it was found), and `examples` of all kinds.
+    """
+
+    file: EvaluationFile
+    too_short: int
+    kinds: dict[Kind, int]
+    columns: dict[str, int]
+    examples: tuple[Example, ...]
+
+    @property
+    def found(self) -> int:
+        """Rows of which the corpus holds a text, or a part of one."""
+        return sum(self.kinds.values())
+
+
+class _Best(NamedTuple):
+    """The best place of a text: by kind, then by share."""
+
+    kind: int  # an index of KINDS, the best being 0
+    minus_share: float
+    split: Split
+    place: int
+
+
+def findings_of(
+    files: Sequence[EvaluationFile], texts: Mapping[str, int], places: Mapping[Split, Places], corpus: Corpus
+) -> tuple[FileFindings, ...]:
+    """The places that were found, row by row. `texts`: the number of each text in `places`."""
+    best = _best_places(places)
+    chosen = [_chosen(file, texts, best) for file in files]
+    shown = {(each.split, each.place) for rows in chosen for _, each in rows}
+    passages = _passages(corpus, places, shown)
+    found = []
+    for file, rows in zip(files, chosen, strict=True):
+        examples = tuple(
+            Example(
+                text.where.removeprefix(f"{file.name}, "),
+                text.column,
+                text.text,
+                *passages[each.split, each.place],
+                KINDS[each.kind],
+                -each.minus_share,
+            )
+            for text, each in rows
+        )
+        found.append(_counted(file, texts, best, examples))
+    return tuple(found)
+
+
+def _best_places(places: Mapping[Split, Places]) -> dict[int, _Best]:
+    best: dict[int, _Best] = {}
+    for split, found in places.items():
+        columns = (found[name].tolist() for name in ("text", "kind", "share"))
+        for place, (text, kind, share) in enumerate(zip(*columns, strict=True)):
+            candidate = _Best(kind, -share, split, place)
+            if text not in best or candidate[:2] < best[text][:2]:
+                best[text] = candidate
+    return best
+
+
+def _counted(
+    file: EvaluationFile, texts: Mapping[str, int], best: Mapping[int, _Best], examples: tuple[Example, ...]
+) -> FileFindings:
+    of_row: dict[int, int] = {}
+    columns: dict[str, set[int]] = {column: set() for column in file.columns}
+    long_enough: set[int] = set()
+    for text in file.texts:
+        found = best.get(texts[text.text])
+        if found is not None:
+            of_row[text.row] = min(found.kind, of_row.get(text.row, found.kind))
+            columns[text.column].add(text.row)
+        if text.row not in long_enough and not is_too_short(text.text):
+            long_enough.add(text.row)
+    kinds = Counter(of_row.values())
+    return FileFindings(
+        file,
+        file.rows - len(long_enough),
+        {kind: kinds[number] for number, kind in enumerate(KINDS)},
+        {column: len(rows) for column, rows in columns.items()},
+        examples,
+    )
+
+
+def _chosen(
+    file: EvaluationFile, texts: Mapping[str, int], best: Mapping[int, _Best]
+) -> list[tuple[EvaluationText, _Best]]:
+    """Examples of every kind in turn, the first rows of each; a text once."""
+    of_kind: dict[int, list[tuple[EvaluationText, _Best]]] = defaultdict(list)
+    seen: set[str] = set()
+    for text in file.texts:
+        found = best.get(texts[text.text])
+        if found is not None and text.text not in seen and len(of_kind[found.kind]) < EXAMPLES:
+            seen.add(text.text)
+            of_kind[found.kind].append((text, found))
+    in_turn = [
+        of_kind[kind][number]
+        for number in range(EXAMPLES)
+        for kind in sorted(of_kind)
+        if number < len(of_kind[kind])
+    ]
+    return sorted(in_turn[:EXAMPLES], key=lambda each: each[1][:2])
+
+
+def _passages(
+    corpus: Corpus, places: Mapping[Split, Places], shown: set[tuple[Split, int]]
+) -> dict[tuple[Split, int], tuple[str, str]]:
+    """Of each place (split, its number there) the document's id and the sentences, in one pass."""
+    found: dict[tuple[Split, int], tuple[str, str]] = {}
+    for split in {split for split, _ in shown}:
+        wanted: dict[int, list[int]] = defaultdict(list)
+        for number in sorted(number for where, number in shown if where == split):
+            wanted[int(places[split][number]["document"])].append(number)
+        ahead = 0
+        for shard in corpus.manifest.splits[split].shards:
+            for batch in read_shard(corpus.path / shard.file):
+                for document in wanted.keys() & range(ahead, ahead + batch.num_rows):
+                    id, _, sentences = (column[document - ahead].as_py() for column in batch.columns)
+                    for number in wanted[document]:
+                        place = places[split][number]
+                        text = " ".join(sentences[place["first"] : place["last"] + 1])
+                        found[split, number] = (id, text)
+                ahead += batch.num_rows
+    return found

@@ -1,0 +1,119 @@
+"""A corpus without the sentences that test files share with it, and its manifest.
+
+Whole sentences go, and not whole documents: an article that quotes one line of a test file is otherwise text
+as good as any, while half a sentence is none. Where less than half of a document's words would stay, it goes
+whole, for what is left of it is mostly the frame of what was found.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from bertsmith.errors import InputError
+from bertsmith.progress import Progress
+from bertsmith.text.corpus.corpus import Corpus
+from bertsmith.text.corpus.manifest import CorpusManifest, Counts, Decontamination, Split, SplitEntry
+from bertsmith.text.corpus.shards import SCHEMA, ShardWriter, read_shard
+from bertsmith.text.decontamination.scanning import Places
+
+Removed = Counter[str]  # counts of Counts, by name
+LEAST_REMAINDER = 0.5  # of a document's words
+
+
+def write_without(
+    corpus: Corpus, places: Mapping[Split, Places], folder: Path, progress: Progress | None = None
+) -> tuple[CorpusManifest, Counts]:
+    """Writes what stays of the corpus as shards into `folder`; returns its manifest, which the caller writes,
+    and what was removed.
+
+    Raises InputError when no document for training would be left.
+    """
+    by_source: dict[str, Removed] = defaultdict(Counter)
+    splits: dict[Split, SplitEntry] = {}
+    done, total = 0, corpus.manifest.kept.documents
+    for split, entry in corpus.manifest.splits.items():
+        concerned = _sentences_by_document(places[split])
+        writer, removed, ahead = ShardWriter(folder, split), Counter[str](), 0
+        for shard in entry.shards:
+            for batch in read_shard(corpus.path / shard.file):
+                inside = concerned.keys() & range(ahead, ahead + batch.num_rows)
+                here = {document - ahead: concerned[document] for document in inside}
+                writer.write(_without(batch, here, corpus.manifest.settings.min_words, by_source, removed))
+                ahead, done = ahead + batch.num_rows, done + batch.num_rows
+                if progress:
+                    progress(done, total, "documents written")
+        splits[split] = SplitEntry(counts=_less(entry.counts, removed), shards=writer.close())
+    if not splits["train"].counts.documents:
+        raise InputError(
+            f"{corpus.path} holds nothing but what is in the test files: no document would be left. "
+            "Build it of other sources."
+        )
+    manifest = corpus.manifest.model_copy(
+        update={
+            "splits": splits,
+            "sources": tuple(
+                source.model_copy(update={"kept": _less(source.kept, by_source[source.name])})
+                for source in corpus.manifest.sources
+            ),
+        }
+    )
+    return manifest, Counts(**sum(by_source.values(), Counter()))
+
+
+def with_entry(manifest: CorpusManifest, entry: Decontamination) -> CorpusManifest:
+    """The manifest with one check more."""
+    return manifest.model_copy(update={"decontaminations": (*manifest.decontaminations, entry)})
+
+
+def _sentences_by_document(places: Places) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = defaultdict(set)
+    columns = (places[name].tolist() for name in ("document", "first", "last"))
+    for document, first, last in zip(*columns, strict=True):
+        found[document].update(range(first, last + 1))
+    return found
+
+
+def _without(
+    batch: pa.RecordBatch,
+    concerned: Mapping[int, set[int]],
+    min_words: int,
+    by_source: dict[str, Removed],
+    removed: Removed,
+) -> pa.Table:
+    """The batch without the sentences `concerned` names, and without documents of which little stays."""
+    table = pa.Table.from_batches([batch], SCHEMA)
+    if not concerned:
+        return table
+    columns = table.to_pydict()
+    kept = []
+    for row, (id, source, sentences) in enumerate(zip(*columns.values(), strict=True)):
+        left = sentences
+        if row in concerned:
+            left = [sentence for place, sentence in enumerate(sentences) if place not in concerned[row]]
+            if _words(left) < max(min_words, LEAST_REMAINDER * _words(sentences)):
+                left = []
+            lost = _counts(sentences)
+            lost.subtract(_counts(left))
+            by_source[source] += lost
+            removed += lost
+        if left:
+            kept.append((id, source, left))
+    arrays = list(zip(*kept, strict=True)) or [(), (), ()]
+    return pa.table([pa.array(each, field.type) for each, field in zip(arrays, SCHEMA)], schema=SCHEMA)
+
+
+def _words(sentences: Sequence[str]) -> int:
+    return sum(len(sentence.split()) for sentence in sentences)
+
+
+def _counts(sentences: Sequence[str]) -> Removed:
+    """As a build counts: the text is the sentences with a blank between each two."""
+    size = len(" ".join(sentences).encode())
+    filled = int(bool(sentences))
+    return Counter(documents=filled, sentences=len(sentences), words=_words(sentences), bytes=size)
+
+
+def _less(counts: Counts, removed: Mapping[str, int]) -> Counts:
+    return Counts(**{name: value - removed.get(name, 0) for name, value in counts.model_dump().items()})

@@ -1,0 +1,407 @@
+"""Test rows in a corpus: every planted copy is found, whatever was changed of it, and nothing else is."""
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.files import sha256
+from bertsmith.text.corpus.corpus import Corpus, build_corpus
+from bertsmith.text.corpus.manifest import Counts
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.decontamination.decontaminating import (
+    Contamination,
+    find_contamination,
+    write_decontaminated,
+)
+from bertsmith.text.decontamination.evaluation_texts import read_evaluation_file
+from bertsmith.text.decontamination.normalised_words import joined_words, separated_words
+from bertsmith.text.decontamination.scanning import KINDS, find_places
+from bertsmith.text.decontamination.text_index import piece_length
+
+FILLER = np.array(
+    [f"{first}{last}" for first in "bcdfghklmn" for last in ("ala", "eno", "iru", "osi", "ute")]
+)
+OWN = np.array(
+    [f"{first}{last}" for first in "pqrstvwxz" for last in ("anda", "erge", "ilso", "ombe", "unke")]
+)
+MARKS = np.array(["", "", "", "", ",", ";", "-", "'s", " -", "%"])
+SETTINGS = CorpusSettings(near_duplicates=False, heldout=0.1)
+Change = Callable[[str, np.random.Generator], str]
+
+
+def sentence(random: np.random.Generator, words: int, vocabulary: np.ndarray = FILLER) -> str:
+    return " ".join(random.choice(vocabulary, words)).capitalize() + "."
+
+
+def make_row(random: np.random.Generator, words: int) -> str:
+    """Words of which some are joined by a hyphen, and numbers, with punctuation between them."""
+    chosen = [str(word) for word in random.choice(OWN, words)]
+    for place in random.choice(words, words // 6, replace=False):
+        chosen[place] = f"{random.integers(100)}.{random.integers(100)}"
+    text = "".join(f"{word}{mark} " for word, mark in zip(chosen, random.choice(MARKS, words), strict=True))
+    return text.replace("- ", "-").strip(" ,;-").capitalize() + "."
+
+
+def same(text: str, random: np.random.Generator) -> str:
+    return text
+
+
+def other_case(text: str, random: np.random.Generator) -> str:
+    return "".join(letter.upper() if random.random() < 0.5 else letter.lower() for letter in text)
+
+
+def no_punctuation(text: str, random: np.random.Generator) -> str:
+    return re.sub(r"[^\w\s]", "", text)
+
+
+def other_punctuation(text: str, random: np.random.Generator) -> str:
+    """Other marks with a blank in the place of each, and more of them behind words; apostrophes stay."""
+    return re.sub(r"[^\w\s']", " ! ", text).replace(" ", " ... ", 3)
+
+
+def a_word_in_ten(text: str, random: np.random.Generator) -> str:
+    """Of each ten words, and of the rest, one is another; of fewer than eight none: they must be exact."""
+    words = text.split()
+    places = [place for place, word in enumerate(words) if joined_words(word)]
+    if len(places) >= 8:
+        for start in range(0, len(places), 10):
+            words[random.choice(places[start : start + 10])] = "otherwise"
+    return " ".join(words)
+
+
+CHANGES: tuple[Change, ...] = (same, other_case, no_punctuation, other_punctuation, a_word_in_ten)
+
+
+def make_corpus(folder: Path, documents: list[str], settings: CorpusSettings = SETTINGS) -> Corpus:
+    """Documents with a sentence or a paragraph a line."""
+    lines = [json.dumps({"text": document.replace("\n", "\n\n")}) for document in documents]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "texts.jsonl").write_text("\n".join(lines))
+    return build_corpus([str(folder / "texts.jsonl")], folder / "corpus", settings=settings)
+
+
+def filler(random: np.random.Generator, documents: int) -> list[list[str]]:
+    return [[sentence(random, 12) for _ in range(5)] for _ in range(documents)]
+
+
+def texts_found(corpus: Corpus, texts: list[str]) -> dict[int, str]:
+    """The texts that the corpus holds, each with its best kind."""
+    found: dict[int, int] = {}
+    for places in find_places(corpus, texts).values():
+        for text, kind in zip(places["text"].tolist(), places["kind"].tolist(), strict=True):
+            found[text] = min(kind, found.get(text, kind))
+    return {text: KINDS[kind] for text, kind in found.items()}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_planted_copy_is_found(tmp_path: Path, change: Change) -> None:
+    random = np.random.default_rng(3)
+    rows = [make_row(random, words) for words in [*range(3, 80), *range(80, 300, 7)]]
+    documents = filler(random, len(rows))
+    for row, document in zip(rows, documents, strict=True):
+        document.insert(int(random.integers(6)), change(row, random))
+    corpus = make_corpus(tmp_path, ["\n".join(document) for document in documents])
+    found = texts_found(corpus, rows)
+    assert sorted(found) == list(range(len(rows)))
+    if change in (same, other_case):
+        assert set(found.values()) == {"exact"}
+
+
+def test_copies_inside_a_sentence_are_found_from_five_words_on(tmp_path: Path) -> None:
+    random = np.random.default_rng(4)
+    rows = [" ".join(random.choice(OWN, words)) for words in range(3, 30)]
+    corpus = make_corpus(tmp_path, [f"Bala eno {row} kute lala." for row in rows])
+    assert [len(rows[text].split()) for text in sorted(texts_found(corpus, rows))] == list(range(5, 30))
+
+
+def test_words_put_in_or_left_out_are_no_disguise(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    rows = [" ".join(random.choice(OWN, words, replace=False)) for words in range(20, 45)]
+    longer = [" ".join([*row.split()[:8], "more", *row.split()[8:]]) for row in rows]
+    shorter = [" ".join([*row.split()[:9], *row.split()[10:]]) for row in rows]
+    for name, changed in (("longer", longer), ("shorter", shorter)):
+        found = texts_found(make_corpus(tmp_path / name, changed), rows)
+        assert found == dict.fromkeys(range(len(rows)), "near")
+
+
+def test_disjoint_texts_are_no_alarm(tmp_path: Path) -> None:
+    """The same words in other sentences: of the short ones some three in a row are bound to be alike."""
+    random = np.random.default_rng(6)
+    rows = [sentence(random, words) for words in range(5, 60) for _ in range(8)]
+    corpus = make_corpus(tmp_path, ["\n".join(document) for document in filler(random, 400)])
+    assert texts_found(corpus, rows) == {}
+
+
+def test_two_documents_side_by_side_make_no_copy(tmp_path: Path) -> None:
+    random = np.random.default_rng(7)
+    row = [str(word) for word in random.choice(OWN, 20, replace=False)]
+    halves = [" ".join(row[:10]), " ".join(row[10:])]
+    corpus = make_corpus(tmp_path, halves, CorpusSettings(near_duplicates=False, heldout=0.0))
+    assert corpus.manifest.splits["train"].counts.documents == 2
+    assert texts_found(corpus, [" ".join(row)]) == {}
+
+
+def test_a_run_of_thirteen_words_is_a_part_and_twelve_are_none(tmp_path: Path) -> None:
+    random = np.random.default_rng(8)
+    for length in (30, 48, 49, 120, 121, 125):
+        row = [str(word) for word in random.choice(OWN, length)]
+        for start in (0, 5, length - 13):
+            folder = tmp_path / f"{length}-{start}"
+            whole = make_corpus(folder / "13", ["Bala " + " ".join(row[start : start + 13]) + " kute."])
+            less = make_corpus(folder / "12", ["Bala " + " ".join(row[start + 1 : start + 13]) + " kute."])
+            assert texts_found(whole, [" ".join(row)]) == {0: "part"}
+            assert texts_found(less, [" ".join(row)]) == {}
+
+
+def test_short_texts_are_looked_for_as_whole_sentences_and_the_shortest_not_at_all(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path, ["Not my card.\nYes please.\nThis is not my card at all.", "Where is it?"])
+    found = texts_found(corpus, ["not my card", "yes please", "my card at all", "where is it"])
+    assert found == {0: "exact", 3: "exact"}
+
+
+def test_a_date_is_found_without_its_hyphens(tmp_path: Path) -> None:
+    """Four words, of which two are left."""
+    corpus = make_corpus(tmp_path, ["Bala eno kute.\nCANBERRA 19961206\nKute bala.", "19961207"])
+    assert texts_found(corpus, ["Canberra 1996-12-06", "Canberra", "1996-12"]) == {0: "exact"}
+
+
+def test_pieces_are_short_enough_for_one_word_in_ten() -> None:
+    """The pigeonhole principle needs one piece more than words may be replaced."""
+    for words in range(8, 3000):
+        assert words // piece_length(words) > -(-words // 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "separated", "joined"),
+    [
+        ("It's well-known: 3.5 %", "its well known 3 5", "its wellknown 35"),
+        ("U.S. ﬁnances", "u s finances", "us finances"),
+        ("snake_case \N{RIGHT SINGLE QUOTATION MARK}", "snake case", "snakecase"),
+        ("東京 is", "東 京 is", "東 京 is"),
+        ("Straße", "strasse", "strasse"),
+        ("...", "", ""),
+    ],
+)
+def test_words_are_compared_without_case_and_punctuation(text: str, separated: str, joined: str) -> None:
+    assert (separated_words(text), joined_words(text)) == (separated.split(), joined.split())
+
+
+def test_any_number_of_workers_finds_the_same(tmp_path: Path) -> None:
+    random = np.random.default_rng(9)
+    rows = [sentence(random, words) for words in range(8, 40)]
+    corpus = make_corpus(tmp_path, [f"{sentence(random, 9)}\n{row}" for row in rows])
+    alone, together = (find_places(corpus, rows, workers) for workers in (1, 2))
+    assert all(np.array_equal(alone[split], together[split]) for split in ("train", "heldout"))
+    assert sum(map(len, alone.values())) >= len(rows)
+
+
+def contaminated(folder: Path) -> tuple[Corpus, Path, list[str]]:
+    """A corpus, a test file of four rows, and its two rows that documents of the corpus hold."""
+    random = np.random.default_rng(10)
+    rows = [sentence(random, 15, OWN) for _ in range(4)]
+    documents = filler(random, 30)
+    documents[3].insert(2, rows[0].upper())
+    documents.append([rows[1], rows[0]])
+    corpus = make_corpus(folder, ["\n".join(document) for document in documents])
+    with (folder / "test.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *((row, "a") for row in rows)])
+    return corpus, folder / "test.csv", rows[:2]
+
+
+def check(corpus: Corpus, *files: Path) -> Contamination:
+    return find_contamination(corpus, [str(file) for file in files])
+
+
+def test_what_was_found_is_removed_and_the_manifest_says_so(tmp_path: Path) -> None:
+    corpus, file, planted = contaminated(tmp_path)
+    found = check(corpus, file)
+    (of_file,) = found.files
+    assert (of_file.found, of_file.kinds, of_file.columns) == (
+        2,
+        {"exact": 2, "near": 0, "part": 0},
+        {"text": 2},
+    )
+    clean, removed = write_decontaminated(found, tmp_path / "clean")
+    # One sentence of a long document, and one document that was nothing else.
+    assert removed == Counts(
+        documents=1, sentences=3, words=45, bytes=sum(map(len, planted)) + 1 + len(planted[0]) + 1
+    )
+    before, after = (
+        [" ".join(each.sentences) for split in ("train", "heldout") for each in one.documents(split)]
+        for one in (corpus, clean)
+    )
+    expected = [text.replace(planted[0].upper() + " ", "") for text in before if planted[1] not in text]
+    assert sorted(after) == sorted(expected)
+    clean.verify()
+    (entry,) = clean.manifest.decontaminations
+    assert [(each.name, each.rows, each.found) for each in entry.against] == [("test.csv", 4, 2)]
+    assert clean.manifest.checked_against == {sha256(file)}
+    assert not corpus.manifest.checked_against
+
+
+def test_the_counts_of_what_is_left_are_those_of_the_text(tmp_path: Path) -> None:
+    corpus, file, _ = contaminated(tmp_path)
+    clean, _ = write_decontaminated(check(corpus, file), tmp_path / "clean")
+    for split, entry in clean.manifest.splits.items():
+        documents = [each.sentences for each in clean.documents(split)]
+        texts = [" ".join(sentences) for sentences in documents]
+        assert entry.counts == Counts(
+            documents=len(documents),
+            sentences=sum(map(len, documents)),
+            words=sum(len(text.split()) for text in texts),
+            bytes=sum(len(text.encode()) for text in texts),
+        )
+    assert clean.manifest.sources[0].kept == clean.manifest.kept
+
+
+def test_nothing_is_found_in_what_is_left(tmp_path: Path) -> None:
+    corpus, file, _ = contaminated(tmp_path)
+    clean, _ = write_decontaminated(check(corpus, file), tmp_path / "clean")
+    again = check(clean, file)
+    assert (again.files[0].found, again.documents) == (0, 0)
+    twice, removed = write_decontaminated(again, tmp_path / "twice")
+    assert removed == Counts()
+    assert len(twice.manifest.decontaminations) == 2
+    assert (twice.path / "train-00000.parquet").read_bytes() == (
+        clean.path / "train-00000.parquet"
+    ).read_bytes()
+
+
+def test_examples_show_the_row_beside_the_corpus(tmp_path: Path) -> None:
+    corpus, file, planted = contaminated(tmp_path)
+    first, second = check(corpus, file).files[0].examples
+    assert (first.where, first.column, first.text) == ("line 2", "text", planted[0])
+    assert first.in_corpus.lower() == planted[0].lower()
+    assert (second.where, second.in_corpus, second.kind, second.share) == ("line 3", planted[1], "exact", 1)
+
+
+def test_a_corpus_that_is_nothing_but_the_test_file_is_refused(tmp_path: Path) -> None:
+    random = np.random.default_rng(11)
+    rows = [sentence(random, 20) for _ in range(20)]
+    corpus = make_corpus(tmp_path, rows)
+    (tmp_path / "test.txt").write_text("\n".join(rows))
+    with pytest.raises(InputError, match="no document would be left"):
+        write_decontaminated(check(corpus, tmp_path / "test.txt"), tmp_path / "clean")
+    assert not (tmp_path / "clean").exists()
+    assert not list(tmp_path.glob(".clean*"))
+
+
+def test_an_older_manifest_is_of_a_corpus_that_was_never_checked(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path, [sentence(np.random.default_rng(12), 20)] * 2)
+    path = corpus.path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["decontaminations"]
+    path.write_text(json.dumps(manifest))
+    assert Corpus.open(corpus.path).manifest.checked_against == frozenset()
+
+
+TEXT = "a sentence of some words"
+
+
+def read(path: Path, content: str, **options: str) -> tuple[int, tuple[str, ...], list[str]]:
+    path.write_text(content)
+    found = read_evaluation_file(path, **options)
+    assert found.hashes == {path.name: sha256(path)}
+    return found.rows, found.columns, [each.text for each in found.texts]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns"),
+    [
+        ("a.csv", f"text,label\n{TEXT},good\n", ("text",)),
+        ("bare.csv", f"{TEXT},good\n", ("1",)),
+        ("tabs.csv", f"id\tscore\tfirst\n7\t4.2\t{TEXT}\n", ("first",)),
+        ("one column.tsv", f'{TEXT} "so\n', ("1",)),
+        ("a.tsv", f'sentence\tlabel\n{TEXT}\t"\n', ("sentence",)),
+        ("a.jsonl", json.dumps({"review": TEXT, "stars": 4, "id": "x"}), ("review",)),
+        ("words.jsonl", json.dumps({"words": TEXT.split(), "tags": ["O"] * 5, "n": 1}), ("words", "tags")),
+        ("a.json", json.dumps([{"body": TEXT}]), ("body",)),
+        ("a.txt", TEXT, ("text",)),
+        ("a.conll", "\n".join(f"{word} O" for word in TEXT.split()), ("words",)),
+        (
+            "unnamed.testb",
+            "-DOCSTART- O\n\n" + "\n".join(f"{w} O" for w in TEXT.split()) + "\n\n",
+            ("words",),
+        ),
+    ],
+)
+def test_texts_are_found_in_every_format(
+    tmp_path: Path, name: str, content: str, columns: tuple[str, ...]
+) -> None:
+    rows, found, texts = read(tmp_path / name, content)
+    assert (rows, found) == (1, columns)
+    assert texts[0].startswith(TEXT)
+
+
+def test_parquet_is_read(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [TEXT, None], "n": [1, 2]}), tmp_path / "a.parquet")
+    found = read_evaluation_file(tmp_path / "a.parquet")
+    assert [(each.row, each.column, each.text) for each in found.texts] == [(0, "text", TEXT)]
+    assert found.rows == 2
+
+
+def test_questions_and_their_passages_are_texts_of_one_row(tmp_path: Path) -> None:
+    asked = [{"id": str(n), "question": f"{TEXT} {n}?", "answers": []} for n in range(2)]
+    squad = {"data": [{"title": "t", "paragraphs": [{"context": "A passage of words.", "qas": asked}]}]}
+    for question in asked:
+        question["is_impossible"] = True
+    rows, columns, texts = read(tmp_path / "squad.json", json.dumps(squad))
+    assert (rows, columns) == (2, ("question", "context"))
+    assert texts == [f"{TEXT} 0?", "A passage of words.", f"{TEXT} 1?", "A passage of words."]
+
+
+def test_collections_are_queries_and_documents(tmp_path: Path) -> None:
+    reqa = {"questions": ["who is she then?"], "candidates": ["he", TEXT], "ground_truths": [[1]]}
+    rows, columns, texts = read(tmp_path / "reqa.json", json.dumps(reqa))
+    assert (rows, columns, texts) == (3, ("query", "document"), ["who is she then?", "he", TEXT])
+    beir = tmp_path / "beir"
+    (beir / "qrels").mkdir(parents=True)
+    (beir / "corpus.jsonl").write_text(json.dumps({"_id": "d", "text": TEXT}))
+    (beir / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "who?"}))
+    (beir / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    found = read_evaluation_file(beir)
+    assert (found.rows, found.columns) == (2, ("query", "document"))
+    assert set(found.hashes) == {"corpus.jsonl", "queries.jsonl", "qrels/test.tsv"}
+
+
+def test_columns_may_be_named(tmp_path: Path) -> None:
+    content = f"text,other,label\n{TEXT},x y,good\n"
+    for columns in (["other"], ["2"]):
+        (tmp_path / "a.csv").write_text(content)
+        found = read_evaluation_file(tmp_path / "a.csv", columns)
+        assert [each.text for each in found.texts] == ["x y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("a.csv", "label,id\ngood,7\n", {}, "no column looks like text.*label, id.*--column"),
+        ("a.csv", f"text\n{TEXT}\n", {"columns": ["txt"]}, "no column 'txt'.*text"),
+        ("a.csv", f"text,b\n{TEXT},\n", {"columns": ["b"]}, "expected text in b, found none"),
+        ("a.csv", "", {}, "no rows"),
+        ("a.csv", 'text\n"open', {}, "line 2: not valid CSV"),
+        ("a.jsonl", "{]", {}, "line 1: expected one JSON object"),
+        ("a.csv", TEXT, {"format": "xml"}, "no format 'xml'.*csv"),
+        ("a.json", '{"data": 3}', {}, "expected a list under 'data'"),
+    ],
+)
+def test_what_cannot_be_read_is_a_sentence(
+    tmp_path: Path, name: str, content: str, options: dict[str, object], message: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_evaluation_file(tmp_path / name, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["nowhere.csv", "-", "s3://bucket/test.csv"])
+def test_a_missing_file_is_a_sentence(name: str) -> None:
+    with pytest.raises(InputError, match=r"does not exist\. Name a test file"):
+        read_evaluation_file(name)
