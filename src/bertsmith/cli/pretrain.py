@@ -17,7 +17,7 @@ def pretrain(
     ----------
     recipe
         One of ours (quickstart, budget, adapt, modern-base, bert-base,
-        bert-large, roberta-base) or a TOML file.
+        bert-large, roberta-base, electra-small) or a TOML file.
     overrides
         Settings as dotted.key=value, for instance steps=1000 or optimizer.learning_rate=3e-4. Top-level keys:
         corpus, general (a corpus of what must not be forgotten), tokenizer, init (a checkpoint, or minilm),
@@ -36,6 +36,9 @@ def pretrain(
     bertsmith pretrain adapt init=models/mine corpus=corpora/law general=corpora/wiki out=runs/law-mine
 
     bertsmith pretrain runs/long/recipe.toml decay_from=runs/long hours=1 out=runs/long-decayed
+
+    bertsmith pretrain electra-small hours=12 optimizer.warmup=0.05 corpus=corpora/law \
+              tokenizer=tokenizers/law out=runs/law-electra
 
     torchrun --nproc-per-node 8 -m bertsmith pretrain bert-base corpus=corpora/wiki \
               tokenizer=tokenizers/wiki out=runs/base

@@ -105,6 +105,8 @@ def charts(records: Sequence[Record]) -> list[Chart]:
         Chart("MLM accuracy", "step", [heldout("mlm_accuracy", "held out")], percent=True),
         Chart("Gained and forgotten: MLM loss on held-out text", "step", _both_texts(evaluations)),
         Chart("NSP accuracy", "step", [heldout("nsp_accuracy", "held out")], percent=True),
+        Chart("SOP accuracy", "step", [heldout("sop_accuracy", "held out")], percent=True),
+        Chart("Replaced tokens found", "step", [heldout("rtd_recall", "held out")], percent=True),
         Chart("Learning rate", "step", [schedule]),
         Chart("Gradient norm", "step", [training("gradient_norm", "before clipping")], clip_start=True),
         Chart("Tokens per second", "step", [training("tokens_per_second", "real tokens")], marks=marks),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bertsmith.tasks.pretraining.adaptation import GENERAL
+from bertsmith.tasks.pretraining.masked_task import GENERAL
 from bertsmith.training.log import Record
 
 #: A head that is no better than the most frequent piece knew nothing that could be forgotten.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from torch import nn
 
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import require_documents
@@ -18,8 +19,7 @@ from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.own_tokenizer import read_own_tokenizer
-from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks, wait
@@ -38,7 +38,7 @@ class Inputs:
     train: TokenStore
     heldout: TokenStore
     measured: TokenStore | None
-    model: PretrainingModel
+    model: PretrainedModel
     notes: tuple[str, ...]
     general: TokenStore | None = None
     general_measured: TokenStore | None = None
@@ -56,14 +56,14 @@ def open_inputs(
     _check_fit(recipe, tokenizer, model.config, machine.ranks)
     _check_pieces(recipe, tokenizer, init)
     require_resources(model, recipe, machine, hardware, out)
-    train, heldout = _stores(_corpus(recipe), tokenizer, out / "tokens", machine.ranks, console)
+    train, heldout = open_stores(_corpus(recipe), tokenizer, out / "tokens", machine.ranks, console)
     _check_text(recipe, train)
     measured, lacking = _measured(heldout, recipe.data.next_sentence)
     found = Inputs(tokenizer, train, heldout, measured, model, (*notes, *lacking))
     if recipe.general is None:
         return found
-    general = Path(recipe.general), tokenizer, out / "tokens-general", machine.ranks, console
-    return _with_general(recipe, found, *_stores(*general))
+    general = recipe.general, tokenizer, out / "tokens-general", machine.ranks, console
+    return _with_general(recipe, found, *open_stores(*general))
 
 
 def _with_general(recipe: Recipe, found: Inputs, train: TokenStore, heldout: TokenStore) -> Inputs:
@@ -80,15 +80,17 @@ def _with_general(recipe: Recipe, found: Inputs, train: TokenStore, heldout: Tok
 
 def _model(
     recipe: Recipe, tokenizer: Tokenizer, init: Path | None
-) -> tuple[PretrainingModel, tuple[str, ...]]:
+) -> tuple[PretrainedModel, tuple[str, ...]]:
     """A new model, or the one to go on from with sentences on what was added to it or left out."""
     torch.manual_seed(recipe.seed)
+    objective = OBJECTIVES[recipe.objective]
     if init is None:
         config = recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
         require_fit(recipe, config, tokenizer.vocab_size)
-        return PretrainingModel(config, recipe.data.next_sentence), ()
-    wanted = recipe.data.next_sentence
-    model, notes = load_pretraining_model(init, next_sentence=wanted, allow_new_heads=True)
+        return objective.build(config, recipe.objective_choices()), ()
+    generator = recipe.replaced.generator
+    found = None if generator is None else locate_model(generator).folder
+    model, notes = objective.load(init, recipe.objective_choices(found))
     apply_dropout(model, recipe.model.dropouts(model.config))
     return model, notes
 
@@ -101,10 +103,10 @@ def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
     raise RecipeError("The run needs a tokenizer: tokenizer=FOLDER (bertsmith tokenizer train makes one).")
 
 
-def _corpus(recipe: Recipe) -> Path:
+def _corpus(recipe: Recipe) -> str:
     if recipe.corpus is None:
         raise RecipeError("The run needs a corpus: corpus=FOLDER (bertsmith corpus build makes one).")
-    return Path(recipe.corpus)
+    return recipe.corpus
 
 
 def _require_folder(path: Path) -> None:
@@ -114,10 +116,14 @@ def _require_folder(path: Path) -> None:
         )
 
 
-def _stores(
-    path: Path, tokenizer: Tokenizer, made: Path, ranks: Ranks, console: Console | None
+def open_stores(
+    corpus: str, tokenizer: Tokenizer, made: Path, ranks: Ranks, console: Console | None
 ) -> tuple[TokenStore, TokenStore]:
-    """A corpus's token store: as given, or `made` in the run's folder from a corpus of text."""
+    """Train and held-out part of a corpus's token store: as given, or made from a corpus of text, as the folder
+    `made`. Raises CorpusError and StoreError.
+    """
+    path = Path(corpus)
+    _require_folder(path)
     if not (path / "train" / "tokens.bin").exists():
         path = _tokenised(path, tokenizer, made, ranks, console)
     train, heldout = (TokenStore.open(path / split, tokenizer) for split in ("train", "heldout"))
@@ -148,8 +154,8 @@ def require_fit(recipe: Recipe, config: BertConfig, vocab_size: int) -> None:
             f"init has a vocabulary of {config.vocab_size:,} pieces, the tokenizer {vocab_size:,}. "
             "Leave tokenizer= out to use init's own."
         )
-    if recipe.data.next_sentence and not config.has_next_sentence:
-        raise RecipeError(f"{config.model_type} has no next-sentence prediction: data.next_sentence=false.")
+    if problem := OBJECTIVES[recipe.objective].problem(config, recipe.objective_choices()):
+        raise RecipeError(problem)
     longest = max(recipe.data.sequence_lengths)
     if longest > config.max_length:
         raise RecipeError(
@@ -188,7 +194,7 @@ def _check_text(recipe: Recipe, train: TokenStore) -> None:
     if len(train) == 0:
         raise CorpusError(f"{train.path} holds no document. Build the corpus with a smaller held-out share.")
     if recipe.data.next_sentence:
-        require_documents(train)
+        require_documents(train, OBJECTIVES[recipe.objective].sentence_order)
 
 
 def _measured(heldout: TokenStore, next_sentence: bool) -> tuple[TokenStore | None, tuple[str, ...]]:
@@ -206,8 +212,14 @@ def _measured(heldout: TokenStore, next_sentence: bool) -> tuple[TokenStore | No
     return None, (f"{note}. Build the corpus with a larger held-out share",)
 
 
-def apply_dropout(model: PretrainingModel, config: BertConfig) -> None:
+def apply_dropout(model: PretrainedModel, config: BertConfig) -> None:
     """Sets a loaded model's dropout rates to the recipe's."""
-    for name, module in meta_init(lambda: Bert(config)).named_modules():
-        if isinstance(module, Dropout):
-            model.encoder.get_submodule(name).probability = module.probability  # type: ignore[assignment]
+    rates = {
+        name: module.probability
+        for name, module in meta_init(lambda: Bert(config)).named_modules()
+        if isinstance(module, Dropout)
+    }
+    for part in (model.encoder, getattr(model, "generator", nn.Module())):
+        for name, module in part.named_modules():
+            if name in rates and isinstance(module, Dropout):
+                module.probability = rates[name]

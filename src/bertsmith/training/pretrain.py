@@ -3,6 +3,7 @@
 out/recipe.toml     the resolved recipe        out/checkpoints/   training state
 out/tokens/         the token store            out/model/         the trained model
 out/log.jsonl       the truth                  out/report.html    the same to look at
+out/generator/      of objective=replaced-tokens
 """
 
 import json
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from torch import Tensor
 
 from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.mixed_stream import MixedStream, divided
@@ -26,10 +26,11 @@ from bertsmith.model.contamination import checked_against, contamination_provena
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
-from bertsmith.tasks.pretraining.adaptation import AdaptationTask
+from bertsmith.tasks.objective import Objective
 from bertsmith.tasks.pretraining.fill_mask import Candidate, fill_mask, masked_examples
+from bertsmith.tasks.pretraining.objectives import MODEL, OBJECTIVES, PretrainedModel, TaskInputs
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, start_at_frequencies
-from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import leave, text_of_first, wait
 from bertsmith.training.extending import read_extension, write_extension
 from bertsmith.training.forgetting import first_evaluation, forgetting_warnings, gains_and_losses
@@ -105,11 +106,13 @@ def _run(
     write_beside = _with_extension(recipe)
     if first:
         write_recipe(recipe, out)
-    start_at_frequencies(inputs.model, inputs.train, inputs.tokenizer)
+    objective = OBJECTIVES[recipe.objective]
+    head = objective.masked_language(inputs.model).masked_language
+    start_at_frequencies(head, inputs.train, inputs.tokenizer)
     inputs.model.to(machine.device)
     task = _task(recipe, inputs, machine)
     examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, _EXAMPLES)
-    before = [fill_mask(inputs.model, inputs.tokenizer, text) for text, _ in examples]
+    before = _filled(objective.masked_language(inputs.model), inputs.tokenizer, examples)
     facts = run_facts(inputs.model, inputs.model.config, Path(recipe.corpus or "").name, machine)
     if recipe.decay_from is not None:
         facts["begun_from"] = f"decay from {recipe.decay_from}"
@@ -129,16 +132,18 @@ def _run(
         loop_observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
     weights = whole_tensors(inputs.model.state_dict(), keep=first)
     if first:
-        model = _whole_model(weights, inputs.model).to(machine.device)
-        after = [fill_mask(model, inputs.tokenizer, text) for text, _ in examples]
+        another: Callable[[], PretrainedModel] = inputs.model.another
+        model = meta_init(another)  # in one piece, however it was divided between the ranks
+        model.load_state_dict(weights, assign=True)
+        model.to(machine.device)
+        after = _filled(objective.masked_language(model), inputs.tokenizer, examples)
         provenance = _provenance(recipe, inputs, loop.progress.step, metrics)
-        of_model = out / "model", model, inputs.tokenizer, provenance
-        save_pretraining_model(*of_model, write_extra_files=write_beside, replace=True)
+        objective.save(out, model, inputs.tokenizer, provenance, write_beside)
         fills = [_fill(*each) for each in zip(examples, before, after, strict=True)]
         write_json(out / "fills.json", fills)
         write_summary(out, recipe, model, hardware, gains_and_losses(at_first, metrics))
     wait()
-    return PretrainingResult(out / "model", out / "report.html", metrics, at_first)
+    return PretrainingResult(out / MODEL, out / "report.html", metrics, at_first)
 
 
 def _measured_before(recipe: Recipe, out: Path, loop: Loop) -> dict[str, Any] | None:
@@ -164,31 +169,39 @@ def _with_extension(recipe: Recipe) -> Callable[[Path], None] | None:
     return lambda folder: write_extension(folder, extension)
 
 
-def _whole_model(weights: dict[str, Tensor], trained: PretrainingModel) -> PretrainingModel:
-    """The trained model in one piece, whether or not it was divided between the ranks."""
-    model = meta_init(lambda: PretrainingModel(trained.config, trained.next_sentence is not None))
-    model.load_state_dict(weights, assign=True)
-    return model
+def _filled(
+    model: PretrainingModel, tokenizer: Tokenizer, examples: list[tuple[str, str]]
+) -> list[list[list[Candidate]]]:
+    return [fill_mask(model, tokenizer, text) for text, _ in examples]
 
 
 def _baseline_warnings(metrics: dict[str, float]) -> list[str]:
-    """A score that equals always giving the same answer is said to."""
-    return [
+    """A score that equals always giving the same answer is said to; of replaced tokens the loss, since long
+    after it has begun to learn a discriminator calls none replaced.
+    """
+    warnings = [
         f"held-out {name.upper()} accuracy {metrics[f'{name}_accuracy']:.1%} is no better than always giving "
         f"the most frequent answer ({metrics[f'{name}_majority']:.1%}): this model has learned nothing yet"
-        for name in ("mlm", "nsp")
+        for name in ("mlm", "nsp", "sop")
         if f"{name}_accuracy" in metrics
         and metrics[f"{name}_accuracy"] <= metrics[f"{name}_majority"] + 0.005
     ]
+    if "rtd_loss" in metrics and metrics["rtd_loss"] >= metrics["rtd_majority_loss"]:
+        warnings.append(
+            f"held-out RTD loss {metrics['rtd_loss']:.3f} is no better than knowing the share of replaced "
+            f"tokens alone ({metrics['rtd_majority_loss']:.3f}): the discriminator has learned nothing yet"
+        )
+    return warnings
 
 
-def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> AdaptationTask:
-    data = recipe.data
+def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> Objective:
+    data, objective = recipe.data, OBJECTIVES[recipe.objective]
 
     def stream(store: TokenStore, length: int, batch_tokens: int, seed: int) -> PretrainingStream:
         return PretrainingStream(
-            store, inputs.tokenizer, seed, data.next_sentence, length, batch_tokens, data.short_seq_prob
-        )
+            store, inputs.tokenizer, seed, data.next_sentence, length, batch_tokens,
+            data.short_seq_prob, objective.sentence_order,
+        )  # fmt: skip
 
     def mixed(length: int) -> PretrainingStream | MixedStream:
         if inputs.general is None or not data.general_share:
@@ -203,13 +216,13 @@ def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> AdaptationTask:
     measured = inputs.measured
     heldout = None if measured is None else stream(measured, first_length, 16 * first_length, 0)
     rates = MaskingRates(**recipe.masking.model_dump())
+    masker = Masker(inputs.tokenizer, rates, machine.device)
     general = inputs.general_measured
     if general is not None:  # single texts: of pairs nothing is asked there
         texts = PretrainingStream(general, inputs.tokenizer, 0, False, first_length, 16 * first_length)
-    return AdaptationTask(
-        inputs.model,
+    made_of = TaskInputs(
         list(map(mixed, data.sequence_lengths)),
-        Masker(inputs.tokenizer, rates, machine.device),
+        masker,
         heldout,
         recipe.evaluation.tokens,
         machine.device,
@@ -217,6 +230,7 @@ def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> AdaptationTask:
         recipe.seed,
         None if general is None else texts,
     )
+    return objective.task(inputs.model, made_of, recipe.objective_choices())
 
 
 def _provenance(recipe: Recipe, inputs: Inputs, step: int, metrics: dict[str, float]) -> dict[str, object]:
