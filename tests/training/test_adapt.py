@@ -12,11 +12,13 @@ import torch
 from rich.console import Console
 
 from bertsmith.cli.main import main
-from bertsmith.errors import CorpusError, RecipeError, TokenizerError
+from bertsmith.errors import CorpusError, RecipeError, StoreError, TokenizerError
 from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.model.config import make_config
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
+from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model, save_pretraining_model
+from bertsmith.tasks.pretraining.replaced_token_checkpoint import save_replaced_token_model
+from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel, generator_config
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -42,15 +44,16 @@ FAST = [
 ]
 
 
-def build(folder: Path, words: tuple[str, ...], heldout: float = 0.2) -> Path:
-    """Sentences that go through `words` in their order, from a random one on."""
+def build(folder: Path, words: tuple[str, ...], heldout: float = 0.2, sentences: int = 1) -> Path:
+    """Documents of so many sentences that go through `words` in their order, from a random one on."""
     draw = random.Random(len(words[0]))
     lines = []
     for _ in range(120):
         start = draw.randrange(len(words))
         lines.append(" ".join((words * 3)[start : start + draw.randint(6, 12)]).capitalize() + ".")
+    documents = ["\n".join(lines[first : first + sentences]) for first in range(0, len(lines), sentences)]
     folder.mkdir(parents=True)
-    (folder / "text.txt").write_text("\n\n".join(lines))
+    (folder / "text.txt").write_text("\n\n".join(documents))
     settings = CorpusSettings(format="blank-lines", heldout=heldout, near_duplicates=False)
     build_corpus([str(folder / "text.txt")], folder / "corpus", settings=settings, workers=1)
     return folder / "corpus"
@@ -64,6 +67,16 @@ def general(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def domain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("text") / "domain", DOMAIN)
+
+
+@pytest.fixture(scope="module")
+def in_pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """General text and that of the domain, in documents that pairs can be made from."""
+    folder = tmp_path_factory.mktemp("pairs")
+    general, domain = (
+        build(folder / name, words, sentences=4) for name, words in (("g", GENERAL), ("d", DOMAIN))
+    )
+    return general, domain
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +141,69 @@ def test_an_extension_goes_with_the_trained_model_and_can_be_undone(
     undo_extension(out / "model", tmp_path / "undone")
     assert Tokenizer.load(tmp_path / "undone").sha256 == Tokenizer.load(trained).sha256
     assert MaskedLanguageModel.load(tmp_path / "undone").fill_mask("the cat [MASK] on")
+
+
+@pytest.mark.parametrize("objective", ["sentence-order", "replaced-tokens"])
+def test_an_extension_goes_with_the_models_of_other_objectives(
+    objective: str, trained: Path, in_pairs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    _, domain = in_pairs
+    init, extended, out = trained, tmp_path / "extended", tmp_path / "run"
+    settings = [f"objective={objective}", "data.next_sentence=true"]
+    if objective == "replaced-tokens":
+        settings = [f"objective={objective}", "data.next_sentence=false"]
+        init = discriminator(tmp_path)
+    extension = extend_vocabulary(init, domain, extended)
+    pretrain("adapt", *settings, f"init={extended}", f"corpus={domain}", f"out={out}", "steps=3", *FAST)
+    models = [each for each in (out / "model", out / "generator") if each.exists()]
+    assert len(models) == (2 if objective == "replaced-tokens" else 1)
+    for model in models:
+        assert read_extension(model) == extension
+        undo_extension(model, tmp_path / "undone", replace=True)
+        assert Tokenizer.load(tmp_path / "undone").sha256 == Tokenizer.load(init).sha256
+
+
+def discriminator(folder: Path) -> Path:
+    """An untrained ELECTRA."""
+    torch.manual_seed(0)
+    shape = {"model_type": "electra", "vocab_size": len(PIECES), "max_position_embeddings": 64} | SHAPE
+    config = make_config(shape | {"embedding_size": 16}, "test")
+    model = ReplacedTokenModel(config, generator_config(config, 0.5))
+    tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
+    save_replaced_token_model(folder / "electra", folder / "its-generator", model, tokenizer, {})
+    return folder / "electra"
+
+
+def test_general_text_goes_with_sentence_order(
+    trained: Path, general: Path, in_pairs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Both texts come in pairs, and what is forgotten is measured on single texts."""
+    alone, (general, domain) = general, in_pairs
+    out = tmp_path / "run"
+    settings = [f"init={trained}", f"corpus={domain}", f"out={out}", "steps=40", *FAST]
+    settings += ["objective=sentence-order", "data.next_sentence=true", "data.general_share=0.5"]
+    result = pretrain("adapt", *settings, f"general={general}")
+    before = result.before
+    assert before is not None
+    assert {name for name in result.metrics if name.startswith("sop_")} == {
+        *("sop_loss", "sop_accuracy", "sop_majority")
+    }
+    assert not any(name.startswith("general_sop") for name in result.metrics)
+    figures = MaskedLanguageModel.load(trained).evaluate(general, 10_000, 32)
+    assert before["general_mlm_loss"] == pytest.approx(figures["mlm_loss"], rel=5e-3)  # trained in bfloat16
+    assert result.metrics["mlm_loss"] < before["mlm_loss"] - 1
+    kept = load_pretraining_model(result.model, sentence_order=True)
+    assert kept[0].next_sentence is not None and kept[1] == ()
+    with pytest.raises(StoreError, match="Sentence-order prediction needs"):  # a document is one sentence
+        pretrain("adapt", *settings, f"general={alone}", f"out={tmp_path / 'other'}")
+
+
+def test_general_text_with_replaced_tokens_is_refused(domain: Path, general: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = [f"init={discriminator(tmp_path)}", f"corpus={domain}", f"general={general}", f"out={out}"]
+    with pytest.raises(RecipeError, match=r"general= doesn't go with objective=replaced-tokens"):
+        pretrain("adapt", *settings, "steps=5", "objective=replaced-tokens", *FAST)
+    assert not out.exists()
 
 
 def test_a_damaged_extension_is_refused_before_anything_is_trained(

@@ -119,8 +119,8 @@ def _require_folder(path: Path) -> None:
 def open_stores(
     corpus: str, tokenizer: Tokenizer, made: Path, ranks: Ranks, console: Console | None
 ) -> tuple[TokenStore, TokenStore]:
-    """Train and held-out part of a corpus's token store: as given, or made from a corpus of text, as the folder
-    `made`. Raises CorpusError and StoreError.
+    """Train and held-out part of a corpus's token store: as given, or of a corpus of text, whose tokens are
+    written to `made`. Raises CorpusError and StoreError.
     """
     path = Path(corpus)
     _require_folder(path)
