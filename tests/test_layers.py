@@ -26,6 +26,7 @@ LAYERS = [
     "training",
     "planning",
     "inference",
+    "compression",
     "benchmarks",
     "estimators",
     "serving",
@@ -50,6 +51,7 @@ APART = [
     ("serving", "training"),
     ("serving", "estimators"),
     ("serving", "mirroring"),
+    ("serving", "compression"),
     ("inference", "training"),
     ("inference", "planning"),
 ]

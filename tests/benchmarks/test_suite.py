@@ -96,8 +96,8 @@ def test_it_goes_on_where_it_was_to_the_same_figures(
     out = tmp_path / "glue"
     heard: list[str] = []
 
-    def stop(name: str, found: TaskResult) -> None:
-        heard.append(f"{name} {len(found.seeds)}")
+    def stop(name: str, found: SeedScore) -> None:
+        heard.append(f"{name} {found.seed}")
         if len(heard) == 3:
             raise KeyboardInterrupt
 
@@ -142,6 +142,12 @@ def test_seeds_and_tasks_may_be_added_but_settings_not_changed(
     more = SuiteSettings(("SST-2",), seeds=3, overrides=QUICK)
     found = run_suite(SUITE, glue_data, model, out, more, resume=True)
     assert [seed.seed for seed in found.tasks[0].seeds] == [1, 2, 3]
+    fewer = SuiteSettings(("SST-2",), seeds=1, overrides=QUICK)
+    with pytest.raises(RecipeError, match="more than 1 seeds of SST-2 already"):
+        run_suite(SUITE, glue_data, model, out, fewer, resume=True)
+    write_sst2(tmp_path, rows=40)
+    with pytest.raises(RecipeError, match="The file of train, dev has changed"):
+        run_suite(SUITE, tmp_path, model, out, more, resume=True)
     other = SuiteSettings(("SST-2",), seeds=3, overrides=(*QUICK, "weight=1"))
     with pytest.raises(RecipeError, match="begun with other settings: overrides"):
         run_suite(SUITE, glue_data, model, out, other, resume=True)

@@ -71,7 +71,7 @@ def write_benchmark_report(out: Path, result: BenchmarkResult, command: str) -> 
         published=Table("", *beside_published(result), text_columns=frozenset({0, 1})),
         tasks=Table("", *task_table(result), text_columns=frozenset({0, 1, 7})),
         pictures=[("Seeds on dev", as_markup(_seeds_picture(result)))],
-        sources=list(dict.fromkeys(f"{each.model}, {each.part}: {each.source}" for each in result.published)),
+        sources=_sources(result),
         searched=_searched_table(result),
         command=command,
         facts=raw_facts({"model": result.model, **result.facts}),
@@ -79,6 +79,14 @@ def write_benchmark_report(out: Path, result: BenchmarkResult, command: str) -> 
     path = out / REPORT_FILE
     atomic_write(path, page)
     return path
+
+
+def _sources(result: BenchmarkResult) -> list[str]:
+    """A line a source: whose figures it has."""
+    models: dict[tuple[str, str], list[str]] = {}
+    for each in result.published:
+        models.setdefault((each.source, each.part), []).append(each.model)
+    return [f"{', '.join(names)} ({part}): {source}" for (source, part), names in models.items()]
 
 
 def _columns(result: BenchmarkResult) -> list[str]:

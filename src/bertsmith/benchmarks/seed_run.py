@@ -14,11 +14,12 @@ import torch
 from rich.console import Console
 
 from bertsmith.benchmarks.benchmark_task import SCORE, BenchmarkTask, Figures, TaskFiles
-from bertsmith.files import make_folder, read_json, write_json
+from bertsmith.files import make_folder, read_json, sha256, write_json
 from bertsmith.inference.predictor import Predictor
 from bertsmith.progress import Progress
 from bertsmith.training.finetuning.finetune import finetune
 from bertsmith.training.log import json_value
+from bertsmith.training.run_folder import require_same_data
 
 DEV = "dev"
 _SCORE_FILE = "score.json"
@@ -62,10 +63,13 @@ def run_seed(
     overrides: Sequence[str],
     console: Console | None,
 ) -> SeedScore:
-    """Trains, or goes on where a killed run was, and judges. A seed that has ended is read."""
-    if (known := read_seed(task_folder, seed)) is not None:
-        return known
+    """Trains, or goes on where a killed run was, and judges. A seed that has ended is read; raises RecipeError
+    where its rows were others.
+    """
     out = seed_folder(task_folder, seed)
+    if (known := read_seed(task_folder, seed)) is not None:
+        require_same_data(out, {"train": sha256(files.train), "dev": sha256(files.dev)})
+        return known
     values = run_values(task, files, model) | {"seed": seed}
     result = finetune(task.head, *overrides, **values, out=str(out), resume=True, console=console)
     results = result.results

@@ -19,7 +19,14 @@ from bertsmith.benchmarks.devices import Share
 from bertsmith.benchmarks.published import Published
 from bertsmith.benchmarks.report import write_benchmark_report
 from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, gather_seeds
-from bertsmith.benchmarks.seed_run import hand_in, keep_leading_model, run_seed, run_values
+from bertsmith.benchmarks.seed_run import (
+    SeedScore,
+    hand_in,
+    keep_leading_model,
+    read_seed,
+    run_seed,
+    run_values,
+)
 from bertsmith.benchmarks.settings_search import CHOSEN, Searched, search_settings
 from bertsmith.errors import InputError, RecipeError, did_you_mean
 from bertsmith.files import read_json, write_json
@@ -29,7 +36,7 @@ from bertsmith.training.log import json_value
 
 _RESULTS, _SUBMISSION = "results.json", "submission"
 _ALONE = Share()
-OnSeed = Callable[[str, TaskResult], None]
+OnSeed = Callable[[str, SeedScore], None]
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,7 @@ def run_suite(
     locate_model(model)
     run = _Run(suite, folder, model, out, settings, command, console, progress)
     begin(out, {"benchmark": suite.name, "model": model, **settings.begun_as()}, resume)
+    _require_no_more_seeds(out, chosen, settings.seeds)
     run.notes[""] = absent
     files = {
         task.name: task.prepare(folder, _task_folder(out, task) / "data", settings.rows) for task in chosen
@@ -147,6 +155,15 @@ def _choose(
     return [task for task in suite.tasks if task.name.lower() in wanted], []
 
 
+def _require_no_more_seeds(out: Path, chosen: Sequence[BenchmarkTask], seeds: int) -> None:
+    """Of more, the leading one's model alone is kept: fewer seeds might lack theirs."""
+    for task in chosen:
+        if read_seed(_task_folder(out, task), seeds + 1) is not None:
+            raise RecipeError(
+                f"{out} has more than {seeds} seeds of {task.name} already. Ask for as many, or for more."
+            )
+
+
 def _run_task(
     run: _Run, chosen: Sequence[BenchmarkTask], task: BenchmarkTask, files: TaskFiles, on_seed: OnSeed | None
 ) -> None:
@@ -158,9 +175,9 @@ def _run_task(
     for seed in range(1, run.settings.seeds + 1):
         scores.append(run_seed(task, files, run.model, folder, seed, overrides, run.console))
         keep_leading_model(folder, scores)
-        found = _gather(run, chosen)
+        _gather(run, chosen)
         if on_seed is not None:
-            on_seed(task.name, next(each for each in found.tasks if each.name == task.name))
+            on_seed(task.name, scores[-1])
     leading = keep_leading_model(folder, scores)
     hand_in(task, files, folder, leading.seed, run.out / _SUBMISSION, run.progress)
 

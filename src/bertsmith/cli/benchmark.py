@@ -11,7 +11,8 @@ from cyclopts import App, Parameter
 from bertsmith.cli.options import Flag, Out
 
 if TYPE_CHECKING:
-    from bertsmith.benchmarks.results import BenchmarkResult, TaskResult
+    from bertsmith.benchmarks.results import BenchmarkResult
+    from bertsmith.benchmarks.seed_run import SeedScore
     from bertsmith.benchmarks.suite import Suite
 
 app = App(name="benchmark", help="Run a benchmark whole: official files, metrics and submissions.")
@@ -255,9 +256,8 @@ def _run(
     share = own_share()
     settings = SuiteSettings(tasks, run.seeds, run.hours, run.rows, overrides)
 
-    def on_seed(name: str, found: "TaskResult") -> None:
-        last = found.seeds[-1]
-        console.print(f"{name}, seed {last.seed}: {100 * last.score:.1f}", markup=False, soft_wrap=True)
+    def on_seed(name: str, found: "SeedScore") -> None:
+        console.print(f"{name}, seed {found.seed}: {100 * found.score:.1f}", markup=False, soft_wrap=True)
 
     with progress_bar("Predicting") as progress:
         result = run_suite(
