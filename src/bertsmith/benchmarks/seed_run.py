@@ -63,8 +63,8 @@ def run_seed(
     overrides: Sequence[str],
     console: Console | None,
 ) -> SeedScore:
-    """Trains, or goes on where a killed run was, and judges. A seed that has ended is read; raises RecipeError
-    where its rows were others.
+    """Trains, or goes on where a killed run was, and judges. One that has ended is read. Raises RecipeError
+    where it was trained on other rows.
     """
     out = seed_folder(task_folder, seed)
     if (known := read_seed(task_folder, seed)) is not None:
