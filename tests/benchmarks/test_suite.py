@@ -186,7 +186,7 @@ def test_processes_take_tasks_of_their_own_and_the_last_one_has_the_whole_table(
         assert without_times(results(out)["tasks"][name]["seeds"]) == without_times(task["seeds"][:1])
 
 
-def test_a_process_of_torchrun_trains_alone_on_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_torchrun_has_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     assert own_share() == Share(0, 1)
@@ -196,7 +196,19 @@ def test_a_process_of_torchrun_trains_alone_on_a_device_of_its_own(monkeypatch: 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     assert own_share() == Share(5, 8)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "6"
-    assert "RANK" not in os.environ
+
+
+@pytest.mark.slow
+def test_torchrun_gives_each_process_tasks_of_its_own(
+    finished: Path, glue_data: Path, model: str, tmp_path: Path
+) -> None:
+    words = [str(glue_data), *QUICK, "--model", model, "--seeds", "1", "--tasks", "SST-2,MRPC"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launch, "-m", "bertsmith", "benchmark", "glue", *words, "--out", str(tmp_path / "out")]
+    subprocess.run(command, check=True, timeout=300, stdout=subprocess.DEVNULL)
+    for name, task in results(finished)["tasks"].items():
+        found = results(tmp_path / "out")["tasks"][name]
+        assert without_times(found["seeds"]) == without_times(task["seeds"][:1])
 
 
 def test_the_interval_counts_rows_and_seeds() -> None:

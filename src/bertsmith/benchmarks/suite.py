@@ -15,7 +15,7 @@ from rich.console import Console
 
 from bertsmith.benchmarks.begun import begin
 from bertsmith.benchmarks.benchmark_task import BenchmarkTask, TaskFiles
-from bertsmith.benchmarks.devices import Share
+from bertsmith.benchmarks.devices import Share, part_after
 from bertsmith.benchmarks.published import Published
 from bertsmith.benchmarks.report import write_benchmark_report
 from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, gather_seeds
@@ -114,7 +114,12 @@ def run_suite(
     chosen, absent = _choose(suite, folder, settings.tasks)
     locate_model(model)
     run = _Run(suite, folder, model, out, settings, command, console, progress)
-    begin(out, {"benchmark": suite.name, "model": model, **settings.begun_as()}, resume)
+    begun = {"benchmark": suite.name, "model": model, **settings.begun_as()}
+    if share.rank == 0:
+        begin(out, begun, resume)
+    part_after(share)
+    if share.rank > 0:
+        begin(out, begun, resume=True)
     _require_no_more_seeds(out, chosen, settings.seeds)
     run.notes[""] = absent
     files = {
