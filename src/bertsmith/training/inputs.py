@@ -76,6 +76,8 @@ def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
         return Tokenizer.load(Path(recipe.tokenizer))
     if init is not None:
         return read_own_tokenizer(init)
+    if recipe.corpus is not None and (own := Path(recipe.corpus) / "tokenizer").is_dir():
+        return Tokenizer.load(own)  # of `bertsmith sequences build`
     raise RecipeError("The run needs a tokenizer: tokenizer=FOLDER (bertsmith tokenizer train makes one).")
 
 
