@@ -20,10 +20,10 @@ def build(
     out: Out,
     settings: Annotated[SequenceSettings, Parameter(name="*")] = DEFAULTS,
 ) -> None:
-    """Read sequences of integers or strings, or rows of a table, and write a token store to pre-train on.
+    """Read sequences of integers or strings, rows of a table, series or images; write a token store of them.
 
     The vocabulary is counted, and lies in OUT/tokenizer. Of a table each cell is a token: numbers by the
-    bin they fall into, categories by themselves.
+    bin they fall into, categories by themselves. Series and images are cut into patches of numbers.
 
     Parameters
     ----------
@@ -38,6 +38,8 @@ def build(
     bertsmith sequences build proteins.csv --column protein --characters --out stores/proteins
     bertsmith sequences build games.npy --out stores/games
     bertsmith sequences build customers.csv --kind table --leave-out id label --out stores/customers
+    bertsmith sequences build sensors.npz --kind series --column signal --patch 16 --out stores/sensors
+    bertsmith sequences build images.npy --kind images --patch 4 --out stores/images
     """
     from bertsmith.data.sequences.building import build_sequences
 

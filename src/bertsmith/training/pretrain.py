@@ -6,7 +6,7 @@ out/log.jsonl       the truth                  out/report.html    the same to lo
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -24,6 +24,7 @@ from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
 from bertsmith.tasks.pretraining.fill_mask import Candidate, fill_mask, masked_examples
+from bertsmith.tasks.pretraining.patch_reconstruction import PatchReconstruction, no_better_than_mean
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
 from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.training.distributed import leave, text_of_first, wait
@@ -94,7 +95,8 @@ def _run(
     require_same_text(recipe, inputs.tokenizer, inputs.train)
     if first:
         write_recipe(recipe, out)
-    start_at_frequencies(inputs.model, inputs.train, inputs.tokenizer)
+    if inputs.train.values is None:
+        start_at_frequencies(inputs.model, inputs.train, inputs.tokenizer)
     inputs.model.to(machine.device)
     task = _task(recipe, inputs, machine)
     examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, _EXAMPLES)
@@ -137,7 +139,7 @@ def _whole_model(weights: dict[str, Tensor], trained: PretrainingModel) -> Pretr
 
 def _baseline_warnings(metrics: dict[str, float]) -> list[str]:
     """A score that equals always giving the same answer is said to."""
-    return [
+    return no_better_than_mean(metrics) + [
         f"held-out {name.upper()} accuracy {metrics[f'{name}_accuracy']:.1%} is no better than always giving "
         f"the most frequent answer ({metrics[f'{name}_majority']:.1%}): this model has learned nothing yet"
         for name in ("mlm", "nsp")
@@ -162,8 +164,11 @@ def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> PretrainingTask:
     measured = inputs.measured
     heldout = None if measured is None else stream(measured, first_length, 16 * first_length, 0)
     rates = MaskingRates(**recipe.masking.model_dump())
+    kind = PretrainingTask
+    if inputs.train.values is not None:
+        kind, rates = PatchReconstruction, replace(rates, masked=1.0, random=0.0)
     masker = Masker(inputs.tokenizer, rates, machine.device)
-    return PretrainingTask(
+    return kind(
         inputs.model,
         streams,
         masker,

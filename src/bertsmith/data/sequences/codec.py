@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import ValidationError
 
 from bertsmith.data.sequences.records import SEQUENCE, Row
@@ -20,13 +22,15 @@ from bertsmith.validation import Strict, first_problem
 
 FILE = "sequences.json"
 NAMES = (SEQUENCE, "sequences", "events", "symbols", "tokens", "ids", "input_ids", "text")
+NUMBERS = (SEQUENCE, "series", "values", "image", "images", "pixels")
 
-Kind = Literal["symbols", "table"]
+Kind = Literal["symbols", "table", "series", "images"]
 
 
 class Codec(Strict):
     """symbols: `column` holds the sequence, a list or a string, whose items stand between blanks or are its
-    `characters`. table: a row is the sequence of its `columns`' cells.
+    `characters`. table: a row is the sequence of its `columns`' cells. series, images: `column` holds lists
+    of numbers, which the store's tokenizer cuts into patches.
     """
 
     format_version: Literal[1] = 1
@@ -51,6 +55,28 @@ class Codec(Strict):
             return [column.symbol(row.values[column.name], row.where) for column in self.columns]
         return [as_symbol(item, row.where) for item in self._items(row)]
 
+    def text(self, row: Row) -> str:
+        """What the store's tokenizer reads of a row: symbols, or numbers, with blanks between them."""
+        if self.kind not in ("series", "images"):
+            return " ".join(self.symbols(row))
+        return " ".join(f"{number:.7g}" for number in self.numbers(row).reshape(-1))
+
+    def numbers(self, row: Row) -> npt.NDArray[np.float64]:
+        """A row of a series or an image, as it is nested. Raises InputError naming file and row."""
+        if self.column not in row.values:
+            raise unknown_column(str(self.column), list(row.values), row.where)
+        value = row.values[self.column]
+        try:
+            found = np.array(value.split() if isinstance(value, str) else value, np.float64)
+        except (ValueError, TypeError):
+            found = np.zeros(0)
+        if not found.ndim or not found.size or not np.isfinite(found).all():
+            raise InputError(
+                f"{row.where}: expected a list of finite numbers in the column {self.column}, as many in "
+                f"one part of it as in another; found {shown(value)}. Mend the row, or name another with --column."
+            )
+        return found
+
     def _items(self, row: Row) -> Sequence[Any]:
         value = row.values[str(self.column)]
         if value is None:
@@ -58,22 +84,30 @@ class Codec(Strict):
         if isinstance(value, str):
             return list("".join(value.split())) if self.characters else value.split()
         if isinstance(value, list | tuple):
-            return value
+            return _without_padding(value)
         raise InputError(
             f"{row.where}: expected a sequence in the column {self.column}: a list, or a string of items "
             f"with blanks between them; found {shown(value)}. Name another with --column."
         )
 
 
-def guess_column(names: Sequence[str], where: str) -> str:
+def _without_padding(items: Sequence[Any]) -> Sequence[Any]:
+    """Without the negative numbers at the end, by which arrays make rows of different lengths equal."""
+    end = len(items)
+    while end and isinstance(items[end - 1], int) and items[end - 1] < 0:
+        end -= 1
+    return items[:end]
+
+
+def guess_column(names: Sequence[str], where: str, known: Sequence[str] = NAMES) -> str:
     """The column that holds the sequences: by its name, or since there is no other. Raises InputError."""
-    found = [name for name in names if name.lower() in NAMES]
+    found = [name for name in names if name.lower() in known]
     if len(names) == 1:
         return names[0]
     if len(found) != 1:
         which = "more than one column has" if found else "no column has"
         raise InputError(
-            f"{where}: {which} a name that says it holds the sequences ({', '.join(NAMES)}). There are: "
+            f"{where}: {which} a name that says it holds the sequences ({', '.join(known)}). There are: "
             f"{listed(names)}. Name one with --column."
         )
     return found[0]

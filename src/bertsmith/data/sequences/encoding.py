@@ -39,18 +39,18 @@ def encode_sequences(
 
 def _rows(path: Path, codec: Codec, progress: Progress | None) -> Iterator[dict[str, Any]]:
     for number, row in enumerate(stream_records(path), start=1):
-        symbols = codec.symbols(row)
         kept = {name: value for name, value in row.values.items() if name not in codec.reads}
         if TEXT in kept:
             raise InputError(
                 f"{row.where}: the column {TEXT} is no part of the sequence, and its name is needed for it. "
                 "Rename it."
             )
-        if TAGS in kept:
+        if TAGS in kept and codec.kind == "symbols":
+            symbols = codec.symbols(row)
             if not isinstance(kept[TAGS], list) or len(kept[TAGS]) != len(symbols):
                 raise InputError(f"{row.where}: expected {len(symbols):,} tags in a list, one an item.")
             yield {WORDS: symbols, **kept}
         else:
-            yield {TEXT: " ".join(symbols), **kept}
+            yield {TEXT: codec.text(row), **kept}
         if progress is not None and not number % 1000:
             progress(number, None, "rows")

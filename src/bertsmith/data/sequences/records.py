@@ -1,7 +1,6 @@
 """Rows of JSON lines, CSV, TSV, Parquet and NumPy's files as records: column → value, with their place.
 
-A .npy file is one column, `sequence`; in an .npz each array is a column, and its first axis the rows. In a
-row of integers, negative numbers at the end are padding and are left out.
+A .npy file is one column, `sequence`; in an .npz each array is a column, and its first axis the rows.
 """
 
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ def column_names(path: Path | str) -> list[str]:
 
 
 def stream_records(path: Path | str) -> Iterator[Row]:
-    """Every row, one at a time; the arrays of an .npz are in memory. Raises InputError naming file and row."""
+    """Every row, one at a time; an .npz is in memory whole. Raises InputError naming file and row."""
     if not _is_numpy(path):
         names = read_column_names(path)
         for values, where in stream_rows(path, names):
@@ -80,8 +79,4 @@ def _plain(value: Any) -> Any:
     """A row of an array as Python has it, padding left out."""
     if np.ndim(value) == 0:
         return value.item() if hasattr(value, "item") else value
-    array = np.asarray(value).reshape(-1)
-    if np.issubdtype(array.dtype, np.signedinteger):
-        filled = np.flatnonzero(array >= 0)
-        array = array[: filled[-1] + 1] if len(filled) else array[:0]
-    return array.tolist()
+    return np.asarray(value).tolist()

@@ -1,6 +1,6 @@
 """Token ids → hidden states.
 
-N tokens in the packed batch, H hidden size.
+N tokens in the packed batch, H hidden size, V vocabulary, P values of a patch.
 """
 
 import torch
@@ -15,6 +15,8 @@ from bertsmith.model.layers.norm import make_norm
 class Embeddings(nn.Module):
     """Token embeddings, plus those of positions and segments where the family has them, normalised (Devlin et
     al. 2019, figure 2).
+
+    A patch is read by a linear layer: value p of it times row V - P + p of the token embeddings.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -34,6 +36,8 @@ class Embeddings(nn.Module):
     def forward(self, batch: PackedBatch) -> Tensor:
         """-> (N, H)."""
         embedded: Tensor = self.token(batch.token_ids)
+        if batch.values is not None:
+            embedded = embedded + batch.values @ self.token.weight[-batch.values.shape[1] :]
         if self.position is not None:
             embedded = embedded + self.position(batch.position_ids + self.position_offset)
         if self.segment is not None:

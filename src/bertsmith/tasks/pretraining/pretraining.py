@@ -175,9 +175,7 @@ class PretrainingTask:
     @torch.no_grad()
     def sums(self, rank: int, ranks: int) -> dict[str, float]:
         """The same held-out sequences and masks at every call: this rank's share of them."""
-        totals = {"mlm_loss": 0.0, "mlm_right": 0.0, "mlm_count": 0.0, "mlm_majority_right": 0.0}
-        if self.model.next_sentence is not None:
-            totals |= {"nsp_loss": 0.0, "nsp_right": 0.0, "nsp_count": 0.0, "nsp_random": 0.0}
+        totals = self._no_sums()
         with evaluating(self.model):
             for batch, tokens in self._at_once(islice(self._heldout_batches(), rank, None, ranks)):
                 for micro_batch in split(batch, 1, tokens)[0]:
@@ -228,11 +226,21 @@ class PretrainingTask:
         """Masks, and the hidden states that the heads read: first tokens (B, H), masked positions (K, H)."""
         batch = PackedBatch.of(sequences, self.device)
         masked = masker.draw(sequences, batch)
-        batch = replace(batch, token_ids=masked.token_ids)
+        batch = self._masked_batch(batch, masked)
         first_rows = batch.first_rows if self.model.next_sentence is not None else batch.first_rows[:0]
         states = self.model.encoder(batch, torch.cat([first_rows, masked.positions]))
         first_tokens, predicting = states.split([len(first_rows), len(masked.positions)])
         return masked, first_tokens, predicting
+
+    def _no_sums(self) -> dict[str, float]:
+        """The names of `_sums_of`, the same on a rank that has no sequence."""
+        totals = {"mlm_loss": 0.0, "mlm_right": 0.0, "mlm_count": 0.0, "mlm_majority_right": 0.0}
+        if self.model.next_sentence is not None:
+            totals |= {"nsp_loss": 0.0, "nsp_right": 0.0, "nsp_count": 0.0, "nsp_random": 0.0}
+        return totals
+
+    def _masked_batch(self, batch: PackedBatch, masked: MaskedTokens) -> PackedBatch:
+        return replace(batch, token_ids=masked.token_ids)
 
     def _sums_of(self, sequences: Sequences) -> dict[str, float]:
         masked, first_tokens, predicting = self._encode(sequences, self.evaluation_masker)

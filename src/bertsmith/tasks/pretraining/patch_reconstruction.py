@@ -1,0 +1,92 @@
+"""Pre-training on patches: masked ones are predicted by their values (He et al. 2022, section 3, in BERT's
+layout: [MASK] stands where a patch was).
+
+The masked-language head without its softmax: its outputs for the last P pieces are the values.
+N tokens in the packed batch, K masked positions, H hidden size, V vocabulary, P values of a patch.
+"""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from bertsmith.data.batch import PackedBatch, Sequences
+from bertsmith.data.masking import IGNORED, MaskedTokens, Masker
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
+
+
+@dataclass
+class PatchReconstruction(PretrainingTask):
+    """Fulfils `Objective`: squared error of normalised values, a mean over the masked patches' values."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # the published rates would put pieces where values belong
+        self.evaluation_masker = Masker(self.streams[0].tokenizer, self.rates, self.device)
+        self.sampler = None
+
+    def counts(self, sequences: Sequences) -> dict[str, float]:
+        """Values to predict."""
+        assert sequences.values is not None
+        return {"reconstruction": self.host_masker.count(sequences) * sequences.values.shape[1]}
+
+    def loss(self, sequences: Sequences) -> dict[str, Tensor]:
+        """The summed squared error of one micro-batch."""
+        predicted, truth = self._predict(sequences)
+        return {"reconstruction": F.mse_loss(predicted.float(), truth, reduction="sum")}
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """Mean squared error of a value, and that of always predicting the mean; `explained` is what is
+        gained over it, 1 at best. Empty without held-out rows.
+        """
+        if not sums["count"]:
+            return {}
+        error, of_mean = sums["error"] / sums["count"], sums["of_mean"] / sums["count"]
+        return {
+            "reconstruction_error": error,
+            "error_of_mean": of_mean,
+            "explained": 1 - error / of_mean if of_mean else 0.0,
+        }
+
+    def _masked_batch(self, batch: PackedBatch, masked: MaskedTokens) -> PackedBatch:
+        """A masked patch's values are zeros, which is their mean."""
+        assert batch.values is not None
+        hidden = masked.token_ids == self.host_masker.mask_id
+        values = batch.values.masked_fill(hidden[:, None], 0.0)
+        return replace(batch, token_ids=masked.token_ids, values=values)
+
+    def _predict(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        """Predicted and true values of the masked patches, both (K, P)."""
+        masked, _, predicting = self._encode(sequences, self.masker)
+        kept = masked.labels != IGNORED
+        whole = PackedBatch.of(sequences, self.device).values
+        assert whole is not None
+        truth = whole[masked.positions[kept]]
+        return patch_values(self.model, predicting[kept], truth.shape[1]), truth
+
+    def _no_sums(self) -> dict[str, float]:
+        return {"error": 0.0, "of_mean": 0.0, "count": 0.0}
+
+    def _sums_of(self, sequences: Sequences) -> dict[str, float]:
+        predicted, truth = self._predict(sequences)
+        return {
+            "error": float(F.mse_loss(predicted.float(), truth, reduction="sum")),
+            "of_mean": float(truth.square().sum()),
+            "count": float(truth.numel()),
+        }
+
+
+def patch_values(model: PretrainingModel, hidden_states: Tensor, count: int) -> Tensor:
+    """(K, H) rows of hidden states -> (K, P): the vocabulary's last `count` outputs."""
+    weight, bias = model.encoder.embeddings.token.weight, model.masked_language.bias
+    return F.linear(model.masked_language(hidden_states), weight[-count:], bias[-count:])
+
+
+def no_better_than_mean(metrics: dict[str, float]) -> list[str]:
+    """A sentence where the model is no better than predicting the mean of everything."""
+    if metrics.get("explained", 1.0) > 0.005:
+        return []
+    return [
+        f"held-out reconstruction error {metrics['reconstruction_error']:.3f} is no better than always "
+        f"predicting the mean ({metrics['error_of_mean']:.3f}): this model has learned nothing yet"
+    ]
