@@ -24,7 +24,7 @@ PAGES = [
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 NAMES = {command.name for command in COMMANDS}
-GROUPS = ("corpus", "tokenizer", "index", "mirror")  # of commands
+GROUPS = ("corpus", "sequences", "tokenizer", "index", "mirror")  # of commands
 SETTINGS = dict(settings(Recipe)) | dict(settings(FinetuneRecipe))
 SECTIONS = {name.partition(".")[0] for name in SETTINGS if "." in name}
 

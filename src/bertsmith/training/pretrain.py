@@ -24,7 +24,11 @@ from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
 from bertsmith.tasks.pretraining.fill_mask import Candidate, fill_mask, masked_examples
-from bertsmith.tasks.pretraining.patch_reconstruction import PatchReconstruction, no_better_than_mean
+from bertsmith.tasks.pretraining.patch_reconstruction import (
+    PatchReconstruction,
+    add_decoder,
+    no_better_than_mean,
+)
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
 from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
 from bertsmith.training.distributed import leave, text_of_first, wait
@@ -95,7 +99,11 @@ def _run(
     require_same_text(recipe, inputs.tokenizer, inputs.train)
     if first:
         write_recipe(recipe, out)
-    if inputs.train.values is None:
+    if inputs.train.values is not None:
+        add_decoder(inputs.model, recipe.loss.decoder_layers)
+    elif recipe.loss.decoder_layers:
+        raise RecipeError("loss.decoder_layers is for series and images; leave it out for other sequences.")
+    else:
         start_at_frequencies(inputs.model, inputs.train, inputs.tokenizer)
     inputs.model.to(machine.device)
     task = _task(recipe, inputs, machine)
@@ -133,7 +141,8 @@ def _run(
 def _whole_model(weights: dict[str, Tensor], trained: PretrainingModel) -> PretrainingModel:
     """The trained model in one piece, whether or not it was divided between the ranks."""
     model = meta_init(lambda: PretrainingModel(trained.config, trained.next_sentence is not None))
-    model.load_state_dict(weights, assign=True)
+    kept = {name: tensor for name, tensor in weights.items() if not name.startswith("decoder.")}
+    model.load_state_dict(kept, assign=True)
     return model
 
 

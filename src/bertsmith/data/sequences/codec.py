@@ -73,7 +73,8 @@ class Codec(Strict):
         if not found.ndim or not found.size or not np.isfinite(found).all():
             raise InputError(
                 f"{row.where}: expected a list of finite numbers in the column {self.column}, as many in "
-                f"one part of it as in another; found {shown(value)}. Mend the row, or name another with --column."
+                f"one part of it as in another; found {shown(value)}. Mend the row, or name another "
+                "with --column."
             )
         return found
 

@@ -7,11 +7,15 @@ N tokens in the packed batch, K masked positions, H hidden size, V vocabulary, P
 
 from dataclasses import dataclass, replace
 
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertsmith.data.batch import PackedBatch, Sequences
+from bertsmith.data.batch import PackedBatch, Sequences, to_device
 from bertsmith.data.masking import IGNORED, MaskedTokens, Masker
+from bertsmith.model.flops import encoder_flops
+from bertsmith.model.layers.layer import Layer
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 
 
@@ -32,8 +36,21 @@ class PatchReconstruction(PretrainingTask):
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         """The summed squared error of one micro-batch."""
-        predicted, truth = self._predict(sequences)
+        predicted, truth = self._predict(sequences, self.masker)
         return {"reconstruction": F.mse_loss(predicted.float(), truth, reduction="sum")}
+
+    def flops(self, sequences: Sequences) -> float:
+        """As for text; with a decoder the encoder has the visible patches, and the decoder all."""
+        config, layers = self.model.config, self.model.decoder
+        if layers is None:
+            return super().flops(sequences)
+        hidden = self.host_masker.wanted(sequences)
+        decoder = config.model_copy(update={"num_hidden_layers": len(layers), "layer_types": None})
+        visible = sequences.lengths - hidden
+        return 3 * (
+            encoder_flops(config, visible, float(visible.sum()))
+            + encoder_flops(decoder, sequences.lengths, float(hidden.sum()))
+        )
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """Mean squared error of a value, and that of always predicting the mean; `explained` is what is
@@ -55,25 +72,66 @@ class PatchReconstruction(PretrainingTask):
         values = batch.values.masked_fill(hidden[:, None], 0.0)
         return replace(batch, token_ids=masked.token_ids, values=values)
 
-    def _predict(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
+    def _predict(self, sequences: Sequences, masker: Masker) -> tuple[Tensor, Tensor]:
         """Predicted and true values of the masked patches, both (K, P)."""
-        masked, _, predicting = self._encode(sequences, self.masker)
-        kept = masked.labels != IGNORED
-        whole = PackedBatch.of(sequences, self.device).values
-        assert whole is not None
-        truth = whole[masked.positions[kept]]
-        return patch_values(self.model, predicting[kept], truth.shape[1]), truth
+        whole = PackedBatch.of(sequences, self.device)
+        masked = masker.draw(sequences, whole)
+        batch = self._masked_batch(whole, masked)
+        positions = masked.positions[masked.labels != IGNORED]
+        if self.model.decoder is None:
+            predicting = self.model.encoder(batch, positions)
+        else:
+            hidden = masker.wanted(sequences)
+            predicting = _decode(self.model, batch, masked.token_ids != masker.mask_id, hidden, positions)
+        assert whole.values is not None
+        truth = whole.values[positions]
+        return patch_values(self.model, predicting, truth.shape[1]), truth
 
     def _no_sums(self) -> dict[str, float]:
         return {"error": 0.0, "of_mean": 0.0, "count": 0.0}
 
     def _sums_of(self, sequences: Sequences) -> dict[str, float]:
-        predicted, truth = self._predict(sequences)
+        predicted, truth = self._predict(sequences, self.evaluation_masker)
         return {
             "error": float(F.mse_loss(predicted.float(), truth, reduction="sum")),
             "of_mean": float(truth.square().sum()),
             "count": float(truth.numel()),
         }
+
+
+def add_decoder(model: PretrainingModel, layers: int) -> None:
+    """Gives the model a decoder of so many layers of its own kind, drawn from torch's generator; 0: none."""
+    if layers:
+        last = model.config.num_hidden_layers - 1
+        model.decoder = nn.ModuleList(Layer(model.config, last) for _ in range(layers))
+        for layer in model.decoder:
+            layer.initialise(model.config)  # type: ignore[operator]
+
+
+def _decode(
+    model: PretrainingModel,
+    batch: PackedBatch,
+    visible: Tensor,
+    hidden: npt.NDArray[np.int64],
+    positions: Tensor,
+) -> Tensor:
+    """(K, H) of the masked `positions`: the encoder has read the `visible` rows (N,) alone, each in its
+    place, and the decoder sees what came of them beside the embeddings of [MASK]. `hidden` (B,) are masked.
+    """
+    assert model.decoder is not None and batch.values is not None
+    lengths = np.array(batch.lengths) - hidden
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    shown = PackedBatch(
+        *(batch.token_ids[visible], batch.segment_ids[visible], batch.position_ids[visible]),
+        *(to_device(ends, batch.token_ids.device), tuple(lengths.tolist()), batch.values[visible]),
+    )
+    encoded = model.encoder(shown)
+    states = model.encoder.embeddings(batch).to(encoded.dtype).masked_scatter(visible[:, None], encoded)
+    *lower, last = model.decoder
+    for layer in lower:
+        states = layer(states, batch)
+    decoded: Tensor = last(states, batch, positions)
+    return decoded
 
 
 def patch_values(model: PretrainingModel, hidden_states: Tensor, count: int) -> Tensor:

@@ -66,6 +66,7 @@ class PretrainingModel(nn.Module):
         self.config = config
         self.encoder = Bert(config)
         self.masked_language = MaskedLanguageHead(config)
+        self.decoder: nn.ModuleList | None = None  # of patches, while it is trained; never saved
         self.next_sentence: nn.Linear | None = None
         if config.has_next_sentence if next_sentence is None else next_sentence:
             self.next_sentence = nn.Linear(config.hidden_size, 2)
@@ -226,7 +227,7 @@ class PretrainingTask:
         """Masks, and the hidden states that the heads read: first tokens (B, H), masked positions (K, H)."""
         batch = PackedBatch.of(sequences, self.device)
         masked = masker.draw(sequences, batch)
-        batch = self._masked_batch(batch, masked)
+        batch = replace(batch, token_ids=masked.token_ids)
         first_rows = batch.first_rows if self.model.next_sentence is not None else batch.first_rows[:0]
         states = self.model.encoder(batch, torch.cat([first_rows, masked.positions]))
         first_tokens, predicting = states.split([len(first_rows), len(masked.positions)])
@@ -238,9 +239,6 @@ class PretrainingTask:
         if self.model.next_sentence is not None:
             totals |= {"nsp_loss": 0.0, "nsp_right": 0.0, "nsp_count": 0.0, "nsp_random": 0.0}
         return totals
-
-    def _masked_batch(self, batch: PackedBatch, masked: MaskedTokens) -> PackedBatch:
-        return replace(batch, token_ids=masked.token_ids)
 
     def _sums_of(self, sequences: Sequences) -> dict[str, float]:
         masked, first_tokens, predicting = self._encode(sequences, self.evaluation_masker)
