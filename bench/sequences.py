@@ -1,6 +1,6 @@
 """Pre-training on sequences that are no text, then fine-tuning on a tenth of the labels, beside from scratch.
 
-    python bench/sequences.py [--data digits ...] [--steps 400] [--seeds 3]
+    python bench/sequences.py [--data digits ...] [--steps 400] [--seeds 2] [--decoder 0]
 
     digits      scikit-learn's digits, 8 x 8 pixels, as patches of 2 x 2: which digit?
     table       scikit-learn's breast-cancer table, 30 numbers in bins: malignant or benign?
@@ -112,7 +112,7 @@ def _write(path: Path, rows: Rows) -> str:
     return str(path)
 
 
-def compare(name: str, steps: int, seeds: int) -> Iterator[str]:
+def compare(name: str, steps: int, seeds: int, decoder: int) -> Iterator[str]:
     """A line for each side."""
     data, folder = DATA[name](), RUNS / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -120,7 +120,7 @@ def compare(name: str, steps: int, seeds: int) -> Iterator[str]:
     rows = _write(folder / "rows.jsonl", data.rows)
     build_sequences([rows], folder / "store", data.settings)
     models = {
-        "pre-trained": _pretrained(folder, data, steps),
+        "pre-trained": _pretrained(folder, data, steps, decoder),
         "scratch": _pretrained(folder, data, 1),
     }
     test = _encoded(folder, "test", data.test)
@@ -145,7 +145,7 @@ def compare(name: str, steps: int, seeds: int) -> Iterator[str]:
         yield f"{name:9} {side:14} {data.metric} {mean:.3f} ± {deviation:.3f}   {labelled} labelled rows"
 
 
-def _pretrained(folder: Path, data: Data, steps: int) -> str:
+def _pretrained(folder: Path, data: Data, steps: int, decoder: int = 0) -> str:
     """With one step at next to no rate the weights are random."""
     out = folder / f"pretraining-{steps}"
     rate = [] if steps > 1 else ["optimizer.learning_rate=1e-12", "optimizer.warmup=0"]
@@ -158,6 +158,7 @@ def _pretrained(folder: Path, data: Data, steps: int) -> str:
         "loss.sampled_pieces=0",
         "evaluation.every=0.5",
         "log_every=20",
+        *([f"loss.decoder_layers={decoder}", "masking.mask_rate=0.75"] if decoder else []),
         *rate,
     )
     if steps > 1:
@@ -196,10 +197,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--decoder", type=int, default=0, help="layers of a masked autoencoder's decoder")
     options = parser.parse_args()
     for name in options.data:
-        for line in compare(name, options.steps, options.seeds):
+        for line in compare(name, options.steps, options.seeds, options.decoder):
             print(line, flush=True)
 
 

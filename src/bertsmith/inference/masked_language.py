@@ -16,6 +16,7 @@ from bertsmith.model.locate import locate_model
 from bertsmith.tasks.computing.finite import require_finite
 from bertsmith.tasks.pretraining.fill_mask import Candidate
 from bertsmith.tasks.pretraining.fill_mask import fill_mask as fill
+from bertsmith.tasks.pretraining.patch_reconstruction import PatchReconstruction
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -55,7 +56,7 @@ class MaskedLanguageModel:
         self, data: str | Path, max_tokens: int = 1_000_000, sequence_length: int = 128
     ) -> dict[str, float]:
         """Masked-language loss, perplexity and accuracy, and next-sentence accuracy where the model has
-        that head.
+        that head; of series and images the error of values when half of the patches are masked.
 
         `data` is a corpus or a token store; its held-out part is used where it has one. The masks are the
         same at every call. Raises InputError when there is nothing to measure, StoreError for a store that is
@@ -88,8 +89,11 @@ class MaskedLanguageModel:
         length = min(sequence_length, self.model.config.max_length)
         stream = PretrainingStream(store, self.tokenizer, 0, next_sentence, length, 16 * length)
         device = next(self.model.parameters()).device
-        masker = Masker(self.tokenizer, MaskingRates(), device)
-        task = PretrainingTask(self.model, [stream], masker, stream, max_tokens, device)
+        rates, kind = MaskingRates(), PretrainingTask
+        if store.values is not None:
+            rates, kind = MaskingRates(mask_rate=0.5, masked=1.0, random=0.0), PatchReconstruction
+        masker = Masker(self.tokenizer, rates, device)
+        task = kind(self.model, [stream], masker, stream, max_tokens, device)
         sums = task.sums(0, 1)
         require_finite(torch.tensor(list(sums.values())))
         return task.metrics(sums)

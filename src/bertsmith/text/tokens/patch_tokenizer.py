@@ -165,6 +165,14 @@ class PatchTokenizer(Tokenizer):
         )
 
 
+def require_text(tokenizer: Tokenizer, what: str) -> None:
+    """Raises InputError where `what` is for text, and the model reads patches."""
+    if isinstance(tokenizer, PatchTokenizer):
+        raise InputError(
+            f"{what} is for models of text and symbols; this one reads {tokenizer.shape.kind}. Use predict."
+        )
+
+
 def load_tokenizer(folder: Path | str) -> Tokenizer:
     """A tokenizer of text or of patches, by its files. Raises TokenizerError."""
     tokenizer, path = Tokenizer.load(folder), Path(folder) / PATCHES
