@@ -26,8 +26,10 @@ LAYERS = [
     "training",
     "planning",
     "inference",
+    "compression",
     "estimators",
     "serving",
+    "mirroring",
     "cli",
 ]
 LONE_MODULES = {
@@ -47,6 +49,8 @@ APART = [
     ("training", "serving"),
     ("serving", "training"),
     ("serving", "estimators"),
+    ("serving", "mirroring"),
+    ("serving", "compression"),
     ("inference", "training"),
     ("inference", "planning"),
 ]

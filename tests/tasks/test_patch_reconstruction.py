@@ -201,13 +201,30 @@ def test_a_pretrained_encoder_is_fine_tuned_saved_and_asked_again(
     capsys.readouterr()
     assert main(["predict", "tuned/model", "rows.jsonl", "--text", "label", "--out", "none.jsonl"]) == 2
     assert main(["finetune", "tagging", "--model", "run/model", "--train", "train.jsonl", "--out", "t"]) == 2
-    for words in (
+    refused = [
         ["fill-mask", "run/model", "1 2 [MASK]"],
-        ["embed", "run/model", "train.jsonl", "--out", "v"],
-    ):
+        ["embed", "run/model", "train.jsonl", "--out", "vectors"],
+        ["look", "tuned/model", "1 2 3 4", "--out", "page.html"],
+    ]
+    for words in refused:
         capsys.readouterr()
         assert main(words) == 2
-        assert "This model reads series, not text" in " ".join(capsys.readouterr().err.split())
+        assert "reads series" in " ".join(capsys.readouterr().err.split())
+
+
+def test_evaluate_measures_a_store_of_patches(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["pretrain", "quickstart", *SHORT, "corpus=store", "out=run"]) == 0
+    capsys.readouterr()
+    words = ["evaluate", "run/model", "store", "--sequence-length", "12", "--json"]
+    assert main(words) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["explained"] == pytest.approx(
+        1 - figures["reconstruction_error"] / figures["error_of_mean"]
+    )
+    assert "mlm_accuracy" not in figures
 
 
 def test_a_decoder_for_symbols_is_refused(
@@ -219,3 +236,13 @@ def test_a_decoder_for_symbols_is_refused(
     words = ["pretrain", "quickstart", *SHORT, "loss.decoder_layers=1", "corpus=store", "out=run"]
     assert main(words) == 2
     assert "loss.decoder_layers is for series and images" in " ".join(capsys.readouterr().err.split())
+    assert not Path("run/recipe.toml").exists()
+
+
+def test_pairs_of_patches_are_refused(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["pretrain", "budget", "steps=2", "data.next_sentence=true", "model.model_type=bert", "out=run"]
+    assert main([*words, "model.size=tiny", "corpus=store"]) == 2
+    assert not Path("run/recipe.toml").exists()

@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertsmith.serving.mirror.answering.keeper import Pace
+from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.app import MirrorApp
-from bertsmith.serving.mirror.server import _listening, _Server
+from bertsmith.serving.mirror.relay_server import RelayServer, listening
 from bertsmith.serving.mirror.settings import read_settings
 from bertsmith.serving.mirror.store import Store
 
 PATIENCE = 60.0  # seconds, on a busy machine
+QUICK = Pace(0.02, 0.05, 0.1)
+IN_STEP = Pace(1e6, 1e6, 1e6)  # the evidence is followed by `follow` alone, the same in every run
 
 
 class Answer(NamedTuple):
@@ -76,6 +80,10 @@ class RunningMirror:
     def store(self) -> Store:
         return self.app.store
 
+    @property
+    def stages(self) -> StageStore:
+        return self.app.keeper.store
+
     def ask(
         self, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **more: Any
     ) -> Answer:
@@ -84,6 +92,21 @@ class RunningMirror:
     def settle(self) -> None:
         """All that was answered is stored or counted."""
         wait_until(lambda: self.app.relay.under_way == 0 and self.app.recorder.is_idle)
+
+    def follow(self) -> None:
+        """And the evidence of it has been followed, a training awaited."""
+        keeper = self.app.keeper
+        wait_until(lambda: self.app.relay.audits.waiting == 0)
+        self.settle()
+        if keeper.pace == IN_STEP:
+            keeper.follow()
+            while keeper.trainer.is_busy:
+                time.sleep(0.05)
+                keeper.follow()
+            keeper.follow()
+            return
+        looks = keeper.looks
+        wait_until(lambda: keeper.looks >= looks + 2 and not keeper.trainer.is_busy, 3 * PATIENCE)
 
     def calls(self) -> list[Any]:
         """All of them, in the order in which they came."""
@@ -97,14 +120,16 @@ class RunningMirror:
 
 
 @contextmanager
-def running_mirror(folder: Path, upstream: str | None, **settings: Any) -> Iterator[RunningMirror]:
+def running_mirror(
+    folder: Path, upstream: str | None, pace: Pace = QUICK, **settings: Any
+) -> Iterator[RunningMirror]:
     """In a thread."""
     given = {"upstream": upstream, "store": str(folder / "mirror.sqlite"), "port": 0, **settings}
     read = read_settings(None, given, {})
-    with _listening(read) as listener:
-        app = MirrorApp(read, Store(read.store))
+    with listening(read) as listener:
+        app = MirrorApp(read, Store(read.store), pace=pace)
         listener.listen(512)
-        server = _Server(read, app)
+        server = RelayServer(read, app)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         wait_until(lambda: server.started)

@@ -10,6 +10,10 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.answering.keeper import Keeper, OpenStudent, Pace, open_student
+from bertsmith.serving.mirror.answering.service import Service
+from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.answering.training_process import Command, Trainer, train_command
 from bertsmith.serving.mirror.recorder import Recorder
 from bertsmith.serving.mirror.relay import Relay
 from bertsmith.serving.mirror.settings import MirrorSettings
@@ -19,12 +23,31 @@ HEALTH, STATUS = "/bertsmith/health", "/bertsmith/status"
 
 
 class MirrorApp:
-    """`leaving`: on the way out, while what was begun is still relayed."""
+    """`leaving`: on the way out, while what was begun is still relayed. `opening` opens a student's folder,
+    `train` says what trains one, `pace` how often the evidence is looked at.
+    """
 
-    def __init__(self, settings: MirrorSettings, store: Store) -> None:
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        store: Store,
+        opening: OpenStudent = open_student,
+        train: Command = train_command,
+        pace: Pace | None = None,
+    ) -> None:
         self.settings, self.store = settings, store
-        self.recorder = Recorder(store, settings.redactor, settings.queue_bytes, settings.retention_days)
-        self.relay = Relay(settings, self.recorder)
+        stages = StageStore(store)
+        trainer = Trainer(settings, stages, train)
+        self.keeper = Keeper(settings, stages, trainer, opening, pace)
+        self.recorder = Recorder(
+            store,
+            settings.redactor,
+            settings.queue_bytes,
+            settings.retention_days,
+            self.keeper.ledger.outcome,
+        )
+        service = Service(settings, self.keeper, settings.redactor)
+        self.relay = Relay(settings, self.recorder, service, stages)
         self.leaving = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,10 +61,12 @@ class MirrorApp:
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         self.recorder.start()
+        await asyncio.to_thread(self.keeper.start)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.relay.close()
         lost = await asyncio.to_thread(self.recorder.close, self.settings.drain_seconds)
+        await asyncio.to_thread(self.keeper.close, self.settings.drain_seconds)
         self.store.close()
         facts = {"message": "stopped", "stored": self.recorder.stored, "lost": lost + self.recorder.dropped}
         LOG.log(40 if facts["lost"] else 20, "stopped", extra={"facts": facts})
@@ -58,6 +83,10 @@ class MirrorApp:
                 "dropped": recorder.dropped,
                 "failed": recorder.failed,
                 "store_problem": recorder.problem or None,
+                "answering": sorted(
+                    version for version, each in self.keeper.panel.playing.items() if each.stage.answers
+                ),
+                "audits_waiting": self.relay.audits.waiting,
             }
         body = orjson.dumps(said)
         status = 503 if self.leaving and path == HEALTH else 200

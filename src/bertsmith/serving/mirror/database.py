@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, select, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, select, text, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from bertsmith.errors import InputError, require
-from bertsmith.serving.mirror.tables import LAYOUT, META, METADATA
+from bertsmith.serving.mirror import stage_tables  # noqa: F401  its tables are part of the layout
+from bertsmith.serving.mirror.tables import LAYOUT, META, METADATA, OLDER
 
 _LOCK = 0x62657274  # of PostgreSQL's advisory locks: "bert"
 READING = {"mirror_reads": True}  # execution options of a connection that only reads
@@ -139,7 +140,12 @@ def _prepare(connection: Connection, name: str, *, create: bool) -> None:
         METADATA.create_all(connection)
         for key, value in (("layout", str(LAYOUT)), ("salt", secrets.token_hex(16))):
             connection.execute(META.insert().values(name=key, value=value))
-    found = connection.execute(select(META.c.value).where(META.c.name == "layout")).scalar()
+    layout = META.c.name == "layout"
+    found = connection.execute(select(META.c.value).where(layout)).scalar()
+    if found is not None and found in map(str, OLDER):
+        METADATA.create_all(connection)
+        found = str(LAYOUT)
+        connection.execute(update(META).where(layout).values(value=found))
     if found != str(LAYOUT):
         raise InputError(
             f"{name} has layout {found}, and this version of Bertsmith reads and writes {LAYOUT}. "

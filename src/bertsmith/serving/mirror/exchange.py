@@ -13,6 +13,7 @@ from bertsmith.serving.mirror.formats.wire_format import WireFormat
 from bertsmith.serving.mirror.identity import content_of, site_of, version_of
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.streams import events_of
+from bertsmith.serving.mirror.turn import Turn
 
 _Read = TypeVar("_Read")
 READABLE = "gzip"  # the one content-encoding that every client knows and whose size can be bounded
@@ -24,6 +25,7 @@ _MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, Recur
 class Exchange:
     """What was asked, and the answer's bytes as they went by; `request_bytes` is how many were asked with.
     `named` and `subject` are the client's headers; `is_whole` is false for an answer that ended too early.
+    `turn` says what a student made of it, where one answers.
     """
 
     form: WireFormat
@@ -38,6 +40,7 @@ class Exchange:
     seconds: float
     named: str = ""
     subject: str = ""
+    turn: Turn | None = None
 
     @property
     def size(self) -> int:
@@ -52,11 +55,13 @@ def call_of(exchange: Exchange, redactor: Redactor) -> Call:
     asked = exchange.asked
     content = decoded(b"".join(exchange.answer), exchange.encoding)
     answered = answered_of(exchange.form, asked, content, "event-stream" in exchange.content_type)
+    audit = exchange.turn.audit if exchange.turn is not None else ""
     return make_call(
         asked,
         answered,
         redactor,
-        source="relay",
+        source="audit" if audit else "relay",
+        own=audit,
         named=exchange.named,
         subject=exchange.subject,
         began=exchange.began,
@@ -76,14 +81,17 @@ def make_call(
     subject: str = "",
     seconds: float | None = None,
     first_seconds: float | None = None,
+    own: str = "",
 ) -> Call:
-    """Redacted. Imported calls are named by their content, so that a second import finds them there."""
+    """Redacted. `own` is its id; imported calls are named by their content, so that a second import finds
+    them there.
+    """
     site, redaction = site_of(asked, named), redactor.begin()
     asked = replace(redaction.asked(asked), subject=subject or asked.subject)
     answered = redaction.answered(answered)
     content = content_of(asked, answered)
     version = version_of(asked, site)
-    own = content if source == "import" else uuid.uuid4().hex
+    own = content if source == "import" else own or uuid.uuid4().hex
     return Call(own, content, site, version, began, asked, answered, source, seconds, first_seconds)
 
 

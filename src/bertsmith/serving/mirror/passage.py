@@ -1,25 +1,30 @@
 """What the mirror notices of one request on its way through. No fault here is ever the client's."""
 
 import time
+from dataclasses import replace
 
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.call import Asked, NotMirrored
 from bertsmith.serving.mirror.exchange import Exchange, asked_of
 from bertsmith.serving.mirror.formats.registry import format_of
 from bertsmith.serving.mirror.identity import site_of
+from bertsmith.serving.mirror.passing_on import SITE, SUBJECT
+from bertsmith.serving.mirror.turn import Turn
 from bertsmith.serving.mirror.upstream_connections import UpstreamAnswer
 
 _READ = ("application/json", "text/event-stream")
-SITE, SUBJECT = b"x-bertsmith-site", b"x-subject"  # what the client may tell the mirror
 
 
 class Passage:
-    """`reason` says why the call isn't recorded; with none, it is. `is_over`: all of the answer is out."""
+    """`reason` says why the call isn't recorded; with none, it is. `turn` says what a student made of it,
+    where one answers at this site. `is_over`: all of the answer is out.
+    """
 
     def __init__(self, method: str, path: str, headers: dict[bytes, bytes], most_bytes: int) -> None:
         self.form = format_of(method, path)
         self.headers, self.most_bytes = headers, most_bytes
         self.asked: Asked | None = None
+        self.turn: Turn | None = None
         self.site = ""
         self.reason = "other-path" if self.form is None else "too-large"  # until it has been looked at
         self.status = 499  # gone before an answer began
@@ -38,10 +43,20 @@ class Passage:
     @property
     def header(self) -> bytes:
         """Of the answer."""
-        parts = ["passthrough" if self.reason else "recorded"]
+        turn = self.turn
+        reason = self.reason or (turn.reason if turn is not None else "")
+        parts = ["passthrough" if self.reason else self._answered_by()]
         parts += [f"site={self.site}"] if self.site else []
-        parts += [f"reason={self.reason}"] if self.reason else []
+        parts += [f"student={turn.student}"] if turn is not None and turn.student else []
+        if turn is not None and turn.values is not None:
+            parts.append(f"confidence={turn.confidence:.4f}")
+        parts += [f"reason={reason}"] if reason else []
         return "; ".join(parts).encode("latin-1", "replace")
+
+    def _answered_by(self) -> str:
+        if self.turn is None:
+            return "recorded"
+        return "answered" if self.turn.is_ours else "relayed"
 
     def look_at_request(self, content: bytes, *, has_room: bool) -> None:
         """Whether it can be mirrored, and the recorder has room for it."""
@@ -53,13 +68,18 @@ class Passage:
             if self.headers.get(b"content-encoding"):
                 raise NotMirrored("encoding")
             self.asked = asked_of(self.form, content)
-            self.site = site_of(self.asked, self._said(SITE))
+            self.site = site_of(self.asked, self.said(SITE))
             self._request_bytes, self.reason = len(content), "" if has_room else "queue-full"
         except NotMirrored as found:
             self.reason = found.reason
         except Exception as error:
             self.reason = "mirror-error"
             LOG.error("a request could not be looked at: %s", type(error).__name__)
+
+    def decline(self, reason: str) -> None:
+        """The LLM is to answer what the student could have."""
+        if self.turn is not None:
+            self.turn = replace(self.turn, reason=reason, audit="")
 
     def look_at_answer(self, answer: UpstreamAnswer) -> None:
         """Its head has come."""
@@ -98,9 +118,11 @@ class Passage:
             self.began,
             self._first_seconds,
             self.seconds,
-            self._said(SITE),
-            self._said(SUBJECT),
+            self.said(SITE),
+            self.said(SUBJECT),
+            self.turn,
         )
 
-    def _said(self, name: bytes) -> str:
+    def said(self, name: bytes) -> str:
+        """A header of the client's, empty where there is none."""
         return self.headers.get(name, b"").decode("latin-1")

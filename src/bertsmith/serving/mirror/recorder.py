@@ -9,6 +9,7 @@ the queue fills, and what no longer fits is counted and dropped.
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 
 from sqlalchemy.exc import DBAPIError, OperationalError
 
@@ -17,6 +18,7 @@ from bertsmith.serving.mirror.call import Call, NotMirrored
 from bertsmith.serving.mirror.exchange import Exchange, call_of
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.store import Store
+from bertsmith.serving.mirror.turn import Outcome
 
 _BATCH = 200  # calls written together at most
 # Seconds between two calls that are read: the thread lets go of the interpreter, which the relay else waits
@@ -32,10 +34,16 @@ class Recorder:
     """`stored`, `dropped` and `failed` count calls; `passed` those that could not be mirrored, by reason."""
 
     def __init__(
-        self, store: Store, redactor: Redactor, queue_bytes: int, retention_days: float | None = None
+        self,
+        store: Store,
+        redactor: Redactor,
+        queue_bytes: int,
+        retention_days: float | None = None,
+        told: Callable[[Outcome], None] | None = None,
     ) -> None:
         self.store, self.redactor = store, redactor
         self.queue_bytes, self.retention_days = queue_bytes, retention_days
+        self.told = told  # what the LLM said, once that is stored
         self.stored = self.dropped = self.failed = 0
         self.problem = ""
         self._changed = threading.Condition()
@@ -95,12 +103,15 @@ class Recorder:
     def _work(self) -> None:
         while True:
             batch = self._next()
-            calls = self._calls(batch)
+            calls, outcomes = self._calls(batch)
             with self._changed:
                 passed, self._passed = self._passed, Counter()
                 self._is_writing = True
             if not self._write(calls, passed):
                 return
+            if self.told is not None:
+                for outcome in outcomes:
+                    self.told(outcome)
             with self._changed:
                 self._is_writing = False
                 for exchange in batch:
@@ -119,19 +130,25 @@ class Recorder:
         with self._changed:
             return [self._waiting[place] for place in range(min(_BATCH, len(self._waiting)))]
 
-    def _calls(self, batch: list[Exchange]) -> list[Call]:
-        found = []
+    def _calls(self, batch: list[Exchange]) -> tuple[list[Call], list[Outcome]]:
+        """And what they say of a student."""
+        calls, outcomes = list[Call](), list[Outcome]()
         for exchange in batch:
             if self._ends_at is None:
                 time.sleep(_PAUSE)
+            turn = exchange.turn
             try:
-                found.append(call_of(exchange, self.redactor))
+                call = call_of(exchange, self.redactor)
+                calls.append(call)
+                outcomes.append(Outcome(call.version, call.asked, turn, call.answered.value))
             except NotMirrored as reason:
                 self.count(exchange.form.NAME, reason.reason)
+                if turn is not None:
+                    outcomes.append(Outcome(turn.version, None, turn, reason=reason.reason))
             except Exception as error:  # one strange call is not to end the recording of all
                 self.failed += 1
                 LOG.error("a call could not be recorded: %s", type(error).__name__)
-        return found
+        return calls, outcomes
 
     def _write(self, calls: list[Call], passed: Counter[tuple[str, str]]) -> bool:
         """False where the mirror has to end before the store works again."""

@@ -147,6 +147,10 @@ class Redaction:
             text = rule.pattern.sub(lambda found, rule=rule: self._placeholder(rule, found[0]), text)  # type: ignore[misc]
         return text
 
+    def is_in(self, text: str) -> bool:
+        """Whether a placeholder that was set stands in it."""
+        return any(f"[{name.upper()}_{number}]" in text for (name, _), number in self._numbers.items())
+
     def _placeholder(self, rule: Rule, found: str) -> str:
         length = rule.length(found)
         if not length:

@@ -2,47 +2,68 @@
 
 What belongs to a connection rather than to the message (RFC 9110, section 7.6.1) isn't passed on. Where the
 call may be recorded, accept-encoding is narrowed to gzip, or else nothing could be read of the answer. One
-header is added to the answer: x-bertsmith.
+header is added to the answer: x-bertsmith. Where a student answers, its answer takes the upstream's place.
 """
 
 import asyncio
 
-import httpcore
 import orjson
 from starlette.types import Receive, Scope, Send
 
 from bertsmith.serving.json_log import LOG
-from bertsmith.serving.mirror.exchange import READABLE
+from bertsmith.serving.mirror.answering.audits import Audits, Request
+from bertsmith.serving.mirror.answering.ledger import Ledger
+from bertsmith.serving.mirror.answering.service import Service
+from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.call import NotMirrored
 from bertsmith.serving.mirror.formats import openai_chat
-from bertsmith.serving.mirror.passage import SITE, SUBJECT, Passage
+from bertsmith.serving.mirror.passage import Passage
+from bertsmith.serving.mirror.passing_on import (
+    FAILED,
+    SITE,
+    SUBJECT,
+    meaning_of,
+    of_this_connection,
+    sent_on,
+)
 from bertsmith.serving.mirror.recorder import Recorder
 from bertsmith.serving.mirror.request_body import ClientGone, RequestBody
 from bertsmith.serving.mirror.settings import MirrorSettings
-from bertsmith.serving.mirror.upstream_connections import Connections, Headers, UpstreamAnswer
+from bertsmith.serving.mirror.upstream_connections import Connections, UpstreamAnswer
 from bertsmith.serving.mirror.upstreams import Target, Upstreams
+from bertsmith.serving.mirror.writing.own_answer import OwnAnswer, Written
+from bertsmith.serving.mirror.writing.registry import write
 
 _CONNECT_SECONDS = 10.0
-_OF_A_CONNECTION = {
-    b"connection", b"expect", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
-    b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
-}  # fmt: skip
-_NOT_SENT_ON = {SITE, SUBJECT, b"host"}
+_AUDITS_END = 5.0  # seconds that a stopping mirror leaves its audits
 _HEADER = b"x-bertsmith"
-_FAILED = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError)
 
 
 class Relay:
-    """Calls go to the recorder when they are over."""
+    """Calls go to the recorder when they are over. `service` says which are answered here instead."""
 
-    def __init__(self, settings: MirrorSettings, recorder: Recorder) -> None:
-        self.settings, self.recorder = settings, recorder
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        recorder: Recorder,
+        service: Service,
+        stages: StageStore,
+    ) -> None:
+        self.settings, self.recorder, self.service = settings, recorder, service
         self.upstreams = Upstreams(settings)
         self.under_way = 0  # requests
         # No client, which would add headers of its own, keep cookies and follow redirects.
         self.connections = Connections(_CONNECT_SECONDS, settings.upstream_timeout_seconds)
+        self.audits = Audits(stages, self.connections, recorder, self.ledger, service.keys)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What happens is written there."""
+        return self.service.keeper.ledger
 
     async def close(self) -> None:
-        """Ends the connections to the upstream."""
+        """Lets audits end that are under way, and ends the connections to the upstream."""
+        await self.audits.close(_AUDITS_END)
         await self.connections.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,6 +76,8 @@ class Relay:
         try:
             await asyncio.wait({work, watching}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            if passage.turn is not None:
+                self.ledger.turn(passage.turn, passage.seconds)
             watching.cancel()
             if not passage.is_over:
                 work.cancel()
@@ -71,27 +94,94 @@ class Relay:
             await _refuse(404, said, "no-upstream", passage, send)
             return
         try:
-            answer = await self._ask(scope, target, body, passage)
+            content = await body.begin(whole=passage.form is not None and self.service.answers)
+            written = await self._own(content, passage)
+            if written is not None and content is not None:
+                await self._send_own(written, passage, send)
+                self._audit(scope, target, content, passage)
+                return
+            answer = await self._ask(scope, target, body, content, passage)
         except ClientGone:
             return
-        except _FAILED as error:
+        except FAILED as error:
             LOG.warning("the upstream gave no answer: %s", type(error).__name__)
-            await _refuse(*_meaning(error), passage, send)
+            await _refuse(*meaning_of(error), passage, send)
             return
+        self.service.keys.note(passage.headers, answer.status)
         try:
             await _answer(answer, passage, send)
         finally:
             await answer.close()
             self._record(passage)
 
-    async def _ask(self, scope: Scope, target: Target, body: RequestBody, passage: Passage) -> UpstreamAnswer:
-        content = await body.begin()
-        if content is not None:
-            passage.look_at_request(content, has_room=self.recorder.has_room)
+    async def _own(self, content: bytes | None, passage: Passage) -> Written | None:
+        """A student's answer; None where the LLM is to answer."""
+        if content is None:
+            return None
+        passage.look_at_request(content, has_room=self.recorder.has_room)
+        if passage.asked is None or passage.reason or not self.service.answers:
+            return None
+        try:
+            turn = await self.service.turn(
+                passage.asked, passage.site, passage.headers, can_audit=self.audits.has_room
+            )
+            passage.turn = turn
+            if turn is None or not turn.is_ours:
+                return None
+            own = OwnAnswer(
+                passage.asked,
+                orjson.loads(content),
+                turn.answer,
+                turn.student,
+                turn.probabilities or {},
+            )
+            return write(own)
+        except NotMirrored as found:
+            passage.decline(found.reason)
+        except Exception as error:  # whatever it is, the LLM can answer
+            LOG.error("an answer of ours could not be made: %s", type(error).__name__)
+            passage.decline("mirror-error")
+        return None
+
+    async def _send_own(self, written: Written, passage: Passage, send: Send) -> None:
+        passage.status = 200
+        headers = [(b"content-type", written.content_type.encode()), (_HEADER, passage.header)]
+        if len(written.pieces) == 1:
+            headers.append((b"content-length", str(len(written.pieces[0])).encode()))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for piece in written.pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        passage.is_over = True
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _audit(self, scope: Scope, target: Target, content: bytes, passage: Passage) -> None:
+        """Where it was drawn for one."""
+        turn, form, asked = passage.turn, passage.form, passage.asked
+        if turn is None or not turn.audit or form is None or asked is None:
+            return
+        headers = sent_on(scope["headers"], target.host, narrow=True)
+        self.audits.begin(
+            Request(
+                form,
+                asked,
+                turn,
+                scope["method"],
+                target,
+                [(name, value) for name, value in headers if name != b"transfer-encoding"],
+                content,
+                self.settings.max_recorded_bytes,
+                passage.said(SITE),
+                passage.said(SUBJECT),
+            )
+        )
+
+    async def _ask(
+        self, scope: Scope, target: Target, body: RequestBody, content: bytes | None, passage: Passage
+    ) -> UpstreamAnswer:
         answer = await self.connections.ask(
             scope["method"],
             target.url,
-            _sent_on(scope["headers"], target.host, narrow=passage.form is not None),
+            sent_on(scope["headers"], target.host, narrow=passage.form is not None),
             body if content is None else content,
         )
         if content is None and (content := body.content) is not None:
@@ -120,7 +210,7 @@ class Relay:
 
 async def _answer(answer: UpstreamAnswer, passage: Passage, send: Send) -> None:
     passage.look_at_answer(answer)
-    dropped = _of_this_connection(answer.headers) | {_HEADER}
+    dropped = of_this_connection(answer.headers) | {_HEADER}
     headers = [(name, value) for name, value in answer.headers if name not in dropped]
     headers.append((_HEADER, passage.header))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -128,7 +218,7 @@ async def _answer(answer: UpstreamAnswer, passage: Passage, send: Send) -> None:
         async for piece in answer.pieces():
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             passage.keep(piece)
-    except _FAILED as error:
+    except FAILED as error:
         # What came has been passed on; an answer that isn't ended has the client's connection closed.
         LOG.warning("the upstream's answer ended too early: %s", type(error).__name__)
         return
@@ -148,34 +238,3 @@ async def _refuse(status: int, said: str, code: str, passage: Passage, send: Sen
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _meaning(error: Exception) -> tuple[int, str, str]:
-    """Status, sentence and code of what kept the upstream from answering."""
-    if isinstance(error, httpcore.TimeoutException):
-        return 504, "The upstream did not answer in time.", "upstream-timeout"
-    if isinstance(error, httpcore.ConnectError):
-        return 502, "The upstream can't be reached.", "upstream-unreachable"
-    return 502, "The upstream ended the connection without an answer.", "upstream-no-answer"
-
-
-def _sent_on(headers: Headers, host: bytes, *, narrow: bool) -> Headers:
-    dropped = _of_this_connection(headers) | _NOT_SENT_ON
-    found = [(name, value) for name, value in headers if name not in dropped]
-    if narrow:
-        found = [(name, _narrowed(value) if name == b"accept-encoding" else value) for name, value in found]
-    if any(name == b"transfer-encoding" for name, _ in headers):
-        found.append((b"transfer-encoding", b"chunked"))
-    return [(b"host", host), *found]
-
-
-def _narrowed(accepted: bytes) -> bytes:
-    return READABLE.encode() if READABLE.encode() in accepted else b"identity"
-
-
-def _of_this_connection(headers: Headers) -> set[bytes]:
-    """Names in small letters."""
-    named = {
-        each.strip().lower() for name, value in headers if name == b"connection" for each in value.split(b",")
-    }
-    return _OF_A_CONNECTION | named

@@ -17,21 +17,27 @@ class RequestBody:
         self.receive, self.most = receive, most
         self.passed = asyncio.Event()
         self._copy: bytearray | None = bytearray()
-        self._first: Message | None = None
+        self._first: list[Message] = []
 
     @property
     def content(self) -> bytes | None:
         """All of it; None before it has passed, and where it was larger than `most`."""
         return bytes(self._copy) if self._copy is not None and self.passed.is_set() else None
 
-    async def begin(self) -> bytes | None:
-        """The body, where it came at once; else None, and it is to be iterated over. Raises ClientGone."""
-        self._first = await self._next()
-        return self._first.get("body", b"") if self.passed.is_set() else None
+    async def begin(self, *, whole: bool = False) -> bytes | None:
+        """The body, where it came at once; else None, and it is to be iterated over. With `whole` all of it
+        is waited for, unless it is larger than `most`. Raises ClientGone.
+        """
+        self._first.append(await self._next())
+        while whole and self._copy is not None and not self.passed.is_set():
+            self._first.append(await self._next())
+        if not self.passed.is_set():
+            return None
+        return b"".join(each.get("body", b"") for each in self._first)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        message = self._first or await self._next()
-        yield message.get("body", b"")
+        for message in self._first or [await self._next()]:
+            yield message.get("body", b"")
         while not self.passed.is_set():
             yield (await self._next()).get("body", b"")
 

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError
-from bertsmith.serving.mirror.call import Call
+from bertsmith.serving.mirror.call import AGAIN, Call
 from bertsmith.serving.mirror.database import READING, is_sqlite, open_database
 from bertsmith.serving.mirror.rows import call_of_row, call_row, fields_of, site_row, version_row
 from bertsmith.serving.mirror.tables import CALLS, FIELDS, META, PASSED, SITES, VERSIONS
@@ -70,6 +70,8 @@ class Store:
 
     def _row(self, call: Call) -> dict[str, Any]:
         subject = call.asked.subject
+        if call.source == AGAIN:  # it was read from here, and has the fingerprint already
+            return call_row(call, subject)
         return call_row(call, self.fingerprint(subject) if subject else None)
 
     def _known(self, connection: Connection, calls: Sequence[Call]) -> set[str]:

@@ -10,7 +10,8 @@ passed    how many calls could not be mirrored, and why
 
 from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text
 
-LAYOUT = 1
+LAYOUT = 2
+OLDER = (1,)  # layouts that lack only tables: these are added
 METADATA = MetaData()
 
 META = Table(

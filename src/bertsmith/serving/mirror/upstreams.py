@@ -13,7 +13,7 @@ import httpcore
 import httpx
 
 from bertsmith.serving.mirror.formats import anthropic, systemone
-from bertsmith.serving.mirror.settings import MirrorSettings
+from bertsmith.serving.mirror.relay_settings import RelaySettings
 
 _VERSION = b"/v1"
 
@@ -28,7 +28,7 @@ class Target(NamedTuple):
 class Upstreams:
     """By protocol."""
 
-    def __init__(self, settings: MirrorSettings) -> None:
+    def __init__(self, settings: RelaySettings) -> None:
         self._any = _read(settings.upstream)
         self._openai = _read(settings.openai_base_url)
         self._anthropic = _read(settings.anthropic_base_url)

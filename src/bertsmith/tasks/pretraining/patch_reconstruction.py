@@ -5,6 +5,7 @@ The masked-language head without its softmax: its outputs for the last P pieces 
 N tokens in the packed batch, K masked positions, H hidden size, V vocabulary, P values of a patch.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,18 +17,22 @@ from bertsmith.data.batch import PackedBatch, Sequences, to_device
 from bertsmith.data.masking import IGNORED, MaskedTokens, Masker
 from bertsmith.model.flops import encoder_flops
 from bertsmith.model.layers.layer import Layer
-from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
+from bertsmith.tasks.pretraining.masked_task import MaskedTask
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 
 
 @dataclass
-class PatchReconstruction(PretrainingTask):
-    """Fulfils `Objective`: squared error of normalised values, a mean over the masked patches' values."""
+class PatchReconstruction(MaskedTask[PretrainingModel]):
+    """Fulfils `Objective`: squared error of normalised values, a mean over the masked patches' values.
+
+    A masked patch is [MASK] always, in figures too: a random piece would have no values.
+    """
 
     def __post_init__(self) -> None:
+        self.masker.rates = replace(self.masker.rates, masked=1.0, random=0.0)
+        self.sampled_pieces = 0  # nothing is compared with the vocabulary
         super().__post_init__()
-        # the published rates would put pieces where values belong
         self.evaluation_masker = Masker(self.streams[0].tokenizer, self.rates, self.device)
-        self.sampler = None
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
         """Values to predict."""
@@ -40,11 +45,11 @@ class PatchReconstruction(PretrainingTask):
         return {"reconstruction": F.mse_loss(predicted.float(), truth, reduction="sum")}
 
     def flops(self, sequences: Sequences) -> float:
-        """As for text; with a decoder the encoder has the visible patches, and the decoder all."""
+        """Of the layers: with a decoder the encoder has the visible patches, and the decoder all."""
         config, layers = self.model.config, self.model.decoder
-        if layers is None:
-            return super().flops(sequences)
         hidden = self.host_masker.wanted(sequences)
+        if layers is None:
+            return 3 * encoder_flops(config, sequences.lengths, float(hidden.sum()))
         decoder = config.model_copy(update={"num_hidden_layers": len(layers), "layer_types": None})
         visible = sequences.lengths - hidden
         return 3 * (
@@ -87,11 +92,12 @@ class PatchReconstruction(PretrainingTask):
         truth = whole.values[positions]
         return patch_values(self.model, predicting, truth.shape[1]), truth
 
-    def _no_sums(self) -> dict[str, float]:
-        return {"error": 0.0, "of_mean": 0.0, "count": 0.0}
+    @property
+    def summed(self) -> tuple[str, ...]:
+        return "error", "of_mean", "count"
 
-    def _sums_of(self, sequences: Sequences) -> dict[str, float]:
-        predicted, truth = self._predict(sequences, self.evaluation_masker)
+    def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
+        predicted, truth = self._predict(sequences, masker)
         return {
             "error": float(F.mse_loss(predicted.float(), truth, reduction="sum")),
             "of_mean": float(truth.square().sum()),
@@ -138,6 +144,11 @@ def patch_values(model: PretrainingModel, hidden_states: Tensor, count: int) -> 
     """(K, H) rows of hidden states -> (K, P): the vocabulary's last `count` outputs."""
     weight, bias = model.encoder.embeddings.token.weight, model.masked_language.bias
     return F.linear(model.masked_language(hidden_states), weight[-count:], bias[-count:])
+
+
+def without_decoder(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A model's weights without those of its decoder, which has done its work."""
+    return {name: tensor for name, tensor in weights.items() if not name.startswith("decoder.")}
 
 
 def no_better_than_mean(metrics: dict[str, float]) -> list[str]:

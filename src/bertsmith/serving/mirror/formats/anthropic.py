@@ -42,8 +42,7 @@ def read_request(body: Mapping[str, Json]) -> Asked:
     way, name, schema = _schema(body)
     messages = [Message("system", texts_of(body["system"]))] if body.get("system") else []
     for given in list_of(body.get("messages"), "malformed-request"):
-        message = object_of(given, "malformed-request")
-        messages.append(Message(text_of(message.get("role")), _parts(message.get("content"))))
+        messages.append(message_of(given))
     return Asked(
         NAME,
         text_of(body.get("model")),
@@ -71,6 +70,12 @@ def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
     return required_tool(
         list_of(tools, "malformed-request"), choice if kind == "tool" else "required", "input_schema"
     )
+
+
+def message_of(given: Json) -> Message:
+    """One of a request. Raises NotMirrored."""
+    message = object_of(given, "malformed-request")
+    return Message(text_of(message.get("role")), _parts(message.get("content")))
 
 
 def _parts(content: Json) -> tuple[str, ...]:

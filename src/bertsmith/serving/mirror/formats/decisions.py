@@ -20,7 +20,7 @@ from bertsmith.serving.mirror.formats.reading import (
 )
 from bertsmith.serving.mirror.streams import Event
 
-__all__ = ["NAME", "PATH", "error_body", "join", "read_answer", "read_request"]
+__all__ = ["NAME", "PATH", "error_body", "join", "message_of", "read_answer", "read_request"]
 
 NAME, PATH = "openai-decisions", "/decisions"
 _CALLS = ("function_call", "custom_tool_call")
@@ -34,7 +34,9 @@ def read_request(body: Mapping[str, Json]) -> Asked:
     messages = (
         [Message("user", (given,))]
         if isinstance(given, str)
-        else [_message(object_of(each, "malformed-request")) for each in list_of(given, "malformed-request")]
+        else [
+            message_of(object_of(each, "malformed-request")) for each in list_of(given, "malformed-request")
+        ]
     )
     fields = {
         name_of(each, place): _field(object_of(each, "malformed-request"))
@@ -53,7 +55,8 @@ def name_of(question: Json, place: int) -> str:
     return word(object_of(question, "malformed-request").get("name")) or f"question_{place + 1}"
 
 
-def _message(item: Mapping[str, Json]) -> Message:
+def message_of(item: Mapping[str, Json]) -> Message:
+    """Of an item of the input. Raises NotMirrored."""
     kind = item.get("type") or "message"
     if kind in _CALLS:
         return Message(

@@ -36,7 +36,7 @@ def read_request(body: Mapping[str, Json]) -> Asked:
     if (body.get("n") or 1) != 1:
         raise NotMirrored("several-choices")
     way, name, schema = _schema(body)
-    messages = tuple(_message(each) for each in list_of(body.get("messages"), "malformed-request"))
+    messages = tuple(message_of(each) for each in list_of(body.get("messages"), "malformed-request"))
     return Asked(
         NAME, text_of(body.get("model")), messages, name, schema, way, chosen(body, _KEPT), subject_of(body)
     )
@@ -95,7 +95,8 @@ def required_tool(
     return "tool", text_of(functions[0].get("name")), object_of(schema, "malformed-request")
 
 
-def _message(given: Json) -> Message:
+def message_of(given: Json) -> Message:
+    """One of a request. Raises NotMirrored."""
     message = object_of(given, "malformed-request")
     parts = texts_of(message.get("content"))
     calls = message.get("tool_calls") or ()

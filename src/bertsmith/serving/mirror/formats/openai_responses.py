@@ -22,7 +22,7 @@ from bertsmith.serving.mirror.formats.reading import (
 )
 from bertsmith.serving.mirror.streams import join_responses
 
-__all__ = ["NAME", "PATH", "error_body", "join", "read_answer", "read_request"]
+__all__ = ["NAME", "PATH", "error_body", "join", "messages_of", "read_answer", "read_request"]
 
 NAME, PATH = "openai-responses", "/responses"
 _KEPT = (
@@ -49,7 +49,7 @@ def read_request(body: Mapping[str, Json]) -> Asked:
     if isinstance(given, str):
         messages.append(Message("user", (given,)))
     else:
-        messages += [message for each in list_of(given, "malformed-request") for message in _messages(each)]
+        messages += [message for each in list_of(given, "malformed-request") for message in messages_of(each)]
     return Asked(
         NAME,
         text_of(body.get("model")),
@@ -79,8 +79,8 @@ def _schema(body: Mapping[str, Json]) -> tuple[str, str, Mapping[str, Json]]:
     return required_tool(list_of(tools, "malformed-request"), choice, "parameters")
 
 
-def _messages(given: Json) -> list[Message]:
-    """Of an item of the input: none for thoughts."""
+def messages_of(given: Json) -> list[Message]:
+    """Of an item of the input: none for thoughts. Raises NotMirrored."""
     item = object_of(given, "malformed-request")
     kind = item.get("type") or "message"
     if kind == "message":

@@ -1,0 +1,224 @@
+"""`bertsmith mirror label`, `relabel`: questions of ours to the LLM, within a budget."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from bertsmith.cli.mirror_store import mirror_settings, open_store
+from bertsmith.cli.options import FileLayout, given
+from bertsmith.cli.screen import print_facts, print_note, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from bertsmith.mirroring.asking import Asking, Budget
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Limits:
+    """What it may cost.
+
+    Parameters
+    ----------
+    max_calls
+        At most so many calls.
+    max_money
+        At most so much, in the currency of the prices; calls under way when it is reached are still paid for.
+    input_price
+        Of a million tokens that the LLM reads.
+    output_price
+        Of a million tokens that it writes.
+    at_once
+        Calls at a time: 4 unless said.
+    """
+
+    max_calls: int | None = None
+    max_money: float | None = None
+    input_price: float = 0.0
+    output_price: float = 0.0
+    at_once: int = 4
+
+    @property
+    def budget(self) -> "Budget":
+        from bertsmith.mirroring.asking import Budget
+
+        return Budget(self.max_calls, self.max_money, self.input_price, self.output_price)
+
+
+def label(
+    file: Path,
+    *,
+    upstream: str,
+    model: str,
+    prompt: str,
+    schema: Path,
+    site: str = "",
+    text: str | None = None,
+    layout: Annotated[FileLayout | None, Parameter(group="Layout of the file")] = None,
+    student: Path | None = None,
+    key_from: str | None = None,
+    store: str | None = None,
+    config: Path | None = None,
+    limits: Annotated[Limits | None, Parameter(group="Budget")] = None,
+) -> None:
+    """Have an LLM label the texts of a FILE, into the store: for a start without traffic, or for rare cases.
+
+    Each text is asked once. What is in the store already isn't asked again, so that a job that was ended goes
+    on when it is begun again. Texts are redacted before they are sent, as recorded calls are.
+
+    Parameters
+    ----------
+    file
+        A table (CSV, JSON lines, Parquet), or a text a line.
+    upstream
+        The base URL of a server that speaks OpenAI's chat completions.
+    model
+        The LLM's name.
+    prompt
+        What it is told, or the name of a file that holds it. With {text} in it, it is the whole message and
+        the text stands there; without, it is the system prompt and the text is the message.
+    schema
+        A file with the JSON schema of the answers.
+    site
+        A name for these calls: for instance that of the site whose student is to learn from them too.
+    text
+        The column of the texts.
+    student
+        A student's folder: the texts that it is least sure of are asked first.
+    key_from
+        The variable of the environment that holds the LLM's key: OPENAI_API_KEY unless said.
+    store
+        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+    config
+        A TOML file with the mirror's settings.
+
+    Examples
+    --------
+    bertsmith mirror label tickets.csv --upstream https://api.openai.com/v1 --model gpt-5-mini \
+              --prompt prompt.txt --schema schema.json --max-calls 2000
+
+    bertsmith mirror label tickets.csv --upstream http://127.0.0.1:11434/v1 --model qwen3 \
+              --prompt 'Which intent has the message?' --schema schema.json --student students/tickets
+    """
+    settings = mirror_settings(config, store=store)
+    from bertsmith.mirroring.labelling import Question, label_texts, read_schema, read_texts, unsure_first
+    from bertsmith.mirroring.upstream import Upstream
+    from bertsmith.serving.mirror.store import Store
+    from bertsmith.serving.mirror.student import Student
+
+    limits = limits or Limits()
+    texts = read_texts(file, text=text, **given(layout))
+    question = Question(model, _prompt(prompt), read_schema(schema))
+    budget, asked = limits.budget, Upstream(upstream, key_from=key_from)
+    if student is not None:
+        texts = unsure_first(texts, Student.open(student))
+    opened = Store(settings.store)
+    try:
+        with asked, progress_bar("Labelling") as progress:
+            found = label_texts(
+                texts,
+                question,
+                asked,
+                opened,
+                settings.redactor,
+                budget,
+                site=site,
+                at_once=limits.at_once,
+                progress=progress,
+            )
+    finally:
+        opened.close()
+    _print_asking("Labelled", found)
+
+
+def relabel(
+    site: str | None = None,
+    *,
+    upstream: str,
+    count: int = 200,
+    version: str | None = None,
+    seed: int = 0,
+    key_from: str | None = None,
+    store: str | None = None,
+    config: Path | None = None,
+    limits: Annotated[Limits | None, Parameter(group="Budget")] = None,
+) -> None:
+    """Ask the LLM some recorded inputs once more, to see how often it contradicts itself.
+
+    No student can agree with an LLM more often than it agrees with itself: `bertsmith mirror train` then says
+    how often the best possible one would. The inputs are drawn at random. Begun again, it goes on.
+
+    Parameters
+    ----------
+    site
+        As bertsmith mirror status shows it; needed where there are several.
+    upstream
+        The LLM's base URL, as the application has it.
+    count
+        How many inputs are asked twice in the end.
+    version
+        One version of the site; the one with the latest call unless said.
+    seed
+        Which inputs are drawn.
+    key_from
+        The variable of the environment that holds the LLM's key: OPENAI_API_KEY or ANTHROPIC_API_KEY unless
+        said.
+    store
+        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+    config
+        A TOML file with the mirror's settings.
+
+    Examples
+    --------
+    bertsmith mirror relabel --upstream https://api.openai.com/v1
+
+    bertsmith mirror relabel b1a8c286578d --upstream https://api.anthropic.com --count 500
+    """
+    opened, settings = open_store(config, store), mirror_settings(config, store=store)
+    from bertsmith.mirroring.call_records import CallRecords
+    from bertsmith.mirroring.labelling import ask_again
+    from bertsmith.mirroring.understanding.understand import understand
+    from bertsmith.mirroring.upstream import Upstream
+
+    limits = limits or Limits()
+    try:
+        understood = understand(opened, CallRecords(opened).group(site, version))
+        asked = Upstream(upstream, understood.latest.protocol, key_from)
+        with asked, progress_bar("Asking again") as progress:
+            found = ask_again(
+                opened,
+                understood,
+                asked,
+                count,
+                settings.redactor,
+                limits.budget,
+                seed=seed,
+                at_once=limits.at_once,
+                progress=progress,
+            )
+    finally:
+        opened.close()
+    _print_asking("Asked again", found)
+
+
+def _prompt(given: str) -> str:
+    """Itself, or what the file of this name holds."""
+    path = Path(given)
+    try:
+        is_file = path.is_file()
+    except OSError:  # a prompt may be longer than a name
+        is_file = False
+    return path.read_text(encoding="utf-8").rstrip("\n") if is_file else given
+
+
+def _print_asking(title: str, found: "Asking") -> None:
+    facts = {"new calls": f"{found.asked:,}", "known before": f"{found.known:,}"}
+    if found.money:
+        facts["cost"] = f"{found.money:,.4f}"
+    print_facts(title, facts)
+    if found.passed:
+        rows = sorted(found.passed.items())
+        print_table(("reason", "answers"), rows, "Nothing to learn from")
+    if found.left:
+        print_note(f"{found.left:,} are left: the budget was reached. Run this again to go on.")

@@ -1,0 +1,333 @@
+"""`bertsmith mirror understand`, `train`, `merge`: from recorded calls to a student."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from bertsmith.cli.mirror_store import open_store
+from bertsmith.cli.options import Flag, given
+from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_paths, print_table
+
+if TYPE_CHECKING:
+    from bertsmith.mirroring.train import Learned
+    from bertsmith.mirroring.understanding.understand import Understood
+
+_SHOWN = 12  # values of a field
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Claim:
+    """What is to be proven.
+
+    Parameters
+    ----------
+    epsilon
+        The largest share of its answers that may differ from the LLM's: 0.05 unless said.
+    delta
+        The probability that the claim is wrong all the same: 0.05 unless said.
+    call_price
+        Of a call to the LLM. With --error-price, what saves most is proven instead of --epsilon.
+    error_price
+        What it costs that an answer differs, in the same currency.
+    by_class
+        The path of a field, such as $.intent, each value of which gets a threshold and a claim of its own.
+    """
+
+    epsilon: float | None = None
+    delta: float | None = None
+    call_price: float | None = None
+    error_price: float | None = None
+    by_class: str | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Learning:
+    """How it is learned.
+
+    Parameters
+    ----------
+    model
+        What the encoder begins as: minilm unless said.
+    tiers
+        tf-idf, encoder, or both, with a comma between them: the cheaper wins where it is enough.
+    enough
+        The share of calls that is enough: 0.95 unless said.
+    calibration_share
+        The share of calls, the latest, that are kept to prove with: 0.3 unless said.
+    most_calibration
+        At most so many of them: 4000 unless said.
+    restarts
+        Trainings of the encoder, the best of which is kept.
+    seed
+        0 unless said; the same calls and seed give the same student.
+    """
+
+    model: str | None = None
+    tiers: str | None = None
+    enough: float | None = None
+    calibration_share: float | None = None
+    most_calibration: int | None = None
+    restarts: int | None = None
+    seed: int | None = None
+
+
+def understand(
+    site: str | None = None,
+    *,
+    version: str | None = None,
+    store: str | None = None,
+    config: Path | None = None,
+    json: Flag = False,
+) -> None:
+    """Show what the calls of a SITE ask and answer: where the input is in the messages, and each field.
+
+    The input is what varies between prompts that are otherwise alike: «text» stands for it. Look at it before
+    you train. A field can be learned if it has few values, is a number, or quotes the input.
+
+    Parameters
+    ----------
+    site
+        As bertsmith mirror status shows it; every site unless said.
+    version
+        One version of it, and those merged with it; the one with the latest call unless said.
+    store
+        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+    config
+        A TOML file with the mirror's settings.
+    json
+        Print JSON.
+
+    Examples
+    --------
+    bertsmith mirror understand
+
+    bertsmith mirror understand b1a8c286578d --store calls.sqlite
+    """
+    opened = open_store(config, store)
+    from bertsmith.mirroring.call_records import CallRecords
+    from bertsmith.mirroring.understanding.understand import understand as look
+
+    try:
+        records = CallRecords(opened)
+        if site is None and version is None:
+            latest = {group[0].site: group for group in records.groups()}
+            groups = list(latest.values()) or [records.group(None)]
+        else:
+            groups = [records.group(site, version)]
+        found = [look(opened, group) for group in groups]
+    finally:
+        opened.close()
+    if json:
+        print_json([_as_json(each) for each in found])
+        return
+    for each in found:
+        _print_understood(each)
+
+
+def train(
+    *overrides: str,
+    site: str | None = None,
+    version: str | None = None,
+    out: Path | None = None,
+    store: str | None = None,
+    config: Path | None = None,
+    claim: Annotated[Claim | None, Parameter(group="What is proven")] = None,
+    learning: Annotated[Learning | None, Parameter(group="How it is learned")] = None,
+    json: Flag = False,
+) -> None:
+    """Train a student on recorded calls, and prove how far it may answer in the LLM's place.
+
+    TF-IDF first, and an encoder where that isn't enough. The latest calls are kept aside and used once: they
+    prove from which confidence on the student's answers differ from the LLM's in at most --epsilon. OUT holds
+    student.json, the model and report.html, which shows some calls' texts. A training that was ended goes on
+    when it is begun again.
+
+    Parameters
+    ----------
+    overrides
+        Settings of the encoder's fine-tuning as key=value, for instance epochs=4 max_length=256.
+    site
+        As bertsmith mirror status shows it; needed where there are several.
+    version
+        One version of it, and those merged with it; the one with the latest call unless said.
+    out
+        The student's folder; students/SITE unless said. Another student there is replaced.
+    store
+        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+    config
+        A TOML file with the mirror's settings.
+    json
+        Print what is proven as JSON.
+
+    Examples
+    --------
+    bertsmith mirror train
+
+    bertsmith mirror train --site b1a8c286578d --epsilon 0.02 --out students/tickets
+
+    bertsmith mirror train --call-price 0.002 --error-price 0.1
+
+    bertsmith mirror train --tiers tf-idf
+    """
+    values = given(claim, learning)
+    if "tiers" in values:
+        values["tiers"] = tuple(values["tiers"].replace(",", " ").split())
+    opened = open_store(config, store)
+    from bertsmith.mirroring.learn_settings import LearnSettings
+    from bertsmith.mirroring.train import train_student
+
+    try:
+        from bertsmith.mirroring.call_records import CallRecords
+
+        settings = LearnSettings(**values, overrides=overrides)
+        name = CallRecords(opened).group(site, version)[0].site
+        shown = None if json else console
+        learned = train_student(
+            opened,
+            out or Path("students") / name,
+            site=site,
+            version=version,
+            settings=settings,
+            console=shown,
+            say=None if json else lambda sentence: console.print(f"{sentence} …", markup=False),
+        )
+    finally:
+        opened.close()
+    if json:
+        print_json(_result(learned))
+    else:
+        _print_learned(learned)
+
+
+def merge(site: str, *versions: str, store: str | None = None, config: Path | None = None) -> None:
+    """Let VERSIONS of a SITE count as one from now on: learned from together, answered by one student.
+
+    For a prompt or a schema that was changed without changing what is meant.
+
+    Parameters
+    ----------
+    site
+        As bertsmith mirror status shows it.
+    versions
+        Two or more of its versions.
+    store
+        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+    config
+        A TOML file with the mirror's settings.
+
+    Examples
+    --------
+    bertsmith mirror merge b1a8c286578d 4c1f0aa2b9d3 77e01c55ab10
+    """
+    opened = open_store(config, store)
+    from bertsmith.mirroring.call_records import CallRecords
+
+    try:
+        group = CallRecords(opened).merge(site, versions)
+    finally:
+        opened.close()
+    calls = sum(each.calls for each in group)
+    console.print(f"{len(group)} versions of {site} count as one, with {calls:,} calls.", markup=False)
+
+
+def _print_understood(found: "Understood") -> None:
+    latest = found.latest
+    facts = {
+        "site": found.site,
+        "versions": ", ".join(each.version for each in found.versions),
+        "teacher": latest.model,
+        "calls": f"{found.calls:,}",
+        "fit the template": f"{found.fitting:,} of {found.looked_at:,}",
+    }
+    print_facts("Understood", facts)
+    for template in dict.fromkeys(each.shown() for each in found.templates.values()):
+        console.print(template, markup=False, highlight=False)
+    rows = []
+    for field in found.shape.fields:
+        shares = found.shares[field.path]
+        values = ", ".join(f"{name} {count:,}" for name, count in shares[:_SHOWN])
+        more = f" and {len(shares) - _SHOWN:,} more" if len(shares) > _SHOWN else ""
+        notes = [name for name, holds in _traits(field).items() if holds]
+        rows.append((field.path, field.kind, ", ".join(notes), values + more))
+    if rows:
+        print_table(("field", "kind", "", "values"), rows, "Fields")
+    refused = [(each.path, each.why, "yes" if each.required else "no") for each in found.shape.refused]
+    if refused:
+        print_table(("part", "why it can't be learned", "required"), refused, "Not learned")
+    if found.why_not:
+        print_note(f"This site can't be mirrored: {found.why_not}.")
+
+
+def _traits(field: Any) -> dict[str, bool]:
+    return {"nullable": field.nullable, "optional": field.optional, "values as seen": field.is_observed}
+
+
+def _as_json(found: "Understood") -> dict[str, Any]:
+    return {
+        "site": found.site,
+        "versions": [each.version for each in found.versions],
+        "calls": found.calls,
+        "looked_at": found.looked_at,
+        "fitting": found.fitting,
+        "templates": {version: each.shown() for version, each in found.templates.items()},
+        "fields": [
+            {"path": each.path, "kind": each.kind, **_traits(each), "values": dict(found.shares[each.path])}
+            for each in found.shape.fields
+        ],
+        "not_learned": [vars(each) | {"path": each.path} for each in found.shape.refused],
+        "is_mirrorable": not found.why_not,
+        "why_not": found.why_not or None,
+    }
+
+
+def _result(learned: "Learned") -> dict[str, Any]:
+    file = learned.file
+    return {
+        "student": str(learned.folder),
+        "tier": file.tier,
+        "claims": file.claims.model_dump(mode="json") | {"coverage": file.claims.coverage},
+        "is_promotable": file.claims.coverage > 0,
+        "why_not": learned.why or None,
+        "agreement_on_dev": learned.dev.agreement,
+        "agreement": learned.calibration.agreement if learned.calibration is not None else None,
+        "forecast": learned.curve.forecast(1 - file.claims.epsilon) if learned.curve is not None else None,
+        "ceiling": file.ceiling.model_dump(mode="json") if file.ceiling is not None else None,
+    }
+
+
+def _print_learned(learned: "Learned") -> None:
+    from bertsmith.mirroring.claims_in_words import (
+        agreement_row,
+        ceiling_sentence,
+        claim_rows,
+        claim_sentence,
+    )
+
+    file, parts = learned.file, learned.parts
+    facts = {
+        "site": file.site,
+        "learned from": f"{len(parts.learned):,} calls, {len(parts.train) + len(parts.dev):,} texts",
+        "kept to prove with": f"{len(parts.calibration):,} calls",
+        "student": file.tier,
+    }
+    if learned.strange:
+        facts["left to the LLM"] = f"{learned.strange:,} calls that don't fit the template"
+    print_facts("Learned", facts)
+    rows = [agreement_row(name, judged) for name, judged in learned.tiers.items()]
+    print_table(("tier", "agrees with the LLM", "calls"), rows, "On the calls that choose")
+    if not learned.why:
+        header = ("of", "from confidence", "answers", "of them differ", "claim")
+        print_table(header, claim_rows(file.claims), "Proven")
+    console.print(claim_sentence(file.claims), markup=False)
+    if learned.why:
+        print_note(f"Not proven: {learned.why}.")
+    for sentence in (ceiling_sentence(file.ceiling), *learned.notes):
+        if sentence:
+            print_note(sentence)
+    if learned.curve is not None:
+        print_note(learned.curve.forecast(1 - file.claims.epsilon))
+    print_paths(student=learned.folder, report=learned.folder / "report.html")

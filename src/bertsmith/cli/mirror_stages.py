@@ -1,0 +1,276 @@
+"""`bertsmith mirror promote`, `demote`, `check`: who answers, by hand; whether what was promised holds."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from bertsmith.cli.mirror_store import mirror_settings, open_store
+from bertsmith.cli.options import Flag
+from bertsmith.cli.screen import console, print_json, print_note, print_table
+
+if TYPE_CHECKING:
+    from bertsmith.serving.mirror.answering.accounts import Account
+    from bertsmith.serving.mirror.answering.stage_store import StageStore
+    from bertsmith.serving.mirror.answering.stages import Stage
+
+Mode = Literal["record", "shadow", "canary", "live"]
+
+
+def promote(
+    site: str,
+    *,
+    to: Mode | None = None,
+    student: Path | None = None,
+    share: float | None = None,
+    store: str | None = None,
+    config: Path | None = None,
+) -> None:
+    """Have a student do more at a SITE: record → shadow → canary → live.
+
+    In shadow the LLM answers and the student is compared with it, in canary the student answers a share of
+    the calls that it is sure of, live it answers all of them. Mirrors that run follow within a second or two.
+
+    Parameters
+    ----------
+    site
+        A site, or one of its versions where several have students; `bertsmith mirror status` lists both.
+    to
+        A mode further up than the next.
+    student
+        The folder of another student, made by `bertsmith mirror train`: it is taken as the candidate, or as
+        the student where there is none.
+    share
+        Of the sure calls that are answered in canary: 0.1 unless said.
+    store
+        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+    config
+        A TOML file with the mirror's settings.
+
+    Examples
+    --------
+    bertsmith mirror promote b1a8c286578d
+
+    bertsmith mirror promote b1a8c286578d --student students/intents --to canary --share 0.2
+    """
+    from bertsmith.serving.mirror.answering.stages import promoted
+
+    settings = mirror_settings(config, store=store, canary_share=share)
+    opened = open_store(config, store)
+    try:
+        stages = _stages(opened)
+        before = _found(stages, site)
+        given = before if student is None else _with_student(stages, before, student)
+        if student is not None and to is None and before.answers:
+            after = given  # a candidate is compared; it takes its turn when that has proven it
+        else:
+            after = promoted(given, settings.canary_share, to or "")
+            _refuse_disproven(stages, after)
+        _change(stages, before, after)
+    finally:
+        opened.close()
+
+
+def demote(
+    site: str,
+    *,
+    to: Mode | None = None,
+    former: Flag = False,
+    store: str | None = None,
+    config: Path | None = None,
+) -> None:
+    """Have a student do less at a SITE: live → canary → shadow → record. Or go back to the former student.
+
+    Parameters
+    ----------
+    site
+        A site, or one of its versions where several have students.
+    to
+        A mode further down than the next.
+    former
+        Put the former student in the present one's place, in the same mode.
+    store
+        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+    config
+        A TOML file with the mirror's settings.
+
+    Examples
+    --------
+    bertsmith mirror demote b1a8c286578d
+
+    bertsmith mirror demote b1a8c286578d --to record
+
+    bertsmith mirror demote b1a8c286578d --former
+    """
+    from bertsmith.errors import InputError
+    from bertsmith.serving.mirror.answering.stages import demoted, rolled_back
+
+    if former and to is not None:
+        raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
+    settings = mirror_settings(config, store=store)
+    opened = open_store(config, store)
+    try:
+        stages = _stages(opened)
+        before = _found(stages, site)
+        after = rolled_back(before) if former else demoted(before, settings.canary_share, to or "")
+        _change(stages, before, after)
+    finally:
+        opened.close()
+
+
+def check(
+    *, store: str | None = None, config: Path | None = None, files: bool = True, json: Flag = False
+) -> int:
+    """Say whether what was promised of each student still holds. Exit status 1 where something doesn't.
+
+    Looked at are: the answers that were put to the LLM too, against the share that may differ; whether the
+    evidence has taken a student back; whether the calls have changed; audits that got no answer; and the
+    students' files against their hashes.
+
+    Parameters
+    ----------
+    store
+        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+    config
+        A TOML file with the mirror's settings.
+    files
+        Look at the students' folders; --no-files where they are on other machines.
+    json
+        Print JSON.
+
+    Examples
+    --------
+    bertsmith mirror check
+
+    bertsmith mirror check --store postgresql://reader@db/mirror --no-files --json
+    """
+    from bertsmith.serving.mirror.answering.guarantee_check import check_guarantees
+
+    opened = open_store(config, store)
+    try:
+        found = check_guarantees(_stages(opened), looks_at_files=files)
+    finally:
+        opened.close()
+    holds = all(each.holds for each in found)
+    if json:
+        print_json({"holds": holds, "findings": [vars(each) for each in found]})
+    elif found:
+        rows = [
+            (each.site, each.version, each.mode, "holds" if each.holds else "BROKEN", each.what)
+            for each in found
+        ]
+        print_table(("site", "version", "mode", "", "what"), rows, "Guarantees")
+    else:
+        print_note("No student has served yet: there is nothing to check.")
+    return 0 if holds else 1
+
+
+def print_accounts(found: "list[Account]") -> None:
+    """For `bertsmith mirror status`."""
+    rows = [
+        (
+            each.stage.site,
+            each.stage.version,
+            f"{each.stage.mode} {each.stage.share:.0%}" if each.stage.mode == "canary" else each.stage.mode,
+            each.stage.student or "-",
+            each.answered,
+            sum(each.relayed.values()),
+            each.compared,
+            "-" if each.differs is None else f"{each.differs:.1%}",
+            f"{each.interval.low:.1%} to {each.interval.high:.1%}" if each.compared else "-",
+            "yes" if each.has_drifted else "no",
+        )
+        for each in found
+    ]
+    header = (
+        "site", "version", "mode", "student", "answered", "relayed", "compared", "differ", "surely within",
+        "drift",
+    )  # fmt: skip
+    print_table(header, rows, "Who answers")
+    reasons = [
+        (each.stage.version, reason, calls)
+        for each in found
+        for reason, calls in sorted(each.relayed.items())
+    ]
+    if reasons:
+        print_table(("version", "reason", "calls"), reasons, "Relayed although a student serves")
+    saved = [_saved(each) for each in found if each.answered]
+    if saved:
+        money = ("version", "calls avoided", "ms each", "LLM's", "hours saved", "saved", "audits", "errors")
+        print_table(money, saved, "Saved and paid")
+
+
+def _saved(account: "Account") -> tuple[object, ...]:
+    money = account.money
+    errors = "-" if money is None or money.errors is None else "{:,.2f} to {:,.2f}".format(*money.errors)
+    return (
+        account.stage.version,
+        account.calls_avoided,
+        "-" if account.own_seconds is None else f"{account.own_seconds * 1000:.1f}",
+        "-" if account.llm_seconds is None else f"{account.llm_seconds * 1000:.1f}",
+        f"{account.seconds_saved / 3600:.2f}",
+        "-" if money is None else f"{money.saved:,.2f}",
+        "-" if money is None else f"{money.audits:,.2f}",
+        errors,
+    )
+
+
+def _stages(opened: object) -> "StageStore":
+    from bertsmith.serving.mirror.answering.stage_store import StageStore
+
+    return StageStore(opened)  # type: ignore[arg-type]
+
+
+def _found(stages: "StageStore", site: str) -> "Stage":
+    from bertsmith.serving.mirror.answering.stages import find_stage
+
+    return find_stage(stages.stages(), site)
+
+
+def _with_student(stages: "StageStore", before: "Stage", folder: Path) -> "Stage":
+    from bertsmith.errors import InputError
+    from bertsmith.serving.mirror.answering.training_process import read_student
+    from bertsmith.serving.mirror.student_file import read_student_file
+
+    found = read_student(folder, before.version)
+    if found is None:
+        raise InputError(
+            f"Nothing is proven of the student in {folder}: it would never be sure. Record more calls and "
+            "train again."
+        )
+    templates = read_student_file(folder).templates
+    if before.version not in templates:
+        raise InputError(
+            f"The student in {folder} was trained for version {', '.join(sorted(templates))}, and not for "
+            f"{before.version}. Name that version, or train one for this."
+        )
+    stages.add_student(found)
+    return replace(before, candidate=found.id) if before.student else replace(before, student=found.id)
+
+
+def _refuse_disproven(stages: "StageStore", after: "Stage") -> None:
+    """A student that the evidence is against would be taken back at once."""
+    from bertsmith.errors import InputError
+    from bertsmith.serving.mirror.answering.judging import said
+
+    known = stages.evidence().get(after.student)
+    if known is not None and known.decision == "demote":
+        raise InputError(
+            f"The evidence is against student {after.student}: {said(known)}, and {known.audits.epsilon:.1%} "
+            "may. Train another."
+        )
+
+
+def _change(stages: "StageStore", before: "Stage", after: "Stage") -> None:
+    from bertsmith.errors import InputError
+
+    if not stages.change(before, after, "hand", "by command"):
+        raise InputError(
+            f"Version {before.version} was changed by somebody else meanwhile. Look at `bertsmith mirror "
+            "status`, and say it again."
+        )
+    said = f"{before.version}: {before.mode} → {after.mode}"
+    if after.candidate and after.candidate != before.candidate:
+        said += f", candidate {after.candidate}"
+    elif after.student:
+        said += f", student {after.student}"
+    console.print(said, markup=False)

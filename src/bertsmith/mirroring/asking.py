@@ -1,0 +1,123 @@
+"""Many questions to an LLM within a budget, each answer stored as a call as soon as it is there.
+
+What is stored is not asked again, so that work that was ended goes on where it was.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import islice
+
+from bertsmith.errors import InputError
+from bertsmith.mirroring.upstream import Upstream
+from bertsmith.progress import Progress
+from bertsmith.serving.mirror.call import Answered, Asked, Call, NotMirrored
+from bertsmith.serving.mirror.store import Store
+
+AsCall = Callable[[Asked, Answered, float, float], Call]  # asked, answered, began, seconds
+
+
+@dataclass(frozen=True)
+class Budget:
+    """At most so many calls, and so much money by the prices of a million tokens; None: no limit."""
+
+    calls: int | None = None
+    money: float | None = None
+    input_price: float = 0.0
+    output_price: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.money is not None and self.input_price + self.output_price <= 0:
+            raise InputError(
+                "A budget of money needs the prices of a million tokens: --input-price and --output-price."
+            )
+
+    def price(self, answered: Answered) -> float:
+        """Of one call."""
+        tokens = (answered.input_tokens or 0) * self.input_price
+        return (tokens + (answered.output_tokens or 0) * self.output_price) / 1e6
+
+
+@dataclass
+class Asking:
+    """What came of it: `asked` calls were answered and stored, `known` had been before, `left` the budget
+    didn't reach. `passed` counts answers that nothing can be learned from, by their reason.
+    """
+
+    asked: int = 0
+    known: int = 0
+    left: int = 0
+    money: float = 0.0
+    passed: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    asked: Asked
+    answered: Answered | None
+    why: str
+    began: float
+    seconds: float
+
+
+def ask_all(
+    questions: Sequence[Asked],
+    upstream: Upstream,
+    store: Store,
+    as_call: AsCall,
+    budget: Budget,
+    at_once: int = 4,
+    progress: Progress | None = None,
+) -> Asking:
+    """In their order, `at_once` at a time. Raises InputError where the LLM refuses; what was answered is
+    stored.
+    """
+    found = Asking()
+    total = len(questions) if budget.calls is None else min(len(questions), budget.calls)
+    waiting = iter(questions[:total])
+    with ThreadPoolExecutor(at_once) as pool:
+        running: set[Future[_Answer]] = set()
+        try:
+            while True:
+                running |= {
+                    pool.submit(_ask, upstream, each) for each in _next(waiting, at_once - len(running))
+                }
+                if not running:
+                    break
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                _take([each.result() for each in done], store, as_call, budget, found)
+                if progress is not None:
+                    progress(found.asked + found.passed.total(), total, "calls")
+                if budget.money is not None and found.money >= budget.money:
+                    waiting = iter(())
+        finally:
+            for each in running:
+                each.cancel()
+    found.left = len(questions) - found.asked - found.passed.total()
+    return found
+
+
+def _next(waiting: Iterable[Asked], count: int) -> Iterator[Asked]:
+    return islice(waiting, max(count, 0))
+
+
+def _ask(upstream: Upstream, asked: Asked) -> _Answer:
+    began, clock = time.time(), time.monotonic()
+    try:
+        answered, why = upstream.ask(asked), ""
+    except NotMirrored as reason:
+        return _Answer(asked, None, reason.reason, began, time.monotonic() - clock)
+    return _Answer(asked, answered, why, began, time.monotonic() - clock)
+
+
+def _take(answers: Sequence[_Answer], store: Store, as_call: AsCall, budget: Budget, found: Asking) -> None:
+    calls = []
+    for each in answers:
+        if each.answered is None:
+            found.passed[each.why] += 1
+            continue
+        calls.append(as_call(each.asked, each.answered, each.began, each.seconds))
+        found.money += budget.price(each.answered)
+    found.asked += store.add(calls) if calls else 0

@@ -1,0 +1,168 @@
+"""What a store keeps of learning: which versions count as one, and which calls a training used for what.
+
+merged   version → the version that it was merged with
+uses     training, call → train, dev or calibration
+
+Calls that proved something are used up: another model, or another claim, needs calls that nothing was chosen
+by. They may be learned from later.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from sqlalchemy import (
+    Column,
+    Float,
+    Index,
+    MetaData,
+    Table,
+    Text,
+    column,
+    delete,
+    inspect,
+    select,
+    table,
+    text,
+)  # fmt: skip
+from sqlalchemy.dialects import postgresql, sqlite
+
+from bertsmith.errors import InputError, did_you_mean
+from bertsmith.serving.mirror.database import READING, is_sqlite
+from bertsmith.serving.mirror.store import Store, VersionCount
+from bertsmith.serving.mirror.tables import CALLS
+
+Use = Literal["train", "dev", "calibration"]
+
+_METADATA = MetaData()
+MERGED = Table(
+    "mirror_merged",
+    _METADATA,
+    Column("version", Text, primary_key=True),
+    Column("into", Text, nullable=False),
+)
+USES = Table(
+    "mirror_uses",
+    _METADATA,
+    Column("training", Text, primary_key=True),
+    Column("call", Text, primary_key=True),
+    Column("use", Text, nullable=False),
+    Column("at", Float, nullable=False),  # seconds since 1970
+    Index("mirror_uses_by_call", "call", "use"),
+)
+AUDITS = table("mirror_audits", column("id"), column("probability"))  # as the mirror that answers keeps them
+_LOCK = 0x6C6561  # of PostgreSQL's advisory locks: "lea"
+_AT_ONCE = 500
+
+
+class CallRecords:
+    """Of one store. Its tables are made where they are missing."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        with store.engine.begin() as connection:
+            if not is_sqlite(store.engine):
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            _METADATA.create_all(connection)
+
+    # -- versions ------------------------------------------------------------------------------------------
+
+    def groups(self) -> list[tuple[VersionCount, ...]]:
+        """Versions that count as one, each group oldest first; the group with the latest call last."""
+        into = self._merged()
+        groups: dict[str, list[VersionCount]] = {}
+        for each in self.store.versions():
+            groups.setdefault(into.get(each.version, each.version), []).append(each)
+        ordered = [tuple(sorted(group, key=lambda each: each.began)) for group in groups.values()]
+        return sorted(ordered, key=lambda group: max(each.ended for each in group))
+
+    def group(self, site: str | None, version: str | None = None) -> tuple[VersionCount, ...]:
+        """The group of the site that has the latest call, or the one that `version` is in. Without a site,
+        the store's only one. Raises InputError saying what there is.
+        """
+        groups = self.groups()
+        sites = list(dict.fromkeys(each.site for group in groups for each in group))
+        if not sites:
+            raise InputError("The store has no calls yet: bertsmith mirror serve records them.")
+        if site is None and len(sites) > 1 and version is None:
+            raise InputError(f"The store has several sites: name one with --site ({', '.join(sites[:12])}).")
+        if site is not None and site not in sites:
+            raise InputError(
+                f"The store has no site {site!r}.{did_you_mean(site, sites)} "
+                f"There are: {', '.join(sites[:12])}."
+            )
+        fitting = [group for group in groups if site is None or group[0].site == site]
+        if version is not None:
+            fitting = [group for group in fitting if version in {each.version for each in group}]
+            if not fitting:
+                raise InputError(
+                    f"There is no version {version!r}"
+                    f"{f' of the site {site}' if site else ''}: bertsmith mirror status shows all."
+                )
+        return fitting[-1]
+
+    def merge(self, site: str, versions: Sequence[str]) -> tuple[VersionCount, ...]:
+        """From now on these versions of a site count as one. Raises InputError for what isn't a version of
+        it, and for fewer than two.
+        """
+        known = {each.version for each in self.store.versions() if each.site == site}
+        if len(set(versions)) < 2:
+            raise InputError("Name the site, then at least two of its versions that are to count as one.")
+        for version in versions:
+            if version not in known:
+                raise InputError(
+                    f"The site {site!r} has no version {version!r}.{did_you_mean(version, known)} "
+                    "bertsmith mirror status shows all."
+                )
+        into = self._merged()
+        targets = {into.get(version, version) for version in versions}
+        chosen = into.get(versions[0], versions[0])
+        moved = {version for version, target in into.items() if target in targets} | set(versions) | targets
+        rows = [{"version": version, "into": chosen} for version in sorted(moved)]
+        with self.store.engine.begin() as connection:
+            connection.execute(delete(MERGED).where(MERGED.c.version.in_(sorted(moved))))
+            connection.execute(MERGED.insert(), rows)
+        return self.group(site, versions[0])
+
+    def _merged(self) -> dict[str, str]:
+        with self.store.engine.connect().execution_options(**READING) as connection:
+            return {row.version: row.into for row in connection.execute(select(MERGED))}
+
+    # -- uses ----------------------------------------------------------------------------------------------
+
+    def calibrated(self) -> set[str]:
+        """Calls that some training has proven something by, or tried to."""
+        with self.store.engine.connect().execution_options(**READING) as connection:
+            return set(connection.scalars(select(USES.c.call).where(USES.c.use == "calibration")))
+
+    def audited(self) -> dict[str, float]:
+        """With which probability each call that a student answered was put to the LLM all the same."""
+        if AUDITS.name not in inspect(self.store.engine).get_table_names():
+            return {}
+        with self.store.engine.connect().execution_options(**READING) as connection:
+            found = connection.execute(select(AUDITS.c.id, AUDITS.c.probability))
+            return {row.id: row.probability for row in found}
+
+    def used(self) -> set[str]:
+        """Calls that any training has used."""
+        with self.store.engine.connect().execution_options(**READING) as connection:
+            return set(connection.scalars(select(USES.c.call).distinct()))
+
+    def uses_of(self, training: str) -> dict[str, str]:
+        """Call → use."""
+        with self.store.engine.connect().execution_options(**READING) as connection:
+            found = connection.execute(select(USES).where(USES.c.training == training))
+            return {row.call: row.use for row in found}
+
+    def record(self, training: str, uses: Mapping[Use, Iterable[str]]) -> None:
+        """In one transaction, again without effect. Uses of calls that were deleted go with it."""
+        rows = [
+            {"training": training, "call": call, "use": use, "at": time.time()}
+            for use, calls in uses.items()
+            for call in calls
+        ]
+        insert = (sqlite if is_sqlite(self.store.engine) else postgresql).insert(USES)
+        with self.store.engine.begin() as connection:
+            for begin in range(0, len(rows), _AT_ONCE):
+                connection.execute(insert.on_conflict_do_nothing(), rows[begin : begin + _AT_ONCE])
+            connection.execute(delete(USES).where(USES.c.call.not_in(select(CALLS.c.id))))

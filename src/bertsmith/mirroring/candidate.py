@@ -1,0 +1,65 @@
+"""A model that might become the student, and how its answers compare with the teacher's.
+
+E calls.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bertsmith.arrays import Bools, Floats
+from bertsmith.mirroring.learn_settings import Tier
+from bertsmith.mirroring.learned_calls import LearnedCall
+from bertsmith.serving.mirror.field_heads import FieldHead, Guess
+from bertsmith.serving.mirror.fields import AnswerShape, Values
+
+Guesses = Mapping[str, list[Guess]]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`guesses` answers texts by the field's path. `save` puts the model's files into a folder."""
+
+    tier: Tier
+    heads: tuple[FieldHead, ...]
+    guesses: Callable[[Sequence[str]], Guesses]
+    save: Callable[[Path], None]
+    span_tags: Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A model's answers beside the teacher's: `confidence` (E,) and `differs` (E,) of the whole answer, and
+    by path those of each field; `answers` are the model's.
+    """
+
+    confidence: Floats
+    differs: Bools
+    fields: dict[str, tuple[Floats, Bools]]
+    answers: list[Values]
+
+    @property
+    def agreement(self) -> float:
+        """The share of calls in which the whole answer is the teacher's."""
+        return float(1 - self.differs.mean())
+
+
+def judge(candidate: Candidate, calls: Sequence[LearnedCall], shape: AnswerShape) -> Judged:
+    """Of at least one call."""
+    guesses = candidate.guesses([call.text for call in calls])
+    answers: list[Values] = [
+        {path: of[number].value for path, of in guesses.items()} for number in range(len(calls))
+    ]
+    differing = [shape.differing(ours, call.values) for ours, call in zip(answers, calls, strict=True)]
+    confidences = {path: np.array([guess.confidence for guess in of]) for path, of in guesses.items()}
+    return Judged(
+        np.prod(list(confidences.values()), axis=0),
+        np.array([bool(paths) for paths in differing]),
+        {
+            path: (confidence, np.array([path in paths for paths in differing]))
+            for path, confidence in confidences.items()
+        },
+        answers,
+    )

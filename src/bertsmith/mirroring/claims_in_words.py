@@ -1,0 +1,70 @@
+"""Claims and figures of a student as sentences and rows, for the page and the terminal."""
+
+from bertsmith.mirroring.candidate import Judged
+from bertsmith.serving.mirror.student_file import Claim, Claims, TeacherCeiling
+
+_NOT = "not proven"
+
+
+def claim_sentence(claims: Claims) -> str:
+    """'With 95 % confidence, the answers it gives differ from the LLM's in at most 5 %.'"""
+    if not claims.coverage:
+        return "Nothing is proven, so the LLM goes on answering every call."
+    share = f"at most {percent(claims.epsilon)}"
+    which = "the answers it gives"
+    if claims.by is not None:
+        which = f"the answers it gives, whatever it says of {claims.by},"
+    return (
+        f"With {percent(1 - claims.delta)} confidence, {which} differ from the LLM's in {share}. "
+        f"It answers {percent(claims.coverage)} of the calls{_interval(claims.whole)}."
+    )
+
+
+def _interval(claim: Claim | None) -> str:
+    if claim is None:
+        return ""
+    low, high = claim.coverage_interval
+    return f" ({percent(low)} to {percent(high)})"
+
+
+def claim_rows(claims: Claims) -> list[list[str]]:
+    """Of the whole answer, of each field where there are several, or of each class."""
+    if claims.by is not None:
+        return [_row(f"{claims.by} = {name}", claim) for name, claim in claims.classes.items()]
+    rows = [_row("whole answer", claims.whole)]
+    if len(claims.fields) > 1:
+        rows += [_row(path, claim) for path, claim in claims.fields.items()]
+    return rows
+
+
+def _row(name: str, claim: Claim | None) -> list[str]:
+    if claim is None:
+        return [name, "", "", "", _NOT]
+    return [
+        name,
+        f"{claim.threshold:.3f}",
+        f"{claim.answered:,} of {claim.calls:,}",
+        percent(claim.risk),
+        f"at most {percent(claim.epsilon)}",
+    ]
+
+
+def agreement_row(name: str, judged: Judged) -> list[str]:
+    """A tier, how often its whole answer is the teacher's, and in how many calls that was seen."""
+    return [name, percent(judged.agreement), f"{len(judged.differs):,}"]
+
+
+def ceiling_sentence(ceiling: TeacherCeiling | None) -> str:
+    """'Asked again, the LLM contradicts itself in 7 of 200 inputs: …'; empty where it isn't known."""
+    if ceiling is None:
+        return ""
+    how = "Asked again" if ceiling.asked_again else "Where an input came twice"
+    return (
+        f"{how}, the LLM contradicts itself in {ceiling.differing:,} of {ceiling.inputs:,} inputs: the best "
+        f"possible model agrees with it in {percent(ceiling.low)} to {percent(ceiling.high)} of such calls."
+    )
+
+
+def percent(share: float) -> str:
+    """'95 %', '92.3 %'."""
+    return f"{100 * share:.1f}".removesuffix(".0") + " %"

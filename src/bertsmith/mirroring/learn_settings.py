@@ -1,0 +1,44 @@
+"""Every choice of a training, and its default."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from bertsmith.validation import UserSettings
+
+Tier = Literal["tf-idf", "encoder"]
+_Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class LearnSettings(UserSettings):
+    """What is to be proven: answers differ in at most `epsilon`, with probability 1 - `delta`. Given the
+    prices `call_price` and `error_price`, what saves most is proven instead.
+
+    Of the calls the latest `calibration_share`, at most `most_calibration`, prove it; of the others' texts
+    `dev_share` choose. The first of `tiers` that answers `enough` of the calls wins, else the one that
+    answers most. `by_class` is the path of a field whose values get a threshold and a claim each. `model` is
+    what the encoder begins as; `restarts` and `overrides` are those of fine-tuning.
+    """
+
+    epsilon: _Share = 0.05
+    delta: _Share = 0.05
+    call_price: float | None = Field(None, gt=0, allow_inf_nan=False)
+    error_price: float | None = Field(None, gt=0, allow_inf_nan=False)
+    by_class: str | None = None
+    calibration_share: _Share = 0.3
+    most_calibration: int = Field(4000, ge=1)
+    dev_share: _Share = 0.15
+    tiers: tuple[Tier, ...] = Field(("tf-idf", "encoder"), min_length=1)
+    enough: _Share = 0.95
+    model: str = "minilm"
+    restarts: int = Field(1, ge=1)
+    overrides: tuple[str, ...] = ()
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _both_prices(self) -> Self:
+        if (self.call_price is None) != (self.error_price is None):
+            raise ValueError("expected call_price and error_price together, or neither")
+        if self.call_price is not None and self.by_class is not None:
+            raise ValueError("expected either prices or by_class")
+        return self

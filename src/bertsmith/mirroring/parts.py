@@ -1,0 +1,102 @@
+"""Calls to learn from, to choose by, and to prove by: divided by time, then by text.
+
+    oldest … newest     train and dev: everything but calibration, each text once, divided by a hash of it
+                        calibration: the latest calls that no training has used, as often as they came
+
+Calibration calls are used once. What proved something may be learned from by the next training.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from bertsmith.errors import InputError
+from bertsmith.mirroring.learn_settings import LearnSettings
+from bertsmith.mirroring.learned_calls import LABELLED, LearnedCall, once_each, part_of
+from bertsmith.serving.mirror.fields import AnswerShape
+
+FEWEST = 50  # calls to learn from
+AUDIT = "audit"  # the source of calls that a student answered, and the LLM too
+
+
+@dataclass(frozen=True)
+class Parts:
+    """`train` and `dev` have each text once; `learned` are the calls that they come of, and `judging` the ids
+    of those in dev.
+    """
+
+    train: list[LearnedCall]
+    dev: list[LearnedCall]
+    calibration: list[LearnedCall]
+    learned: list[LearnedCall]
+    judging: frozenset[str]
+
+
+def divide(
+    calls: Sequence[LearnedCall],
+    used: Collection[str],
+    audited: Mapping[str, float],
+    shape: AnswerShape,
+    settings: LearnSettings,
+) -> Parts:
+    """`calls` by time, `used` the ids of those that earlier trainings had, `audited` the probabilities of
+    audits. Raises InputError for too few.
+    """
+    fresh = [call for call in calls if call.id not in used and call.text.strip()]
+    fresh = as_they_came(fresh, audited, settings.seed)
+    traffic = [call for call in fresh if call.source != LABELLED] or fresh
+    wanted = min(round(settings.calibration_share * len(calls)), settings.most_calibration)
+    calibration = traffic[-wanted:] if wanted else []
+    return by_ids(calls, {call.id for call in calibration}, shape, settings)
+
+
+def as_they_came(calls: Sequence[LearnedCall], audited: Mapping[str, float], seed: int) -> list[LearnedCall]:
+    """Calls that are like the traffic. While a student answers, of its calls only audits are recorded, and of
+    the LLM's all: these would be too many. From the first audit on each call therefore stays with the
+    probability of the rarest audit, whoever answered it. Audits without a probability have no place here.
+    """
+    audits = [call for call in calls if call.source == AUDIT]
+    if not audits:
+        return list(calls)
+    first = audits[0].began
+    least = min((audited[call.id] for call in audits if call.id in audited), default=0.0)
+
+    def stays(call: LearnedCall) -> bool:
+        if call.began < first:
+            return True
+        recorded = audited.get(call.id, 0.0) if call.source == AUDIT else 1.0
+        return recorded > 0 and part_of(call.id, seed + 2) < least / recorded
+
+    return [call for call in calls if stays(call)]
+
+
+def by_ids(
+    calls: Sequence[LearnedCall], calibration: Collection[str], shape: AnswerShape, settings: LearnSettings
+) -> Parts:
+    """The same with the ids of the calibration calls given, as a training that goes on has them."""
+    calibration = set(calibration)
+    learned = [call for call in calls if call.id not in calibration and call.text.strip()]
+    dev = [call for call in learned if part_of(call.text, settings.seed) < settings.dev_share]
+    judging = frozenset(call.id for call in dev)
+    parts = Parts(
+        once_each([call for call in learned if call.id not in judging], shape),
+        once_each(dev, shape),
+        [call for call in calls if call.id in calibration],
+        learned,
+        judging,
+    )
+    if len(parts.train) < FEWEST or not parts.dev:
+        raise InputError(
+            f"There are {len(calls):,} calls with {len(parts.train) + len(parts.dev):,} different texts to "
+            f"learn from; a training needs at least {FEWEST} texts beside those that it proves with. Record "
+            "more calls, or have a file labelled by bertsmith mirror label."
+        )
+    return parts
+
+
+def uses(parts: Parts) -> Mapping[str, list[str]]:
+    """Ids by what their calls are for."""
+    return {
+        "train": [call.id for call in parts.learned if call.id not in parts.judging],
+        "dev": sorted(parts.judging),
+        "calibration": [call.id for call in parts.calibration],
+    }

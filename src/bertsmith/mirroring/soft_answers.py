@@ -1,0 +1,149 @@
+"""How sure the teacher was of a field: from the probabilities that it gave, or from those of its tokens.
+
+A token's probability tells of a value where the value's first letters are the token's: of
+{"intent": "card"} the token `card` had 0.8, and `transfer` 0.15 beside it. What tokens had that begin none of
+the values is left out.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from json import JSONDecodeError
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any
+
+import orjson
+
+from bertsmith.serving.mirror.call import Answered, Json
+from bertsmith.serving.mirror.fields import AnswerShape, Field, path_of, written
+
+Spread = list[tuple[Any, float]]  # values with probabilities that add up to 1
+_LIKELY = 0.5  # of all tokens' probability has to be accounted for
+_BLANKS = " \t\n\r"
+
+
+def spreads_of(answered: Answered, shape: AnswerShape) -> dict[str, Spread]:
+    """By path, for fields of one value of several; empty where the teacher said nothing of it."""
+    single = [each for each in shape.fields if each.kind in ("enum", "boolean", "ordinal")]
+    if answered.probabilities:
+        return _given(answered.probabilities, single)
+    if answered.logprobs:
+        return _of_tokens(answered.logprobs, single)
+    return {}
+
+
+def _given(probabilities: Mapping[str, list[tuple[Json, float]]], fields: list[Field]) -> dict[str, Spread]:
+    found = {}
+    for field in fields:
+        shares = [
+            (value, share)
+            for value, share in probabilities.get(field.path, ())
+            if any(written(value) == written(known) for known in field.classes)
+        ]
+        if spread := _normalised(shares):
+            found[field.path] = spread
+    return found
+
+
+def _of_tokens(logprobs: list[Json], fields: list[Field]) -> dict[str, Spread]:
+    """Where the tokens' texts are the answer's JSON."""
+    text = "".join(str(token) for token, *_ in logprobs)
+    try:
+        places = dict(_places(text))
+    except (JSONDecodeError, IndexError, RecursionError):
+        return {}
+    found = {}
+    for field in fields:
+        if field.path in places:
+            shares = _shares(field, text, places[field.path], logprobs)
+            if spread := _normalised(shares):
+                found[field.path] = spread
+    return found
+
+
+def _shares(field: Field, text: str, place: int, logprobs: list[Json]) -> Spread:
+    """Of the token in which the value's first letter is."""
+    starts = [0, *accumulate(len(token) for token, *_ in logprobs)]
+    number = bisect_right(starts, place) - 1
+    token, logprob, others = logprobs[number]
+    before = text[starts[number] : place]
+    tokens = {str(token): logprob, **{str(other): own for other, own in others}}
+    sums: dict[bytes, tuple[Any, float]] = {}
+    total = 0.0
+    for other, own in tokens.items():
+        letters = other[len(before) :]
+        if not other.startswith(before) or not letters:
+            continue
+        beginning = [value for value in field.classes if _content(value).startswith(letters)]
+        whole = [value for value in field.classes if letters.startswith(_content(value)) and _content(value)]
+        for value in beginning or whole[:1]:
+            key, share = written(value), math.exp(min(float(own), 0.0)) / len(beginning or whole[:1])
+            sums[key] = value, sums.get(key, (value, 0.0))[1] + share
+            total += share
+    return list(sums.values()) if total >= _LIKELY else []
+
+
+def _content(value: Any) -> str:
+    """As it stands in JSON, a text without its quotation marks."""
+    if not isinstance(value, str | bool | int | float) and value is not None:
+        return ""
+    found = orjson.dumps(value).decode()
+    return found[1:-1] if isinstance(value, str) else found
+
+
+def _normalised(shares: Spread) -> Spread:
+    total = sum(share for _, share in shares)
+    return [(value, share / total) for value, share in shares] if total > 0 else []
+
+
+def _places(text: str) -> Iterator[tuple[str, int]]:
+    """Paths of the values in objects, with the place of each one's first letter."""
+    yield from _values(text, _skipped(text, 0), ())[0]
+
+
+def _values(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tuple[str, int]], int]:
+    """Those of the value at this place, and where it ends. Raises IndexError and JSONDecodeError."""
+    if text[at] == '"':
+        _, end = scanstring(text, at + 1, True)
+        return [(path_of(keys), at + 1)], end
+    if text[at] == "{":
+        return _object(text, _skipped(text, at + 1), keys)
+    if text[at] == "[":
+        end = _end_of_list(text, at)
+        return [], end
+    end = at
+    while end < len(text) and text[end] not in ",}]" + _BLANKS:
+        end += 1
+    return [(path_of(keys), at)], end
+
+
+def _object(text: str, at: int, keys: tuple[str, ...]) -> tuple[list[tuple[str, int]], int]:
+    found: list[tuple[str, int]] = []
+    while text[at] != "}":
+        name, at = scanstring(text, at + 1, True)
+        at = _skipped(text, _skipped(text, at) + 1)
+        inner, at = _values(text, at, (*keys, name))
+        found += inner
+        at = _skipped(text, at)
+        if text[at] == ",":
+            at = _skipped(text, at + 1)
+    return found, at + 1
+
+
+def _end_of_list(text: str, at: int) -> int:
+    depth = 0
+    while True:
+        if text[at] == '"':
+            _, at = scanstring(text, at + 1, True)
+            continue
+        depth += (text[at] in "[{") - (text[at] in "]}")
+        at += 1
+        if not depth:
+            return at
+
+
+def _skipped(text: str, at: int) -> int:
+    while text[at] in _BLANKS:
+        at += 1
+    return at

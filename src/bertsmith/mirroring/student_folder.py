@@ -1,0 +1,65 @@
+"""A chosen candidate → the folder that the mirror serves: student.json, the model, report.html."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import bertsmith
+from bertsmith.files import atomic_folder, write_json
+from bertsmith.mirroring.candidate import Candidate
+from bertsmith.mirroring.learned_calls import LearnedCall
+from bertsmith.mirroring.parts import Parts
+from bertsmith.mirroring.understanding.understand import Understood
+from bertsmith.serving.mirror.student_file import (
+    FILE,
+    CallsUsed,
+    Claims,
+    StudentFile,
+    TeacherCeiling,
+    hashes_of,
+)
+
+
+def student_file(
+    understood: Understood,
+    candidate: Candidate,
+    claims: Claims,
+    parts: Parts,
+    tried: bool,
+    ceiling: TeacherCeiling | None,
+) -> StudentFile:
+    """All but the hashes of files. `tried`: the calibration calls were used."""
+    latest = understood.latest
+    return StudentFile(
+        bertsmith=bertsmith.__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        site=understood.site,
+        protocol=latest.protocol,
+        teacher=latest.model,
+        templates=understood.templates,
+        shape=understood.shape,
+        tier=candidate.tier,
+        heads=candidate.heads,
+        span_tags=dict(candidate.span_tags),
+        claims=claims,
+        calibration=_used(parts.calibration if tried else ()),
+        trained_on=_used(parts.learned),
+        ceiling=ceiling,
+    )
+
+
+def write_student(out: Path, file: StudentFile, candidate: Candidate, report: str) -> StudentFile:
+    """Whole or not at all; another student there is replaced. Gives the file with its hashes."""
+    with atomic_folder(out, replace=True) as folder:
+        candidate.save(folder)
+        (folder / "report.html").write_text(report, encoding="utf-8")
+        whole = file.model_copy(update={"files": hashes_of(folder)})
+        write_json(folder / FILE, whole.model_dump(mode="json"))
+    return whole
+
+
+def _used(calls: Sequence[LearnedCall]) -> CallsUsed:
+    times = [call.began for call in calls] or [0.0]
+    return CallsUsed(
+        calls=len(calls), texts=len({call.text for call in calls}), began=min(times), ended=max(times)
+    )

@@ -1,0 +1,39 @@
+"""How often the teacher contradicts itself, seen from inputs that it was asked twice."""
+
+from collections.abc import Sequence
+
+from bertsmith.metrics.guarantees.teacher_noise import ceiling
+from bertsmith.mirroring.learned_calls import LearnedCall
+from bertsmith.serving.mirror.fields import AnswerShape
+from bertsmith.serving.mirror.student_file import TeacherCeiling
+
+_FEWEST = 20  # inputs, below which nothing is said
+
+
+def teacher_ceiling(
+    calls: Sequence[LearnedCall], again: Sequence[LearnedCall], shape: AnswerShape, delta: float
+) -> TeacherCeiling | None:
+    """From `again`, the inputs that were asked once more for this purpose; else from texts that came twice by
+    themselves, which are not drawn at random. None for fewer than twenty inputs.
+    """
+    first: dict[str, LearnedCall] = {}
+    pairs: dict[str, tuple[LearnedCall, LearnedCall]] = {}
+    for call in calls:
+        earlier = first.setdefault(call.text, call)
+        if earlier is not call and call.text not in pairs:
+            pairs[call.text] = earlier, call
+    asked = {call.text: (first[call.text], call) for call in reversed(again) if call.text in first}
+    chosen = asked if len(asked) >= _FEWEST else pairs
+    if len(chosen) < _FEWEST:
+        return None
+    differing = sum(bool(shape.differing(one.values, other.values)) for one, other in chosen.values())
+    found = ceiling(differing, len(chosen), delta)
+    low, high = found.best_agreement
+    return TeacherCeiling(
+        inputs=len(chosen),
+        differing=differing,
+        low=low,
+        high=high,
+        delta=delta,
+        asked_again=chosen is asked,
+    )

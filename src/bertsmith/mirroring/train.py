@@ -1,0 +1,261 @@
+"""Recorded calls → a student, and what is proven of it.
+
+    understand → read → divide → train the tiers → choose → prove → student.json, model/, report.html
+
+Beside OUT a folder OUT.training holds what is under way: which calls are for what, and the fine-tuning. A
+training that was ended goes on there; it is removed when the student stands.
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bertsmith.door import door, function, kind, optional, place
+from bertsmith.errors import InputError, MissingExtra
+from bertsmith.files import make_folder, read_json, write_json
+from bertsmith.locks import locked_folder
+from bertsmith.mirroring.call_curve import CallCurve, draw_curve
+from bertsmith.mirroring.call_records import CallRecords
+from bertsmith.mirroring.candidate import Candidate, Judged, judge
+from bertsmith.mirroring.encoder_tier import train_encoder
+from bertsmith.mirroring.learn_settings import LearnSettings
+from bertsmith.mirroring.learned_calls import ReadCalls, read_calls
+from bertsmith.mirroring.parts import Parts, by_ids, divide, uses
+from bertsmith.mirroring.proving import (
+    Verdict,
+    epsilon_of,
+    hopeful,
+    nothing_proven,
+    prices_of,
+    prove,
+    why_not_yet,
+)
+from bertsmith.mirroring.report import ReportParts, render_report
+from bertsmith.mirroring.student_folder import student_file, write_student
+from bertsmith.mirroring.teacher import teacher_ceiling
+from bertsmith.mirroring.understanding.understand import Understood, understand
+from bertsmith.mirroring.word_tier import train_words
+from bertsmith.serving.mirror.fields import AnswerShape
+from bertsmith.serving.mirror.store import Store
+from bertsmith.serving.mirror.student_file import StudentFile, TeacherCeiling
+from bertsmith.serving.mirror.template import Template
+
+_PLAN = "plan.json"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What came of a training. `why`: why nothing is proven, or empty. `dev`, and `calibration` where it was
+    looked at, are the chosen candidate's; `others` says in a line a tier what the tiers reached on dev.
+    """
+
+    folder: Path
+    file: StudentFile
+    parts: Parts
+    strange: int
+    dev: Judged
+    calibration: Judged | None
+    tiers: dict[str, Judged]
+    curve: CallCurve | None
+    why: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Training:
+    """One under way."""
+
+    settings: LearnSettings
+    understood: Understood
+    read: ReadCalls
+    parts: Parts
+    work: Path
+    name: str
+
+
+@door(
+    store=kind(Store),
+    out=place,
+    settings=optional(kind(LearnSettings)),
+    console=optional(kind(Console)),
+    say=optional(function),
+)
+def train_student(
+    store: Store,
+    out: Path | str,
+    *,
+    site: str | None = None,
+    version: str | None = None,
+    settings: LearnSettings | None = None,
+    console: Console | None = None,
+    say: Say | None = None,
+) -> Learned:
+    """Trains on the calls of a site's latest version, or of `version`, and those merged with it.
+
+    Goes on where an earlier training with these settings in OUT.training ended. `say` is told in a sentence
+    what is being done. Raises InputError where the site can't be mirrored or there are too few calls, and
+    where another training is at work there.
+    """
+    settings, out, say = settings or LearnSettings(), Path(out), say or (lambda _: None)
+    prices_of(settings)
+    records = CallRecords(store)
+    understood = understand(store, records.group(site, version))
+    understood.require_mirrorable()
+    _require_field(settings, understood)
+    work = out.with_name(out.name + ".training")
+    make_folder(work)
+    with locked_folder(work) as free:
+        if not free:
+            raise InputError(f"{work} is in use: another training is at work there. Wait until it has ended.")
+        learned = _train(_begin(store, records, understood, settings, work), records, out, console, say)
+        shutil.rmtree(work, ignore_errors=True)
+    return learned
+
+
+def _require_field(settings: LearnSettings, understood: Understood) -> None:
+    paths = [field.path for field in understood.shape.fields if field.kind in ("enum", "boolean", "ordinal")]
+    if settings.by_class is not None and settings.by_class not in paths:
+        raise InputError(
+            f"The answers have no field {settings.by_class!r} of one value of several. "
+            f"There are: {', '.join(paths) or 'none'}."
+        )
+
+
+def _begin(
+    store: Store, records: CallRecords, understood: Understood, settings: LearnSettings, work: Path
+) -> _Training:
+    """By the plan in the folder, or by a new one."""
+    read = read_calls(store, understood)
+    wanted = {
+        "settings": settings.model_dump(mode="json"),
+        "versions": sorted(each.version for each in understood.versions),
+    }
+    path = work / _PLAN
+    if path.exists():
+        plan = read_json(path)
+        if {name: plan.get(name) for name in wanted} != json.loads(json.dumps(wanted)):
+            raise InputError(
+                f"{work} holds a training that was ended, with other settings or versions. Go on with those, "
+                "or remove the folder and begin anew."
+            )
+        return _resumed(store, understood, settings, work, plan)
+    parts = divide(read.calls, records.used(), records.audited(), understood.shape, settings)
+    name = hashlib.sha256(f"{understood.site}{time.time_ns()}".encode()).hexdigest()[:12]
+    plan = {
+        **wanted,
+        "name": name,
+        "calls": [call.id for call in read.calls],
+        "calibration": [call.id for call in parts.calibration],
+        "shape": understood.shape.model_dump(mode="json"),
+        "templates": {name: each.model_dump(mode="json") for name, each in understood.templates.items()},
+    }
+    write_json(path, plan)
+    return _Training(settings, understood, read, parts, work, name)
+
+
+def _resumed(
+    store: Store, understood: Understood, settings: LearnSettings, work: Path, plan: dict[str, Any]
+) -> _Training:
+    """With the calls that it was begun with, understood as they were then. Where some have been deleted, what
+    was made of them goes, and the training begins anew without them.
+    """
+    understood = replace(
+        understood,
+        shape=AnswerShape.model_validate(plan["shape"]),
+        templates={name: Template.model_validate(each) for name, each in plan["templates"].items()},
+    )
+    read, known = read_calls(store, understood), set(plan["calls"])
+    calls = [call for call in read.calls if call.id in known]
+    if len(calls) < len(known):
+        for part in work.iterdir():
+            if part.is_dir():
+                shutil.rmtree(part)
+        write_json(work / _PLAN, plan | {"calls": [call.id for call in calls]})
+    parts = by_ids(calls, plan["calibration"], understood.shape, settings)
+    return _Training(settings, understood, read, parts, work, plan["name"])
+
+
+def _train(
+    training: _Training, records: CallRecords, out: Path, console: Console | None, say: Say
+) -> Learned:
+    settings, parts, shape = training.settings, training.parts, training.understood.shape
+    notes: list[str] = []
+    candidates, devs = _candidates(training, console, say, notes)
+    say("Proving")
+    verdict, calibrations = _verdict(training, records, candidates, devs)
+    chosen, dev = candidates[verdict.chosen], devs[verdict.chosen]
+    ceiling = teacher_ceiling(training.read.calls, training.read.again, shape, settings.delta)
+    say("Learning curve")
+    curve = draw_curve(parts.train, parts.dev, shape, dev, chosen.tier, _floor(ceiling), settings.seed)
+    file = student_file(training.understood, chosen, verdict.claims, parts, verdict.tried, ceiling)
+    calibration = calibrations[verdict.chosen] if calibrations else None
+    tiers = {str(each.tier): judged for each, judged in zip(candidates, devs, strict=True)}
+    learned = Learned(
+        out, file, parts, training.read.strange, dev, calibration, tiers, curve, verdict.why, tuple(notes)
+    )
+    page = render_report(ReportParts(file, parts, shape, dev, calibration, tiers, curve, verdict.why))
+    written = write_student(out, file, chosen, page)
+    return Learned(**{**vars(learned), "file": written})
+
+
+def _floor(ceiling: TeacherCeiling | None) -> float:
+    return 0.0 if ceiling is None else max(1 - ceiling.high, 0.0)
+
+
+def _candidates(
+    training: _Training, console: Console | None, say: Say, notes: list[str]
+) -> tuple[list[Candidate], list[Judged]]:
+    """The cheaper first; a dearer one only where dev says that the cheaper isn't enough."""
+    settings, parts, shape = training.settings, training.parts, training.understood.shape
+    candidates, devs = list[Candidate](), list[Judged]()
+
+    def add(candidate: Candidate | None) -> None:
+        if candidate is not None:
+            candidates.append(candidate)
+            devs.append(judge(candidate, parts.dev, shape))
+
+    if "tf-idf" in settings.tiers:
+        say("Words: TF-IDF with logistic regression")
+        add(train_words(parts.train, parts.dev, shape))
+    is_enough = bool(devs) and (
+        hopeful(devs[0].confidence, devs[0].differs, epsilon_of(settings)) >= settings.enough
+    )
+    if "encoder" in settings.tiers and not is_enough:
+        say(f"Encoder: {settings.model}")
+        try:
+            add(train_encoder(parts.train, parts.dev, shape, settings, training.work, console))
+        except MissingExtra as error:
+            if not candidates:
+                raise
+            notes.append(f"The encoder was left out. {error}")
+    if not candidates:
+        raise InputError(
+            f"None of the tiers {', '.join(settings.tiers)} can give these answers: "
+            "words alone find no quotes, and nothing can be learned of answers that are all the same."
+        )
+    return candidates, devs
+
+
+def _verdict(
+    training: _Training, records: CallRecords, candidates: list[Candidate], devs: list[Judged]
+) -> tuple[Verdict, list[Judged]]:
+    """The calibration calls are written down as used before they are looked at."""
+    settings, parts = training.settings, training.parts
+    why = why_not_yet(devs, len(parts.calibration), settings)
+    used: dict[Any, list[str]] = dict(uses(parts))
+    if why:
+        del used["calibration"]
+        records.record(training.name, used)
+        best = max(range(len(devs)), key=lambda number: devs[number].agreement)
+        return Verdict(best, nothing_proven(settings), why, False), []
+    records.record(training.name, used)
+    calibrations = [judge(each, parts.calibration, training.understood.shape) for each in candidates]
+    return prove(candidates, devs, calibrations, settings), calibrations

@@ -1,0 +1,59 @@
+"""What a schema leaves open and answers tell: few values that recur, numbers, quotes of the input."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertsmith.serving.mirror.fields import ABSENT, is_number
+
+MOST_VALUES = 100  # of a field whose values are those that were seen
+_EACH = 10  # answers for each of them on average: fewer, and there are more values than were seen
+_MOST_NUMBERS = 20  # values of a number that are learned one by one
+_QUOTED = 0.95  # of the texts of a field, to be taken for quotes
+_TOLERANCE = 0.05  # of the middle 90 % of the numbers seen
+
+
+class Seen(NamedTuple):
+    """A value of a field, and the input of its call, "" where it isn't known."""
+
+    value: Any
+    text: str
+
+
+def values_seen(seen: Sequence[Seen], most: int = MOST_VALUES) -> tuple[Any, ...] | None:
+    """The different texts or numbers, in order; None where there are too many to have seen them all."""
+    counts = Counter(each.value for each in seen if each.value is not None and each.value is not ABSENT)
+    if len(counts) > most or counts.total() < _EACH * len(counts):
+        return None
+    return tuple(sorted(counts))
+
+
+def numbers_seen(seen: Sequence[Seen]) -> tuple[Any, ...] | None:
+    """The same of few numbers, whole ones as integers."""
+    numbers = [_plain(each.value) for each in seen if is_number(each.value)]
+    return values_seen([Seen(number, "") for number in numbers], _MOST_NUMBERS)
+
+
+def tolerance_of(seen: Sequence[Seen], low: Any, high: Any) -> float:
+    """How far two numbers may be apart to count as the same: a twentieth of the schema's range, or else of
+    what nine in ten of the numbers seen span.
+    """
+    if is_number(low) and is_number(high) and high > low:
+        return _TOLERANCE * float(high - low)
+    numbers = [float(each.value) for each in seen if is_number(each.value)]
+    if len(numbers) < 2:
+        return 0.0
+    bottom, top = np.quantile(numbers, [0.05, 0.95])
+    return _TOLERANCE * float(top - bottom)
+
+
+def are_quotes(seen: Sequence[Seen]) -> bool:
+    """Whether nearly all of these texts stand in their inputs word for word."""
+    texts = [each for each in seen if isinstance(each.value, str) and each.value.strip()]
+    return bool(texts) and sum(each.value in each.text for each in texts) >= _QUOTED * len(texts)
+
+
+def _plain(number: Any) -> Any:
+    return int(number) if isinstance(number, float) and number.is_integer() else number

@@ -1,0 +1,126 @@
+"""A site's calls → where their input is, what their answers hold, and how often each value comes."""
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bertsmith.errors import InputError
+from bertsmith.mirroring.understanding.schema_fields import Observation, shape_of
+from bertsmith.mirroring.understanding.template_search import FEWEST, find_template
+from bertsmith.serving.mirror.call import AGAIN, Call
+from bertsmith.serving.mirror.fields import ABSENT, AnswerShape, Field, as_text
+from bertsmith.serving.mirror.store import Store, VersionCount
+from bertsmith.serving.mirror.template import Template
+
+_LOOKED_AT = 2000  # calls of a version, the latest
+_ALL_SMALL = ""  # the template of versions that have too few calls for one of their own
+
+
+@dataclass(frozen=True)
+class Understood:
+    """A group of versions that count as one. `templates` by version; `fitting` of the `looked_at` calls stand
+    in theirs; `shares` has for each field its values as text with how often each was seen. `why_not`: why no
+    model can be trained; empty where one can.
+    """
+
+    versions: tuple[VersionCount, ...]
+    templates: dict[str, Template]
+    shape: AnswerShape
+    looked_at: int
+    fitting: int
+    shares: dict[str, list[tuple[str, int]]]
+    why_not: str
+
+    @property
+    def site(self) -> str:
+        return self.versions[0].site
+
+    @property
+    def calls(self) -> int:
+        """All, of all versions."""
+        return sum(each.calls for each in self.versions)
+
+    @property
+    def latest(self) -> VersionCount:
+        """The version with the latest call."""
+        return max(self.versions, key=lambda each: each.ended)
+
+    def require_mirrorable(self) -> None:
+        """Raises InputError saying why it isn't."""
+        if self.why_not:
+            raise InputError(
+                f"The site {self.site} can't be mirrored: {self.why_not}. "
+                f"bertsmith mirror understand {self.site} shows what was found."
+            )
+
+
+def understand(store: Store, group: Sequence[VersionCount]) -> Understood:
+    """Of the latest calls of each version."""
+    latest = {each.version: _latest(store, each.version) for each in group}
+    templates = _templates(latest)
+    calls = [call for some in latest.values() for call in some]
+    observations, fitting = list[Observation](), 0
+    for call in calls:
+        template = templates.get(call.version)
+        text = template.input_of(call.asked) if template is not None else None
+        fitting += text is not None
+        observations.append(Observation(call.answered.value, text or ""))
+    newest = max(calls, key=lambda call: call.began, default=None)
+    shape = shape_of(newest.asked.schema if newest is not None else {}, observations)
+    return Understood(
+        tuple(group),
+        templates,
+        shape,
+        len(calls),
+        fitting,
+        {each.path: _shares(each, shape, observations) for each in shape.fields},
+        _why_not(templates, shape, len(calls)),
+    )
+
+
+def _latest(store: Store, version: str) -> list[Call]:
+    return list(deque(_traffic(store, version), maxlen=_LOOKED_AT))
+
+
+def _traffic(store: Store, version: str) -> Iterator[Call]:
+    return (call for call in store.calls(version) if call.source != AGAIN)
+
+
+def _templates(latest: dict[str, list[Call]]) -> dict[str, Template]:
+    """One a version; versions too small for that share one, which then spans their prompts too."""
+    found: dict[str, Template] = {}
+    small = list[Call]()
+    for version, calls in latest.items():
+        template = find_template([call.asked.messages for call in calls])
+        if template is not None:
+            found[version] = template
+        else:
+            small += calls
+    together = find_template([call.asked.messages for call in small])
+    if together is not None:
+        found |= {call.version: together for call in small}
+    return found
+
+
+def _shares(field: Field, shape: AnswerShape, observations: Sequence[Observation]) -> list[tuple[str, int]]:
+    counts: Counter[str] = Counter()
+    for each in observations:
+        value = shape.read(each.answer)[field.path]
+        if field.kind == "labels" and isinstance(value, tuple):
+            counts.update(map(as_text, value))
+        elif field.kind == "spans" and isinstance(value, tuple):
+            counts.update(kind or "quote" for kind, _ in value)
+        elif field.kind == "number" and value is not None and value is not ABSENT:
+            counts["a number"] += 1
+        else:
+            counts[as_text(value)] += 1
+    return counts.most_common()
+
+
+def _why_not(templates: dict[str, Template], shape: AnswerShape, calls: int) -> str:
+    if not templates:
+        return (
+            f"its prompt can't be told from its input: it takes {FEWEST} calls whose messages have the same "
+            f"roles and differ, and there are {calls:,} calls"
+        )
+    return shape.why_not

@@ -1,0 +1,148 @@
+"""What answering has saved and cost: calls, time, money, of each version that has or had a student."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bertsmith.metrics.significance import Interval
+from bertsmith.serving.mirror.answering.evidence import Evidence
+from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.answering.stages import Stage
+from bertsmith.serving.mirror.settings import PriceSettings
+
+_SECRET = ("audit-", "shadow-", "canary-", "live-", "candidate-")  # outcomes of comparisons, not of calls
+
+
+@dataclass(frozen=True)
+class Money:
+    """In the currency of the prices. `saved` is what the calls answered would have cost, `audits` what those
+    of them cost that were put to the LLM too, `errors` what the answers that differ cost, from its least to
+    its most by the interval of the audits; None where no price of an error is known.
+    """
+
+    saved: float
+    audits: float
+    errors: tuple[float, float] | None
+
+    @property
+    def net(self) -> tuple[float, float]:
+        """From the least to the most."""
+        low, high = self.errors or (0.0, 0.0)
+        return self.saved - self.audits - high, self.saved - self.audits - low
+
+
+@dataclass(frozen=True)
+class Account:
+    """`relayed` counts the calls that the LLM answered although a student serves, by reason; `audits` by
+    outcome. `differs` is the share of the student's answers that differ, and `interval` where it lies with
+    probability 1 - delta, whenever one looks. `seconds_saved` is of all calls answered together.
+    """
+
+    stage: Stage
+    answered: int
+    relayed: dict[str, int]
+    audits: dict[str, int]
+    compared: int
+    differs: float | None
+    interval: Interval
+    has_drifted: bool
+    own_seconds: float | None
+    llm_seconds: float | None
+    seconds_saved: float
+    call_price: float | None
+    money: Money | None
+
+    @property
+    def audited(self) -> int:
+        """Audits drawn."""
+        return sum(self.audits.values())
+
+    @property
+    def calls_avoided(self) -> int:
+        """Of the LLM."""
+        return self.answered - self.audited
+
+    @property
+    def calls(self) -> int:
+        """Since a student serves."""
+        return self.answered + sum(self.relayed.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """For `bertsmith mirror status --json`."""
+        found = asdict(self) | {"calls_avoided": self.calls_avoided}
+        found["interval"] = [self.interval.low, self.interval.high]
+        if self.money is not None:
+            found["money"] = asdict(self.money) | {"net": self.money.net}
+        return found
+
+
+def accounts(store: StageStore, prices: PriceSettings) -> list[Account]:
+    """Of the versions that have a stage of their own, by site."""
+    tallies, evidence, means = store.tallies(), store.evidence(), store.means()
+    audits = store.audit_outcomes()
+    stages = [each for each in store.stages().values() if each.revision]
+    found = []
+    for stage in sorted(stages, key=lambda each: (each.site, each.version)):
+        counts: dict[str, int] = {}
+        seconds = 0.0
+        for (version, _, outcome), (calls, took) in tallies.items():
+            if version == stage.version and not outcome.startswith(_SECRET):
+                counts[outcome] = counts.get(outcome, 0) + calls
+                seconds += took if outcome == "answered" else 0.0
+        answered = counts.pop("answered", 0)
+        of_student = {
+            outcome: count for (student, outcome), count in audits.items() if student == stage.student
+        }
+        found.append(
+            _account(
+                stage,
+                answered,
+                counts,
+                of_student,
+                evidence.get(stage.student),
+                seconds,
+                means.get(stage.version),
+                prices,
+            )
+        )
+    return found
+
+
+def _account(
+    stage: Stage,
+    answered: int,
+    relayed: dict[str, int],
+    audits: dict[str, int],
+    evidence: Evidence | None,
+    seconds: float,
+    means: tuple[float, float, float] | None,
+    prices: PriceSettings,
+) -> Account:
+    llm_seconds, tokens_in, tokens_out = means or (0.0, 0.0, 0.0)
+    compared = 0 if evidence is None else evidence.audits.count
+    interval = Interval(0.0, 1.0) if evidence is None else evidence.audits.interval()
+    price = prices.call
+    if price is None and (prices.million_input_tokens or prices.million_output_tokens):
+        price = (
+            tokens_in * prices.million_input_tokens + tokens_out * prices.million_output_tokens
+        ) / 1_000_000
+    money = None
+    if price is not None:
+        errors = None
+        if prices.error is not None:
+            errors = answered * interval.low * prices.error, answered * interval.high * prices.error
+        money = Money(answered * price, sum(audits.values()) * price, errors)
+    return Account(
+        stage,
+        answered,
+        relayed,
+        audits,
+        compared,
+        evidence.audits.rate() if evidence is not None and compared else None,
+        interval,
+        evidence is not None and evidence.has_drifted,
+        seconds / answered if answered else None,
+        llm_seconds or None,
+        max(0.0, answered * llm_seconds - seconds) if llm_seconds else 0.0,
+        price,
+        money,
+    )

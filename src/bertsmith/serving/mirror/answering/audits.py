@@ -1,0 +1,169 @@
+"""What a student answered, put to the LLM too: behind the client's back, after its answer is out.
+
+    drawn → stored → LLM asked → recorded as a call → compared
+
+Each is stored before the LLM is asked. An LLM that is away is asked again until the audit's patience is over;
+audits wait meanwhile, and when too many do, the LLM answers all calls.
+"""
+
+import asyncio
+import time
+import uuid
+from dataclasses import dataclass, replace
+
+from sqlalchemy.exc import DBAPIError
+
+from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.answering.keeper import AUDIT_PATIENCE
+from bertsmith.serving.mirror.answering.known_keys import KnownKeys
+from bertsmith.serving.mirror.answering.ledger import Ledger
+from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.call import Asked
+from bertsmith.serving.mirror.exchange import Exchange
+from bertsmith.serving.mirror.formats.wire_format import WireFormat
+from bertsmith.serving.mirror.passing_on import FAILED
+from bertsmith.serving.mirror.recorder import Recorder
+from bertsmith.serving.mirror.turn import Outcome, Turn
+from bertsmith.serving.mirror.upstream_connections import Connections, Headers
+from bertsmith.serving.mirror.upstreams import Target
+
+_MOST_WAITING, _MOST_BYTES = 512, 32_000_000  # audits, and bytes of their requests
+_AT_ONCE = 8  # audits that the LLM is asked at a time
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before the LLM or the store is tried again
+_LATER = (408, 409, 425, 429, *range(500, 600))  # statuses that another try may not have
+
+
+class _NoAnswer(Exception):
+    """Not now: its word says why."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the client sent; its headers stay in memory only."""
+
+    form: WireFormat
+    asked: Asked
+    turn: Turn
+    method: str
+    target: Target
+    headers: Headers
+    content: bytes
+    most_bytes: int
+    named: str = ""
+    subject: str = ""
+
+
+class Audits:
+    """In the event loop. `waiting` are those not yet settled or given to the recorder."""
+
+    def __init__(
+        self,
+        store: StageStore,
+        connections: Connections,
+        recorder: Recorder,
+        ledger: Ledger,
+        keys: KnownKeys,
+    ) -> None:
+        self.store, self.connections, self.keys = store, connections, keys
+        self.recorder, self.ledger = recorder, ledger
+        self.waiting = 0
+        self._bytes = 0
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def has_room(self) -> bool:
+        """For one more."""
+        return self.waiting < _MOST_WAITING and self._bytes < _MOST_BYTES
+
+    def begin(self, request: Request) -> None:
+        """Returns at once."""
+        self.waiting += 1
+        self._bytes += len(request.content)
+        task = asyncio.ensure_future(self._audit(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self, seconds: float) -> None:
+        """Those that are drawn may end within this time; the LLM isn't asked about the others."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+        for each in list(self._tasks):
+            each.cancel()
+
+    async def _audit(self, request: Request) -> None:
+        try:
+            async with self._slots:
+                number = uuid.uuid4().hex
+                turn = replace(request.turn, audit=number)
+                await self._drawn(turn)
+                exchange = await self._answer(replace(request, turn=turn))
+                if exchange is None:
+                    self.ledger.outcome(Outcome(turn.version, None, turn, reason="failed"))
+                    return
+                while not self.recorder.offer(exchange):
+                    await asyncio.sleep(_FIRST_WAIT)
+        except Exception as error:
+            LOG.error("an audit could not be made: %s", type(error).__name__)
+        finally:
+            self.waiting -= 1
+            self._bytes -= len(request.content)
+
+    async def _drawn(self, turn: Turn) -> None:
+        """Until it is stored."""
+        wait = _FIRST_WAIT
+        row = turn.audit, turn.version, turn.student, turn.probability, turn.least
+        while True:
+            try:
+                await asyncio.to_thread(self.store.draw, *row)
+                return
+            except DBAPIError:
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, _LONGEST_WAIT)
+
+    async def _answer(self, request: Request) -> Exchange | None:
+        """None where there was none in time, or the LLM won't answer."""
+        end, wait = time.monotonic() + AUDIT_PATIENCE / 2, _FIRST_WAIT
+        while True:
+            try:
+                return await self._once(request)
+            except (_NoAnswer, *FAILED):
+                if time.monotonic() + wait > end:
+                    return None
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    async def _once(self, request: Request) -> Exchange | None:
+        began, clock = time.time(), time.perf_counter()
+        answer = await self.connections.ask(
+            request.method, request.target.url, request.headers, request.content
+        )
+        self.keys.note(dict(request.headers), answer.status)
+        try:
+            if answer.status in _LATER:
+                raise _NoAnswer
+            if answer.status != 200:
+                return None
+            first, pieces, size = time.perf_counter() - clock, list[bytes](), 0
+            async for piece in answer.pieces():
+                pieces.append(piece)
+                size += len(piece)
+                if size > request.most_bytes:
+                    return None
+        finally:
+            await answer.close()
+        return Exchange(
+            request.form,
+            request.asked,
+            len(request.content),
+            answer.header(b"content-type"),
+            answer.header(b"content-encoding"),
+            pieces,
+            True,
+            began,
+            first,
+            time.perf_counter() - clock,
+            request.named,
+            request.subject,
+            request.turn,
+        )

@@ -1,0 +1,86 @@
+"""Does what was promised still hold? For `bertsmith mirror check`, and so for CI."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertsmith.errors import BertsmithError
+from bertsmith.serving.mirror.answering.judging import said
+from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.answering.stages import Stage, Student
+
+_FEWEST_OUTCOMES = 20  # audits of which many failed to say anything
+_MOST_FAILED = 0.1  # of the audits
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`what` holds, or not, of a version."""
+
+    site: str
+    version: str
+    mode: str
+    holds: bool
+    what: str
+
+
+def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[Finding]:
+    """Of each version that has or had a student. Without `looks_at_files` the folders of students may be on
+    other machines.
+    """
+    stages = [each for each in store.stages().values() if each.revision]
+    students, evidence, changes = store.students(), store.evidence(), store.changes()
+    audits = store.audit_outcomes()
+    found: list[Finding] = []
+    for stage in sorted(stages, key=lambda each: (each.site, each.version)):
+
+        def say(holds: bool, what: str, stage: Stage = stage) -> None:
+            found.append(Finding(stage.site, stage.version, stage.mode, holds, what))
+
+        last = [each for each in changes if each.version == stage.version][-1]
+        if last.by == "evidence" and _is_down(last.mode_before, last.mode):
+            say(False, f"taken back from {last.mode_before} to {last.mode}: {last.why}")
+        if not stage.student:
+            continue
+        known, student = evidence.get(stage.student), students.get(stage.student)
+        if known is None or not known.audits.count:
+            say(True, "no answer compared yet; what was proven before it served stands")
+        else:
+            most = f"at most {known.audits.epsilon:.0%} may differ"
+            say(known.decision != "demote", f"{said(known)}; {most}")
+            if known.has_drifted:
+                say(False, "the calls have changed since the student was first compared")
+        if stage.answers:
+            count, failed = _failed(audits, stage.student)
+            if count >= _FEWEST_OUTCOMES and failed > _MOST_FAILED * count:
+                say(False, f"{failed:,} of {count:,} audits got no answer from the LLM")
+        if looks_at_files and (problem := _problem(student, stage.student)):
+            say(False, problem)
+    return found
+
+
+def _is_down(before: str, after: str) -> bool:
+    from bertsmith.serving.mirror.answering.stages import MODES
+
+    return MODES.index(after) < MODES.index(before)
+
+
+def _failed(audits: dict[tuple[str, str], int], student: str) -> tuple[int, int]:
+    """Audits that are over, and those that failed."""
+    mine = {outcome: count for (of, outcome), count in audits.items() if of == student and outcome != "open"}
+    return sum(mine.values()), mine.get("failed", 0)
+
+
+def _problem(student: Student | None, number: str) -> str:
+    """With a student's files, in a sentence; empty where there is none."""
+    from bertsmith.files import sha256
+    from bertsmith.serving.mirror.student_file import FILE, read_student_file
+
+    if student is None:
+        return f"student {number} isn't known to the store"
+    try:
+        read_student_file(Path(student.folder))
+    except BertsmithError as error:
+        return str(error)
+    if sha256(Path(student.folder) / FILE)[:12] != number:
+        return f"{student.folder} holds another student than {number}"
+    return ""

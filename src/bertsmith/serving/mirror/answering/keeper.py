@@ -1,0 +1,223 @@
+"""The thread behind what answers: it opens students, folds what happened into the store, and follows the
+evidence.
+
+    event loop, recorder → ledger → evidence → stage → panel → event loop
+
+A store that can't be written is tried again; what happened waits meanwhile.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy.exc import DBAPIError
+
+from bertsmith.errors import BertsmithError
+from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
+from bertsmith.serving.mirror.answering.judging import Rules, judged, wants_training
+from bertsmith.serving.mirror.answering.ledger import Folded, Ledger
+from bertsmith.serving.mirror.answering.panel import Panel, Playing, with_merged
+from bertsmith.serving.mirror.answering.stage_store import StageStore, VersionFacts
+from bertsmith.serving.mirror.answering.stages import Student
+from bertsmith.serving.mirror.answering.training_process import Trainer
+from bertsmith.serving.mirror.answering.understudy import StudentLike, Understudy
+from bertsmith.serving.mirror.settings import MirrorSettings
+
+AUDIT_PATIENCE = 900.0  # seconds after which an audit of which nothing is known has failed
+OpenStudent = Callable[[Path], StudentLike]
+
+
+class Pace(NamedTuple):
+    """Seconds between two steps, between two looks at the stages, and between two counts of the calls that
+    might be trained on.
+    """
+
+    between_steps: float = 0.25
+    between_looks: float = 1.0
+    between_counts: float = 5.0
+
+
+def open_student(folder: Path) -> StudentLike:
+    """Ours, which torch is imported for only now."""
+    from bertsmith.serving.mirror.student import Student as Opened
+
+    return Opened.open(folder)
+
+
+class Keeper:
+    """`panel` is what the event loop looks at, `ledger` what it writes to. `looks` counts how often all was
+    folded, judged and looked at.
+    """
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        store: StageStore,
+        trainer: Trainer,
+        opening: OpenStudent = open_student,
+        pace: Pace | None = None,
+    ) -> None:
+        self.settings, self.store, self.trainer, self.opening = settings, store, trainer, opening
+        self.rules = Rules(settings.auto, settings.canary_share, settings.shadow_calls, settings.canary_calls)
+        self.panel, self.ledger, self.pace, self.looks = Panel(), Ledger(), pace or Pace(), 0
+        self._open: dict[str, Understudy | None] = {}
+        self._students: dict[str, Student] = {}
+        self._pending: Folded | None = None
+        self._looked = self._counted = 0.0
+        self._problem = ""
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="keeper", daemon=True)
+
+    def start(self) -> None:
+        """Looks once, so that what answers does so from the first call on, and begins the thread."""
+        self._guarded(self._look)
+        self._thread.start()
+
+    def follow(self) -> None:
+        """All that is due by now, whatever the pace: for whoever wants the same in every run, and has given
+        the thread a pace at which it sleeps. Raises what the store raises.
+        """
+        self._fold()
+        self._expire_audits()
+        self._train()
+        self._judge()
+        self._look()
+
+    def close(self, seconds: float) -> None:
+        """Folds what is there, ends the training and the students."""
+        self._ending.set()
+        self._thread.join(seconds)
+        self._guarded(self._fold)
+        self._guarded(self.trainer.close)
+        for each in self._open.values():
+            if each is not None:
+                each.close()
+
+    def _work(self) -> None:
+        while not self._ending.wait(self.pace.between_steps):
+            self._guarded(self._step)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """No fault here may end the thread, or reach a call."""
+        try:
+            step()
+        except (DBAPIError, OSError) as error:
+            self._say(f"{type(error).__name__}: the store is tried again")
+        except Exception as error:
+            self._say(f"{type(error).__name__}: {error}"[:300])
+        else:
+            self._say("")
+
+    def _say(self, problem: str) -> None:
+        if problem and problem != self._problem:
+            LOG.error("the mirror's keeper: %s", problem)
+        self._problem = problem
+
+    def _step(self) -> None:
+        self._fold()
+        now = time.monotonic()
+        if now - self._counted >= self.pace.between_counts:
+            self._expire_audits()
+            self._train()
+            self._counted = now
+        if now - self._looked >= self.pace.between_looks:
+            self._judge()
+            self._look()
+            self._looked = now
+            self.looks += 1
+
+    def _fold(self) -> None:
+        """One student after the other: what is in the store isn't folded again."""
+        folded = self._pending = self._pending or self.ledger.fold(self.panel)
+        for number in list(folded.batches):
+            if (student := self._students.get(number)) is not None:
+                self.store.fold(student, folded.batches[number])
+            del folded.batches[number]
+        self.store.tally(folded.tallies)
+        self._pending = None
+
+    def _judge(self) -> None:
+        """Of two replicas that see the same, one changes the stage."""
+        changed = self.store.changed_stages().values()
+        stages = [each for each in changed if each.student or each.candidate]
+        if not stages:
+            return
+        evidence = self.store.evidence()
+        for stage in stages:
+            found = judged(stage, evidence, self.rules)
+            if found is not None and self.store.change(stage, found[0], "evidence", found[1]):
+                after, why = found
+                LOG.warning("version %s: %s → %s; %s", stage.version, stage.mode, after.mode, why)
+
+    def _look(self) -> None:
+        """At the stages, as anybody may have left them."""
+        changed = self.store.changed_stages()
+        stages = {version: each for version, each in changed.items() if each.student or each.candidate}
+        if not stages and not self.panel.playing:
+            return
+        self._students = self.store.students()
+        wanted = {each for stage in stages.values() for each in (stage.student, stage.candidate) if each}
+        for number in wanted - self._open.keys():
+            self._open[number] = self._opened(number)
+        facts = self.store.versions(version for version, stage in stages.items() if stage.answers)
+        answering: dict[str, list[VersionFacts]] = {}
+        for version, stage in stages.items():
+            if stage.answers and version in facts:
+                answering.setdefault(stage.site, []).append(facts[version])
+        playing = {
+            version: Playing(stage, self._open.get(stage.student), self._open.get(stage.candidate))
+            for version, stage in stages.items()
+        }
+        self.panel = Panel(with_merged(playing), answering)
+        for number in self._open.keys() - wanted:
+            if (old := self._open.pop(number)) is not None:
+                old.close()
+
+    def _opened(self, number: str) -> Understudy | None:
+        """None where it can't be: the LLM answers, and `mirror check` says so."""
+        student = self._students.get(number)
+        try:
+            if student is None:
+                raise FileNotFoundError("the store doesn't know it")
+            return Understudy(number, self.opening(Path(student.folder)))
+        except (BertsmithError, OSError) as error:
+            LOG.error("student %s can't be opened: %s", number, error)
+            return None
+
+    def _expire_audits(self) -> None:
+        """What was drawn by a mirror that was killed counts as a disagreement."""
+        for row in self.store.unsettled(time.time() - AUDIT_PATIENCE):
+            if (student := self._students.get(row.student)) is not None:
+                failed = Comparison(True, row.probability, row.least, row.id, "failed")
+                self.store.fold(student, Batch([failed]))
+
+    def _train(self) -> None:
+        found = self.trainer.poll()
+        if found is not None:
+            stage, student = found
+            why, is_done = "a student is trained and proven on calibration calls", False
+            while not is_done:  # somebody else may change the stage meanwhile
+                now = self.store.stages().get(stage.version, stage)
+                is_done = self.store.change(now, replace(now, candidate=student.id), "evidence", why)
+        if not self.settings.auto or self.trainer.is_busy:
+            return
+        counts = self.store.call_counts(self.settings.train_after)
+        if not counts:
+            return
+        stages, trainings, evidence = self.store.stages(), self.store.trainings(), self.store.evidence()
+        for version, calls in counts.items():
+            last = trainings.get(version)
+            if version not in stages or self.panel.is_merged(version) or (last and last.until > time.time()):
+                continue
+            stage = stages[version]
+            known = evidence.get(stage.student)
+            was_dismissed = last is not None and not stage.student and stage.changed > last.began
+            is_urgent = was_dismissed or (known is not None and known.has_drifted)
+            new = calls if last is None else self.store.calls_since(version, last.began)
+            before, wanted = (0 if last is None else last.calls), self.settings.train_after
+            if wants_training(new, before, wanted, is_urgent=is_urgent) and self.trainer.begin(stage, calls):
+                return

@@ -1,0 +1,149 @@
+"""What happened since the last time, gathered from the event loop and the recorder, to be folded into the
+store.
+
+Bounded: where more comes than can be compared, the oldest go, whatever they say.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
+from bertsmith.serving.mirror.answering.panel import Panel, Playing
+from bertsmith.serving.mirror.answering.understudy import Understudy
+from bertsmith.serving.mirror.turn import Outcome, Turn
+
+_MOST = 10_000  # events that wait
+_AT_ONCE = 64  # texts that a student is asked together
+# The LLM did answer, and not as a student would have.
+ANSWERED_OTHERWISE = (
+    "refusal", "truncated", "content-filter", "answer-not-json", "no-tool-call", "other-tool", "tool-call",
+    "several-tool-calls", "no-answer", "malformed-answer",
+)  # fmt: skip
+
+
+@dataclass
+class Folded:
+    """For the store: evidence by student, and what is counted by (version, student, outcome)."""
+
+    batches: dict[str, Batch] = field(default_factory=dict)
+    tallies: dict[tuple[str, str, str], tuple[int, float]] = field(default_factory=dict)
+
+    def batch(self, student: str) -> Batch:
+        """The student's, begun if need be."""
+        return self.batches.setdefault(student, Batch())
+
+    def count(self, version: str, student: str, outcome: str, seconds: float = 0.0) -> None:
+        """One call."""
+        calls, before = self.tallies.get((version, student, outcome), (0, 0.0))
+        self.tallies[version, student, outcome] = calls + 1, before + seconds
+
+
+class Ledger:
+    """Appended to from any thread, taken from by one."""
+
+    def __init__(self) -> None:
+        self._turns: deque[tuple[Turn, float]] = deque(maxlen=_MOST)
+        self._outcomes: deque[Outcome] = deque(maxlen=_MOST)
+
+    def turn(self, turn: Turn, seconds: float) -> None:
+        """A call of a version that answers; `seconds` is what the client waited where the answer is ours."""
+        self._turns.append((turn, seconds))
+
+    def outcome(self, outcome: Outcome) -> None:
+        """What the LLM said."""
+        self._outcomes.append(outcome)
+
+    def fold(self, panel: Panel) -> Folded:
+        """Takes what is there."""
+        folded = Folded()
+        for _ in range(len(self._turns)):
+            turn, seconds = self._turns.popleft()
+            folded.count(turn.version, turn.student, turn.reason or "answered", seconds)
+            if turn.values is not None:
+                folded.batch(turn.student).confidences.append(turn.confidence)
+        outcomes: dict[str, list[Outcome]] = {}
+        for _ in range(len(self._outcomes)):
+            outcome = self._outcomes.popleft()
+            outcomes.setdefault(outcome.version, []).append(outcome)
+        for version in outcomes.keys() & panel.playing.keys():
+            playing, of_version = panel.playing[version], outcomes[version]
+            for begin in range(0, len(of_version), _AT_ONCE):
+                some = of_version[begin : begin + _AT_ONCE]
+                _compare_student(some, version, playing, folded)
+                stage = playing.stage.version
+                _compare_unheard(
+                    some, playing.candidate, stage, version, folded, "candidate", is_candidate=True
+                )
+        return folded
+
+
+def _compare_student(outcomes: Sequence[Outcome], version: str, playing: Playing, folded: Folded) -> None:
+    """By its own words where it was asked; in shadow it is asked now."""
+    stage = playing.stage
+    for each in outcomes:
+        turn = each.turn
+        if turn is None or turn.student != stage.student or playing.student is None:
+            if turn is not None and turn.audit:
+                _settle_of_another(each, turn, folded)
+            continue
+        if not turn.is_sure or turn.values is None or not _counts(each):
+            continue
+        differs = bool(each.reason) or playing.student.differs(turn.values, each.taught)
+        kind = "audit" if turn.audit else stage.mode
+        outcome = "failed" if each.reason else "differs" if differs else "agrees"
+        folded.count(stage.version, turn.student, f"{kind}-{outcome}")
+        folded.batch(turn.student).comparisons.append(
+            Comparison(differs, turn.probability, turn.least, turn.audit, outcome)
+        )
+    if stage.mode == "shadow":
+        unheard = [each for each in outcomes if each.turn is None or each.turn.student != stage.student]
+        _compare_unheard(unheard, playing.student, stage.version, version, folded, "shadow")
+
+
+def _settle_of_another(each: Outcome, turn: Turn, folded: Folded) -> None:
+    """The audit of a student that has been replaced meanwhile: nobody can compare it any more."""
+    folded.batch(turn.student).comparisons.append(
+        Comparison(True, turn.probability, turn.least, turn.audit, "failed")
+    )
+
+
+def _compare_unheard(
+    outcomes: Iterable[Outcome],
+    student: Understudy | None,
+    stage: str,
+    version: str,
+    folded: Folded,
+    kind: str,
+    *,
+    is_candidate: bool = False,
+) -> None:
+    """A student that answered nobody. Counted by its `stage`; `version` is that of the calls."""
+    if student is None:
+        return
+    read = [(each, _input_of(student, each, version)) for each in outcomes if _counts(each)]
+    asked = [(each, text) for each, text in read if text is not None]
+    answers = student.student.answer([text for _, text in asked]) if asked else []
+    for (each, _), answer in zip(asked, answers, strict=True):
+        turn = each.turn
+        if not is_candidate:
+            folded.batch(student.id).confidences.append(answer.confidence)
+        if not answer.is_sure:
+            folded.count(stage, student.id, f"{kind}-unsure")
+            continue
+        differs = bool(each.reason) or student.differs(answer.values, each.taught)
+        folded.count(stage, student.id, f"{kind}-{'differs' if differs else 'agrees'}")
+        # The LLM is asked about what the present student isn't sure of, and about some of the rest.
+        probability = turn.probability if turn is not None and turn.is_sure else 1.0
+        least = turn.least if turn is not None else 1.0
+        folded.batch(student.id).comparisons.append(Comparison(differs, probability, least))
+
+
+def _input_of(student: Understudy, outcome: Outcome, version: str) -> str | None:
+    return None if outcome.asked is None else student.student.input_of(outcome.asked, version)
+
+
+def _counts(outcome: Outcome) -> bool:
+    """There is an answer to agree with, or there should be: an audit that got none."""
+    is_audit = outcome.turn is not None and bool(outcome.turn.audit)
+    return not outcome.reason or outcome.reason in ANSWERED_OTHERWISE or is_audit

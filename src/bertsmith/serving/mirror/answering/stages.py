@@ -1,0 +1,125 @@
+"""Which mode a version of a site is in, and what it may become.
+
+record   the LLM answers; calls are stored
+shadow   the LLM answers; a student answers beside it, unheard, and is compared
+canary   the student answers a share of the calls that it is sure of, the LLM the others
+live     the student answers all calls that it is sure of, but for failures of ours
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from bertsmith.errors import InputError
+
+RECORD, SHADOW, CANARY, LIVE = MODES = ("record", "shadow", "canary", "live")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`share` of the calls that the student is sure of is answered by it. `former` answered before it,
+    `candidate` may answer next; each is a student's id, or empty. `revision` counts changes.
+    """
+
+    version: str
+    site: str
+    mode: str = RECORD
+    share: float = 0.0
+    student: str = ""
+    former: str = ""
+    candidate: str = ""
+    revision: int = 0
+    changed: float = 0.0
+    is_automatic: bool = False
+
+    @property
+    def answers(self) -> bool:
+        """Some calls are answered by the student."""
+        return self.mode in (CANARY, LIVE)
+
+    def sent_to_llm(self, audit_share: float) -> float:
+        """The probability that the LLM is asked about a call that the student is sure of."""
+        return (1 - self.share) + self.share * audit_share if self.answers else 1.0
+
+
+@dataclass(frozen=True)
+class Student:
+    """A trained one: `epsilon` and `delta` are what was proven of it before it served."""
+
+    id: str
+    version: str
+    folder: str
+    epsilon: float
+    delta: float
+    added: float = 0.0
+
+
+def promoted(stage: Stage, canary_share: float, to: str = "") -> Stage:
+    """One mode up, or up `to` one. Raises InputError where there is nothing to answer, or no way up."""
+    at = MODES.index(stage.mode)
+    wanted = to or MODES[min(at + 1, len(MODES) - 1)]
+    if MODES.index(wanted) <= at:
+        raise InputError(
+            f"Version {stage.version} is in mode {stage.mode} and can't be promoted to {wanted}. "
+            "Choose a later one of record, shadow, canary, live, or use `bertsmith mirror demote`."
+        )
+    student = stage.student or stage.candidate
+    if not student:
+        raise InputError(
+            f"Version {stage.version} of site {stage.site} has no student that could answer. "
+            f"Train one: bertsmith mirror train --site {stage.site}"
+        )
+    candidate = "" if stage.candidate == student else stage.candidate
+    return in_mode(replace(stage, student=student, candidate=candidate), wanted, canary_share)
+
+
+def demoted(stage: Stage, canary_share: float, to: str = "") -> Stage:
+    """One mode down, or down `to` one. Raises InputError where there is no way down."""
+    at = MODES.index(stage.mode)
+    wanted = to or MODES[max(at - 1, 0)]
+    if MODES.index(wanted) >= at:
+        raise InputError(
+            f"Version {stage.version} is in mode {stage.mode} and can't be demoted to {wanted}. "
+            "Choose an earlier one of record, shadow, canary, live."
+        )
+    return in_mode(stage, wanted, canary_share)
+
+
+def rolled_back(stage: Stage) -> Stage:
+    """The former student in the present one's place, in the same mode. Raises InputError without one."""
+    if not stage.former:
+        raise InputError(f"Version {stage.version} has no former student to go back to.")
+    return replace(stage, student=stage.former, former=stage.student)
+
+
+def replaced(stage: Stage) -> Stage:
+    """The candidate in the student's place, in the same mode."""
+    return replace(stage, student=stage.candidate, former=stage.student, candidate="")
+
+
+def dismissed(stage: Stage) -> Stage:
+    """What is left when the evidence is against the student: the former one is compared anew, unheard, or
+    calls are recorded only.
+    """
+    mode = SHADOW if stage.former else RECORD
+    return replace(stage, mode=mode, share=0.0, student=stage.former, former="")
+
+
+def in_mode(stage: Stage, mode: str, canary_share: float) -> Stage:
+    """With the share that the mode has."""
+    return replace(stage, mode=mode, share={CANARY: canary_share, LIVE: 1.0}.get(mode, 0.0))
+
+
+def find_stage(stages: Mapping[str, Stage], named: str) -> Stage:
+    """By version, or by site where only one of its versions has a student. Raises InputError."""
+    if named in stages:
+        return stages[named]
+    of_site = [each for each in stages.values() if each.site == named]
+    meant = [each for each in of_site if each.student or each.candidate] or of_site
+    if len(meant) == 1:
+        return meant[0]
+    if not meant:
+        raise InputError(
+            f"There is no site or version {named!r} in the store. `bertsmith mirror status` lists them."
+        )
+    versions = ", ".join(sorted(each.version for each in meant))
+    raise InputError(f"Site {named} has {len(meant)} versions. Name one: {versions}.")

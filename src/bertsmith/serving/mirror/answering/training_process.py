@@ -1,0 +1,138 @@
+"""Training, in a process of its own: `bertsmith mirror train`. One version at a time on this machine, and a
+version on one machine only.
+"""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.answering.stages import Stage, Student
+from bertsmith.serving.mirror.settings import ENVIRONMENT, MirrorSettings
+
+_LEASE = 120.0  # seconds that a training is ours without a word
+_PATIENCE = 10.0  # seconds for a training that is told to end
+Command = Callable[[Stage, Path, MirrorSettings], Sequence[str]]
+
+
+def train_command(stage: Stage, out: Path, settings: MirrorSettings) -> list[str]:
+    """The store's address goes by the environment: it may hold a password."""
+    return [
+        sys.executable, "-m", "bertsmith", "mirror", "train",
+        "--site", stage.site, "--version", stage.version,
+        "--epsilon", str(settings.epsilon), "--delta", str(settings.delta), "--out", str(out),
+        *settings.train_options,
+    ]  # fmt: skip
+
+
+class _Running(NamedTuple):
+    stage: Stage
+    out: Path
+    process: "subprocess.Popen[bytes]"
+
+
+class Trainer:
+    """Asked now and then by one thread."""
+
+    def __init__(self, settings: MirrorSettings, store: StageStore, command: Command = train_command) -> None:
+        self.settings, self.store, self.command = settings, store, command
+        self.owner = f"{socket.gethostname()}-{os.getpid()}"
+        self._running: _Running | None = None
+        self._kept = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """One is under way here."""
+        return self._running is not None
+
+    def begin(self, stage: Stage, calls: int) -> bool:
+        """Where nobody else trains this version, and nothing is trained here."""
+        if self._running or not self.store.begin_training(stage.version, calls, self.owner, _LEASE):
+            return False
+        out = self._folder(stage)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        address = {ENVIRONMENT + "STORE": self.settings.store}
+        with (out.parent / f"{out.name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                self.command(stage, out, self.settings),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **address},
+                start_new_session=True,  # Ctrl-C is the mirror's; it ends the training itself
+            )
+        self._running, self._kept = _Running(stage, out, process), time.monotonic()
+        LOG.info("training a student for version %s on %d calls", stage.version, calls)
+        return True
+
+    def poll(self) -> tuple[Stage, Student] | None:
+        """A student that is trained and of which something is proven."""
+        if self._running is None:
+            return None
+        stage, out, process = self._running
+        if process.poll() is None:
+            if time.monotonic() - self._kept > _LEASE / 4:
+                self.store.keep_training(stage.version, self.owner, _LEASE)
+                self._kept = time.monotonic()
+            return None
+        student, outcome = self._outcome(stage, out, process.returncode)
+        self.store.end_training(stage.version, self.owner, outcome)
+        self._running = None
+        LOG.info("the training for version %s has ended: %s", stage.version, outcome)
+        return None if student is None else (stage, student)
+
+    def close(self) -> None:
+        """Ends it; what it has done so far, the next one resumes."""
+        if self._running is None:
+            return
+        stage, _, process = self._running
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self.store.end_training(stage.version, self.owner, "ended with the mirror", is_undone=True)
+        self._running = None
+
+    def _folder(self, stage: Stage) -> Path:
+        """Another one than those of students, and the same where no student came of the last training."""
+        site = re.sub(r"[^\w.-]", "_", stage.site)
+        number = 1 + sum(each.version == stage.version for each in self.store.students().values())
+        return Path(self.settings.students).absolute() / f"{site}-{stage.version}-{number}"
+
+    def _outcome(self, stage: Stage, out: Path, status: int) -> tuple[Student | None, str]:
+        from bertsmith.errors import BertsmithError
+
+        if status != 0:
+            return None, f"failed with status {status}: {out}.log says why"
+        try:
+            student = read_student(out, stage.version)
+        except BertsmithError as error:
+            return None, str(error)
+        if student is None:
+            return None, "nothing proven: the LLM goes on answering"
+        self.store.add_student(student)
+        return student, f"student {student.id}"
+
+
+def read_student(folder: Path, version: str) -> Student | None:
+    """What is to be known of a student's folder; None where nothing is proven of it. Raises ModelError."""
+    from bertsmith.files import sha256
+    from bertsmith.serving.mirror.student_file import FILE, read_student_file
+
+    file = read_student_file(folder)
+    if not file.claims.coverage:
+        return None
+    number = sha256(folder / FILE)[:12]
+    return Student(number, version, str(folder.absolute()), file.claims.epsilon, file.claims.delta)

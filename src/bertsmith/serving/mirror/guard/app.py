@@ -1,0 +1,229 @@
+"""The guard as an ASGI application: a relay that judges what goes through.
+
+GET /bertsmith/health   200 while it relays; 503 on its way out
+GET /bertsmith/status   decisions counted, and how long they take
+
+An answer that is judged is held back until it is whole, a stream too. x-bertsmith-guard says what was
+decided.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.call import NotMirrored
+from bertsmith.serving.mirror.formats import openai_chat
+from bertsmith.serving.mirror.formats.registry import format_of
+from bertsmith.serving.mirror.formats.wire_format import WireFormat
+from bertsmith.serving.mirror.guard.audit_log import AuditLog
+from bertsmith.serving.mirror.guard.guarded_texts import answer_texts, request_texts
+from bertsmith.serving.mirror.guard.judge import CantJudge, Judge, Verdict
+from bertsmith.serving.mirror.guard.policy import GuardSettings, SidePolicy
+from bertsmith.serving.mirror.passing_on import FAILED, meaning_of, of_this_connection, sent_on
+from bertsmith.serving.mirror.request_body import ClientGone, RequestBody
+from bertsmith.serving.mirror.upstream_connections import Connections, Headers, UpstreamAnswer
+from bertsmith.serving.mirror.upstreams import Target, Upstreams
+
+HEALTH, STATUS = "/bertsmith/health", "/bertsmith/status"
+_CONNECT_SECONDS = 10.0
+_HEADER = b"x-bertsmith-guard"
+_CHANGES = ("POST", "PUT", "PATCH")
+
+
+class GuardApp:
+    """`leaving`: on the way out, while what was begun is still relayed."""
+
+    def __init__(self, settings: GuardSettings, judge: Judge) -> None:
+        self.settings, self.judge, self.leaving = settings, judge, False
+        settings.require_labels(judge.labels)
+        self.log = AuditLog(Path(settings.log), with_texts=settings.log_texts)
+        self.upstreams = Upstreams(settings)
+        self.connections = Connections(_CONNECT_SECONDS, settings.upstream_timeout_seconds)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http" and scope["method"] == "GET" and scope["path"] in (HEALTH, STATUS):
+            await self._say(scope["path"], send)
+        elif scope["type"] == "http":
+            await _Guarded(self, scope, receive, send).run()
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.connections.close()
+        self.judge.close()
+        LOG.info("stopped", extra={"facts": {"message": "stopped", **self.log.facts()}})
+        self.log.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _say(self, path: str, send: Send) -> None:
+        said: dict[str, object] = {"status": "stopping" if self.leaving else "ok"}
+        if path == STATUS:
+            said |= self.log.facts()
+        await _send(send, 503 if self.leaving and path == HEALTH else 200, [], orjson.dumps(said))
+
+
+class _Guarded:
+    """One request on its way through. `said` is what was decided so far, by side."""
+
+    def __init__(self, app: GuardApp, scope: Scope, receive: Receive, send: Send) -> None:
+        self.app, self.scope, self.send = app, scope, send
+        self.form = format_of(scope["method"], scope["path"])
+        self.body = RequestBody(receive, app.settings.max_judged_bytes)
+        self.call = uuid.uuid4().hex
+        self.said: dict[str, Verdict] = {}
+
+    @property
+    def header(self) -> tuple[bytes, bytes]:
+        """request=allow; response=review; label=toxic; probability=0.9312"""
+        parts = [f"{side}={each.action}" for side, each in self.said.items()]
+        worst = next((each for each in self.said.values() if each.action != "allow"), None)
+        if worst is not None and worst.label:
+            parts += [f"label={worst.label}", f"probability={worst.probability:.4f}"]
+        if reason := next((each.reason for each in self.said.values() if each.reason), ""):
+            parts.append(f"reason={reason}")
+        return _HEADER, "; ".join(parts or ["not-judged"]).encode("latin-1", "replace")
+
+    async def run(self) -> None:
+        """From the request to the end of the answer, or until the client goes away."""
+        work = asyncio.ensure_future(self._run())
+        watching = asyncio.ensure_future(self.body.client_gone())
+        try:
+            await asyncio.wait({work, watching}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watching.cancel()
+            work.cancel()
+            await asyncio.wait({work})
+        if not work.cancelled():
+            work.result()
+
+    async def _run(self) -> None:
+        target = self.app.upstreams.target(
+            self.scope["raw_path"], self.scope["query_string"], dict(self.scope["headers"])
+        )
+        if target is None:
+            await self._refuse(404, "This guard has no upstream for this path.", "no_upstream")
+            return
+        try:
+            content = await self.body.begin(whole=True)
+            if await self._is_blocked("request", self.app.settings.request, self._read_request(content)):
+                return
+            await self._pass(target, content)
+        except ClientGone:
+            return
+        except FAILED as error:
+            status, said, code = meaning_of(error)
+            await self._refuse(status, said, code)
+
+    def _read_request(self, content: bytes | None) -> Callable[[], list[str]]:
+        def read() -> list[str]:
+            if self.form is None:
+                if self.scope["method"] not in _CHANGES:
+                    return []
+                raise NotMirrored("other-path")
+            if content is None:
+                raise NotMirrored("too-large")
+            if dict(self.scope["headers"]).get(b"content-encoding"):
+                raise NotMirrored("encoding")
+            return request_texts(self.form, content)
+
+        return read
+
+    async def _is_blocked(self, side: str, policy: SidePolicy | None, read: Callable[[], list[str]]) -> bool:
+        """Judges, writes it down, and answers where it is blocked."""
+        if policy is None:
+            return False
+        texts: list[str] = []
+        try:
+            texts = read()
+            verdict = await self.app.judge.judge(texts, policy)
+        except (NotMirrored, CantJudge) as found:
+            action = "allow" if self.app.settings.fail == "open" else "block"
+            verdict = Verdict(action, reason=found.reason)  # type: ignore[arg-type]
+        self.said[side] = verdict
+        name = "other" if self.form is None else self.form.NAME
+        self.app.log.write(side, name, self.call, verdict, texts)
+        if verdict.action != "block":
+            return False
+        why = "could not be judged" if verdict.reason else "was blocked by this application's policy"
+        await self._refuse(403, f"The {side} {why}.", "blocked_by_policy")
+        return True
+
+    async def _pass(self, target: Target, content: bytes | None) -> None:
+        app, policy = self.app, self.app.settings.response
+        is_judged = policy is not None and self.form is not None
+        answer = await app.connections.ask(
+            self.scope["method"],
+            target.url,
+            sent_on(self.scope["headers"], target.host, narrow=is_judged),
+            self.body if content is None else content,
+        )
+        try:
+            if is_judged and answer.status == 200:
+                await self._judged(answer, policy, self.form)
+            else:
+                await self._on(answer)
+        finally:
+            await answer.close()
+
+    async def _judged(
+        self, answer: UpstreamAnswer, policy: SidePolicy | None, form: WireFormat | None
+    ) -> None:
+        """Held back until it is whole."""
+        pieces, size, most = list[bytes](), 0, self.app.settings.max_judged_bytes
+        async for piece in answer.pieces():
+            pieces.append(piece)
+            size += len(piece)
+            if size > 2 * most:
+                break
+
+        def read() -> list[str]:
+            if size > most or form is None:
+                raise NotMirrored("too-large")
+            is_stream = "event-stream" in answer.header(b"content-type")
+            return answer_texts(form, b"".join(pieces), answer.header(b"content-encoding"), is_stream)
+
+        if await self._is_blocked("response", policy, read):
+            return
+        if size > 2 * most:
+            await self._refuse(502, "The answer is too large for this guard.", "too_large")
+            return
+        await self._start(answer)
+        for piece in pieces:
+            await self.send({"type": "http.response.body", "body": piece, "more_body": True})
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _on(self, answer: UpstreamAnswer) -> None:
+        """As it comes."""
+        await self._start(answer)
+        try:
+            async for piece in answer.pieces():
+                await self.send({"type": "http.response.body", "body": piece, "more_body": True})
+        except FAILED as error:
+            LOG.warning("the upstream's answer ended too early: %s", type(error).__name__)
+            return
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _start(self, answer: UpstreamAnswer) -> None:
+        dropped = of_this_connection(answer.headers) | {_HEADER}
+        headers = [(name, value) for name, value in answer.headers if name not in dropped]
+        start = {"type": "http.response.start", "status": answer.status, "headers": [*headers, self.header]}
+        await self.send(start)
+
+    async def _refuse(self, status: int, said: str, code: str) -> None:
+        """In the protocol's envelope."""
+        form = self.form or openai_chat
+        await _send(self.send, status, [self.header], orjson.dumps(form.error_body(said, code)))
+
+
+async def _send(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    own = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
+    await send({"type": "http.response.body", "body": body})

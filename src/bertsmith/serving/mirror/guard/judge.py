@@ -1,0 +1,95 @@
+"""A classifier that says of texts what is to become of them, beside the event loop."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import ModelError
+from bertsmith.serving.mirror.guard.policy import ACTIONS, Action, SidePolicy
+
+_TASKS = ("classification", "multi-label")
+_THREADS = 2
+_MOST_WAITING = 64  # judgements; what comes then can't be judged in time
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`reason` says why nobody could judge; the action is then the policy's. `label` is the one that decided,
+    with its `probability`.
+    """
+
+    action: Action
+    label: str = ""
+    probability: float | None = None
+    reason: str = ""
+    milliseconds: float = 0.0
+
+
+class CantJudge(Exception):
+    """Its reason is a word or two with hyphens."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Judge:
+    """A fine-tuned model, opened by name or folder. Raises ModelError for one that gives no labels."""
+
+    def __init__(self, model: str, seconds: float) -> None:
+        from bertsmith.inference.predictor import Predictor  # torch, which only a guard that runs needs
+
+        self.predictor, self.seconds = Predictor.load(model), seconds
+        task = self.predictor.task
+        if task.name not in _TASKS:
+            raise ModelError(
+                f"The model {Path(model).name} is of the task {task.name}; a guard needs one of "
+                f"{' or '.join(_TASKS)}."
+            )
+        self.is_multi_label = task.name == "multi-label"
+        self.labels = [str(each) for each in task.labels]
+        self._threads = ThreadPoolExecutor(_THREADS, "guard")
+        self._waiting = 0
+        self.predictor.predict(["warm up"])
+
+    async def judge(self, texts: Sequence[str], policy: SidePolicy) -> Verdict:
+        """The most severe of the texts' verdicts. Raises CantJudge, after `seconds` at the latest."""
+        if not texts:
+            return Verdict("allow")
+        if self._waiting >= _MOST_WAITING:
+            raise CantJudge("guard-busy")
+        began = time.perf_counter()
+        self._waiting += 1
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self.predictor.predict, list(texts))
+        work.add_done_callback(self._done)
+        try:
+            predictions = await asyncio.wait_for(asyncio.shield(work), self.seconds)
+        except TimeoutError:
+            raise CantJudge("guard-slow") from None
+        except Exception:
+            raise CantJudge("guard-failed") from None
+        verdicts = [self._verdict(each, policy) for each in predictions]
+        worst = max(verdicts, key=lambda each: (ACTIONS.index(each.action), each.probability or 0.0))
+        took = (time.perf_counter() - began) * 1000
+        return Verdict(worst.action, worst.label, worst.probability, milliseconds=took)
+
+    def _done(self, work: "asyncio.Future[Any]") -> None:
+        self._waiting -= 1
+        if not work.cancelled():
+            work.exception()  # has been looked at, or comes too late
+
+    def _verdict(self, prediction: Any, policy: SidePolicy) -> Verdict:
+        shares = {str(label): float(share) for label, share in prediction["probabilities"].items()}
+        given = tuple(prediction["labels"]) if self.is_multi_label else (str(prediction["label"]),)
+        action = policy.decide(given, shares, several=self.is_multi_label)
+        named = [label for label in shares if policy.action_of(label) == action]
+        label = max(named or shares, key=lambda each: shares[each])
+        return Verdict(action, label, shares[label])
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,6 @@
+"""The scripted LLM of the mirror's own tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "serving" / "mirror"))

@@ -1,0 +1,178 @@
+"""Questions of ours to an LLM: each answer stored once, within a budget, and never a key kept."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import llm_answers
+import pytest
+from mirrored_calls import INTENT, NOTHING, calls_of, store_of
+from scripted_upstream import Reply, Seen, Upstream, upstream_of
+
+from bertsmith.errors import InputError
+from bertsmith.mirroring import upstream as asking
+from bertsmith.mirroring.asking import Budget
+from bertsmith.mirroring.call_records import CallRecords
+from bertsmith.mirroring.labelling import Question, ask_again, label_texts, read_schema, read_texts
+from bertsmith.mirroring.understanding.understand import understand
+from bertsmith.mirroring.upstream import Upstream as Asked
+from bertsmith.serving.mirror.call import AGAIN
+from bertsmith.serving.mirror.redaction import Redactor
+from bertsmith.serving.mirror.store import Store
+
+QUESTION = Question("llm", "Which intent?", llm_answers.SCHEMA)
+KEY = "sk-secret-of-a-test"
+TEXTS = [f"{word} {n}" for n in range(10) for word in ("card", "transfer", "cash")]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking.time, "sleep", lambda seconds: None)
+
+
+@pytest.fixture
+def llm() -> Iterator[Upstream]:
+    with upstream_of(llm_answers.script) as server:
+        yield server
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(str(tmp_path / "calls.sqlite"))
+    yield opened
+    opened.close()
+
+
+def asked(llm: Upstream, protocol: str = "openai-chat") -> Asked:
+    base = llm.url + ("/v1" if protocol == "openai-chat" else "")
+    return Asked(base, protocol, "THE_KEY", {"THE_KEY": KEY})
+
+
+def label(llm: Upstream, store: Store, texts: list[str] = TEXTS, **more: Any) -> Any:
+    budget = Budget(**more.pop("budget", {}))
+    with asked(llm) as upstream:
+        return label_texts(texts, QUESTION, upstream, store, more.pop("redactor", NOTHING), budget, **more)
+
+
+def answers(store: Store) -> dict[str, Any]:
+    (version,) = store.versions()
+    return {call.asked.inputs[-1].parts[0]: call.answered.value for call in store.calls(version.version)}
+
+
+def test_each_text_is_asked_once_and_its_answer_stored(llm: Upstream, store: Store, tmp_path: Path) -> None:
+    found = label(llm, store)
+    assert (found.asked, found.known, found.left) == (30, 0, 0)
+    assert answers(store) == {text: llm_answers.value_for(text) for text in TEXTS}
+    assert {each.headers["authorization"] for each in llm.seen} == {f"Bearer {KEY}"}
+    again = label(llm, store, [*TEXTS, "one more"])
+    assert (again.asked, again.known, len(llm.seen)) == (1, 30, 31)
+    store.close()
+    assert KEY.encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_a_budget_of_calls_or_money_ends_it_and_another_goes_on(llm: Upstream, store: Store) -> None:
+    first = label(llm, store, budget={"calls": 12})
+    assert (first.asked, first.left) == (12, 18)
+    prices = {"money": 5e-5, "input_price": 1.0, "output_price": 2.0}  # a call is 11 and 7 tokens: 2.5e-5
+    second = label(llm, store, budget=prices, at_once=1)
+    assert (second.asked, second.known, second.left) == (2, 12, 16)
+    assert second.money == pytest.approx(5e-5)
+    third = label(llm, store)
+    assert (third.asked, third.left, store.count()) == (16, 0, 30)
+    with pytest.raises(InputError, match="prices of a million tokens"):
+        Budget(money=1.0)
+
+
+def test_a_busy_llm_is_waited_for_and_one_that_refuses_is_named(store: Store) -> None:
+    lock, count = threading.Lock(), [0]
+
+    def script(seen: Seen) -> Reply:
+        with lock:
+            count[0] += 1
+            busy = count[0] % 2
+        if busy:
+            return Reply([b'{"error":{"message":"slow down"}}'], 429, {"retry-after": "7"})
+        return llm_answers.script(seen)
+
+    with upstream_of(script) as llm:
+        assert label(llm, store, TEXTS[:5], at_once=1).asked == 5
+    with (
+        upstream_of(lambda seen: Reply([b'{"error":{"message":"bad key"}}'], 401)) as llm,
+        pytest.raises(InputError, match="refuses: status 401, bad key"),
+    ):
+        label(llm, store)
+    with upstream_of(lambda seen: Reply([b"{}"], 503)) as llm:
+        with pytest.raises(InputError, match="no answer in 6 attempts"):
+            label(llm, store)
+        assert store.count() == 5
+
+
+def test_answers_that_teach_nothing_are_counted(store: Store) -> None:
+    def script(seen: Seen) -> Reply:
+        if "cash" in seen.json()["messages"][-1]["content"]:
+            message = {"role": "assistant", "content": "I'd say it is cash."}
+            body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+            return Reply([json.dumps(body).encode()])
+        return llm_answers.script(seen)
+
+    with upstream_of(script) as llm:
+        found = label(llm, store)
+    assert (found.asked, dict(found.passed), found.left) == (20, {"answer-not-json": 10}, 0)
+
+
+def test_texts_are_redacted_before_they_are_sent(llm: Upstream, store: Store) -> None:
+    redactor = Redactor(("email",), {})
+    label(llm, store, ["card of anna@example.com"], redactor=redactor)
+    assert all(b"anna@example.com" not in each.body for each in llm.seen)
+    assert label(llm, store, ["card of anna@example.com"], redactor=redactor).known == 1
+
+
+def test_a_prompt_with_a_gap_is_the_message(llm: Upstream) -> None:
+    body = Question("llm", "Sort {text} now", {"properties": {}}).body("it")
+    assert body["messages"] == [{"role": "user", "content": "Sort it now"}]
+
+
+@pytest.mark.parametrize("protocol", ["openai-chat", "anthropic"])
+def test_recorded_inputs_are_asked_again_as_they_were(protocol: str, llm: Upstream, tmp_path: Path) -> None:
+    calls = calls_of(40, subject="anna", seed=2)
+    if protocol == "anthropic":
+        from dataclasses import replace
+
+        calls = [replace(each, asked=replace(each.asked, protocol=protocol)) for each in calls]
+    with store_of(tmp_path, calls) as store:
+        group = CallRecords(store).group(None)
+        understood = understand(store, group)
+        with asked(llm, protocol) as upstream:
+            first = ask_again(store, understood, upstream, 10, NOTHING, Budget())
+            more = ask_again(store, understood, upstream, 15, NOTHING, Budget())
+        assert (first.asked, first.known) == (10, 0)
+        assert (more.asked, more.known) == (5, 10)
+        again = [each for each in store.calls(calls[0].version) if each.source == AGAIN]
+        assert len(again) == 15 and {each.site for each in again} == {calls[0].site}
+        texts = {each.asked.inputs for each in calls}
+        assert all(each.asked.inputs in texts for each in again)
+        assert understand(store, group).looked_at == 40
+        assert store.forget("anna") == 55  # what was asked again is theirs too
+
+
+def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="can be recorded but not asked"):
+        Asked("http://127.0.0.1:1", "systemone")
+    with pytest.raises(InputError, match="LLM's address"):
+        Asked("127.0.0.1:1")
+    with pytest.raises(InputError, match="no variable NOWHERE"):
+        Asked("http://127.0.0.1:1", key_from="NOWHERE", environment={})
+    (tmp_path / "schema.json").write_text("[]")
+    with pytest.raises(InputError, match=r"schema\.json: expected a JSON schema"):
+        read_schema(tmp_path / "schema.json")
+
+
+def test_texts_of_tables_and_of_lines_come_once(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\none,x\ntwo,y\none,z\n")
+    (tmp_path / "b.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "schema.json").write_text(json.dumps(INTENT))
+    assert read_texts(tmp_path / "a.csv") == read_texts(tmp_path / "b.txt") == ["one", "two"]
+    assert read_texts(tmp_path / "a.csv", text="label") == ["x", "y", "z"]
+    assert read_schema(tmp_path / "schema.json") == INTENT

@@ -1,0 +1,66 @@
+"""How sure the teacher was: by probabilities it gave, and by those of its tokens."""
+
+import math
+from typing import Any
+
+import pytest
+
+from bertsmith.mirroring.soft_answers import spreads_of
+from bertsmith.serving.mirror.call import Answered
+from bertsmith.serving.mirror.fields import AnswerShape, Field
+
+SHAPE = AnswerShape(
+    fields=(
+        Field(keys=("intent",), kind="enum", values=("card", "cash", "transfer")),
+        Field(keys=("order", "urgent"), kind="boolean", values=(True, False)),
+        Field(keys=("topics",), kind="labels", values=("a", "b")),
+    ),
+    order=(("intent",), ("order", "urgent"), ("topics",)),
+)
+
+
+def token(text: str, share: float = 1.0, **others: float) -> list[Any]:
+    return [text, math.log(share), [[other, math.log(each)] for other, each in others.items()]]
+
+
+def test_given_probabilities_are_taken_as_they_are() -> None:
+    given = {"$.intent": [("card", 0.6), ("cash", 0.2), ("strange", 0.2)], "$.topics": [("a", 1.0)]}
+    found = spreads_of(Answered({}, probabilities=given), SHAPE)
+    assert found == {"$.intent": [("card", pytest.approx(0.75)), ("cash", pytest.approx(0.25))]}
+
+
+def test_tokens_tell_of_the_values_that_begin_like_them() -> None:
+    tokens = [
+        token('{"int'), token('ent": "'), token("transfer", 0.7, ca=0.2, xyz=0.1), token('", "order": {"urg'),
+        token('ent":'), token(" true", 0.9, **{" false": 0.1}), token('}, "topics": ["a", "b"]}'),
+    ]  # fmt: skip
+    found = {path: dict(spread) for path, spread in spreads_of(Answered({}, logprobs=tokens), SHAPE).items()}
+    assert found["$.intent"] == {
+        "transfer": pytest.approx(0.7 / 0.9),
+        "card": pytest.approx(0.1 / 0.9),
+        "cash": pytest.approx(0.1 / 0.9),
+    }
+    assert found["$.order.urgent"] == {True: pytest.approx(0.9), False: pytest.approx(0.1)}
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["no json"],
+        ['{"intent": "ca'],
+        ['{"intent": '],
+        ["", '{"intent": [', "1"],
+        ['{"intent": {"deep": 1}}'],
+        ["}"],
+        ["[" * 5000],
+        ['{"a":' * 3000],
+    ],
+)
+def test_tokens_that_are_no_answer_tell_nothing(texts: list[str]) -> None:
+    found = spreads_of(Answered({}, logprobs=[token(text) for text in texts]), SHAPE)
+    assert "$.order.urgent" not in found and found.get("$.intent", []) in ([], [("card", 1.0)])
+
+
+def test_tokens_of_which_most_are_no_value_tell_nothing() -> None:
+    tokens = [token('{"intent": "'), token("transfer", 0.3, xyz=0.6), token('"}')]
+    assert spreads_of(Answered({}, logprobs=tokens), SHAPE) == {}

@@ -1,0 +1,258 @@
+"""From recorded calls to a student: what is proven of it, what it reads and answers, what it forgets."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mirrored_calls import (
+    INTENT,
+    at_random,
+    call_of,
+    calls_of,
+    intent_of,
+    message,
+    store_of,
+)
+
+from bertsmith.errors import InputError, ModelError
+from bertsmith.mirroring import train as training
+from bertsmith.mirroring.call_records import CallRecords
+from bertsmith.mirroring.learn_settings import LearnSettings
+from bertsmith.mirroring.train import train_student
+from bertsmith.serving.mirror.student import Student
+
+WORDS = LearnSettings(tiers=("tf-idf",))
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take longer than a training here; test_report.py looks at them."""
+    monkeypatch.setattr("bertsmith.mirroring.report._pictures", lambda *given: [])
+
+
+def test_a_student_of_recorded_calls_answers_as_its_teacher_did(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(900)) as store:
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+        (version,) = store.versions()
+    assert learned.why == "" and learned.file.claims.coverage > 0.9
+    assert not (tmp_path / "student.training").exists()
+    student = Student.open(tmp_path / "student")
+    assert student.is_promotable and student.file == learned.file
+    draw = random.Random(5)
+    texts = [message(draw) for _ in range(200)]
+    answers = student.answer(texts)
+    assert all(each.answer == {"intent": each.values["$.intent"]} for each in answers)
+    wrong = [a.values["$.intent"] != intent_of(t) for a, t in zip(answers, texts, strict=True) if a.is_sure]
+    assert len(wrong) > 150 and np.mean(wrong) < 0.05
+    asked = call_of(texts[0], {}, 0).asked
+    assert student.input_of(asked, version.version) == texts[0]
+    assert student.input_of(asked, "another") is None
+    assert student.input_of(call_of(texts[0], {}, 0, prompt="Another prompt").asked, version.version) is None
+
+
+def test_a_teacher_that_answers_at_random_is_never_certified(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(900, at_random)) as store:
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+    assert learned.why and learned.file.claims.coverage == 0
+    student = Student.open(tmp_path / "student")
+    assert not student.is_promotable
+    assert {(each.is_sure, each.reason) for each in student.answer(["visa bano"] * 3)} == {
+        (False, "not-proven")
+    }
+
+
+def test_calibration_calls_are_used_once(tmp_path: Path) -> None:
+    calls = calls_of(900)
+    with store_of(tmp_path, calls) as store:
+        records = CallRecords(store)
+        first = train_student(store, tmp_path / "first", settings=WORDS)
+        proven = records.calibrated()
+        assert proven == {call.id for call in calls[-270:]} == {call.id for call in first.parts.calibration}
+        again = train_student(store, tmp_path / "again", settings=WORDS)
+        assert "0 new calls" in again.why and again.file.claims.whole is None
+        assert len(again.parts.learned) == 900
+        store.add(calls_of(300, seed=1, first=900))
+        later = train_student(store, tmp_path / "later", settings=WORDS)
+        assert (
+            later.why == ""
+            and not {call.id for call in later.parts.calibration} & records.uses_of("x").keys()
+        )
+        assert all(call.id not in proven for call in later.parts.calibration)
+        assert {call.id for call in later.parts.learned} >= proven
+
+
+def test_train_and_dev_share_no_text_and_calibration_comes_later(tmp_path: Path) -> None:
+    few = [
+        call_of(call.asked.inputs[0].parts[0][9:-17], call.answered.value, n)
+        for n, call in enumerate(calls_of(300))
+    ]
+    repeated = [call_of("visa bano", {"intent": "card"}, 400 + n) for n in range(100)]
+    with store_of(tmp_path, few + repeated + calls_of(300, seed=2, first=600)) as store:
+        parts = train_student(store, tmp_path / "student", settings=WORDS).parts
+    train, dev = ({call.text for call in of} for of in (parts.train, parts.dev))
+    assert not train & dev and len(train) == len(parts.train) and len(dev) == len(parts.dev)
+    assert max(call.began for call in parts.learned) < min(call.began for call in parts.calibration)
+
+
+def test_what_a_subject_said_is_gone_from_later_students(tmp_path: Path) -> None:
+    secret = [
+        call_of(f"xylophone {message(random.Random(n))}", {"intent": "card"}, 1000 + n, subject="anna")
+        for n in range(30)
+    ]
+    with store_of(tmp_path, calls_of(700) + secret + calls_of(400, seed=3, first=2000)) as store:
+        train_student(store, tmp_path / "before", settings=WORDS)
+        assert b"xylophone" in _bytes(tmp_path / "before")
+        assert store.forget("anna") == 30
+        store.add(calls_of(400, seed=4, first=4000))
+        train_student(store, tmp_path / "after", settings=WORDS)
+    assert b"xylophone" not in _bytes(tmp_path / "after")
+
+
+def _bytes(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_training_that_was_ended_goes_on_with_the_same_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store_of(tmp_path, calls_of(900)) as store:
+        with monkeypatch.context() as broken:
+            broken.setattr(training, "write_student", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                train_student(store, tmp_path / "student", settings=WORDS)
+        assert not (tmp_path / "student").exists() and (tmp_path / "student.training").exists()
+        store.add(calls_of(300, seed=1, first=900))
+        with pytest.raises(InputError, match="other settings"):
+            train_student(store, tmp_path / "student", settings=WORDS.model_copy(update={"epsilon": 0.1}))
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+        assert len(CallRecords(store).calibrated()) == 270
+    assert len(learned.parts.calibration) == 270 and learned.why == ""
+    assert not (tmp_path / "student.training").exists()
+
+
+def _killed(*given: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_calls_deleted_meanwhile_are_in_nothing_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = [call_of(f"xylophone {n}", {"intent": "card"}, n, subject="anna") for n in range(20)]
+    with store_of(tmp_path, secret + calls_of(900, first=100)) as store:
+        with monkeypatch.context() as broken:
+            broken.setattr(training, "write_student", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                train_student(store, tmp_path / "student", settings=WORDS)
+        (tmp_path / "student.training" / "model").mkdir()
+        (tmp_path / "student.training" / "model" / "train.jsonl").write_text("xylophone")
+        store.forget("anna")
+        train_student(store, tmp_path / "student", settings=WORDS)
+    assert b"xylophone" not in _bytes(tmp_path)
+
+
+def test_the_same_calls_and_seed_give_the_same_student(tmp_path: Path) -> None:
+    files = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        with store_of(tmp_path / name, calls_of(900)) as store:
+            settings = LearnSettings(tiers=("tf-idf",), seed=3)
+            files.append(train_student(store, tmp_path / name / "student", settings=settings).file)
+    same = [each.model_dump(exclude={"created", "templates", "files"}) for each in files]
+    assert same[0] == same[1]
+    models = [{name: of for name, of in each.files.items() if name.startswith("model/")} for each in files]
+    assert models[0] == models[1] and models[0]
+
+
+def test_merged_versions_are_learned_together(tmp_path: Path) -> None:
+    old, new = calls_of(500), calls_of(500, seed=1, first=500, prompt="Say the intent.")
+    with store_of(tmp_path, old + new) as store:
+        records = CallRecords(store)
+        site, versions = old[0].site, [old[0].version, new[0].version]
+        assert len(records.group(site)) == 1
+        records.merge(site, versions)
+        assert [each.version for each in records.group(site)] == versions
+        learned = train_student(store, tmp_path / "student", site=site, settings=WORDS)
+        with pytest.raises(InputError, match="no version 'nothing'"):
+            records.merge(site, [versions[0], "nothing"])
+        with pytest.raises(InputError, match="at least two"):
+            records.merge(site, versions[:1] * 2)
+    assert set(learned.file.templates) == set(versions) and learned.file.trained_on.calls == 700
+    student = Student.open(tmp_path / "student")
+    for call in (old[0], new[0]):
+        assert student.input_of(call.asked, call.version) is not None
+
+
+def test_inputs_that_came_twice_tell_how_often_the_teacher_contradicts_itself(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    texts = [message(draw) for _ in range(450)]
+    calls = [call_of(text, {"intent": intent_of(text)}, n) for n, text in enumerate(texts)]
+    calls += [
+        call_of(text, {"intent": intent_of(text) if n % 10 else "other"}, 450 + n)
+        for n, text in enumerate(texts)
+    ]
+    with store_of(tmp_path, calls) as store:
+        ceiling = train_student(store, tmp_path / "student", settings=WORDS).file.ceiling
+    assert ceiling is not None and not ceiling.asked_again and ceiling.inputs >= 440
+    assert ceiling.low < 0.95 < ceiling.high < 1
+
+
+def test_too_few_calls_and_sites_that_are_not_there_are_one_sentence(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(60)) as store:
+        with pytest.raises(InputError, match="at least 50 texts"):
+            train_student(store, tmp_path / "student", settings=WORDS)
+        with pytest.raises(InputError, match="no site 'nowhere'"):
+            train_student(store, tmp_path / "student", site="nowhere", settings=WORDS)
+        store.add(calls_of(10, first=100, site="second"))
+        with pytest.raises(InputError, match="several sites"):
+            train_student(store, tmp_path / "student", settings=WORDS)
+    assert not (tmp_path / "student").exists()
+
+
+def test_a_free_text_is_refused_with_its_path(tmp_path: Path) -> None:
+    schema = INTENT | {
+        "properties": {**INTENT["properties"], "why": {"type": "string"}},
+        "required": ["intent", "why"],
+    }
+
+    def teacher(text: str, draw: random.Random) -> dict[str, str]:
+        return {"intent": intent_of(text), "why": f"because {draw.random()}"}
+
+    with (
+        store_of(tmp_path, calls_of(300, teacher, schema=schema)) as store,
+        pytest.raises(InputError, match=r"\$\.why: a free text"),
+    ):
+        train_student(store, tmp_path / "student", settings=WORDS)
+
+
+def test_an_altered_student_is_refused(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(900)) as store:
+        train_student(store, tmp_path / "student", settings=WORDS)
+    words = tmp_path / "student" / "model" / "words.json"
+    whole = words.read_bytes()
+    words.write_bytes(whole + b" ")
+    with pytest.raises(ModelError, match=r"words\.json is missing or was altered"):
+        Student.open(tmp_path / "student")
+    words.write_bytes(whole)
+    file = tmp_path / "student" / "student.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"files": {"../../secret": "0"}}))
+    with pytest.raises(ModelError, match="outside of its folder"):
+        Student.open(tmp_path / "student")
+    file.write_text(json.dumps(content | {"surprise": 1}))
+    with pytest.raises(ModelError, match="surprise"):
+        Student.open(tmp_path / "student")
+    with pytest.raises(ModelError, match="is no student"):
+        Student.open(tmp_path)
+
+
+def test_by_class_needs_a_field_of_the_answers(tmp_path: Path) -> None:
+    settings = LearnSettings(tiers=("tf-idf",), by_class="$.intention")
+    with store_of(tmp_path, calls_of(2400)) as store:
+        with pytest.raises(InputError, match=r"no field '\$\.intention'.*\$\.intent"):
+            train_student(store, tmp_path / "student", settings=settings)
+        by = train_student(
+            store, tmp_path / "student", settings=settings.model_copy(update={"by_class": "$.intent"})
+        )
+    assert set(by.file.claims.classes) == {"card", "transfer", "other"} and by.file.claims.coverage > 0

@@ -1,0 +1,272 @@
+"""The guardrail: what is blocked never reaches the LLM or the client, what can't be judged goes by the
+policy, and the log has every decision without its text.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from running_mirror import PATIENCE, Answer, ask, wait_until
+from scripted_upstream import Reply, Seen, Upstream, upstream_of
+from test_mirrored_clients import openai_at
+
+from bertsmith.errors import InputError, ModelError, RecipeError
+from bertsmith.inference.predictor import Predictor
+from bertsmith.serving.mirror.guard.app import GuardApp
+from bertsmith.serving.mirror.guard.judge import Judge
+from bertsmith.serving.mirror.guard.policy import Costs, SidePolicy, read_policy
+from bertsmith.serving.mirror.relay_server import RelayServer, listening
+from served_models import WORDS, save_fine_tuned
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, str, str, str]]:
+    """A random model, a label of it with a text that has it, and another one of each."""
+    texts = [*WORDS, *(f"{one} {other}" for one in WORDS for other in WORDS)]
+    for seed in range(50):
+        folder = save_fine_tuned(tmp_path_factory.mktemp("models") / "made", "classification", seed=seed)
+        predictions = Predictor.load(folder).predict(texts)
+        by_label = {each["label"]: text for each, text in zip(predictions, texts, strict=True)}
+        if len(by_label) > 1:
+            (bad, bad_text), (good, good_text), *_ = by_label.items()
+            return folder, (bad, bad_text, good, good_text)
+    raise AssertionError("no random model has two labels")
+
+
+@pytest.fixture(scope="module")
+def model(found: Any) -> Any:
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def words(found: Any) -> Any:
+    return found[1]
+
+
+@pytest.fixture
+def upstream(words: Any) -> Iterator[Upstream]:
+    """Says what it is told to say, after a colon, in three protocols."""
+
+    def script(seen: Seen) -> Reply:
+        if seen.method == "GET":
+            return Reply([b'{"data":[]}'])
+        body = seen.json()
+        if seen.target.endswith("/messages"):
+            said = body["messages"][-1]["content"].partition(":")[2]
+            content = [{"type": "text", "text": said}]
+            message = {
+                "id": "m", "type": "message", "role": "assistant", "model": "m", "content": content,
+                "stop_reason": "end_turn", "stop_sequence": None,
+                "usage": {"input_tokens": 1, "output_tokens": 1},
+            }  # fmt: skip
+            return Reply([json.dumps(message).encode()])
+        said = str(body["messages"][-1]["content"]).partition(":")[2]
+        if not body.get("stream"):
+            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
+            whole = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+            return Reply([json.dumps(whole).encode()])
+        head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        pieces = [{"content": each} for each in said]
+        deltas = [
+            *({"index": 0, "delta": each, "finish_reason": None} for each in pieces),
+            {"index": 0, "delta": {}, "finish_reason": "stop"},
+        ]
+        chunks = [f"data: {json.dumps(head | {'choices': [each]})}\n\n".encode() for each in deltas]
+        headers = {"content-type": "text/event-stream"}
+        return Reply([*chunks, b"data: [DONE]\n\n"], headers=headers, is_stream=True)
+
+    with upstream_of(script) as server:
+        yield server
+
+
+class Guard:
+    def __init__(self, port: int, log: Path, app: GuardApp) -> None:
+        self.port, self.log, self.app, self.url = port, log, app, f"http://127.0.0.1:{port}"
+
+    def chat(self, text: str, **more: Any) -> Answer:
+        body = {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+        return ask(self.port, "/v1/chat/completions", body)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+
+@contextmanager
+def guarding(
+    folder: Path, model: Path, upstream: str, request: str = "", response: str = "", **settings: Any
+) -> Iterator[Guard]:
+    policy = folder / "policy.toml"
+    sides = [f"[{name}]\n{side}\n" for name, side in (("request", request), ("response", response)) if side]
+    policy.write_text(f'model = {json.dumps(str(model))}\nfail = "closed"\n' + "".join(sides))
+    given = {"upstream": upstream, "port": 0, "log": str(folder / "guard.jsonl"), **settings}
+    read = read_policy(policy, given, {})
+    with listening(read) as listener:
+        app = GuardApp(read, Judge(read.model, read.judge_seconds))
+        listener.listen(64)
+        server = RelayServer(read, app)
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        wait_until(lambda: server.started)
+        try:
+            yield Guard(listener.getsockname()[1], Path(read.log), app)
+        finally:
+            server.should_exit = True
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
+def test_a_blocked_request_never_reaches_the_llm(
+    tmp_path: Path, model: Path, words: Any, upstream: Upstream
+) -> None:
+    bad, bad_text, _, good_text = words
+    with guarding(tmp_path, model, upstream.url, request=f"block = [{bad!r}]") as guard:
+        passed = guard.chat(f"{good_text}")
+        assert passed.status == 200
+        assert passed.headers["x-bertsmith-guard"] == "request=allow"
+        with openai_at(guard.url) as client, pytest.raises(openai.PermissionDeniedError) as raised:
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": bad_text}])
+        assert raised.value.code == "blocked_by_policy"
+        assert raised.value.response.headers["x-bertsmith-guard"].startswith(f"request=block; label={bad}; ")
+        with (
+            anthropic.Anthropic(base_url=guard.url, api_key="k", max_retries=0) as claude,
+            pytest.raises(anthropic.PermissionDeniedError),
+        ):
+            claude.messages.create(model="m", max_tokens=5, messages=[{"role": "user", "content": bad_text}])
+        assert len(upstream.seen) == 1
+        actions = [(each["side"], each["protocol"], each["action"], each["label"]) for each in guard.lines()]
+        assert actions[1:] == [
+            ("request", "openai-chat", "block", bad),
+            ("request", "anthropic", "block", bad),
+        ]
+        assert bad_text not in guard.log.read_text()
+        status = ask(guard.port, "/bertsmith/status").json()
+        assert status["decisions"] == {"request-allow": 1, "request-block": 2}
+        assert 0 < status["p50_ms"] <= status["p99_ms"]
+
+
+def test_only_what_came_since_the_model_spoke_is_judged(
+    tmp_path: Path, model: Path, words: Any, upstream: Upstream
+) -> None:
+    bad, bad_text, _, good_text = words
+    before = [
+        {"role": "system", "content": bad_text},
+        {"role": "user", "content": bad_text},
+        {"role": "assistant", "content": bad_text},
+    ]
+    with guarding(tmp_path, model, upstream.url, request=f"block = [{bad!r}]") as guard:
+        assert guard.chat("", messages=[*before, {"role": "user", "content": good_text}]).status == 200
+        two = [
+            *before,
+            {"role": "tool", "content": bad_text, "tool_call_id": "1"},
+            {"role": "user", "content": good_text},
+        ]
+        assert guard.chat("", messages=two).status == 403
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_blocked_answer_never_reaches_the_client(
+    tmp_path: Path, model: Path, words: Any, upstream: Upstream, stream: bool
+) -> None:
+    bad, bad_text, _, good_text = words
+    with guarding(tmp_path, model, upstream.url, response=f"block = [{bad!r}]") as guard:
+        passed = guard.chat(f"say:{good_text}", stream=stream)
+        direct = ask(upstream.server_address[1], "/v1/chat/completions", upstream.seen[0].json())
+        assert (passed.status, passed.body) == (200, direct.body)
+        assert passed.headers["x-bertsmith-guard"] == "response=allow"
+        blocked = guard.chat(f"say:{bad_text}", stream=stream)
+        assert blocked.status == 403
+        assert bad_text.encode() not in blocked.body
+        assert [each["action"] for each in guard.lines()] == ["allow", "block"]
+
+
+def test_a_review_passes_and_is_written_down_with_its_text_if_asked(
+    tmp_path: Path, model: Path, words: Any, upstream: Upstream
+) -> None:
+    bad, bad_text, _, _ = words
+    side = f"review = [{bad!r}]"
+    with guarding(tmp_path, model, upstream.url, request=side, response=side, log_texts=True) as guard:
+        answer = guard.chat(f"{bad_text}")
+        assert answer.status == 200
+        assert answer.headers["x-bertsmith-guard"].startswith("request=review; response=")
+        first, second = guard.lines()
+        assert (first["action"], first["texts"], second["side"]) == ("review", [bad_text], "response")
+        assert first["call"] == second["call"]
+
+
+@pytest.mark.parametrize(("fail", "status"), [("open", 200), ("closed", 403)])
+def test_what_cannot_be_judged_goes_by_the_policy(
+    tmp_path: Path, model: Path, words: Any, upstream: Upstream, fail: str, status: int
+) -> None:
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
+    with guarding(tmp_path, model, upstream.url, request=f"block = [{words[0]!r}]", fail=fail) as guard:
+        assert guard.chat("", messages=image).status == status
+        assert (
+            ask(guard.port, "/v1/embeddings", {"input": "a", "messages": [{"content": ""}]}).status == status
+        )
+        assert ask(guard.port, "/v1/chat/completions", b"no json").status in (status, 500, 502)
+        assert ask(guard.port, "/v1/models").status == 200
+        assert [each["reason"] for each in guard.lines()] == [
+            "input-not-text",
+            "other-path",
+            "malformed-request",
+            None,
+        ]
+
+
+def test_a_model_that_is_too_slow_cannot_judge(
+    tmp_path: Path, model: Path, words: Any, upstream: Upstream
+) -> None:
+    side = f"block = [{words[0]!r}]"
+    with guarding(tmp_path, model, upstream.url, request=side, judge_seconds=0.2) as guard:
+        for _ in range(2):
+            guard.app.judge._threads.submit(time.sleep, 1.5)
+        assert guard.chat(words[3]).status == 403
+        wait_until(lambda: guard.chat(words[3]).status == 200)
+        assert guard.lines()[0]["reason"] == "guard-slow"
+
+
+def test_costs_choose_the_cheapest_action() -> None:
+    policy = SidePolicy(block=("bad",), costs=Costs(missed=10, refused=1, review=0.3))
+
+    def action(bad: float) -> str:
+        return policy.decide(("good",), {"bad": bad, "good": 1 - bad}, several=False)
+
+    # Letting it pass costs 10 p, refusing it 1 - p, a review 0.3.
+    assert [action(bad) for bad in (0.0, 0.029, 0.031, 0.69, 0.71, 1.0)] == [
+        "allow", "allow", "review", "review", "block", "block",
+    ]  # fmt: skip
+    several = SidePolicy(block=("a", "b"), costs=Costs(missed=1, refused=1))
+    assert several.decide((), {"a": 0.3, "b": 0.3}, several=True) == "block"  # 1 - 0.7²
+    assert several.decide((), {"a": 0.25, "b": 0.25}, several=True) == "allow"
+
+
+def test_a_policy_that_cannot_be_right_is_refused_in_a_sentence(tmp_path: Path, model: Path) -> None:
+    def read(text: str) -> Any:
+        (tmp_path / "policy.toml").write_text(text)
+        return read_policy(tmp_path / "policy.toml", {"upstream": "http://127.0.0.1:1"}, {})
+
+    head = f'model = {json.dumps(str(model))}\nfail = "open"\nlog = {json.dumps(str(tmp_path / "log"))}\n'
+    with pytest.raises(RecipeError, match="the key 'fail' is missing"):
+        read(f"model = {json.dumps(str(model))}\n")
+    with pytest.raises(RecipeError, match=r"expected a section \[request\], \[response\], or both"):
+        read(head)
+    with pytest.raises(RecipeError, match="stands in block and in review"):
+        read(head + '[request]\nblock = ["a"]\nreview = ["a"]\n')
+    with pytest.raises(RecipeError, match="expected at least one label"):
+        read(head + "[request]\n")
+    with pytest.raises(
+        RecipeError, match=r"\[request\] names the label 'yse'.* Did you mean 'yes'\? It has: "
+    ):
+        settings = read(head + '[request]\nblock = ["yse"]\n')
+        GuardApp(settings, Judge(settings.model, 1))
+    with pytest.raises(InputError, match="is not there"):
+        read_policy(tmp_path / "none.toml", {}, {})
+    with pytest.raises(ModelError, match="of the task regression; a guard needs one of classification"):
+        Judge(str(save_fine_tuned(tmp_path / "regression", "regression")), 1)

@@ -1,0 +1,205 @@
+"""A student in the LLM's place: providers' own clients read its answers as they read the LLM's."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_student import make_student, put_in_mode
+from running_mirror import RunningMirror, running_mirror, wait_until
+from scripted_upstream import Reply, Upstream
+from systemone import Choice, Noul, Score
+from systemone import Client as SystemOneClient
+from test_mirrored_clients import (
+    CALLS,
+    JSON_SCHEMA,
+    messages,
+    openai_at,
+    without_ids,
+)
+
+WORDS = {word: {"intent": word} for word in ("card", "transfer", "hello")}
+WORDS["hello"] = {"intent": "other"}
+TEXTS = ["my card is gone", "a transfer please", "hello"]
+
+
+def go_live(mirror: RunningMirror, tmp_path: Path, words: Any = None, usual: Any = None) -> str:
+    """With a student of the last recorded call's version; gives its id."""
+    call = mirror.calls()[-1]
+    words, usual = (WORDS, {"urgent": False}) if words is None else (words, usual)
+    folder = make_student(tmp_path / "student", call, words, usual)
+    student = put_in_mode(mirror.stages, folder, call, "live")
+    wait_until(lambda: mirror.app.keeper.panel.answers)
+    return student.id
+
+
+@pytest.fixture
+def unaudited(upstream: Upstream, tmp_path: Path) -> Any:
+    with running_mirror(tmp_path, upstream.url, audit_share=1e-9) as mirror:
+        yield mirror
+
+
+def plain(found: Any) -> Any:
+    """Without what differs between two answers that say the same: ids, times, the LLM's count of tokens, and
+    the blanks in its JSON.
+    """
+    if isinstance(found, dict):
+        return {
+            key: plain(each) for key, each in found.items() if key not in _OWN and each not in (None, [], {})
+        }
+    if isinstance(found, list):
+        return [plain(each) for each in found]
+    return json.loads(found) if isinstance(found, str) and found.startswith("{") else found
+
+
+# OpenAI's API ends a named tool with stop, which the scripted upstream doesn't.
+_OWN = {
+    "id", "finish_reason",
+    "created", "created_at", "completed_at", "model", "usage", "system_fingerprint", "service_tier",
+    "call_id", "item_id", "logprobs", "tool_choice", "tools", "text", "instructions", "store", "temperature",
+    "top_p", "truncation", "metadata", "parallel_tool_calls", "reasoning", "snapshot", "sequence_number",
+    "caller", "stop_details", "container", "moderation", "prompt_cache_options",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "protocol", "way"), CALLS, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_client_reads_a_students_answer_as_the_llms(
+    upstream: Upstream,
+    unaudited: RunningMirror,
+    tmp_path: Path,
+    call: Callable[[str, str], Any],
+    protocol: str,
+    way: str,
+) -> None:
+    call(unaudited.url, "a card")
+    go_live(unaudited, tmp_path)
+    asked = len(upstream.seen)
+    for text in TEXTS:
+        ours = call(unaudited.url, text)
+        assert len(upstream.seen) == asked, "the LLM was asked"
+        theirs = call(upstream.url, text)
+        asked = len(upstream.seen)
+        if isinstance(theirs, list):  # pieces of a stream
+            assert joined(ours) == joined(theirs)
+        else:
+            assert plain(ours) == plain(theirs)
+    assert len(unaudited.calls()) == 1
+
+
+def joined(pieces: list[Any]) -> Any:
+    """A stream's events, each kind once in a row, and what their texts come to."""
+    kinds, text = list[str](), ""
+    for each in pieces:
+        delta = each.get("delta")
+        kind = each.get("type", "")
+        for choice in each.get("choices") or ():
+            call = (choice["delta"].get("tool_calls") or [{"function": {}}])[0]["function"]
+            delta = choice["delta"].get("content") or call.get("arguments")
+            kind = "text" if delta else ("end" if choice["finish_reason"] else "begin")
+        if (not kinds or kinds[-1] != kind) and kind != "response.in_progress":
+            kinds.append(kind)
+        text += delta or ""
+    return kinds, json.loads(text)
+
+
+def test_the_headers_say_who_answered(upstream: Upstream, unaudited: RunningMirror, tmp_path: Path) -> None:
+    def ask(text: str, **more: Any) -> str:
+        body = {"model": "m", "messages": messages(text), "response_format": JSON_SCHEMA, **more}
+        return unaudited.ask("/v1/chat/completions", body).headers["x-bertsmith"]
+
+    recorded = ask("my card")
+    site = recorded.partition("site=")[2]
+    assert recorded == f"recorded; site={site}"
+    student = go_live(unaudited, tmp_path)
+    assert ask("my card").startswith(f"answered; site={site}; student={student}; confidence=1.0000")
+    assert ask("who knows").startswith(f"relayed; site={site}; student={student}; confidence=0.")
+    assert ask("who knows").endswith("; reason=low-confidence")
+    assert ask("my card", model="n") == f"relayed; site={site}; reason=new-model"
+    schema = {**JSON_SCHEMA["json_schema"]["schema"], "title": "another"}  # type: ignore[index]
+    other = {"type": "json_schema", "json_schema": {"name": "message", "schema": schema}}
+    assert ask("my card", response_format=other) == f"relayed; site={site}; reason=new-schema"
+    two = [*messages("my card"), {"role": "user", "content": "and more"}]
+    assert ask("my card", messages=two) == f"relayed; site={site}; student={student}; reason=new-template"
+    changed = [{"role": "system", "content": "Say it."}, {"role": "user", "content": "my card"}]
+    assert ask("my card", messages=changed) == f"relayed; site={site}; reason=new-prompt"
+    assert ask("my card", logprobs=True).endswith("; reason=logprobs-wanted")
+    assert ask("my card", store=True).endswith("; reason=store-wanted")
+    upstream.script = lambda _: Reply([b"{}"], 429)
+    assert ask("who knows").startswith(f"passthrough; site={site}; student={student}")
+    assert ask("my card").startswith("answered")
+
+
+def test_only_whom_the_llm_has_answered_is_answered(
+    upstream: Upstream, unaudited: RunningMirror, tmp_path: Path
+) -> None:
+    body = {"model": "m", "messages": messages("my card"), "response_format": JSON_SCHEMA}
+
+    def ask(key: str) -> str:
+        headers = {"authorization": f"Bearer {key}"}
+        return unaudited.ask("/v1/chat/completions", body, headers).headers["x-bertsmith"]
+
+    ask("good")
+    go_live(unaudited, tmp_path)
+    assert ask("good").startswith("answered")
+    script = upstream.script
+    upstream.script = lambda _: Reply([b"{}"], 401)
+    for _ in range(2):
+        assert ask("bad").startswith("passthrough")
+        assert len(upstream.seen) in (2, 3)
+    upstream.script = script
+    assert ask("new").endswith("reason=new-key")
+    assert ask("new").startswith("answered")
+    unaudited.app.relay.service.keys.seconds = -1.0  # an hour later
+    unaudited.app.relay.service.keys.note({b"authorization": b"Bearer good"}, 200)
+    assert ask("good").endswith("reason=new-key")
+
+
+def test_system_one_is_answered_with_probabilities(
+    upstream: Upstream, unaudited: RunningMirror, tmp_path: Path
+) -> None:
+    questions = {
+        "billing": Noul("Is this about billing?"),
+        "team": Choice("Which team?", {"payments": "money", "support": None}),
+        "anger": Score("How angry?", ["calm", "annoyed", "furious"]),
+    }
+
+    def ask() -> Any:
+        with SystemOneClient(unaudited.url, api_key="k") as client:
+            return client.system_one("charged twice", questions, model="jev")
+
+    theirs = ask()
+    go_live(unaudited, tmp_path, {"twice": {"billing": True, "team": "support", "anger": 2}}, {})
+    ours = ask()
+    assert len(upstream.seen) == 1
+    assert set(theirs.nouls) == set(ours.nouls)
+    assert ours.choices["team"].choice == "support"
+    assert ours.choices["team"].confidence > 0.99
+    assert ours.choices["team"].probabilities.keys() == theirs.choices["team"].probabilities.keys()
+    assert ours.nouls["billing"].noul > 0.99
+    assert ours.scores["anger"].score == pytest.approx(2, abs=0.01)
+    assert ours.scores["anger"].legend == theirs.scores["anger"].legend
+
+
+def test_decisions_are_answered_with_probabilities(
+    upstream: Upstream, unaudited: RunningMirror, tmp_path: Path
+) -> None:
+    questions: Any = [
+        {"type": "predicate", "instructions": "Is it spam?"},
+        {"type": "choice", "name": "kind", "choices": [{"value": True}, {"value": "true"}]},
+        {"type": "score", "name": "grade", "levels": [{"label": "low"}, {"label": "high"}]},
+    ]
+
+    def ask() -> Any:
+        with openai_at(unaudited.url) as client:
+            return client.decisions.create(model="m", input="a text", questions=questions)
+
+    theirs = ask()
+    go_live(unaudited, tmp_path, {"text": {"question_1": True, "kind": "true", "grade": 1}}, {})
+    ours = ask()
+    assert len(upstream.seen) == 1
+    assert [each.type for each in ours.answers] == [each.type for each in theirs.answers]
+    assert ours.answers[0].probability > 0.99
+    assert ours.answers[1].choice == "true"
+    assert ours.answers[2].score == pytest.approx(1, abs=0.01)
+    assert without_ids(ours).keys() == without_ids(theirs).keys()

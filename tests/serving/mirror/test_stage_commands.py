@@ -1,0 +1,169 @@
+"""`bertsmith mirror promote`, `demote`, `status` and `check`: what they do, print and refuse."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_student import DELTA, EPSILON, make_student
+from test_call_store import call_of
+
+from bertsmith.cli.main import main
+from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
+from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.answering.stages import Student
+from bertsmith.serving.mirror.store import Store
+
+
+class Site:
+    """A store with ten calls, and a student of theirs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address, self.folder = str(folder / "calls.sqlite"), folder / "made"
+        self.store = Store(self.address)
+        calls = [call_of(number) for number in range(10)]
+        self.store.add(calls)
+        self.call = calls[0]
+        made = {"card": {next(iter(self.call.asked.schema["properties"])): None}}
+        make_student(self.folder, self.call, made, {})
+        self.stages = StageStore(self.store)
+
+    def run(self, command: str, *arguments: object) -> int:
+        return main(["mirror", command, *map(str, arguments), "--store", self.address])
+
+    @property
+    def student(self) -> Student:
+        (found,) = self.stages.students().values()
+        return found
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Any:
+    found = Site(tmp_path)
+    yield found
+    found.store.close()
+
+
+def test_modes_by_command(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    version, name = site.call.version, site.call.site
+    assert site.run("promote", name, "--student", site.folder) == 0
+    assert f"{version}: record → shadow, student {site.student.id}" in capsys.readouterr().out
+    assert site.run("promote", version, "--share", 0.25) == 0
+    assert (site.stages.stages()[version].mode, site.stages.stages()[version].share) == ("canary", 0.25)
+    assert site.run("promote", name) == site.run("demote", name, "--to", "shadow") == 0
+    assert [each.mode for each in site.stages.changes()] == ["shadow", "canary", "live", "shadow"]
+    assert {each.by for each in site.stages.changes()} == {"hand"}
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "said"),
+    [
+        ("promote", ["nowhere"], "There is no site or version 'nowhere' in the store."),
+        ("promote", ["SITE"], "has no student that could answer. Train one: bertsmith mirror train --site"),
+        ("promote", ["SITE", "--student", "none"], "none is no student: it has no student.json"),
+        ("demote", ["SITE"], "is in mode record and can't be demoted to record"),
+        ("demote", ["SITE", "--former"], "has no former student to go back to"),
+        ("demote", ["SITE", "--former", "--to", "record"], "--former keeps the mode"),
+        ("promote", ["SITE", "--share", "2"], "canary_share"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    site: Site, capsys: pytest.CaptureFixture[str], command: str, arguments: list[str], said: str
+) -> None:
+    assert site.run(command, *(site.call.site if each == "SITE" else each for each in arguments)) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert site.stages.changes() == []
+
+
+def test_a_student_of_another_version_or_without_a_claim_is_refused(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = call_of(99, model="another")
+    site.store.add([other])
+    assert site.run("promote", other.version, "--student", site.folder) == 2
+    assert "was trained for version" in capsys.readouterr().err
+    unproven = make_student(tmp_path / "unproven", site.call, {"card": {}}, {}, is_proven=False)
+    assert site.run("promote", site.call.version, "--student", unproven) == 2
+    assert "Nothing is proven of the student" in capsys.readouterr().err
+
+
+def answered(site: Site, count: int, differing: int) -> None:
+    """Calls that the student answered, each audited."""
+    version, student = site.call.version, site.student
+    site.stages.tally({(version, student.id, "answered"): (count, count * 0.002)})
+    comparisons = []
+    for number in range(count):
+        site.stages.draw(f"a{number}", version, student.id, 0.5, 0.5)
+        differs = number < differing
+        comparisons.append(Comparison(differs, 0.5, 0.5, f"a{number}", "differs" if differs else "agrees"))
+    site.stages.fold(student, Batch(comparisons))
+
+
+def test_status_says_who_answers_and_what_it_saves(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
+    answered(site, 40, 1)
+    config = tmp_path / "mirror.toml"
+    config.write_text("[prices]\nmillion_input_tokens = 1000\nmillion_output_tokens = 1000\nerror = 5\n")
+    capsys.readouterr()
+    assert site.run("status", "--config", config, "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["answering"]
+    assert (found["answered"], found["calls_avoided"], found["differs"]) == (40, 0, 0.025)
+    assert found["call_price"] == pytest.approx(0.018)  # of 11 tokens in and 7 out
+    assert (found["money"]["saved"], found["money"]["audits"]) == pytest.approx((0.72, 0.72))
+    low, high = found["interval"]
+    assert low < 0.025 < high
+    assert found["money"]["errors"] == pytest.approx([40 * low * 5, 40 * high * 5])
+    assert found["own_seconds"] == pytest.approx(0.002)
+    assert found["llm_seconds"] == pytest.approx(site.call.seconds)
+    assert site.run("status", "--config", config) == 0
+    said = capsys.readouterr().out
+    assert "Who answers" in said
+    assert "Saved and paid" in said
+
+
+def test_check_exits_with_1_where_something_does_not_hold(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def findings() -> list[str]:
+        capsys.readouterr()
+        status = site.run("check", "--json")
+        found = json.loads(capsys.readouterr().out)
+        assert status == (0 if found["holds"] else 1)
+        return [each["what"] for each in found["findings"] if not each["holds"]]
+
+    assert findings() == []
+    site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
+    assert findings() == []
+    answered(site, 30, 0)
+    assert findings() == []
+    draw = random.Random(1)
+    site.stages.fold(site.student, Batch(confidences=[draw.uniform(0.5, 0.9) for _ in range(300)]))
+    assert findings() == []
+    site.stages.fold(site.student, Batch(confidences=[0.95] * 100))
+    assert findings() == ["the calls have changed since the student was first compared"]
+    site.stages.fold(site.student, Batch([Comparison(True, 1.0, 1.0)] * 30))
+    assert any("may differ" in each for each in findings())
+    assert site.run("demote", site.call.site) == 0
+    assert site.run("promote", site.call.site) == 2
+    assert "The evidence is against student" in capsys.readouterr().err
+    (site.folder / "model" / "words.json").write_text("[]")
+    assert any("missing or was altered" in each for each in findings())
+    assert site.run("check", "--no-files") == 1
+    assert "BROKEN" in capsys.readouterr().out
+
+
+def test_what_the_evidence_took_back_stays_broken_until_somebody_acts(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bertsmith.serving.mirror.answering.stages import dismissed
+
+    site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
+    stage = site.stages.stages()[site.call.version]
+    assert site.stages.change(stage, dismissed(stage), "evidence", "9.0% differ")
+    capsys.readouterr()
+    assert site.run("check") == 1
+    assert "taken back from live to record: 9.0% differ" in " ".join(capsys.readouterr().out.split())
+    assert (site.student.epsilon, site.student.delta) == (EPSILON, DELTA)

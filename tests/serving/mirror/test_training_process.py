@@ -1,0 +1,129 @@
+"""Training in a process of its own: begun once, followed to its student, ended with the mirror."""
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_student import make_student
+from running_mirror import wait_until
+from test_call_store import call_of
+
+from bertsmith.serving.mirror.answering.judging import wants_training
+from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.answering.stages import Stage
+from bertsmith.serving.mirror.answering.training_process import Trainer, train_command
+from bertsmith.serving.mirror.settings import MirrorSettings, read_settings
+from bertsmith.serving.mirror.store import Store
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> MirrorSettings:
+    given = {"store": str(tmp_path / "calls.sqlite"), "students": str(tmp_path / "students")}
+    return read_settings(None, given | {"train_options": ("--tiers", "tf-idf")}, {})
+
+
+@pytest.fixture
+def stages(settings: MirrorSettings) -> Iterator[StageStore]:
+    store = Store(settings.store)
+    store.add([call_of(1)])
+    yield StageStore(store)
+    store.close()
+
+
+def stage(stages: StageStore) -> Stage:
+    (found,) = stages.stages().values()
+    return found
+
+
+def running(script: str) -> Any:
+    """A command that runs `script`, with OUT as its argument."""
+
+    def command(_: Stage, out: Path, __: MirrorSettings) -> Sequence[str]:
+        return [sys.executable, "-c", script, str(out)]
+
+    return command
+
+
+def ended(trainer: Trainer) -> Any:
+    found: list[Any] = []
+
+    def is_over() -> bool:
+        found.append(trainer.poll())
+        return not trainer.is_busy
+
+    wait_until(is_over)
+    return found[-1]
+
+
+def test_the_command_keeps_the_stores_address_out_of_sight(settings: MirrorSettings, tmp_path: Path) -> None:
+    command = train_command(Stage("v", "s"), tmp_path / "out", settings)
+    assert command[1:5] == ["-m", "bertsmith", "mirror", "train"]
+    assert settings.store not in command
+    assert command[-2:] == ["--tiers", "tf-idf"]
+    assert command[command.index("--epsilon") + 1] == "0.05"
+
+
+def test_a_proven_student_is_known_and_an_unproven_one_is_not(
+    settings: MirrorSettings, stages: StageStore, tmp_path: Path
+) -> None:
+    (call,) = stages.store.calls(stage(stages).version)
+    made = {proven: tmp_path / f"made-{proven}" for proven in (True, False)}
+    for proven, folder in made.items():
+        make_student(folder, call, {"text": {}}, {}, is_proven=proven)
+    copies = {
+        proven: running(f"import shutil, sys; shutil.copytree({str(folder)!r}, sys.argv[1])")
+        for proven, folder in made.items()
+    }
+    trainer = Trainer(settings, stages, copies[False])
+    assert trainer.begin(stage(stages), 1)
+    assert not trainer.begin(stage(stages), 1)
+    assert ended(trainer) is None
+    assert stages.trainings()[call.version].outcome == "nothing proven: the LLM goes on answering"
+    shutil.rmtree(settings.students)
+    trainer = Trainer(settings, stages, copies[True])
+    assert trainer.begin(stage(stages), 1)
+    of, student = ended(trainer)
+    assert (of.version, stages.students()) == (call.version, {student.id: stages.students()[student.id]})
+    assert Path(student.folder).parent == Path(settings.students)
+    # The next one gets another folder: this one may be answering.
+    assert trainer._folder(stage(stages)) != Path(student.folder)
+
+
+def test_a_training_that_fails_is_told_with_where_to_look(
+    settings: MirrorSettings, stages: StageStore
+) -> None:
+    trainer = Trainer(settings, stages, running("import sys; print('why'); sys.exit(2)"))
+    trainer.begin(stage(stages), 1)
+    assert ended(trainer) is None
+    outcome = stages.trainings()[stage(stages).version].outcome
+    assert outcome.startswith("failed with status 2: ")
+    assert (
+        Path(outcome.removeprefix("failed with status 2: ").removesuffix(" says why")).read_text() == "why\n"
+    )
+
+
+def test_a_training_ends_with_the_mirror_and_is_begun_again(
+    settings: MirrorSettings, stages: StageStore
+) -> None:
+    trainer = Trainer(settings, stages, running("import time; time.sleep(60)"))
+    trainer.begin(stage(stages), 7)
+    folder, began = trainer._folder(stage(stages)), time.monotonic()
+    trainer.close()
+    assert time.monotonic() - began < 15
+    row = stages.trainings()[stage(stages).version]
+    assert (row.calls, row.until, row.outcome) == (0, 0.0, "ended with the mirror")
+    again = Trainer(settings, stages, running("pass"))
+    assert again.begin(stage(stages), 7)
+    assert again._folder(stage(stages)) == folder
+    ended(again)
+
+
+def test_when_another_training_is_due() -> None:
+    assert [wants_training(new, 0, 500, is_urgent=False) for new in (499, 500)] == [False, True]
+    assert [wants_training(new, 500, 500, is_urgent=False) for new in (249, 250)] == [False, True]
+    assert [wants_training(new, 4000, 500, is_urgent=False) for new in (1999, 2000)] == [False, True]
+    assert [wants_training(new, 4000, 500, is_urgent=True) for new in (249, 250)] == [False, True]
