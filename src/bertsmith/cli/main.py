@@ -72,6 +72,7 @@ COMMANDS = (
     Command("distil", "bertsmith.cli.distil:distil", "Teach a smaller model what a model knows.", _FLOW),
     Command("shrink", "bertsmith.cli.shrink:shrink", "Find the smallest model that answers as well.", _FLOW),
     Command("mine", "bertsmith.cli.mine:mine", "Mine hard negatives for retrieval.", _FLOW),
+    Command("benchmark", "bertsmith.cli.benchmark:app", "Run GLUE, SQuAD or BEIR whole.", _FLOW),
     Command("fill-mask", "bertsmith.cli.inspect:fill_mask", "Guess the words behind [MASK].", _USE),
     Command("evaluate", "bertsmith.cli.inspect:evaluate", "Measure a model on text or rows.", _USE),
     Command("predict", "bertsmith.cli.predict:predict", "Predict each row of a file.", _USE),
