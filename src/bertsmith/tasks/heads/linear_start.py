@@ -106,9 +106,7 @@ class LinearProbe:
         """`features` (F,) of each example, or (R, F). See `of`."""
         self._task, self._head, self._examples = task, head, examples
         self._features, self._targets, self.seconds = features, targets, seconds
-        # features of mean square length 1, so that strengths mean the same for every encoder
-        squares = sum(float(each.square().sum()) for each in features)
-        self._scale = math.sqrt(squares / sum(each.numel() // each.shape[-1] for each in features)) or 1.0
+        self._scale = _mean_lengths(features, head.columns)
 
     @classmethod
     def of(
@@ -250,6 +248,24 @@ def minimise(
         return found
 
     optimizer.step(closure)
+
+
+def _mean_lengths(features: Sequence[Tensor], columns: int) -> float | Tensor:
+    """What makes features of mean square length 1 of them, so that strengths mean the same for every encoder:
+    one number or, where the last are those of columns beside the text, (F,): each part for itself.
+    """
+    if columns:
+        text, beside = ([each[..., place] for each in features] for place in _parts(columns))
+        both = [_mean_lengths(part, 0) for part in (text, beside)]
+        widths = torch.tensor([text[0].shape[-1], columns])
+        return torch.tensor(both).repeat_interleave(widths)
+    squares = sum(float(each.square().sum()) for each in features)
+    return math.sqrt(squares / sum(each.numel() // each.shape[-1] for each in features)) or 1.0
+
+
+def _parts(columns: int) -> tuple[slice, slice]:
+    """Where the text's features are, and those of columns beside it."""
+    return slice(None, -columns), slice(-columns, None)
 
 
 def _some(count: int, most: int) -> Ints:
