@@ -73,7 +73,8 @@ class ClassifierHead(Head):
     def dropped(self, features: Tensor) -> Tensor:
         """With dropout of the text's part: a column is too much to lose at once."""
         if not self.columns:
-            return self.dropout(features)
+            whole: Tensor = self.dropout(features)
+            return whole
         text, columns = features[..., : -self.columns], features[..., -self.columns :]
         return torch.cat([self.dropout(text), columns], -1)
 

@@ -9,7 +9,7 @@ E examples, R rows that the head answers for, F features, C outputs.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,6 +136,17 @@ class LinearProbe:
         """(…, F) as `solve` takes them."""
         return features / self._scale
 
+    def without(self, *, text: bool = False, columns: bool = False) -> "LinearProbe":
+        """The same examples without what the text says, or without what the columns beside it do."""
+        of_text, of_columns = _parts(self._head.columns)
+        features = [each.clone() for each in self._features]
+        for each in features:
+            if text:
+                each[..., of_text] = 0
+            if columns:
+                each[..., of_columns] = 0
+        return LinearProbe(self._task, self._head, self._examples, features, self._targets, self.seconds)
+
     def class_shares(self, rows: Ints) -> Tensor:
         """(C,) how often each class is the target of some of a classification's examples, each once more than
         it is.
@@ -167,20 +178,37 @@ class LinearProbe:
         """What is said of each example, (C,) or (R, C), by the linear model that learned from the other
         folds, or from that share of them, drawn by the seed. `folds` (E,): at least two.
         """
-        draw = np.random.default_rng(seed)
         found: list[Outputs] = [np.empty(0, np.float32)] * len(self._targets)
-        for fold in sorted(set(folds.tolist())):
-            held, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-            if share < 1:
-                others = np.sort(draw.choice(others, max(round(share * len(others)), 1), replace=False))
-            weights = self.begin()
-            self.solve(weights, others, strength)
+        for held, weights in self.learned(folds, strength, share, seed):
             outputs = self.outputs(weights, held).numpy()
             ends = np.cumsum([len(self._features[row]) for row in held[:-1].tolist()])
             pieces = np.split(outputs, ends) if self._head.per_row else list(outputs)
             for row, piece in zip(held.tolist(), pieces, strict=True):
                 found[row] = piece
         return found
+
+    def learned(
+        self, folds: Ints, strength: float, share: float = 1.0, seed: int = 0
+    ) -> Iterator[tuple[Ints, tuple[Tensor, Tensor]]]:
+        """The rows of each fold, with the weights learned from the others as `judge` has it."""
+        draw = np.random.default_rng(seed)
+        for fold in sorted(set(folds.tolist())):
+            held, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+            if share < 1:
+                others = np.sort(draw.choice(others, max(round(share * len(others)), 1), replace=False))
+            weights = self.begin()
+            self.solve(weights, others, strength)
+            yield held, weights
+
+    def features(self, rows: Ints) -> Tensor:
+        """(E, F), or (R, F), of some of the examples."""
+        parts = [self._features[row] for row in rows.tolist()]
+        return torch.cat(parts) if self._head.per_row else torch.stack(parts)
+
+    def answers(self, weights: tuple[Tensor, Tensor], features: Tensor) -> Tensor:
+        """(E, C), or (R, C), of features as `features` has them."""
+        with torch.no_grad():
+            return self._outputs(weights, self.scaled(features))
 
     def begin(self) -> tuple[Tensor, Tensor]:
         """No weights, and the head's own biases: what it would say without a look at the text."""
@@ -214,9 +242,7 @@ class LinearProbe:
         return self._summed(weights, *self._data(rows), strength)
 
     def _data(self, rows: Ints) -> tuple[Tensor, list[Any]]:
-        parts = [self._features[row] for row in rows.tolist()]
-        features = torch.cat(parts) if self._head.per_row else torch.stack(parts)
-        return self.scaled(features), [self._targets[row] for row in rows.tolist()]
+        return self.scaled(self.features(rows)), [self._targets[row] for row in rows.tolist()]
 
     def _summed(
         self, weights: tuple[Tensor, Tensor], features: Tensor, targets: list[Any], strength: float
