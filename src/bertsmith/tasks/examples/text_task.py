@@ -195,9 +195,10 @@ class TextTask(Task[TextExample]):
             if single and are_lines(path, format=settings.format, encoding=settings.encoding):
                 return {"text": LINES_HAVE[0]}  # whatever the column was called in training
         elif roles["label"] is None:
+            beside = f", beside the features {listed(self.column_names)}" if self.features else ""
             raise InputError(
                 f"{path}: no column has a name that says it is the label. There are: "
-                f"{listed(names)}. Name it with --label.{self.without_label}"
+                f"{listed(free)}{beside}. Name it with --label.{self.without_label}"
             )
         for role, column in roles.items():
             if column is not None and str(column) in self.column_names:

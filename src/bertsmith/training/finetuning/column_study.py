@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertsmith.arrays import Float32s, Ints
+from bertsmith.arrays import Float32s, Floats, Ints
 from bertsmith.metrics.boosted_columns import boosted_classes, boosted_labels, boosted_numbers, boosted_rounds
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.evaluating.evaluation import Evaluation
@@ -110,14 +110,14 @@ def study_by_folds(
     boosted = _boosted_by_folds(task, train, folds)
     if boosted is not None:
         outputs[BOOSTED] = boosted
-    outputs[BOTH] = probe.judge(folds, strength)
-    learned = list(probe.learned(folds, strength))
-    draw = np.random.default_rng(0)
+    learned, draw = list(probe.learned(folds, strength)), np.random.default_rng(0)
 
-    def shuffled(place: slice) -> list[Outputs]:
+    def shuffled(place: slice | None) -> list[Outputs]:
         found: list[Outputs] = [np.empty(0, np.float32)] * len(train)
         for held, weights in learned:
-            features = _shuffled(probe.features(held), place, draw)
+            features = probe.features(held)
+            if place is not None:
+                features = _shuffled(features, place, draw)
             for row, each in zip(held.tolist(), probe.answers(weights, features).numpy(), strict=True):
                 found[row] = each
         return found
@@ -127,6 +127,7 @@ def study_by_folds(
             found = shuffled(place)
             yield [found[row] for row in rows.tolist()]
 
+    outputs[BOTH] = shuffled(None)
     some = {name: [each[row] for row in rows.tolist()] for name, each in outputs.items()}
     places = _places(task, int(probe.features(rows[:1]).shape[1]))
     worths = {name: repeated(place) for name, place in places.items()}
@@ -212,8 +213,20 @@ def _reached(task: TextTask, name: str, predictions: list[Prediction], judged: E
 
 
 def _gain(task: TextTask, ours: list[Prediction], theirs: list[Prediction], examples: Sequence[Any]) -> Gain:
-    _, gain, error = gain_of(task, ours, theirs, examples)
-    return Gain(gain, error)
+    """Where the metric is the mean of the rows' scores, the error is that of the mean; else by bootstrap."""
+    each = [_row_scores(task, said, examples) for said in (ours, theirs)]
+    if each[0] is None or each[1] is None or len(examples) < 2:
+        _, gain, error = gain_of(task, ours, theirs, examples)
+        return Gain(gain, error)
+    differences = each[0] - each[1]
+    return Gain(float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(len(differences))))
+
+
+def _row_scores(task: TextTask, said: list[Prediction], examples: Sequence[Any]) -> Floats | None:
+    """(E,) of which the metric is the mean; None where it isn't."""
+    scores = np.array([answer.score for answer in task.error_analysis(said, examples).answers])
+    is_mean = len(scores) == len(examples) and np.isclose(scores.mean(), score_of(task, said, examples))
+    return scores if is_mean else None
 
 
 def _loss(
@@ -223,10 +236,11 @@ def _loss(
     examples: Sequence[Any],
 ) -> tuple[float, float]:
     """The mean over shuffles, and its standard error: that of the rows, and what is left of the shuffles'."""
-    each = [_gain(task, usual, given, examples) for given in shuffled]
-    gains = [found.gain for found in each]
-    error = np.hypot(np.mean([found.error for found in each]), np.std(gains, ddof=1) / np.sqrt(len(gains)))
-    return float(np.mean(gains)), float(error)
+    first, *others = shuffled
+    found, reached = _gain(task, usual, first, examples), score_of(task, usual, examples)
+    losses = [found.gain, *(reached - score_of(task, said, examples) for said in others)]
+    error = np.hypot(found.error, np.std(losses, ddof=1) / np.sqrt(len(losses)))
+    return float(np.mean(losses)), float(error)
 
 
 def _uncalibrated(task: TextTask) -> TextTask:
