@@ -35,6 +35,7 @@ _MOST_TO_CHOOSE_BY = 2000
 _FOLDS = 3
 # Of the mean loss, multiplied by the examples: as scikit-learn's 1 / C.
 _STRENGTHS = (4.0, 1.0, 0.25, 0.06, 0.015, 0.004)
+_USUAL_STRENGTH, _COLUMN_SHARES = 0.06, (1.0, 0.5, 0.25, 0.1, 0.03)
 _ITERATIONS = 100
 
 
@@ -127,10 +128,38 @@ class LinearProbe:
         chosen = train.some(_some(len(train), MOST_EXAMPLES if most is None else most))
         features = features_of(model, chosen.encoded, progress)
         targets = [each.target for each in chosen.encoded]
-        return cls(task, head, chosen.examples, features, targets, time.monotonic() - begun)
+        probe = cls(task, head, chosen.examples, features, targets, time.monotonic() - begun)
+        if head.columns:
+            probe.weigh_columns()
+        return probe
 
     def __len__(self) -> int:
         return len(self._targets)
+
+    def weigh_columns(self) -> None:
+        """Settles by cross-validation how large the columns' features are beside the text's, and so how
+        strongly their weights are held small: at the same size, columns that say nothing cost seven points of
+        accuracy with banking77's 77 classes of eight rows.
+        """
+        whole = self._scale
+        chosen, folds = self._judging()
+        of_columns = _parts(self._head.columns)[1]
+        scales, losses = [], []
+        for share in _COLUMN_SHARES:
+            self._scale = torch.as_tensor(whole).clone()
+            self._scale[of_columns] /= share
+            scales.append(self._scale)
+            losses.append(0.0)
+            for learned, held in _divided(chosen, folds):
+                weights = self.begin()
+                self.solve(weights, learned, _USUAL_STRENGTH)
+                losses[-1] += self.loss(weights, held)
+        self._scale = scales[int(np.argmin(losses))]
+
+    def _judging(self) -> tuple[Ints, Ints]:
+        """Rows to choose by, and the fold of each."""
+        chosen = _some(len(self._targets), _MOST_TO_CHOOSE_BY)
+        return chosen, folds_of(self._task, [self._examples[each] for each in chosen], _FOLDS)
 
     def scaled(self, features: Tensor) -> Tensor:
         """(…, F) as `solve` takes them."""
@@ -158,13 +187,8 @@ class LinearProbe:
     def best(self) -> LinearStart:
         """With the strength that does best on examples it hasn't learned from."""
         begun = time.monotonic()
-        chosen = _some(len(self._targets), _MOST_TO_CHOOSE_BY)
-        folds = folds_of(self._task, [self._examples[each] for each in chosen], _FOLDS)
         losses = np.zeros(len(_STRENGTHS))
-        for fold in range(_FOLDS):
-            learned, held = chosen[folds != fold], chosen[folds == fold]
-            if not len(learned) or not len(held):
-                continue
+        for learned, held in _divided(*self._judging()):
             weights = self.begin()
             for number, strength in enumerate(_STRENGTHS):  # each begins where the one before ended
                 self.solve(weights, learned, strength)
@@ -292,6 +316,14 @@ def _mean_lengths(features: Sequence[Tensor], columns: int) -> float | Tensor:
 def _parts(columns: int) -> tuple[slice, slice]:
     """Where the text's features are, and those of columns beside it."""
     return slice(None, -columns), slice(-columns, None)
+
+
+def _divided(rows: Ints, folds: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Those to learn from and those to judge by, fold by fold, where there are both."""
+    for fold in range(_FOLDS):
+        learned, held = rows[folds != fold], rows[folds == fold]
+        if len(learned) and len(held):
+            yield learned, held
 
 
 def _some(count: int, most: int) -> Ints:
