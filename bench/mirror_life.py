@@ -30,7 +30,7 @@ import numpy as np
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY / "tests" / "serving" / "mirror"))
 
-from running_mirror import RunningMirror, running_mirror, wait_until  # noqa: E402
+from running_mirror import IN_STEP, RunningMirror, running_mirror, wait_until  # noqa: E402
 from scripted_upstream import Reply, Seen, upstream_of  # noqa: E402
 
 from harness import end_without  # noqa: E402
@@ -268,7 +268,7 @@ def main() -> None:
             "audit_share": arguments.audit_share, "seed": arguments.seed,
             "students": str(Path(folder) / "students"), "train_options": ("--tiers", arguments.tiers),
         }  # fmt: skip
-        with running_mirror(Path(folder), upstream.url, **settings) as mirror:
+        with running_mirror(Path(folder), upstream.url, IN_STEP, **settings) as mirror:
             show(live(mirror, llm, arguments), mirror)
 
 

@@ -9,6 +9,8 @@ import pytest
 from cyclopts import CycloptsError
 
 from bertsmith.cli.main import COMMANDS, build_app
+from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
+from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe, make_encoder_recipe
 from bertsmith.errors import BertsmithError
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.recipe import Recipe, read_recipe, recipe_names
@@ -25,7 +27,8 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 NAMES = {command.name for command in COMMANDS}
 GROUPS = ("corpus", "tokenizer", "index", "mirror")  # of commands
-SETTINGS = dict(settings(Recipe)) | dict(settings(FinetuneRecipe))
+RECIPES = (Recipe, FinetuneRecipe, EncoderDistilRecipe)
+SETTINGS = {name: default for recipe in RECIPES for name, default in settings(recipe)}
 SECTIONS = {name.partition(".")[0] for name in SETTINGS if "." in name}
 
 FILES = (".json", ".safetensors", ".onnx", ".xml", ".bin")  # whose names look like settings
@@ -63,7 +66,7 @@ def test_settings_of_pretrain_are_ones_that_there_are(page: Path) -> None:
 
 
 @each_page
-def test_settings_of_finetune_and_tune_are_ones_that_there_are(page: Path) -> None:
+def test_settings_of_finetune_tune_and_distil_are_ones_that_there_are(page: Path) -> None:
     """Those of a task that the page makes itself are held by the test that makes it."""
     check = {"finetune": make_finetune_recipe, "tune": make_search}
 
@@ -71,6 +74,12 @@ def test_settings_of_finetune_and_tune_are_ones_that_there_are(page: Path) -> No
         if words[0] in check and len(words) > 2 and words[1] != "TASK" and ":" not in words[1]:
             given = {"task": words[1], "model": "m", "train": "t", "out": "o"}
             check[words[0]](given, [word for word in words[2:] if re.match(r"[\w.]+=", word)])
+        if words[0] == "distil" and len(words) > 2:
+            chosen = [word for word in words[2:] if re.match(r"[\w.]+=", word)]
+            if "--corpus" in words:
+                make_encoder_recipe({"teacher": words[1], "corpus": "c", "out": "o"}, chosen)
+            else:
+                make_distil_recipe({"teacher": [words[1]], "train": "t", "out": "o"}, chosen)
 
     assert refusals(page, read_settings) == []
 

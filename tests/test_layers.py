@@ -26,6 +26,7 @@ LAYERS = [
     "training",
     "planning",
     "inference",
+    "compression",
     "estimators",
     "serving",
     "mirroring",
@@ -49,6 +50,7 @@ APART = [
     ("serving", "training"),
     ("serving", "estimators"),
     ("serving", "mirroring"),
+    ("serving", "compression"),
     ("inference", "training"),
     ("inference", "planning"),
 ]

@@ -14,8 +14,9 @@ from typing import Any
 from torch import Tensor
 
 from bertsmith import files
+from bertsmith.tasks.pretraining.objectives import MaskedLanguage, ReplacedTokens
 from bertsmith.tasks.pretraining.pretraining import PretrainingTask
-from bertsmith.training import checkpoint, pretrain
+from bertsmith.training import checkpoint
 from bertsmith.training.log import RunLog
 from bertsmith.training.loop import Loop
 from bertsmith.training.muon import Muon
@@ -110,6 +111,12 @@ def _half_a_log_line(strike: Strike) -> None:
     RunLog.write = write
 
 
+def _saving(when: Callable[[Any, str], Callable[[Strike], None]], strike: Strike) -> None:
+    """Of any way of pre-training."""
+    for objective in (MaskedLanguage, ReplacedTokens):
+        when(objective, "save")(strike)
+
+
 def _phase_switch(strike: Strike) -> None:
     """Between the last step of one sequence length and the first of the next."""
     original = Loop._open_stream
@@ -138,7 +145,7 @@ PLACES: dict[str, Callable[[Strike], None]] = {
     "after a folder got its name": _after(Path, "rename"),
     "in the middle of removing a checkpoint": _half_a_removal,
     "after the last step": _before(Loop, "evaluate"),
-    "before the model is saved": _before(pretrain, "save_pretraining_model"),
-    "after the model was saved": _after(pretrain, "save_pretraining_model"),
+    "before the model is saved": lambda strike: _saving(_before, strike),
+    "after the model was saved": lambda strike: _saving(_after, strike),
     "while files are forced to disk": _before(files, "flush"),
 }

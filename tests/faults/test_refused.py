@@ -36,6 +36,23 @@ IMPOSSIBLE: list[tuple[dict[str, Any], type[BertsmithError], str]] = [
         "has 513, but the model has positions",
     ),
     ({"model": TINY | {"model_type": "distilbert"}}, RecipeError, "has no next-sentence prediction"),
+    ({"objective": "replaced-tokens"}, RecipeError, "bert has none: model.model_type=electra"),
+    (
+        {"objective": "replaced-tokens", "model": TINY | {"model_type": "electra", "size": "small"}},
+        RecipeError,
+        "objective=replaced-tokens has no pairs: data.next_sentence=false",
+    ),
+    (
+        {"objective": "sentence-order", "data": {"next_sentence": False}},
+        RecipeError,
+        "is about pairs: leave data.next_sentence=false out",
+    ),
+    (
+        {"objective": "sentence-order", "model": TINY | {"model_type": "roberta"}},
+        RecipeError,
+        "roberta has no head for pairs",
+    ),
+    ({"model": TINY | {"embedding_size": 8}}, BertsmithError, "embedding_size = 8 is impossible for bert"),
     ({"hardware": {"device": "cuda"}}, RecipeError, "no CUDA device"),
 ]
 

@@ -27,6 +27,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {"type_vocab_size": 1, "pad_token_id": 0},
     "distilbert": {},
+    "electra": {"embedding_size": 24},
     "modernbert": {"local_attention": 8, "global_attn_every_n_layers": 2, "pad_token_id": 0},
 }
 LABELS: dict[str, list[Any]] = {

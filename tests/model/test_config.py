@@ -70,6 +70,27 @@ def test_families_default_to_their_published_constants() -> None:
     assert (distilbert.type_vocab_size, distilbert.has_pooler, distilbert.num_hidden_layers) == (0, False, 6)
 
 
+def test_electra_s_embeddings_have_a_width_of_their_own_that_is_always_written(tmp_path: Path) -> None:
+    """transformers takes 128 where config.json is silent, also for a base."""
+    small, base = preset("small", model_type="electra"), preset("base", model_type="electra")
+    assert (small.embedding_width, base.embedding_width, base.embedding_size) == (128, 768, None)
+    for config, width in ((small, 128), (base, 768)):
+        written = config_to_hugging_face(config, "ElectraForPreTraining")
+        assert written["embedding_size"] == width
+        assert config_from_hugging_face(written, "test") == config
+        (tmp_path / "config.json").write_text(json.dumps(written))
+        theirs = transformers.AutoConfig.from_pretrained(tmp_path)
+        assert type(theirs) is transformers.ElectraConfig and theirs.embedding_size == width
+        assert config_from_hugging_face(theirs.to_dict(), "test") == config
+    summary = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+    google = {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+    published = {"model_type": "electra", "summary_last_dropout": 0.1, **google, **summary}
+    assert config_from_hugging_face(published, "google/electra-small-discriminator") == small
+    silent = config_from_hugging_face({"model_type": "electra"}, "test")
+    assert silent == config_from_hugging_face(transformers.ElectraConfig().to_dict(), "test")
+    assert silent.embedding_size == 128
+
+
 def test_google_s_own_file_is_taken_for_bert() -> None:
     google = {"hidden_size": 8, "num_attention_heads": 2, "directionality": "bidi", "pooler_fc_size": 8}
     assert config_from_hugging_face(google, "test").model_type == "bert"
@@ -106,6 +127,7 @@ def test_other_names_of_an_activation_are_understood() -> None:
             "type_vocab_size = 2 is impossible for distilbert",
         ),
         ({"type_vocab_size": 0}, "type_vocab_size = 0 is impossible for bert"),
+        ({"embedding_size": 64}, "a config.json of bert has no key embedding_size"),
         ({"model_type": "roberta", "max_position_embeddings": 2}, "leaves no position"),
     ],
 )

@@ -27,8 +27,8 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-FAMILIES = ("bert", "roberta", "distilbert", "modernbert", "nomic_bert")
-ANSWERING = ("bert", "roberta", "distilbert", "modernbert")  # NomicBert has no such class
+FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert")
+ANSWERING = ("bert", "roberta", "distilbert", "electra", "modernbert")  # NomicBert has no such class
 WITHOUT_SEGMENTS = ("distilbert", "modernbert")
 WORDS = [first + last for first in "bdfgklmn" for last in ("ano", "elo", "iru")]
 LABELS = {"classification": ["no", "yes", "perhaps"], "multi-label": [("a",), ("b", "c"), ()]}
@@ -52,6 +52,7 @@ def small_config(family: str, tokenizer: Tokenizer) -> BertConfig:
     """Without dropout; RoBERTa has two positions more than tokens."""
     shape = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
     shape |= {"local_attention": 8} if family == "modernbert" else {}
+    shape |= {"embedding_size": 16} if family == "electra" else {}
     positions = LENGTH + (2 if family == "roberta" else 0)
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     names = {"model_type": family, "vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}

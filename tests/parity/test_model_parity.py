@@ -38,11 +38,13 @@ PRETRAINING = {
     "bert": "BertForPreTraining",
     "roberta": "RobertaForMaskedLM",
     "distilbert": "DistilBertForMaskedLM",
+    "electra": "ElectraForMaskedLM",
 }
 CONFIGS = {
     "bert": partial(transformers.BertConfig, type_vocab_size=3, layer_norm_eps=1e-7),
     "roberta": partial(transformers.RobertaConfig, type_vocab_size=3, layer_norm_eps=1e-5),
     "distilbert": transformers.DistilBertConfig,
+    "electra": partial(transformers.ElectraConfig, embedding_size=20, type_vocab_size=3),
 }
 
 
@@ -56,7 +58,7 @@ def their_model(family: str, shape: Shape, *, architecture: str = "", attention:
 
 
 @shapes
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
 def test_states_logits_loss_and_gradients_equal_transformers(
     family: str, shape: Shape, tmp_path: Path
 ) -> None:
@@ -67,7 +69,7 @@ def test_states_logits_loss_and_gradients_equal_transformers(
 
 
 @pytest.mark.parametrize("lengths", [(1,), (1, 1, 1), (38,), (5, 5, 5, 5), (2, 17, 2, 17, 1)])
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
 def test_any_mixture_of_lengths_gives_the_same_numbers(
     family: str, lengths: tuple[int, ...], tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ families = pytest.mark.parametrize("family", list(FAMILIES))
 def small_config(family: str) -> BertConfig:
     shape = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
     shape |= {"local_attention": 8} if family == "modernbert" else {}
+    shape |= {"embedding_size": 16} if family == "electra" else {}
     return make_config(
         {
             "model_type": family,
@@ -44,7 +45,7 @@ def small_model(family: str) -> PretrainingModel:
 
 def pretraining_class(family: str) -> Any:
     record = FAMILIES[family]
-    suffix = "ForPreTraining" if "ForPreTraining" in record.classes else "ForMaskedLM"
+    suffix = "ForPreTraining" if record.has_next_sentence else "ForMaskedLM"
     return getattr(transformers, record.class_prefix + suffix)
 
 

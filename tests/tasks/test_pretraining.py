@@ -20,12 +20,8 @@ from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor
 from bertsmith.data.tokenizing import tokenize_corpus
-from bertsmith.tasks.pretraining.pretraining import (
-    PretrainingModel,
-    PretrainingTask,
-    most_frequent_piece,
-    start_at_frequencies,
-)
+from bertsmith.tasks.pretraining.piece_counts import most_frequent_piece
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask, start_at_frequencies
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -306,7 +302,7 @@ def test_an_untrained_vocabulary_bias_starts_at_the_pieces_log_frequencies(
     store: TokenStore, tokenizer: Tokenizer
 ) -> None:
     model = PretrainingModel(small_config(tokenizer))
-    start_at_frequencies(model, store, tokenizer)
+    start_at_frequencies(model.masked_language, store, tokenizer)
     counts = Counter(store.tokens.tolist())
     usual = [piece for piece, _ in counts.most_common() if piece not in tokenizer.special_ids][:5]
     bias = model.masked_language.bias.detach()
@@ -321,5 +317,5 @@ def test_a_trained_vocabulary_bias_stays(store: TokenStore, tokenizer: Tokenizer
     with torch.no_grad():
         model.masked_language.bias[3] = 0.5
     before = model.masked_language.bias.clone()
-    start_at_frequencies(model, store, tokenizer)
+    start_at_frequencies(model.masked_language, store, tokenizer)
     assert torch.equal(model.masked_language.bias, before)

@@ -171,7 +171,7 @@ def take_step(model: PretrainingModel, optimizer: Optimizers) -> None:
 # -- with Muon ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert", "nomic_bert"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "modernbert", "nomic_bert"])
 def test_the_layers_matrices_are_muons_and_all_else_is_adamws(family: Family) -> None:
     model = new_model(family)
     matrices = {id(m.weight) for m in model.encoder.layers.modules() if isinstance(m, nn.Linear)}

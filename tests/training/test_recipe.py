@@ -41,6 +41,17 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"masking": {"masked": 0.95}}, "masked + random must be at most 1, not 1.05"),
     ({"masking": {"mask_rate": 0.0}}, "masking.mask_rate: expected greater than 0, found 0.0"),
     ({"masking": {"final_mask_rate": 1.5}}, "masking.final_mask_rate: expected less than 1, found 1.5"),
+    (
+        {"masking": {"spans": True, "whole_words": True}},
+        "masking: spans are of whole words already: leave one of masking.spans and masking.whole_words out",
+    ),
+    (
+        {"objective": "replaced-token"},
+        "objective: expected 'masked-language', 'sentence-order' or 'replaced-tokens', found 'replaced-t",
+    ),
+    ({"replaced": {"weight": 0}}, "replaced.weight: expected greater than 0, found 0"),
+    ({"replaced": {"generator_share": 2}}, "replaced.generator_share: expected less than or equal to 1"),
+    ({"replaced": {"generator": "runs/x/generator"}}, "give that as init, or leave replaced.generator out"),
     ({"model": {"size": "huge"}}, "model.size: expected 'tiny', 'mini', 'small'"),
     ({"optimizer": {"learning_rate": float("nan")}}, "optimizer.learning_rate: expected"),
     ({"optimizer": {"learning_rate": float("inf")}}, "optimizer.learning_rate: expected"),

@@ -28,7 +28,7 @@ def plan(
     ----------
     recipe
         One of ours (quickstart, budget, modern-base, bert-base,
-        bert-large, roberta-base) or a TOML file.
+        bert-large, roberta-base, electra-small) or a TOML file.
     overrides
         Settings as dotted.key=value, as for bertsmith pretrain.
     hardware

@@ -26,7 +26,7 @@ class Sequences:
 
     token_ids (N,) int64, segment_ids (N,) int64, lengths (B,) int64 with N = sum(lengths);
     keys (B,) uint64 names each sequence's place in the whole run: masks are drawn from it;
-    labels (B,) int64, for next-sentence prediction 0 = the next one, 1 = random (as in Hugging Face).
+    labels (B,) int64, of a pair 0 = the next one, 1 = random, or swapped (as in Hugging Face).
     """
 
     token_ids: npt.NDArray[np.int64]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.data.batch import PackedBatch, Sequences, ragged_range, to_device
+from bertsmith.data.span_masking import span_order
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 IGNORED = -100  # label of a position that counts nothing
@@ -25,7 +26,8 @@ _PASSES = 4  # a number fixed beforehand: asking whether another is needed would
 class MaskingRates:
     """Shares in [0, 1]: of tokens chosen; of those, made [MASK], and made a random token.
 
-    While the learning rate decays, the share chosen goes to `final_mask_rate`; None: it stays.
+    `whole_words` are chosen together, or spans of several of them (`spans`). While the learning rate decays,
+    the share chosen goes to `final_mask_rate`; None: it stays.
     """
 
     mask_rate: float = 0.15
@@ -33,6 +35,7 @@ class MaskingRates:
     random: float = 0.1
     whole_words: bool = False
     final_mask_rate: float | None = None
+    spans: bool = False
 
     def at(self, decayed: float) -> "MaskingRates":
         """The rates where so much of the decay is over, in [0, 1]."""
@@ -43,7 +46,8 @@ class MaskingRates:
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    """token_ids (N,) with masks applied; positions (K,) rows to predict; labels (K,) what stood there.
+    """token_ids (N,) with masks applied; positions (K,) rows to predict; labels (K,) what stood there; draws
+    (K,) int64, 64 random bits of each place, see `uniforms`.
 
     With whole words a position that no word filled has the label -100 and is unchanged.
     """
@@ -51,6 +55,7 @@ class MaskedTokens:
     token_ids: Tensor
     positions: Tensor
     labels: Tensor
+    draws: Tensor
 
 
 class Masker:
@@ -86,32 +91,38 @@ class Masker:
         slots = ragged_range(np.cumsum(sequences.lengths) - sequences.lengths, counts)
         keys = to_device(np.repeat(sequences.keys.view(np.int64), sequences.lengths), device)
         draws = _draws(keys, batch.position_ids)
-        order, taken = self._shuffle_within_sequences(batch, draws, sequences, counts)
+        order, taken, fates = self._shuffle_within_sequences(batch, draws, sequences, counts)
         chosen = to_device(slots, device)
         positions = order[chosen]  # (K,)
         labels = batch.token_ids[positions]
-        replaced = self._replace(labels, draws[positions])
+        replaced = self._replace(labels, draws[positions], fates[positions])
         if taken is not None:
             filled = taken[chosen]
             labels, replaced = labels.where(filled, IGNORED), replaced.where(filled, labels)
-        return MaskedTokens(batch.token_ids.scatter(0, positions, replaced), positions, labels)
+        masked = batch.token_ids.scatter(0, positions, replaced)
+        return MaskedTokens(masked, positions, labels, draws[positions])
 
     def _shuffle_within_sequences(
         self, batch: PackedBatch, draws: Tensor, sequences: Sequences, counts: npt.NDArray[np.int64]
-    ) -> tuple[Tensor, Tensor | None]:
-        """(N,) token rows, each sequence's in random order with special tokens last.
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """(N,) token rows, each sequence's in random order with special tokens last, or span after span.
 
         With whole words, those of the words that were taken come first, and the second result (N,) says
-        which rows of the order these are.
+        which rows of the order these are. The third (N,) has the random bits that decide what becomes of each
+        token: the same for all of a span.
         """
         device = draws.device
         special = self._special[batch.token_ids]
         sequence = to_device(np.repeat(np.arange(len(sequences)), sequences.lengths), device)
         scores = (draws >> 24) & _LOW_40
-        if not self.rates.whole_words:
-            return torch.argsort(sequence << 41 | special.long() << 40 | scores, stable=True), None
+        if not (self.rates.whole_words or self.rates.spans):
+            return torch.argsort(sequence << 41 | special.long() << 40 | scores, stable=True), None, draws
         starts_word = ~self._continues[batch.token_ids] | special | (batch.position_ids == 0)
         starts_word[1:] |= special[:-1]
+        if self.rates.spans:
+            scores, origin = span_order(scores, uniforms(draws, SPAN_LENGTHS), starts_word, special)
+            order = torch.argsort(sequence << 41 | special.long() << 40 | scores, stable=True)
+            return order, None, draws[origin]
         word = starts_word.long().cumsum(0) - 1  # (N,) number of each token's word
         sizes = torch.zeros_like(word).scatter_add_(0, word, torch.ones_like(word))
         first_row = torch.full_like(word, len(word)).scatter_reduce_(
@@ -122,11 +133,11 @@ class Masker:
         room = to_device(counts, device)
         taken = _take_words(word[order], sizes, sequence, batch.first_rows, ~special[order], room)
         taken_first = torch.argsort(sequence << 1 | (~taken).long(), stable=True)
-        return order[taken_first], taken[taken_first]
+        return order[taken_first], taken[taken_first], draws
 
-    def _replace(self, labels: Tensor, draws: Tensor) -> Tensor:
+    def _replace(self, labels: Tensor, draws: Tensor, fates: Tensor) -> Tensor:
         """[MASK], a random token or the token itself, by the rates."""
-        uniform = (_mix(draws ^ _SECOND) & _LOW_40).double() / 2**40
+        uniform = uniforms(fates, _SECOND)
         random_ids = (_mix(draws ^ _THIRD) & _LOW_40) % self.vocab_size
         kept_or_random = torch.where(uniform < self.rates.masked + self.rates.random, random_ids, labels)
         return torch.where(uniform < self.rates.masked, self.mask_id, kept_or_random)
@@ -163,6 +174,13 @@ _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _SECOND = _signed(0xD1B54A32D192ED03)
 _THIRD = _signed(0x8CB92BA72F3D8DD7)
 _LOW_40 = 2**40 - 1
+SPAN_LENGTHS = _signed(0xA0761D6478BD642F)
+GENERATED_TOKENS = _signed(0xE7037ED1A0B428DB)
+
+
+def uniforms(draws: Tensor, purpose: int) -> Tensor:
+    """(N,) random bits -> (N,) float64 in [0, 1), others for each `purpose`."""
+    return (_mix(draws ^ purpose) & _LOW_40).double() / 2**40
 
 
 def _draws(keys: Tensor, position_ids: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Sequences for pre-training as spans of the token store: next-sentence pairs, or full segments without them.
+"""Sequences for pre-training as spans of the token store: next-sentence pairs, pairs in or out of their
+order, or full segments without them.
 
 A document's sentences lie side by side in the store, so a segment is two numbers: first token, and one past
 the last. I instances, S sentences of a document.
@@ -18,7 +19,8 @@ from bertsmith.data.store import TokenStore
 class Instances:
     """Spans of the store: first segment [first_start, first_end), second likewise, empty where there is none.
 
-    All (I,) int64; is_random is 1 where the second segment comes from another document.
+    All (I,) int64; is_random is 1 where the second segment comes from another document, or where the two are
+    swapped: the answer that a pair's head has to give.
     """
 
     first_start: Ints
@@ -65,6 +67,40 @@ def next_sentence_pairs(
             else:
                 rows.append((starts[first], starts[cut], starts[cut], starts[end], 0))
                 first = end
+    return _as_instances(rows)
+
+
+def sentence_order_pairs(
+    store: TokenStore,
+    documents: Ints,
+    max_tokens: int,
+    short_seq_prob: float,
+    generator: np.random.Generator,
+) -> Instances:
+    """Two segments that follow each other in one document, half of them swapped (Lan et al. 2020, section
+    3.1), before truncation.
+
+    Sentences are gathered and cut as for `next_sentence_pairs`. A lone sentence is cut between two of its
+    tokens, where google-research/albert takes a random partner; one of a single token is left out. Every
+    other token is used once.
+    """
+    draw = _uniforms(generator)
+    rows: list[tuple[int, int, int, int, int]] = []
+    for document in documents.tolist():
+        starts = _sentence_starts(store, document)
+        target = _target_length(max_tokens, short_seq_prob, draw)
+        first, last = 0, len(starts) - 1
+        while first < last:
+            end = min(bisect_left(starts, starts[first] + target, first + 1), last)
+            bounds = starts[first : end + 1] if end - first > 1 else range(starts[first], starts[end] + 1)
+            first = end
+            if len(bounds) < 3:
+                continue
+            cut = bounds[1 + int(next(draw) * (len(bounds) - 2))]
+            halves = ((bounds[0], cut), (cut, bounds[-1]))
+            swapped = next(draw) < 0.5
+            before, behind = halves[::-1] if swapped else halves
+            rows.append((*before, *behind, int(swapped)))
     return _as_instances(rows)
 
 

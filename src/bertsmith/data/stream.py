@@ -5,15 +5,22 @@ cuts the stream into batches of a token budget. A cursor of four numbers names a
 block is made again (milliseconds), nothing is skipped through. The order knows nothing of ranks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bertsmith.data.batch import Sequences, concatenate, ragged_range
-from bertsmith.data.pairs import Instances, full_segments, next_sentence_pairs, truncate
+from bertsmith.data.pairs import (
+    Instances,
+    full_segments,
+    next_sentence_pairs,
+    sentence_order_pairs,
+    truncate,
+)
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import RecipeError, StoreError
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -24,12 +31,21 @@ _BLOCK_TOKENS = 2**22  # of long documents fewer: 4,096 books would take 20 s an
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the stream: the next sequence is number `offset` of `block` in `epoch` of `phase`."""
+    """A place in the stream: the next sequence is number `offset` of `block` in `epoch` of `phase`. Where
+    other text is mixed in, `mixed_in` is the place in that.
+    """
 
     phase: int = 0
     epoch: int = 0
     block: int = 0
     offset: int = 0
+    mixed_in: "Cursor | None" = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Cursor":
+        """From what `dataclasses.asdict` made of one; of an older one, which had no text mixed in."""
+        mixed_in = values.get("mixed_in")
+        return cls(**{**values, "mixed_in": None if mixed_in is None else cls.of(mixed_in)})
 
 
 @dataclass(frozen=True)
@@ -45,7 +61,8 @@ class GlobalBatch:
 class PretrainingStream:
     """Batches of sequences from a token store.
 
-    `max_length` counts tokens with [CLS] and [SEP]; `batch_tokens` is the most a global batch holds.
+    `max_length` counts tokens with [CLS] and [SEP]; `batch_tokens` is the most a global batch holds. With
+    `sentence_order` the pairs of `next_sentence` are consecutive segments, half of them swapped.
     """
 
     store: TokenStore
@@ -55,6 +72,7 @@ class PretrainingStream:
     max_length: int
     batch_tokens: int
     short_seq_prob: float = 0.1
+    sentence_order: bool = False
 
     def __post_init__(self) -> None:
         if self.max_length < self._special + 1 + self.next_sentence:
@@ -68,7 +86,7 @@ class PretrainingStream:
                 "give room for at least one."
             )
         if self.next_sentence:
-            require_documents(self.store)
+            require_documents(self.store, self.sentence_order)
         elif len(self.store) == 0:
             raise StoreError(f"{self.store.path} has no text to train on.")
 
@@ -120,15 +138,19 @@ class PretrainingStream:
         size = self._block_documents
         documents = order[block * size : (block + 1) * size]
         generator = _generator(self.seed, phase, epoch, block)
-        room = self.max_length - self._special
-        if self.next_sentence:
-            pairs = next_sentence_pairs(self.store, documents, room, self.short_seq_prob, generator)
-            instances = truncate(pairs, room, generator)
-        else:
-            instances = full_segments(self.store, documents, room)
+        instances = self.instances_of(documents, generator)
         instances = instances[generator.permutation(len(instances))]
         lengths = instances.first_end - instances.first_start + instances.second_end - instances.second_start
         return instances, (lengths + self._special).tolist()
+
+    def instances_of(self, documents: npt.NDArray[np.int64], generator: np.random.Generator) -> Instances:
+        """Sequences of some documents, not yet shuffled, none longer than `max_length`."""
+        room = self.max_length - self._special
+        if self.next_sentence:
+            make = sentence_order_pairs if self.sentence_order else next_sentence_pairs
+            pairs = make(self.store, documents, room, self.short_seq_prob, generator)
+            return truncate(pairs, room, generator)
+        return full_segments(self.store, documents, room)
 
     def _sequences(self, instances: Instances, keys: npt.NDArray[np.uint64]) -> Sequences:
         """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] with the second part as segment 1."""
@@ -151,17 +173,20 @@ class PretrainingStream:
         return Sequences(token_ids, segment_ids, lengths, keys, instances.is_random)
 
 
-def require_documents(store: TokenStore) -> None:
-    """Raises StoreError where next-sentence prediction has nothing to learn from."""
+def require_documents(store: TokenStore, sentence_order: bool = False) -> None:
+    """Raises StoreError where next-sentence or sentence-order prediction has nothing to learn from."""
     sentences = np.diff(store.document_starts[:1_000_001])
     with_next = int((sentences > 1).sum())
     if len(store) < 2 or with_next < 0.05 * len(sentences):
+        name, without = "Next-sentence", "data.next_sentence=false"
+        if sentence_order:
+            name, without = "Sentence-order", "objective=masked-language data.next_sentence=false"
         raise StoreError(
-            "Next-sentence prediction needs at least two documents, and documents of several sentences in "
+            f"{name} prediction needs at least two documents, and documents of several sentences in "
             f"order; {store.path} has {len(store):,} document(s), {with_next:,} of the first "
             f"{len(sentences):,} with more than one sentence. Give the corpus document structure (one "
             "document per file, or blank lines between documents), or pre-train without it: "
-            "data.next_sentence=false."
+            f"{without}."
         )
 
 

@@ -54,8 +54,12 @@ class MaskedLanguageModel:
     def evaluate(
         self, data: str | Path, max_tokens: int = 1_000_000, sequence_length: int = 128
     ) -> dict[str, float]:
-        """Masked-language loss, perplexity and accuracy, and next-sentence accuracy where the model has
-        that head.
+        """Masked-language loss, perplexity and accuracy, and next-sentence or sentence-order accuracy where
+        the model has that head.
+
+        The loss of a masked piece depends on what a piece is. In nats a character, models with different
+        vocabularies can be compared: `mlm_loss_per_character` is of single pieces, which may see the rest of
+        their word, `whole_word_loss_per_character` of words of which all pieces are hidden.
 
         `data` is a corpus or a token store; its held-out part is used where it has one. The masks are the
         same at every call. Raises InputError when there is nothing to measure, StoreError for a store that is
@@ -86,10 +90,23 @@ class MaskedLanguageModel:
         store.verify()
         next_sentence = self.model.next_sentence is not None and len(store) > 1
         length = min(sequence_length, self.model.config.max_length)
-        stream = PretrainingStream(store, self.tokenizer, 0, next_sentence, length, 16 * length)
+        stream = PretrainingStream(
+            store,
+            self.tokenizer,
+            0,
+            next_sentence,
+            length,
+            16 * length,
+            sentence_order=self.model.sentence_order,
+        )
         device = next(self.model.parameters()).device
         masker = Masker(self.tokenizer, MaskingRates(), device)
         task = PretrainingTask(self.model, [stream], masker, stream, max_tokens, device)
         sums = task.sums(0, 1)
-        require_finite(torch.tensor(list(sums.values())))
-        return task.metrics(sums)
+        words = task.sums(0, 1, masker=Masker(self.tokenizer, MaskingRates(whole_words=True), device))
+        require_finite(torch.tensor([*sums.values(), *words.values()]))
+        metrics = task.metrics(sums)
+        for name, found in (("mlm_loss_per_character", sums), ("whole_word_loss_per_character", words)):
+            if found["mlm_characters"]:
+                metrics[name] = found["mlm_loss"] / found["mlm_characters"]
+        return metrics

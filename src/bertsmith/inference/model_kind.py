@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
+from bertsmith.model.architectures import find_architecture
 from bertsmith.model.manifest import stated_manifest
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.tasks.registry import TASKS
@@ -10,7 +11,6 @@ from bertsmith.tasks.registry import TASKS
 ModelKind = Literal["embedding", "masked-language", "task"]
 _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 _MASKED = ("ForMaskedLM", "ForPreTraining")
-_OF_MANIFESTS: dict[str, ModelKind] = {"pretraining": "masked-language", "encoder": "embedding"}
 
 
 def model_kind(folder: Path) -> ModelKind:
@@ -19,8 +19,10 @@ def model_kind(folder: Path) -> ModelKind:
     """
     manifest = stated_manifest(folder)
     if manifest is not None:
-        if manifest.task in _OF_MANIFESTS:
-            return _OF_MANIFESTS[manifest.task]
+        if manifest.task == "encoder":
+            return "embedding"
+        if manifest.task == "pretraining":
+            return "masked-language" if _fills_masks(manifest.architecture) else "embedding"
         if manifest.task in TASKS or manifest.settings:  # settings of a task of one's own
             return "task"
     if (folder / "modules.json").exists() or not (folder / "config.json").exists():
@@ -29,4 +31,12 @@ def model_kind(folder: Path) -> ModelKind:
     architecture = str(names[0]) if isinstance(names, list) and names else ""
     if architecture.endswith(_HEADS):
         return "task"
-    return "masked-language" if architecture.endswith(_MASKED) else "embedding"
+    return "masked-language" if _fills_masks(architecture) else "embedding"
+
+
+def _fills_masks(architecture: str) -> bool:
+    """Whether the class has that head: BertForPreTraining does, ElectraForPreTraining has another."""
+    try:
+        return "masked_language" in find_architecture(architecture).heads
+    except ValueError:  # of a family that isn't loaded
+        return architecture.endswith(_MASKED)

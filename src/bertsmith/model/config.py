@@ -42,6 +42,9 @@ class BertConfig(UserSettings):
     initializer_range: float = Field(0.02, gt=0)
     layer_norm_eps: float = Field(1e-12, gt=0)
     pad_token_id: int = Field(0, ge=0)
+    # Width of the embeddings, where a product makes the layers' of it (ALBERT, ELECTRA); None, and never the
+    # same number: `hidden_size`.
+    embedding_size: int | None = Field(None, ge=1, le=65_536)
 
     # Dropout: of attention's weights and elsewhere; None is `hidden_dropout_prob`. Places are the outputs of
     # attention and feed-forward part (BERT), or within both (ModernBERT).
@@ -83,7 +86,10 @@ class BertConfig(UserSettings):
     def _as_published(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        return {**find_family(values.get("model_type", "bert")).published, **values}
+        values = {**find_family(values.get("model_type", "bert")).published, **values}
+        if values.get("embedding_size") == values.get("hidden_size", cls.model_fields["hidden_size"].default):
+            values["embedding_size"] = None
+        return values
 
     @model_validator(mode="after")
     def _possible(self) -> "BertConfig":
@@ -131,6 +137,11 @@ class BertConfig(UserSettings):
         return self.hidden_size // self.num_attention_heads
 
     @property
+    def embedding_width(self) -> int:
+        """Width of the embeddings, and of what the masked-language head compares with them."""
+        return self.embedding_size or self.hidden_size
+
+    @property
     def position_offset(self) -> int:
         """Row of the position table used by a sequence's first token."""
         return self.pad_token_id + 1 if self.family.positions_after_padding else 0
@@ -174,13 +185,15 @@ def preset(name: str, **changes: Any) -> BertConfig:
     sizes = find_family(changes.get("model_type", "bert")).sizes
     if name not in sizes:
         raise ModelError(f"Unknown size {name!r}. The published sizes are: {', '.join(sizes)}.")
-    layers, width, heads, intermediate = sizes[name]
+    layers, width, heads, intermediate, embedding = sizes[name]
     values: dict[str, Any] = {
         "num_hidden_layers": layers,
         "hidden_size": width,
         "num_attention_heads": heads,
         "intermediate_size": intermediate,
     }
+    if embedding is not None:
+        values["embedding_size"] = embedding
     return make_config(values | changes, where=f"the size {name}")
 
 

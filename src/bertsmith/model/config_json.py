@@ -92,7 +92,7 @@ def config_from_hugging_face(values: dict[str, Any], where: str) -> BertConfig:
 
 def config_to_hugging_face(config: BertConfig, architecture: str) -> dict[str, Any]:
     """The content of a config.json that transformers opens as `architecture`."""
-    family, values = config.family, config.model_dump()
+    family, values = config.family, config.model_dump() | {"embedding_size": config.embedding_width}
     spelled = {theirs: values[ours] for ours, theirs in family.spelling.items()}
     if family.rotary is not None:
         spelled |= family.rotary.write(values)

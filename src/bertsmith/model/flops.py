@@ -20,14 +20,15 @@ def encoder_flops(config: BertConfig, lengths: Lengths, rows: float) -> float:
 
 
 def linear_flops(config: BertConfig, tokens: float, rows: float) -> float:
-    """Of the layers' weights: queries, keys and values of all tokens; what follows attention, in the last
-    layer, of `rows` only.
+    """Of the layers' weights, and of the product behind the embeddings where there is one: queries, keys and
+    values of all tokens; what follows attention, in the last layer, of `rows` only.
     """
     hidden, wide, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     products = 3 if config.feed_forward == "gated" else 2
+    projection = 0 if config.embedding_size is None else 2 * config.embedding_size * hidden
     before = 6 * hidden * hidden
     after = 2 * hidden * hidden + 2 * products * hidden * wide
-    return layers * tokens * before + ((layers - 1) * tokens + rows) * after
+    return tokens * projection + layers * tokens * before + ((layers - 1) * tokens + rows) * after
 
 
 def attention_flops(config: BertConfig, lengths: Lengths) -> float:
@@ -50,7 +51,7 @@ def seen_pairs(lengths: Lengths, window: int | None) -> float:
 def vocabulary_flops(config: BertConfig, positions: float, sampled: int = 0) -> float:
     """Of the masked-language head at so many positions: against all pieces, or so many sampled ones."""
     pieces = min(sampled or config.vocab_size, config.vocab_size)
-    return 2 * positions * config.hidden_size * (pieces + config.hidden_size)
+    return 2 * positions * config.embedding_width * (pieces + config.hidden_size)
 
 
 def muon_flops(config: BertConfig, iterations: int = 5) -> float:

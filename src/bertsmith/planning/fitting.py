@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from bertsmith.planning.accelerators import Accelerator, accelerators
-from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.objectives import PretrainedModel
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.step_memory import step_memory, tokens_at_once
@@ -12,7 +12,7 @@ _GB = 1e9
 
 
 def memory_warnings(
-    model: PretrainingModel, recipe: Recipe, machine: Machine, hardware: Accelerator
+    model: PretrainedModel, recipe: Recipe, machine: Machine, hardware: Accelerator
 ) -> list[str]:
     """Nothing where it fits; else what is needed, and what would do: a smaller micro-batch, weights divided
     between the GPUs, a larger GPU.
@@ -31,7 +31,7 @@ def memory_warnings(
     return [f"{said} No micro-batch is small enough: {_advice(model, recipe, machine, hardware)}."]
 
 
-def _advice(model: PretrainingModel, recipe: Recipe, machine: Machine, hardware: Accelerator) -> str:
+def _advice(model: PretrainedModel, recipe: Recipe, machine: Machine, hardware: Accelerator) -> str:
     several = machine.ranks.count > 1
     divided = replace(machine, sharded=True)
     if several and largest_micro_batch(model, recipe, divided, hardware.memory) is not None:
@@ -43,7 +43,7 @@ def _advice(model: PretrainingModel, recipe: Recipe, machine: Machine, hardware:
 
 
 def largest_micro_batch(
-    model: PretrainingModel, recipe: Recipe, machine: Machine, memory: float
+    model: PretrainedModel, recipe: Recipe, machine: Machine, memory: float
 ) -> int | None:
     """The largest power of two, from the longest sequence up, that fits; None if none does."""
 

@@ -11,7 +11,9 @@ from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.untrusted import plain_file, read_settings
 from bertsmith.planning.workload import StepAmounts, full_step, sampled_step
+from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.inputs import require_fit
 from bertsmith.training.recipe import Recipe
@@ -21,7 +23,7 @@ from bertsmith.training.recipe import Recipe
 class PlanInputs:
     """The model as a blueprint, the token store if there is one, and sentences on what had to be assumed."""
 
-    model: PretrainingModel
+    model: PretrainedModel
     store: TokenStore | None
     tokenizer: Tokenizer | None
     notes: tuple[str, ...]
@@ -32,7 +34,12 @@ class PlanInputs:
 
     @property
     def next_sentence(self) -> bool:
-        return self.model.next_sentence is not None
+        return isinstance(self.model, PretrainingModel) and self.model.next_sentence is not None
+
+    @property
+    def generator(self) -> BertConfig | None:
+        """Of replaced-token detection."""
+        return self.model.generator.config if isinstance(self.model, ReplacedTokenModel) else None
 
     @property
     def weights(self) -> int:
@@ -62,7 +69,11 @@ def find_inputs(recipe: Recipe) -> PlanInputs:
     config = _config(recipe, tokenizer)
     require_fit(recipe, config, config.vocab_size if tokenizer is None else tokenizer.vocab_size)
     store, more = _store(recipe, tokenizer)
-    model = meta_init(lambda: PretrainingModel(config, recipe.data.next_sentence))
+    objective, choices = OBJECTIVES[recipe.objective], recipe.objective_choices()
+    model = meta_init(lambda: objective.build(config, choices))
+    if recipe.replaced.generator is not None:
+        share = recipe.replaced.generator_share
+        more.append(f"replaced.generator isn't looked at: a share of {share:g} of the width is assumed.")
     return PlanInputs(model, store, tokenizer, (*notes, *more))
 
 

@@ -74,6 +74,7 @@ class RunCost:
             sharded=self.machine.sharded,
             muon=self.recipe.optimizer.kind == "muon",
             sampled_pieces=sampled_pieces,
+            generator=self.inputs.generator,
         )
 
     def _counts(self, tokens: float | None) -> list[int]:

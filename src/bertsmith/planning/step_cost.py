@@ -70,22 +70,48 @@ def flops_by_part(
     next_sentence: bool,
     how: Implementation = OURS,
     sampled_pieces: int = 0,
+    generator: BertConfig | None = None,
 ) -> dict[str, float]:
     """FLOP of the matrix products of a step, forward and twice as much backward.
 
-    Of Bertsmith's own steps these are `PretrainingTask.flops`, taken apart, and the pooler's.
+    Of Bertsmith's own steps these are the task's `flops`, taken apart, and the pooler's. With a `generator`
+    the step is of replaced-token detection.
     """
+    if generator is not None:
+        return _detecting_flops(config, generator, step, sampled_pieces)
     hidden = config.hidden_size
     read = step.tokens if how.all_rows else step.masked + (step.sequences if next_sentence else 0)
     predicted = step.tokens if how.all_positions else step.masked
-    length = step.squares / step.tokens  # of the sequence that a token is in, on average
     forward = {
         "encoder layers": linear_flops(config, step.tokens, read),
-        "attention": attention_flops(config, np.array([length])) * step.tokens / length,
+        "attention": _attention(config, step),
         "vocabulary": vocabulary_flops(config, predicted, sampled_pieces),
         "next sentence": step.sequences * 2 * hidden * (hidden + 2) if next_sentence else 0.0,
     }
     return {name: 3 * flops for name, flops in forward.items()}
+
+
+def _detecting_flops(
+    config: BertConfig, generator: BertConfig, step: StepAmounts, sampled_pieces: int
+) -> dict[str, float]:
+    """The discriminator reads every row; the generator fills masks, and a product more without a backward
+    pass is what its pieces are drawn from.
+    """
+    hidden = config.hidden_size
+    forward = {
+        "encoder layers": linear_flops(config, step.tokens, step.tokens),
+        "attention": _attention(config, step),
+        "replaced-token head": 2 * step.tokens * hidden * (hidden + 1),
+        "generator": linear_flops(generator, step.tokens, step.masked) + _attention(generator, step),
+        "vocabulary": vocabulary_flops(generator, step.masked, sampled_pieces),
+    }
+    drawing = 2 * step.masked * generator.embedding_width * generator.vocab_size
+    return {name: 3 * flops for name, flops in forward.items()} | {"drawing of pieces": drawing}
+
+
+def _attention(config: BertConfig, step: StepAmounts) -> float:
+    length = step.squares / step.tokens  # of the sequence that a token is in, on average
+    return attention_flops(config, np.array([length])) * step.tokens / length
 
 
 def step_parts(
@@ -100,6 +126,7 @@ def step_parts(
     sharded: bool = False,
     muon: bool = False,
     sampled_pieces: int = 0,
+    generator: BertConfig | None = None,
 ) -> list[StepPart]:
     """The seconds of a step, part by part. `micro_batches` are those of one GPU; `sharded` GPUs hold a part
     of the weights each. With `muon` each makes the whole step of the layers' matrices.
@@ -109,13 +136,15 @@ def step_parts(
     scores = config.num_hidden_layers * config.num_attention_heads * step.squares
     written = 2.0 * how.attention_passes * scores
     parts = []
-    for name, flops in flops_by_part(config, step, next_sentence, how, sampled_pieces).items():
+    products = flops_by_part(config, step, next_sentence, how, sampled_pieces, generator)
+    for name, flops in products.items():
         moved = written if name == "attention" else 0.0
         seconds = flops / speed + moved / (gpus * bandwidth)
         parts.append(StepPart(name, flops, moved, seconds))
     computing = sum(part.seconds for part in parts)
     optimizer = float(_OPTIMIZER_BYTES * weights) / (gpus if sharded else 1)
-    orthogonal = muon_flops(config) if muon else 0.0
+    encoders = [config] if generator is None else [config, generator]
+    orthogonal = sum(muon_flops(each) for each in encoders) if muon else 0.0
     seconds = optimizer / bandwidth + orthogonal / (speed / gpus)
     parts.append(StepPart(OPTIMIZER, orthogonal * gpus, optimizer * gpus, seconds))
     exchanged = float(how.gradient_bytes * weights)

@@ -16,6 +16,7 @@ from bertsmith.data.masking import Masker, MaskingRates
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, PretrainingStream
 from bertsmith.errors import StoreError
+from bertsmith.tasks.pretraining.objectives import OBJECTIVES
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.recipe import Recipe
 
@@ -81,7 +82,7 @@ def sampled_step(recipe: Recipe, phase: int, store: TokenStore, tokenizer: Token
     length = data.sequence_lengths[phase]
     stream = PretrainingStream(
         store, tokenizer, recipe.seed, data.next_sentence, length, data.batch_size * length,
-        data.short_seq_prob,
+        data.short_seq_prob, OBJECTIVES[recipe.objective].sentence_order,
     )  # fmt: skip
     masker = Masker(tokenizer, MaskingRates(**recipe.masking.model_dump()))
     most = _SAMPLED_BATCHES

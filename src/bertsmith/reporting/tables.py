@@ -12,6 +12,8 @@ MOST_ROWS = 20
 WORDS = {
     "mlm": "MLM",
     "nsp": "NSP",
+    "sop": "SOP",
+    "rtd": "RTD",
     "sha256": "SHA-256",
     "heldout": "held out",
     "vocab": "vocabulary",

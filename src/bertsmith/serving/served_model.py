@@ -181,7 +181,8 @@ def text_encoder(name: str, embedder: Embedder) -> TextEncoder:
     """The same encoder, for the service's queue."""
     prefixes = {str(kind): prefix for kind, prefix in embedder.prefixes.items()}
     how = embedder.pooling, prefixes, embedder.device, embedder.compute_dtype
-    return TextEncoder(name, embedder.encoder, embedder.windows, *how)
+    last = embedder.projection, embedder.full_width
+    return TextEncoder(name, embedder.encoder, embedder.windows, *how, *last)
 
 
 def _beside_a_head(name: str, folder: Path, engine: Engine[Any], encoder: Bert) -> TextEncoder:

@@ -1,10 +1,11 @@
 """What a recipe names, found, opened and checked against each other before anything is trained."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
+from torch import nn
 
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import require_documents
@@ -18,8 +19,7 @@ from bertsmith.model.layers.dropout import Dropout
 from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
 from bertsmith.model.own_tokenizer import read_own_tokenizer
-from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks, wait
@@ -30,43 +30,67 @@ from bertsmith.training.resources import require_resources
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a recipe names, found and opened. `measured` is the held-out part, where it can be measured on."""
+    """What a recipe names, found and opened. `measured` is the held-out part, where it can be measured on;
+    `general` and `general_measured` are those of the general text, where there is one.
+    """
 
     tokenizer: Tokenizer
     train: TokenStore
     heldout: TokenStore
     measured: TokenStore | None
-    model: PretrainingModel
+    model: PretrainedModel
     notes: tuple[str, ...]
+    general: TokenStore | None = None
+    general_measured: TokenStore | None = None
 
 
 def open_inputs(
     recipe: Recipe, out: Path, machine: Machine, hardware: Hardware, console: Console | None
 ) -> Inputs:
     """What can be refused is refused before the first file is written: the token store comes last."""
+    for corpus in filter(None, (recipe.corpus, recipe.general)):
+        _require_folder(Path(corpus))
     init = locate_model(recipe.init).folder if recipe.init else None
     tokenizer = _tokenizer(recipe, init)
     model, notes = _model(recipe, tokenizer, init)
     _check_fit(recipe, tokenizer, model.config, machine.ranks)
     _check_pieces(recipe, tokenizer, init)
     require_resources(model, recipe, machine, hardware, out)
-    train, heldout = _stores(recipe, tokenizer, out, machine.ranks, console)
+    train, heldout = open_stores(_corpus(recipe), tokenizer, out / "tokens", machine.ranks, console)
     _check_text(recipe, train)
     measured, lacking = _measured(heldout, recipe.data.next_sentence)
-    return Inputs(tokenizer, train, heldout, measured, model, (*notes, *lacking))
+    found = Inputs(tokenizer, train, heldout, measured, model, (*notes, *lacking))
+    if recipe.general is None:
+        return found
+    general = recipe.general, tokenizer, out / "tokens-general", machine.ranks, console
+    return _with_general(recipe, found, *open_stores(*general))
+
+
+def _with_general(recipe: Recipe, found: Inputs, train: TokenStore, heldout: TokenStore) -> Inputs:
+    """Raises CorpusError where general text that is to be mixed in, or measured on, isn't there."""
+    if recipe.data.general_share:
+        _check_text(recipe, train)
+    if not len(heldout):
+        raise CorpusError(
+            f"{heldout.path} holds no document: what is forgotten can't be measured. Build the corpus of "
+            "general text with a larger held-out share."
+        )
+    return replace(found, general=train, general_measured=heldout)
 
 
 def _model(
     recipe: Recipe, tokenizer: Tokenizer, init: Path | None
-) -> tuple[PretrainingModel, tuple[str, ...]]:
+) -> tuple[PretrainedModel, tuple[str, ...]]:
     """A new model, or the one to go on from with sentences on what was added to it or left out."""
     torch.manual_seed(recipe.seed)
+    objective = OBJECTIVES[recipe.objective]
     if init is None:
         config = recipe.model.config(tokenizer.vocab_size, tokenizer.pad_id)
         require_fit(recipe, config, tokenizer.vocab_size)
-        return PretrainingModel(config, recipe.data.next_sentence), ()
-    wanted = recipe.data.next_sentence
-    model, notes = load_pretraining_model(init, next_sentence=wanted, allow_new_heads=True)
+        return objective.build(config, recipe.objective_choices()), ()
+    generator = recipe.replaced.generator
+    found = None if generator is None else locate_model(generator).folder
+    model, notes = objective.load(init, recipe.objective_choices(found))
     apply_dropout(model, recipe.model.dropouts(model.config))
     return model, notes
 
@@ -79,19 +103,29 @@ def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
     raise RecipeError("The run needs a tokenizer: tokenizer=FOLDER (bertsmith tokenizer train makes one).")
 
 
-def _stores(
-    recipe: Recipe, tokenizer: Tokenizer, out: Path, ranks: Ranks, console: Console | None
-) -> tuple[TokenStore, TokenStore]:
-    """The corpus's token store: as given, or made in the run's folder from a corpus of text."""
+def _corpus(recipe: Recipe) -> str:
     if recipe.corpus is None:
         raise RecipeError("The run needs a corpus: corpus=FOLDER (bertsmith corpus build makes one).")
-    path = Path(recipe.corpus)
+    return recipe.corpus
+
+
+def _require_folder(path: Path) -> None:
     if not path.is_dir():
         raise CorpusError(
             f"{path} is not a folder. bertsmith corpus build SOURCE --out {path} makes a corpus."
         )
+
+
+def open_stores(
+    corpus: str, tokenizer: Tokenizer, made: Path, ranks: Ranks, console: Console | None
+) -> tuple[TokenStore, TokenStore]:
+    """Train and held-out part of a corpus's token store: as given, or of a corpus of text, whose tokens are
+    written to `made`. Raises CorpusError and StoreError.
+    """
+    path = Path(corpus)
+    _require_folder(path)
     if not (path / "train" / "tokens.bin").exists():
-        path = _tokenised(path, tokenizer, out / "tokens", ranks, console)
+        path = _tokenised(path, tokenizer, made, ranks, console)
     train, heldout = (TokenStore.open(path / split, tokenizer) for split in ("train", "heldout"))
     train.verify()
     heldout.verify()
@@ -120,8 +154,8 @@ def require_fit(recipe: Recipe, config: BertConfig, vocab_size: int) -> None:
             f"init has a vocabulary of {config.vocab_size:,} pieces, the tokenizer {vocab_size:,}. "
             "Leave tokenizer= out to use init's own."
         )
-    if recipe.data.next_sentence and not config.has_next_sentence:
-        raise RecipeError(f"{config.model_type} has no next-sentence prediction: data.next_sentence=false.")
+    if problem := OBJECTIVES[recipe.objective].problem(config, recipe.objective_choices()):
+        raise RecipeError(problem)
     longest = max(recipe.data.sequence_lengths)
     if longest > config.max_length:
         raise RecipeError(
@@ -160,7 +194,7 @@ def _check_text(recipe: Recipe, train: TokenStore) -> None:
     if len(train) == 0:
         raise CorpusError(f"{train.path} holds no document. Build the corpus with a smaller held-out share.")
     if recipe.data.next_sentence:
-        require_documents(train)
+        require_documents(train, OBJECTIVES[recipe.objective].sentence_order)
 
 
 def _measured(heldout: TokenStore, next_sentence: bool) -> tuple[TokenStore | None, tuple[str, ...]]:
@@ -178,8 +212,14 @@ def _measured(heldout: TokenStore, next_sentence: bool) -> tuple[TokenStore | No
     return None, (f"{note}. Build the corpus with a larger held-out share",)
 
 
-def apply_dropout(model: PretrainingModel, config: BertConfig) -> None:
+def apply_dropout(model: PretrainedModel, config: BertConfig) -> None:
     """Sets a loaded model's dropout rates to the recipe's."""
-    for name, module in meta_init(lambda: Bert(config)).named_modules():
-        if isinstance(module, Dropout):
-            model.encoder.get_submodule(name).probability = module.probability  # type: ignore[assignment]
+    rates = {
+        name: module.probability
+        for name, module in meta_init(lambda: Bert(config)).named_modules()
+        if isinstance(module, Dropout)
+    }
+    for part in (model.encoder, getattr(model, "generator", nn.Module())):
+        for name, module in part.named_modules():
+            if name in rates and isinstance(module, Dropout):
+                module.probability = rates[name]

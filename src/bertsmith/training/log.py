@@ -3,12 +3,14 @@
 One JSON object a line, each with `kind` and `step`, in the order in which things happened:
 
     start        a process began at this step: time (seconds since 1970, filled in here), versions, ...
-    step         phase, loss, mlm_loss, nsp_loss (not without next-sentence prediction), learning_rate,
-                 mask_rate (where it changes in the decay), gradient_norm, tokens (real tokens so far),
-                 sequences, tokens_per_second, mfu (0..1 of the measured matrix-product speed),
-                 elapsed (training seconds so far)
-    evaluation   elapsed, tokens, and on held-out text mlm_loss, mlm_perplexity, mlm_accuracy, nsp_accuracy,
-                 or the metrics of the task that is fine-tuned
+    step         phase, loss, mlm_loss, nsp_loss (not without next-sentence prediction; of another objective
+                 sop_loss or weighted_rtd_loss), learning_rate, mask_rate (where it changes in the decay),
+                 gradient_norm, tokens (real tokens so far), sequences, tokens_per_second, mfu (0..1 of the
+                 measured matrix-product speed), elapsed (training seconds so far)
+    evaluation   elapsed, tokens, and on held-out text mlm_loss, mlm_perplexity, mlm_accuracy, nsp_accuracy
+                 (of another objective sop_… or rtd_…), with general text general_mlm_loss,
+                 general_mlm_accuracy and general_mlm_majority on that; or the metrics of the task that is
+                 fine-tuned
     phase        sequence_length, from this step on
     checkpoint   one of this step is being written beside the training; it stands a little later, at
                  the latest before the next such line
@@ -45,6 +47,8 @@ TAGS: dict[str, dict[str, str]] = {
         "loss": "train/loss",
         "mlm_loss": "train/mlm_loss",
         "nsp_loss": "train/nsp_loss",
+        "sop_loss": "train/sop_loss",
+        "weighted_rtd_loss": "train/weighted_rtd_loss",
         "learning_rate": "train/learning_rate",
         "mask_rate": "train/mask_rate",
         "gradient_norm": "train/gradient_norm",
@@ -57,6 +61,11 @@ TAGS: dict[str, dict[str, str]] = {
         "mlm_perplexity": "heldout/mlm_perplexity",
         "mlm_accuracy": "heldout/mlm_accuracy",
         "nsp_accuracy": "heldout/nsp_accuracy",
+        "sop_accuracy": "heldout/sop_accuracy",
+        "rtd_accuracy": "heldout/rtd_accuracy",
+        "rtd_recall": "heldout/rtd_recall",
+        "general_mlm_loss": "heldout/general_mlm_loss",
+        "general_mlm_accuracy": "heldout/general_mlm_accuracy",
     },
 }
 

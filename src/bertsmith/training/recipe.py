@@ -14,6 +14,7 @@ from bertsmith.door import door, place, several, text
 from bertsmith.errors import ModelError, RecipeError, did_you_mean
 from bertsmith.model.config import Activation, BertConfig, make_config, preset
 from bertsmith.model.families import find_family
+from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
 from bertsmith.training.schedule import Schedule
 from bertsmith.training.settings import PathText, RunSettings, override, read_toml
 from bertsmith.validation import UserSettings, check
@@ -30,6 +31,7 @@ class ModelSettings(UserSettings):
     model_type: str = "bert"
     size: str = "base"
     hidden_size: int | None = None
+    embedding_size: int | None = None
     num_hidden_layers: int | None = None
     num_attention_heads: int | None = None
     intermediate_size: int | None = None
@@ -78,13 +80,21 @@ class ModelSettings(UserSettings):
 
 _OF_SIZE = [
     f"model.{name}"
-    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    for name in (
+        "hidden_size",
+        "embedding_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+    )
 ]
 _SHAPE = [f"model.{name}" for name in ModelSettings.model_fields if name not in _DROPOUTS]
 
 
 class DataSettings(UserSettings):
-    """A step's token budget is `batch_size` x the phase's sequence length."""
+    """A step's token budget is `batch_size` x the phase's sequence length. `general_share` of it is text of
+    `Recipe.general`, where that is given.
+    """
 
     batch_size: int = Field(256, ge=1)
     micro_batch_tokens: int | None = Field(None, ge=8)  # None: what is fastest on the device
@@ -92,6 +102,7 @@ class DataSettings(UserSettings):
     sequence_shares: tuple[float, ...] = (0.9, 0.1)
     next_sentence: bool = True
     short_seq_prob: float = Field(0.1, ge=0, le=1)
+    general_share: float = Field(0.0, ge=0, lt=1)
 
     @model_validator(mode="after")
     def _phases_fit(self) -> Self:
@@ -120,7 +131,8 @@ class DataSettings(UserSettings):
 class MaskingSettings(UserSettings):
     """Devlin et al. 2019, section 3.1: of the chosen tokens 80 % masked, 10 % random, 10 % kept.
 
-    `final_mask_rate` is the share chosen at the end, which it goes to while the learning rate decays.
+    `final_mask_rate` is the share chosen at the end, which it goes to while the learning rate decays. `spans`
+    are Joshi et al. 2020's, section 3.1: of whole words.
     """
 
     mask_rate: float = Field(0.15, gt=0, lt=1)
@@ -128,11 +140,16 @@ class MaskingSettings(UserSettings):
     random: float = Field(0.1, ge=0, le=1)
     whole_words: bool = False
     final_mask_rate: float | None = Field(None, gt=0, lt=1)
+    spans: bool = False
 
     @model_validator(mode="after")
     def _rates_fit(self) -> Self:
         if self.masked + self.random > 1 + 1e-9:
             raise ValueError(f"masked + random must be at most 1, not {self.masked + self.random:g}")
+        if self.spans and self.whole_words:
+            raise ValueError(
+                "spans are of whole words already: leave one of masking.spans and masking.whole_words out"
+            )
         return self
 
 
@@ -144,18 +161,31 @@ class LossSettings(UserSettings):
     sampled_pieces: int = Field(0, ge=0)
 
 
+class ReplacedSettings(UserSettings):
+    """Clark et al. 2020, section 3.1 and 3.2, for objective=replaced-tokens: the weight of the
+    discriminator's loss, and the generator's share of its width, or the trained generator to go on with.
+    """
+
+    weight: float = Field(50.0, gt=0)
+    generator_share: float = Field(0.25, gt=0, le=1)
+    generator: PathText | None = None
+
+
 class Recipe(RunSettings):
     """One run. Exactly one of `steps` and `hours` is given: with `decay_from`, the length of the decay."""
 
     corpus: PathText | None = None
+    general: PathText | None = None
     tokenizer: PathText | None = None
     init: PathText | None = None
     decay_from: PathText | None = None
     out: PathText | None = None
+    objective: ObjectiveName = "masked-language"
     model: ModelSettings = ModelSettings()
     data: DataSettings = DataSettings()
     masking: MaskingSettings = MaskingSettings()
     loss: LossSettings = LossSettings()
+    replaced: ReplacedSettings = ReplacedSettings()
 
     @model_validator(mode="after")
     def _one_length_of_run(self) -> Self:
@@ -175,12 +205,39 @@ class Recipe(RunSettings):
         return self
 
     @model_validator(mode="after")
+    def _room_for_both_texts(self) -> Self:
+        if self.general is not None and self.data.general_share and self.data.batch_size < 2:
+            raise ValueError(
+                "data.batch_size = 1 has no room for two kinds of text: raise it, or set data.general_share=0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _shape_is_that_of_init(self) -> Self:
         """Only what differs from the defaults can be told from a resolved recipe, which has every setting."""
         for name, field in ModelSettings.model_fields.items():
             if self.init and f"model.{name}" in _SHAPE and getattr(self.model, name) != field.default:
                 raise ValueError(_beside_init(f"model.{name}"))
         return self
+
+    @model_validator(mode="after")
+    def _generator_goes_with_init(self) -> Self:
+        if self.replaced.generator and not self.init:
+            raise ValueError(
+                "replaced.generator goes on with the embeddings of the discriminator it was trained with: "
+                "give that as init, or leave replaced.generator out"
+            )
+        return self
+
+    def objective_choices(self, generator: Path | None = None) -> ObjectiveChoices:
+        """What its objective is told; `generator` is where `replaced.generator` was found."""
+        return ObjectiveChoices(
+            self.data.next_sentence,
+            self.replaced.generator_share,
+            generator,
+            self.replaced.weight,
+            general=self.general is not None,
+        )
 
     @property
     def schedule(self) -> Schedule:

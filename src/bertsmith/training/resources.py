@@ -5,7 +5,7 @@ from pathlib import Path
 from bertsmith.errors import ResourceError
 from bertsmith.files import require_free_space
 from bertsmith.machine.hardware import Hardware
-from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.objectives import PretrainedModel
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
 from bertsmith.training.step_memory import step_memory
@@ -14,7 +14,7 @@ _CHECKPOINT_BYTES = 12  # a weight's, and of its two moments
 
 
 def require_resources(
-    model: PretrainingModel, recipe: Recipe, machine: Machine, hardware: Hardware, out: Path
+    model: PretrainedModel, recipe: Recipe, machine: Machine, hardware: Hardware, out: Path
 ) -> None:
     """Raises ResourceError with what is needed and what there is."""
     weights = sum(parameter.numel() for parameter in model.parameters())

@@ -26,7 +26,7 @@ def open_run(recipe: Recipe, resume: bool) -> Path:
     if not recipe.out:
         raise RecipeError(_NO_FOLDER)
     again = f"bertsmith pretrain {Path(recipe.out) / 'recipe.toml'} --resume"
-    return _open(Path(recipe.out), recipe, lambda path: read_recipe(str(path), []), resume, again)
+    return open_folder(Path(recipe.out), recipe, lambda path: read_recipe(str(path), []), resume, again)
 
 
 def as_begun(recipe: Recipe, resume: bool) -> Recipe:
@@ -50,13 +50,14 @@ def open_finetuning(recipe: FinetuneRecipe, resume: bool) -> FinetuneRecipe:
     path = Path(recipe.out) / "recipe.toml"
     if resume and path.exists():
         recipe = recipe.chosen_as(stored(path))
-    _open(Path(recipe.out), recipe, stored, resume, "the same command with --resume")
+    open_folder(Path(recipe.out), recipe, stored, resume, "the same command with --resume")
     return recipe
 
 
-def _open(
+def open_folder(
     out: Path, recipe: RunSettings, read: Callable[[Path], RunSettings], resume: bool, again: str
 ) -> Path:
+    """The folder of a run by any kind of recipe, which `read` reads; `again` says how to go on with it."""
     if out.is_file():
         raise RecipeError(f"{out} is a file. Name a folder for the run with out=.")
     stored = out / "recipe.toml"

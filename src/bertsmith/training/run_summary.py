@@ -5,9 +5,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from bertsmith.machine.hardware import Hardware
 from bertsmith.reporting.run_report import RunReport, write_report
-from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.objectives import PretrainedModel
+from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel
 from bertsmith.training.environment import environment
 from bertsmith.training.log import RunLog
 from bertsmith.training.recipe import Recipe
@@ -16,7 +19,7 @@ from bertsmith.training.recipe import Recipe
 def write_summary(
     out: Path,
     recipe: Recipe,
-    model: PretrainingModel,
+    model: PretrainedModel,
     hardware: Hardware,
     comparison: list[dict[str, Any]] | None = None,
 ) -> Path:
@@ -32,14 +35,14 @@ def write_summary(
         vocabulary=_json_beside(recipe.tokenizer, "report.json"),
         model=model_facts(model),
         fills=_json_beside(str(out), "fills.json"),
-        comparison=comparison,
+        comparison=comparison or None,
         environment=environment(recipe.seed, hardware),
         command=shlex.join(["bertsmith", "pretrain", str(out / "recipe.toml"), "out=runs/again"]),
     )
     return write_report(out, content)
 
 
-def model_facts(model: PretrainingModel) -> dict[str, Any]:
+def model_facts(model: PretrainedModel) -> dict[str, Any]:
     """The shape, and the number of weights of each part."""
     config = model.config
     parts = {
@@ -47,8 +50,7 @@ def model_facts(model: PretrainingModel) -> dict[str, Any]:
         "other embeddings": model.encoder.embeddings,
         "encoder layers": model.encoder.layers,
         "pooler": model.encoder.pooler,
-        "masked-language head": model.masked_language,
-        "next-sentence head": model.next_sentence,
+        **_heads(model),
     }
     counts = {
         name: sum(p.numel() for p in part.parameters()) for name, part in parts.items() if part is not None
@@ -64,6 +66,14 @@ def model_facts(model: PretrainingModel) -> dict[str, Any]:
         "positions": config.max_length,
         "parameters": counts,
     }
+
+
+def _heads(model: PretrainedModel) -> dict[str, nn.Module | None]:
+    """What is trained beside the encoder."""
+    if isinstance(model, ReplacedTokenModel):
+        return {"replaced-token head": model.replaced_token, "generator": model.generator}
+    pairs = "sentence-order head" if model.sentence_order else "next-sentence head"
+    return {"masked-language head": model.masked_language, pairs: model.next_sentence}
 
 
 def _json_beside(folder: str | None, name: str) -> Any:

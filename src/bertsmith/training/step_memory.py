@@ -11,7 +11,8 @@ from torch import nn
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cpu.grouped_attention import filled_length
 from bertsmith.model.layers.attention import takes_flash_attention
-from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+from bertsmith.tasks.pretraining.objectives import PretrainedModel
+from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel
 from bertsmith.training.machine import Machine
 from bertsmith.training.muon import layer_matrices
 from bertsmith.training.recipe import Recipe
@@ -43,7 +44,7 @@ class Memory:
         return self.weights + self.gradients + self.moments + self.copy + self.activations
 
 
-def step_memory(model: PretrainingModel, recipe: Recipe, machine: Machine) -> Memory:
+def step_memory(model: PretrainedModel, recipe: Recipe, machine: Machine) -> Memory:
     """What training takes. `model` may be a blueprint: nothing but shapes is read.
 
     A process that holds a part of everything has all weights as well, at the start and in an evaluation.
@@ -63,20 +64,26 @@ def step_memory(model: PretrainingModel, recipe: Recipe, machine: Machine) -> Me
     )
 
 
-def activation_bytes(model: PretrainingModel, recipe: Recipe, machine: Machine) -> int:
+def activation_bytes(model: PretrainedModel, recipe: Recipe, machine: Machine) -> int:
     """Roughly what the forward pass of one micro-batch of a rank keeps; in half precision that is half of it,
     and each weight once more.
     """
     config, each = model.config, machine.precision.itemsize
     tokens = tokens_at_once(recipe, machine)
-    a_layer = _ACTIVATIONS_A_LAYER * config.hidden_size
-    a_layer += _WIDE_ACTIVATIONS[config.feed_forward] * config.intermediate_size
-    hidden = each * tokens * config.num_hidden_layers * a_layer
+    encoders = [config, *([model.generator.config] if isinstance(model, ReplacedTokenModel) else [])]
+    hidden = sum(_layer_bytes(encoder, tokens, each) for encoder in encoders)
+    attention = sum(_attention_bytes(encoder, recipe, machine) for encoder in encoders)
     predicted = tokens * max(recipe.masking.mask_rate, recipe.masking.final_mask_rate or 0)
     pieces = min(recipe.loss.sampled_pieces or config.vocab_size, config.vocab_size)
     vocabulary = _FLOAT * predicted * pieces
     weights = each * sum(parameter.numel() for parameter in model.parameters()) if each < _FLOAT else 0
-    return int(hidden + vocabulary + weights + _attention_bytes(config, recipe, machine))
+    return int(hidden + vocabulary + weights + attention)
+
+
+def _layer_bytes(config: BertConfig, tokens: int, each: int) -> int:
+    a_layer = _ACTIVATIONS_A_LAYER * config.hidden_size
+    a_layer += _WIDE_ACTIVATIONS[config.feed_forward] * config.intermediate_size
+    return each * tokens * config.num_hidden_layers * a_layer
 
 
 def _attention_bytes(config: BertConfig, recipe: Recipe, machine: Machine) -> int:

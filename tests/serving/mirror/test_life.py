@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from made_student import stage_of
-from running_mirror import RunningMirror, running_mirror, wait_until
+from running_mirror import IN_STEP, RunningMirror, running_mirror, wait_until
 from scripted_upstream import Reply, Seen, upstream_of
 
 INTENTS = {
@@ -113,7 +113,9 @@ def life(folder: Path, seed: int) -> list[Any]:
     world, told = World(seed), list[Any]()
     with (
         upstream_of(world.script) as upstream,
-        running_mirror(folder, upstream.url, students=str(folder / "students"), **SETTINGS) as mirror,
+        running_mirror(
+            folder, upstream.url, IN_STEP, students=str(folder / "students"), **SETTINGS
+        ) as mirror,
     ):
         told.append(begin(mirror, world))
         (version,) = mirror.stages.stages()
@@ -146,7 +148,7 @@ def life(folder: Path, seed: int) -> list[Any]:
 def begin(mirror: RunningMirror, world: World) -> int:
     """Calls until a student is trained and compared."""
     while not any(each.student for each in mirror.stages.stages().values()):
-        send(mirror, world, 50)
+        send(mirror, world, 25)
         assert len(mirror.calls()) < 1200, mirror.stages.trainings()
     return len(mirror.calls())
 

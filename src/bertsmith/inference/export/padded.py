@@ -116,7 +116,7 @@ def _embedded(
     elif embeddings.segment is not None:
         embedded = embedded + embeddings.segment(token_type_ids)
     normalised: Tensor = embeddings.norm(embedded)
-    return normalised
+    return normalised if embeddings.project is None else embeddings.project(normalised)
 
 
 def _widened(feed_forward: FeedForward, states: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The families of encoders: a record each. Importing this makes ours known."""
 
-from bertsmith.model.families import bert, modernbert, nomic_bert
+from bertsmith.model.families import bert, electra, modernbert, nomic_bert
 from bertsmith.model.families.family import (
     BERT_SIZES,
     CLASSIFIER,
@@ -25,6 +25,7 @@ __all__ = [
     "ModuleNames",
     "Size",
     "bert",
+    "electra",
     "find_family",
     "layer_rows",
     "modernbert",

@@ -19,6 +19,7 @@ class Size(NamedTuple):
     width: int
     heads: int
     intermediate: int  # width of the feed-forward part
+    embedding: int | None = None  # width of the embeddings, where it isn't the layers'
 
 
 # Turc et al. 2019 (arXiv 1908.08962, table 1) and Devlin et al. 2019 (section 3): heads are width / 64, the

@@ -1,6 +1,6 @@
 """Token ids → hidden states.
 
-N tokens in the packed batch, H hidden size.
+N tokens in the packed batch, E width of the embeddings, H hidden size.
 """
 
 import torch
@@ -14,25 +14,31 @@ from bertsmith.model.layers.norm import make_norm
 
 class Embeddings(nn.Module):
     """Token embeddings, plus those of positions and segments where the family has them, normalised (Devlin et
-    al. 2019, figure 2).
+    al. 2019, figure 2). Where they are of another width than the layers a product follows (Clark et al. 2020,
+    section 3.2).
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.position_offset = config.position_offset
-        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
+        width = config.embedding_width
+        self.token = nn.Embedding(config.vocab_size, width)
         self.position: nn.Embedding | None = None
         if config.position_embedding == "learned":
-            self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.segment = (
-            nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
-        )
-        self.norm = make_norm(config)
+            self.position = nn.Embedding(config.max_position_embeddings, width)
+        self.segment = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
+        self.norm = make_norm(config, width)
         own = config.embedding_dropout
         self.dropout = Dropout(config.hidden_dropout_prob if own is None else own)
+        self.project = nn.Linear(width, config.hidden_size) if config.embedding_size is not None else None
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """-> (N, H)."""
+        embedded = self.lookup(batch)
+        return embedded if self.project is None else self.project(embedded)
+
+    def lookup(self, batch: PackedBatch) -> Tensor:
+        """Without the product behind them: -> (N, E)."""
         embedded: Tensor = self.token(batch.token_ids)
         if self.position is not None:
             embedded = embedded + self.position(batch.position_ids + self.position_offset)

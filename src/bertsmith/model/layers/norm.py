@@ -5,8 +5,9 @@ from torch import nn
 from bertsmith.model.config import BertConfig
 
 
-def make_norm(config: BertConfig) -> nn.LayerNorm | nn.RMSNorm:
-    """Over the hidden size."""
+def make_norm(config: BertConfig, width: int | None = None) -> nn.LayerNorm | nn.RMSNorm:
+    """Over `width` values, the hidden size unless said."""
+    width = config.hidden_size if width is None else width
     if config.norm == "rms":
-        return nn.RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
-    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.norm_bias)
+        return nn.RMSNorm(width, eps=config.layer_norm_eps)
+    return nn.LayerNorm(width, eps=config.layer_norm_eps, bias=config.norm_bias)

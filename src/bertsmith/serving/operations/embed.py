@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertsmith.data.batch import PackedBatch
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
+from bertsmith.inference.embedding.embedder import projected
 from bertsmith.inference.embedding.text_windows import TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.engine import autocasting
 from bertsmith.model.bert import Bert
+from bertsmith.model.static_table import StaticTable
 from bertsmith.serving.operations.operation import Options, Pass, Prepared
 from bertsmith.serving.refusals import TooLarge, TooLong
 from bertsmith.tasks.examples.encoding import Encoded, Layout
@@ -33,12 +35,19 @@ class TextEncoder:
     """An encoder, and how its hidden states become a vector. `prefixes` are of queries and documents."""
 
     name: str
-    encoder: Bert
+    encoder: Bert | StaticTable
     windows: TextWindows
     pooling: Pooling
     prefixes: dict[str, str]
     device: torch.device
     compute_dtype: torch.dtype
+    projection: nn.Module | None = None
+    dimensions: int | None = None  # of its vectors, where they are not those of the hidden states
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.dimensions or self.encoder.config.hidden_size
 
     def sequences(
         self, inputs: Sequence[Any], options: Options
@@ -107,7 +116,7 @@ class Embed:
         self.run = Pass(compute, encoder.device, encoder.name)
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
-        width = self.encoder.encoder.config.hidden_size
+        width = self.encoder.width
         dimensions = options.more.get("dimensions")
         if dimensions is not None and (type(dimensions) is not int or not 1 <= dimensions <= width):
             raise InputError(f"dimensions must be 1 to {width}, the model's width, found {dimensions!r}.")
@@ -117,6 +126,7 @@ class Embed:
 
         def finish(outputs: Sequence[Outputs]) -> Vectors:
             vectors = self._joined(np.stack(outputs), made, owners)
+            vectors = projected(vectors, self.encoder.projection)
             if dimensions:
                 vectors = cut(vectors, dimensions, normalise=False)
             return normalised(vectors) if normalise in (None, True) else vectors

@@ -2,7 +2,8 @@
 
 modules.json                          which steps there are
 1_Pooling/config.json                 how hidden states become a vector
-2_Normalize/                          where vectors get length 1; an empty folder
+2_Dense/                              where vectors have other dimensions than hidden states
+2_Normalize/ or 3_Normalize/          where vectors get length 1; an empty folder
 3_Dense/                              where a head's last layer turns them into outputs
 sentence_bert_config.json             the longest input
 config_sentence_transformers.json     prefixes of queries and documents, as prompts
@@ -29,14 +30,21 @@ def write_sentence_folder(
     *,
     normalise: bool = False,
     prompts: Mapping[str, str] | None = None,
+    projection: nn.Linear | None = None,
     dense: nn.Linear | None = None,
 ) -> None:
-    """Into the folder of a saved encoder; `prompts` are prefixes by name, "query" and "document"."""
+    """Into the folder of a saved encoder; `prompts` are prefixes by name, "query" and "document". A
+    `projection` comes before vectors are normalised, `dense` behind.
+    """
     modules = [_module(0, "", "Transformer"), _module(1, "1_Pooling", "Pooling")]
     (folder / "1_Pooling").mkdir()
+    if projection is not None:
+        modules.append(_module(2, "2_Dense", "Dense"))
+        _write_dense(folder / "2_Dense", projection)
     if normalise:
-        modules.append(_module(2, "2_Normalize", "Normalize"))
-        (folder / "2_Normalize").mkdir()
+        path = f"{len(modules)}_Normalize"
+        modules.append(_module(len(modules), path, "Normalize"))
+        (folder / path).mkdir()
     if dense is not None:
         modules.append(_module(len(modules), "3_Dense", "Dense"))
         _write_dense(folder / "3_Dense", dense)

@@ -1,6 +1,7 @@
 """What a model's folder says of the vectors it was trained to give, in sentence-transformers' files.
 
-modules.json                        the parts in their order: encoder, pooling, normalisation
+modules.json                        the parts in their order: encoder, pooling, perhaps a last product,
+                                    normalisation
 1_Pooling/config.json               how the hidden states of a text become one vector
 sentence_bert_config.json           the longest text, in tokens
 config_sentence_transformers.json   prompts, which stand before queries and documents
@@ -16,6 +17,7 @@ from typing import Any, cast, get_args
 
 from bertsmith.errors import ModelError
 from bertsmith.model.locate import SENTENCE_SETTINGS
+from bertsmith.model.static_table import is_static, read_longest
 from bertsmith.model.untrusted import plain_file, read_settings, read_small_json
 from bertsmith.tasks.heads.pooling import Pooling
 
@@ -33,7 +35,8 @@ _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 @dataclass(frozen=True)
 class SentenceSettings:
     """How a folder's vectors are made. `max_length` in tokens with special ones, None where nothing is said;
-    `encoder` is the folder of the encoder itself, which may lie one deeper.
+    `encoder` is the folder of the encoder itself, which may lie one deeper; `projection` that of a product
+    that makes vectors of other dimensions of what was pooled (`read_projection`).
     """
 
     encoder: Path
@@ -42,10 +45,13 @@ class SentenceSettings:
     lowercase: bool = False
     query_prefix: str = ""
     document_prefix: str = ""
+    projection: Path | None = None
 
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:
-    """Raises ModelError for parts that Bertsmith doesn't have (Dense and others), and for broken files."""
+    """Raises ModelError for parts that Bertsmith doesn't have, or has in another order, and broken files."""
+    if is_static(folder):
+        return _of_table(folder)
     if not (folder / _MODULES).exists():
         return SentenceSettings(folder, max_length=_tokenizer_limit(folder))
     modules = _read_modules(folder)
@@ -57,9 +63,22 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         _pooling(folder, modules["Pooling"], any(prompts.values())),
         _longest(settings, encoder),
         bool(settings.get("do_lower_case")),
-        prompts.get("query", ""),
-        next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), ""),
+        *_prefixes(prompts),
+        folder / modules["Dense"] if "Dense" in modules else None,
     )
+
+
+def _of_table(folder: Path) -> SentenceSettings:
+    query, document = _prefixes(_prompts(folder))
+    return SentenceSettings(
+        folder, max_length=max(read_longest(folder), SHORTEST), query_prefix=query, document_prefix=document
+    )
+
+
+def _prefixes(prompts: Mapping[str, str]) -> tuple[str, str]:
+    """Of queries and of documents."""
+    document = next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), "")
+    return prompts.get("query", ""), document
 
 
 def read_pooling(folder: Path) -> Pooling | None:
@@ -78,13 +97,19 @@ def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
         modules = {str(each["type"]).rpartition(".")[2]: str(each["path"]) for each in found}
     except (KeyError, TypeError) as error:
         raise ModelError(f"{path} is not a list of modules ({error!r}). It may have been altered.") from error
-    unknown = [name for name in modules if name not in ("Transformer", "Pooling", "Normalize", *also)]
+    names = list(modules)
+    known = {"Transformer", "Pooling", "Normalize", *also}
+    known |= {"Dense"} if names[2:3] == ["Dense"] else set()  # of what was pooled
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise ModelError(
-            f"{folder} has a module {unknown[0]} after its encoder, which Bertsmith doesn't have: "
-            "vectors without it would be others. Use a model of encoder, pooling and normalisation alone."
+            f"{folder} has a module {unknown[0]} after its encoder, which Bertsmith doesn't have there: "
+            "vectors without it would be others. Use a model of encoder, pooling, one linear product and "
+            "normalisation."
         )
-    for name in ("Transformer", "Pooling"):
+    if len(modules) < len(found):
+        raise ModelError(f"{path} has a module twice, which Bertsmith doesn't have. Use another model.")
+    for name in ("Transformer", "Pooling", *({"Dense"} & modules.keys())):
         if not re.fullmatch(r"[\w-]*", modules.get(name, "?")):
             raise ModelError(
                 f"{path} names no folder beside it for the module {name}. It may have been altered."

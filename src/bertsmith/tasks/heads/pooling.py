@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.arrays import Ints
+from bertsmith.data.batch import PackedBatch, to_device
 from bertsmith.tasks.examples.encoding import Layout
 
 Pooling = Literal["mean", "cls", "max"]
@@ -81,3 +82,12 @@ def join_pooled(
         return np.asarray(np.maximum.reduceat(vectors, starts))
     weight = size.astype(np.float32)[:, None]
     return np.asarray(np.add.reduceat(vectors * weight, starts) / np.add.reduceat(weight, starts))
+
+
+def pool_sequences(states: Tensor, batch: PackedBatch, pooling: Pooling) -> Tensor:
+    """(N, H) of all tokens -> (B, H), each sequence by itself; spare tokens of the batch count nothing."""
+    count = len(batch.lengths)
+    lengths = to_device(np.array(batch.lengths, np.int64), states.device)
+    numbers = torch.arange(count, device=states.device)
+    sequence = numbers.repeat_interleave(lengths, output_size=sum(batch.lengths))  # (N,)
+    return _pool(states[: len(sequence)], sequence, numbers, count, pooling)

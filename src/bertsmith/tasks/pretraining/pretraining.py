@@ -1,26 +1,21 @@
-"""Pre-training as a task: masked language modelling and next-sentence prediction (Devlin et al. 2019,
-section 3.1).
+"""Pre-training as a task: masked language modelling, and whether two segments follow each other (Devlin et
+al. 2019, section 3.1) or stand in their order (Lan et al. 2020, section 3.1).
 
-N tokens in the packed batch, B sequences, H hidden size, V vocabulary, K masked positions.
+N tokens in the packed batch, B sequences, H hidden size, E width of the embeddings, V vocabulary, K masked
+positions.
 """
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertsmith.data.batch import PackedBatch, Sequences, concatenate, to_device, usual_batch_tokens
-from bertsmith.data.masking import IGNORED, MaskedTokens, Masker, MaskingRates
-from bertsmith.data.split import split
+from bertsmith.data.batch import PackedBatch, Sequences, to_device
+from bertsmith.data.masking import IGNORED, MaskedTokens, Masker
 from bertsmith.data.store import TokenStore
-from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
 from bertsmith.model.bert import Bert
 from bertsmith.model.config import BertConfig
 from bertsmith.model.cross_entropy import vocabulary_loss
@@ -28,13 +23,11 @@ from bertsmith.model.flops import encoder_flops, vocabulary_flops
 from bertsmith.model.layers.activation import Activation
 from bertsmith.model.layers.initialisation import initialise
 from bertsmith.model.layers.norm import make_norm
-from bertsmith.model.sampled_softmax import VocabularySample, VocabularySampler, sampled_vocabulary_loss
-from bertsmith.tasks.computing.evaluation_mode import evaluating
-from bertsmith.tasks.objective import Add, Gather
+from bertsmith.model.sampled_softmax import VocabularySample, sampled_vocabulary_loss
+from bertsmith.tasks.pretraining.masked_task import MaskedTask
+from bertsmith.tasks.pretraining.piece_counts import piece_counts
+from bertsmith.text.tokens.piece_characters import piece_characters
 from bertsmith.text.tokens.tokenizer import Tokenizer
-
-_HELDOUT_MICRO_BATCH = 2048  # tokens
-_COUNTED_TOKENS = 1_000_000  # enough to know the most frequent piece, the baseline of every evaluation
 
 
 class MaskedLanguageHead(nn.Module):
@@ -42,14 +35,14 @@ class MaskedLanguageHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.head_bias)
+        self.dense = nn.Linear(config.hidden_size, config.embedding_width, bias=config.head_bias)
         self.activation = Activation(config.masked_language_act)
-        self.norm = make_norm(config)
+        self.norm = make_norm(config, config.embedding_width)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         initialise(self, config.initializer_range)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """(K, H) -> (K, H), what the vocabulary is compared with."""
+        """(K, H) -> (K, E), what the vocabulary is compared with."""
         transformed: Tensor = self.norm(self.activation(self.dense(hidden_states)))
         return transformed
 
@@ -58,12 +51,15 @@ class PretrainingModel(nn.Module):
     """An encoder with its heads.
 
     Without `next_sentence` (RoBERTa, DistilBERT, or by choice) there is neither that head nor a pooler:
-    nothing would train them.
+    nothing would train them. With `sentence_order` that head says whether a pair is swapped, as ALBERT's
+    does, in place of whether it belongs together.
     """
 
-    def __init__(self, config: BertConfig, next_sentence: bool | None = None) -> None:
+    def __init__(
+        self, config: BertConfig, next_sentence: bool | None = None, sentence_order: bool = False
+    ) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.sentence_order = config, sentence_order
         self.encoder = Bert(config)
         self.masked_language = MaskedLanguageHead(config)
         self.next_sentence: nn.Linear | None = None
@@ -72,6 +68,15 @@ class PretrainingModel(nn.Module):
             initialise(self.next_sentence, config.initializer_range)
         else:
             self.encoder.pooler = None
+
+    def another(self) -> "PretrainingModel":
+        """One of the same parts, with weights of its own."""
+        return PretrainingModel(self.config, self.next_sentence is not None, self.sentence_order)
+
+    @property
+    def pair_loss(self) -> str:
+        """What the loss and the figures of the pairs' head are called."""
+        return "sop" if self.sentence_order else "nsp"
 
     def vocabulary_logits(self, hidden_states: Tensor) -> Tensor:
         """(K, H) rows of hidden states -> (K, V)."""
@@ -89,7 +94,9 @@ class PretrainingModel(nn.Module):
         return sampled_vocabulary_loss(transformed, weight, bias, labels, sample)
 
     def next_sentence_logits(self, first_tokens: Tensor) -> Tensor:
-        """(B, H) -> (B, 2): column 0: the second segment follows the first; column 1: it is random."""
+        """(B, H) -> (B, 2): column 0: the second segment follows the first; column 1: it is random, or
+        the two are swapped.
+        """
         if self.next_sentence is None:
             raise ValueError("this model has no next-sentence head")
         logits: Tensor = self.next_sentence(self.encoder.pool(first_tokens))
@@ -97,58 +104,21 @@ class PretrainingModel(nn.Module):
 
 
 @dataclass
-class PretrainingTask:
-    """Fulfils `Objective`: `streams` holds one stream a phase, `heldout` evaluation's own or None.
-
-    With `sampled_pieces` the training loss is estimated from about so many pieces of the vocabulary, drawn
-    by `seed` and place in the text; held-out figures are always of all.
+class PretrainingTask(MaskedTask[PretrainingModel]):
+    """Masked language modelling, and next-sentence or sentence-order prediction where the model has that
+    head: losses `mlm`, and `nsp` or `sop`.
     """
 
-    model: PretrainingModel
-    streams: list[PretrainingStream]
-    masker: Masker
-    heldout: PretrainingStream | None
-    heldout_tokens: int
-    device: torch.device
-    sampled_pieces: int = 0
-    seed: int = 0
-    needs_global_batch: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
-        stream = self.streams[0]
-        self.rates = self.masker.rates
-        self.host_masker = Masker(stream.tokenizer, self.rates)
-        # whatever is trained with, figures are of the published masks, and so can be compared
-        self.evaluation_masker = Masker(stream.tokenizer, MaskingRates(), self.device)
-        self.most_frequent = most_frequent_piece(stream.store, stream.tokenizer)
-        self.sampler: VocabularySampler | None = None
-        self.sample: VocabularySample | None = None  # of the step that is next
-        if 0 < self.sampled_pieces < stream.tokenizer.vocab_size:
-            counts = _piece_counts(stream.store, stream.tokenizer)
-            self.sampler = VocabularySampler(counts, self.sampled_pieces, self.seed, self.device)
-
-    def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
-        """Endless; the phase's stream from `cursor` on."""
-        return self.streams[cursor.phase].batches(cursor)
-
-    def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
-        """The step's sample of the vocabulary, and the share of tokens to predict where it falls in the
-        decay.
-        """
-        if self.sampler is not None:
-            self.sample = self.sampler.draw(cursor)
-        self.masker.rates = self.host_masker.rates = self.rates.at(decayed)
-        return {} if self.rates.final_mask_rate is None else {"mask_rate": self.masker.rates.mask_rate}
+        super().__post_init__()
+        self.characters = torch.from_numpy(piece_characters(self.streams[0].tokenizer))
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
         """Masked tokens, and sequences."""
         counts: dict[str, float] = {"mlm": self.host_masker.count(sequences)}
         if self.model.next_sentence is not None:
-            counts["nsp"] = len(sequences)
+            counts[self.model.pair_loss] = len(sequences)
         return counts
-
-    def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
-        """Nothing: no sequence's loss depends on another."""
 
     def loss(self, sequences: Sequences) -> dict[str, Tensor]:
         """Summed cross-entropies of one micro-batch."""
@@ -157,7 +127,7 @@ class PretrainingTask:
         if self.model.next_sentence is not None:
             logits = self.model.next_sentence_logits(first_tokens)
             labels = to_device(sequences.labels, self.device)
-            losses["nsp"] = F.cross_entropy(logits.float(), labels, reduction="sum")
+            losses[self.model.pair_loss] = F.cross_entropy(logits.float(), labels, reduction="sum")
         return losses
 
     def flops(self, sequences: Sequences) -> float:
@@ -168,61 +138,30 @@ class PretrainingTask:
         encoder = encoder_flops(config, sequences.lengths, read)
         return 3 * (encoder + vocabulary_flops(config, masked, self.sampled_pieces))
 
-    def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
-        """Each rank measures its share of the held-out sequences; see `metrics`."""
-        return self.metrics(add(self.sums(rank, ranks)))
-
-    @torch.no_grad()
-    def sums(self, rank: int, ranks: int) -> dict[str, float]:
-        """The same held-out sequences and masks at every call: this rank's share of them."""
-        totals = {"mlm_loss": 0.0, "mlm_right": 0.0, "mlm_count": 0.0, "mlm_majority_right": 0.0}
-        if self.model.next_sentence is not None:
-            totals |= {"nsp_loss": 0.0, "nsp_right": 0.0, "nsp_count": 0.0, "nsp_random": 0.0}
-        with evaluating(self.model):
-            for batch, tokens in self._at_once(islice(self._heldout_batches(), rank, None, ranks)):
-                for micro_batch in split(batch, 1, tokens)[0]:
-                    for name, value in self._sums_of(micro_batch).items():
-                        totals[name] += value
-        return totals
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """What the metrics are made of, and how many characters of text the masked pieces stand for."""
+        masked = (*MASKED_SUMS, "mlm_characters")
+        if self.model.next_sentence is None:
+            return masked
+        pair = self.model.pair_loss
+        return (*masked, f"{pair}_loss", f"{pair}_right", f"{pair}_count", f"{pair}_random")
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """Loss in nats per masked token, perplexity, and accuracies in [0, 1]; empty without held-out text.
 
         Beside each accuracy stands its baseline: always the most frequent piece, always the same answer.
         """
-        if not sums["mlm_count"]:
-            return {}
-        loss = sums["mlm_loss"] / sums["mlm_count"]
-        metrics = {
-            "mlm_loss": loss,
-            "mlm_perplexity": math.exp(min(loss, 700.0)),
-            "mlm_accuracy": sums["mlm_right"] / sums["mlm_count"],
-            "mlm_majority": sums["mlm_majority_right"] / sums["mlm_count"],
-        }
-        if sums.get("nsp_count"):
-            metrics["nsp_majority"] = max(sums["nsp_random"], sums["nsp_count"] - sums["nsp_random"])
-            metrics["nsp_majority"] /= sums["nsp_count"]
-            metrics["nsp_loss"] = sums["nsp_loss"] / sums["nsp_count"]
-            metrics["nsp_accuracy"] = sums["nsp_right"] / sums["nsp_count"]
+        metrics = masked_metrics(sums)
+        pair = self.model.pair_loss
+        if metrics and sums.get(f"{pair}_count"):
+            count, other = sums[f"{pair}_count"], sums[f"{pair}_random"]
+            metrics |= {
+                f"{pair}_majority": max(other, count - other) / count,
+                f"{pair}_loss": sums[f"{pair}_loss"] / count,
+                f"{pair}_accuracy": sums[f"{pair}_right"] / count,
+            }
         return metrics
-
-    def _heldout_batches(self) -> Iterator[Sequences]:
-        """One pass over held-out text, or its first `heldout_tokens`."""
-        if self.heldout is None:
-            return
-        tokens = 0
-        for batch in self.heldout.batches(Cursor(), last_epoch=0):
-            if tokens >= self.heldout_tokens:
-                return
-            tokens += int(batch.sequences.lengths.sum())
-            yield batch.sequences
-
-    def _at_once(self, batches: Iterator[Sequences]) -> Iterator[tuple[Sequences, int]]:
-        """With the size of micro-batches. A GPU would wait for the host between small ones."""
-        if self.device.type != "cuda":
-            yield from ((batch, _HELDOUT_MICRO_BATCH) for batch in batches)
-        elif share := list(batches):
-            yield concatenate(share), usual_batch_tokens("cuda")
 
     def _encode(self, sequences: Sequences, masker: Masker) -> tuple[MaskedTokens, Tensor, Tensor]:
         """Masks, and the hidden states that the heads read: first tokens (B, H), masked positions (K, H)."""
@@ -234,45 +173,64 @@ class PretrainingTask:
         first_tokens, predicting = states.split([len(first_rows), len(masked.positions)])
         return masked, first_tokens, predicting
 
-    def _sums_of(self, sequences: Sequences) -> dict[str, float]:
-        masked, first_tokens, predicting = self._encode(sequences, self.evaluation_masker)
-        kept = masked.labels != IGNORED
-        labels = masked.labels[kept]
-        logits = self.model.vocabulary_logits(predicting[kept]).float()
-        sums = {"mlm": (logits, labels)}
+    def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
+        masked, first_tokens, predicting = self._encode(sequences, masker)
+        totals = masked_sums(self.model, masked, predicting, self.most_frequent)
+        labels = masked.labels[masked.labels != IGNORED]
+        totals["mlm_characters"] = float(self.characters[labels.cpu()].sum())
         if self.model.next_sentence is not None:
-            answers = to_device(sequences.labels, self.device)
-            sums["nsp"] = (self.model.next_sentence_logits(first_tokens).float(), answers)
-        totals = {"mlm_majority_right": float((labels == self.most_frequent).sum())}
-        if "nsp" in sums:
-            totals["nsp_random"] = float(sequences.labels.sum())
-        for name, (scores, truth) in sums.items():
-            totals[f"{name}_loss"] = float(F.cross_entropy(scores, truth, reduction="sum"))
-            totals[f"{name}_right"] = float((scores.argmax(1) == truth).sum())
-            totals[f"{name}_count"] = float(len(truth))
+            pair, truth = self.model.pair_loss, to_device(sequences.labels, self.device)
+            totals |= cross_entropy_sums(pair, self.model.next_sentence_logits(first_tokens), truth)
+            totals[f"{pair}_random"] = float(sequences.labels.sum())
         return totals
 
 
-def most_frequent_piece(store: TokenStore, tokenizer: Tokenizer) -> int:
-    """Its id. A special token such as [UNK] is never a label, so none counts."""
-    return int(_piece_counts(store, tokenizer).argmax())
+MASKED_SUMS = ("mlm_loss", "mlm_right", "mlm_count", "mlm_majority_right")
+
+
+def masked_sums(
+    model: PretrainingModel, masked: MaskedTokens, predicting: Tensor, most_frequent: int
+) -> dict[str, float]:
+    """Of held-out text, by (K, H) hidden states of the masked positions; `most_frequent` is the baseline's
+    answer.
+    """
+    kept = masked.labels != IGNORED
+    labels = masked.labels[kept]
+    baseline = {"mlm_majority_right": float((labels == most_frequent).sum())}
+    return cross_entropy_sums("mlm", model.vocabulary_logits(predicting[kept]), labels) | baseline
+
+
+def cross_entropy_sums(name: str, logits: Tensor, truth: Tensor) -> dict[str, float]:
+    """Of (R, C) logits and (R,) classes: the loss, how many are right, and how many there are."""
+    scores = logits.float()
+    return {
+        f"{name}_loss": float(F.cross_entropy(scores, truth, reduction="sum")),
+        f"{name}_right": float((scores.argmax(1) == truth).sum()),
+        f"{name}_count": float(len(truth)),
+    }
+
+
+def masked_metrics(sums: dict[str, float]) -> dict[str, float]:
+    """Of `masked_sums` over all held-out text; empty where there was none."""
+    if not sums["mlm_count"]:
+        return {}
+    loss = sums["mlm_loss"] / sums["mlm_count"]
+    return {
+        "mlm_loss": loss,
+        "mlm_perplexity": math.exp(min(loss, 700.0)),
+        "mlm_accuracy": sums["mlm_right"] / sums["mlm_count"],
+        "mlm_majority": sums["mlm_majority_right"] / sums["mlm_count"],
+    }
 
 
 @torch.no_grad()
-def start_at_frequencies(model: PretrainingModel, store: TokenStore, tokenizer: Tokenizer) -> None:
+def start_at_frequencies(head: MaskedLanguageHead, store: TokenStore, tokenizer: Tokenizer) -> None:
     """Sets the vocabulary's bias, where it is untrained (all zero), to the log of each piece's frequency.
 
     A new head then knows from its first step what else it would have to learn first: which pieces are common
     (the prior of Lin et al. 2017, section 4.1). Going on from an encoder without a head, that is most of what
     a short run learns.
     """
-    if not model.masked_language.bias.any():
-        frequencies = np.log(_piece_counts(store, tokenizer) + 1.0)
-        model.masked_language.bias.copy_(torch.from_numpy(frequencies - frequencies.mean()))
-
-
-def _piece_counts(store: TokenStore, tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
-    """(V,) in the first million tokens; special tokens 0."""
-    counts = np.bincount(store.tokens[:_COUNTED_TOKENS], minlength=tokenizer.vocab_size)
-    counts[list(tokenizer.special_ids)] = 0
-    return counts
+    if not head.bias.any():
+        frequencies = np.log(piece_counts(store, tokenizer) + 1.0)
+        head.bias.copy_(torch.from_numpy(frequencies - frequencies.mean()))

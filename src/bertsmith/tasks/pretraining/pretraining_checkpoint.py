@@ -1,6 +1,6 @@
 """A pre-training model from a folder and into one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from bertsmith.model.meta_init import meta_init
 from bertsmith.model.weights import listed, part_of
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 
+_ORDER = "sentence_order"  # in the settings of bertsmith.json
 # How the parts are called in a sentence.
 _NAMES = {
     "pooler": "pooler",
@@ -21,33 +22,47 @@ _NAMES = {
 }
 
 
-@door(next_sentence=optional(flag), allow_new_heads=flag)
+@door(next_sentence=optional(flag), sentence_order=optional(flag), allow_new_heads=flag)
 def load_pretraining_model(
-    folder: Path | str, *, next_sentence: bool | None = None, allow_new_heads: bool = False
+    folder: Path | str,
+    *,
+    next_sentence: bool | None = None,
+    sentence_order: bool | None = None,
+    allow_new_heads: bool = False,
 ) -> tuple[PretrainingModel, tuple[str, ...]]:
     """The model in evaluation mode, and sentences for the user on what was converted, added or left out.
 
-    `next_sentence` says whether to have that head; None takes what the folder has, and with
-    `allow_new_heads` what its family was trained with. `allow_new_heads` gives parts that the folder lacks
-    random weights from torch's generator: to go on training from an encoder alone. Raises ModelError when
-    a part is missing and may not be new, when the family has no such head, and as `read_checkpoint` and
-    `load_into` do.
+    `next_sentence` says whether to have the pairs' head; None takes what the folder has, and with
+    `allow_new_heads` what its family was trained with. `sentence_order` says which question it answers; None
+    takes the folder's, and a head that was trained for the other one counts as missing. `allow_new_heads`
+    gives parts that the folder lacks random weights from torch's generator: to go on training from an encoder
+    alone. Raises ModelError when a part is missing and may not be new, when the family has no such head, and
+    as `read_checkpoint` and `load_into` do.
     """
     checkpoint = read_checkpoint(folder)
     wanted = _wants_next_sentence(checkpoint, next_sentence, allow_new_heads)
-    model = meta_init(lambda: PretrainingModel(checkpoint.config, wanted))
+    trained = _was_in_order(checkpoint)
+    order = trained if sentence_order is None else sentence_order
+    model = meta_init(lambda: PretrainingModel(checkpoint.config, wanted, order))
     parts = {part_of(name) for name in model.state_dict()}
     new = parts - checkpoint.parts
+    if order != trained:
+        new |= parts & {"next_sentence"}
     if new and not allow_new_heads:
+        if "replaced_token" in checkpoint.parts:
+            raise ModelError(
+                f"{folder} has no masked-language head: it tells which tokens were replaced. Masks are "
+                "filled by its generator, a model of its own (in a run's folder, generator/ beside model/)."
+            )
         raise ModelError(
-            f"{folder} has no {_spoken(new)}. Pre-train it first (bertsmith pretrain … init={folder}), "
-            "or use a checkpoint that has one."
+            f"{folder} has no {_spoken(new, order)}. Pre-train it first (bertsmith pretrain … "
+            f"init={folder}), or use a checkpoint that has one."
         )
     if new:
-        model = _with_new_parts(checkpoint, wanted, new, str(folder))
+        model = _with_new_parts(checkpoint, model, new, str(folder))
     else:
         load_into(model, _of_parts(checkpoint, parts), checkpoint.config, str(folder))
-    return model.eval(), (*checkpoint.notes, *_notes(checkpoint, parts, new, folder))
+    return model.eval(), (*checkpoint.notes, *_notes(checkpoint, parts, new, order, folder))
 
 
 @door(model=kind(PretrainingModel), provenance=kind(Mapping), replace=flag)
@@ -57,6 +72,7 @@ def save_pretraining_model(
     tokenizer: SavesItself | None,
     provenance: Mapping[str, Any],
     *,
+    write_extra_files: Callable[[Path], None] | None = None,
     replace: bool = False,
 ) -> None:
     """Writes a folder that transformers opens as BertForPreTraining, or as the family's …ForMaskedLM.
@@ -71,7 +87,9 @@ def save_pretraining_model(
         model.config.family.class_prefix + ("ForPreTraining" if with_pairs else "ForMaskedLM"),
         task="pretraining",
         tokenizer=tokenizer,
+        settings={_ORDER: True} if with_pairs and model.sentence_order else {},
         provenance=provenance,
+        write_extra_files=write_extra_files,
         replace=replace,
     )
 
@@ -89,13 +107,18 @@ def _wants_next_sentence(checkpoint: Checkpoint, asked: bool | None, allow_new_h
     return "next_sentence" in checkpoint.parts and "pooler" in checkpoint.parts
 
 
+def _was_in_order(checkpoint: Checkpoint) -> bool:
+    """Whether the pairs' head was trained on the order of segments; transformers' files say nothing of it."""
+    return checkpoint.manifest is not None and checkpoint.manifest.settings.get(_ORDER) is True
+
+
 def _with_new_parts(
-    checkpoint: Checkpoint, next_sentence: bool, new: set[str], where: str
+    checkpoint: Checkpoint, blueprint: PretrainingModel, new: set[str], where: str
 ) -> PretrainingModel:
-    """The checkpoint's parts, and random ones where it has none."""
-    model = PretrainingModel(checkpoint.config, next_sentence)
+    """The checkpoint's parts, and random ones where they are new."""
+    model = blueprint.another()
     names = model.state_dict().keys()
-    tensors = _of_parts(checkpoint, {part_of(name) for name in names})
+    tensors = _of_parts(checkpoint, {part_of(name) for name in names} - new)
     load_into(
         model, tensors, checkpoint.config, where, may_lack=[name for name in names if part_of(name) in new]
     )
@@ -106,15 +129,18 @@ def _of_parts(checkpoint: Checkpoint, parts: set[str]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in checkpoint.tensors.items() if part_of(name) in parts}
 
 
-def _notes(checkpoint: Checkpoint, parts: set[str], new: set[str], folder: Path | str) -> list[str]:
+def _notes(
+    checkpoint: Checkpoint, parts: set[str], new: set[str], order: bool, folder: Path | str
+) -> list[str]:
     unused = checkpoint.parts - parts
     notes = []
     if new:
-        notes.append(f"{folder} has no {_spoken(new)}: starting from random weights there")
+        notes.append(f"{folder} has no {_spoken(new, order)}: starting from random weights there")
     if unused:
         notes.append(f"the {_spoken(unused)} of {folder} isn't used for pre-training and was left out")
     return notes
 
 
-def _spoken(parts: set[str] | frozenset[str]) -> str:
-    return listed(_NAMES.get(part, part) for part in parts)
+def _spoken(parts: set[str] | frozenset[str], order: bool = False) -> str:
+    names = _NAMES | ({"next_sentence": "sentence-order head"} if order else {})
+    return listed(names.get(part, part) for part in parts)

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,45 +40,54 @@ def write_finetune_report(out: Path, recipe: FinetuneRecipe, results: Results) -
 
 def render_finetune(out: Path, recipe: FinetuneRecipe, results: Results) -> str:
     """The page as text. What comes from data, such as texts and labels, is escaped."""
-    task, dev = results.task, results.evaluations[results.judge]
-    details, errors = results.error_analysis[results.judge], results.standard_errors
-    logs = [_log(out / "restarts" / str(number + 1)) for number in range(len(results.restarts))]
+    logs = [read_log(out / "restarts" / str(number + 1)) for number in range(len(results.restarts))]
     return render_page(
         TEMPLATE,
         title=f"Fine-tuning · {out.resolve().name}",
         status=_status(recipe, results),
         headline=figures.headline(results),
         warnings=[*results.warnings, *_log_warnings(logs)],
-        evaluations=[
+        settings=_settings(recipe, results),
+        command=command(recipe),
+        environment=run_environment(recipe.seed, logs, data_hashes(recipe)),
+        **shown_results(results, logs),
+    )
+
+
+def shown_results(results: Results, logs: Sequence[Sequence[Record]]) -> dict[str, Any]:
+    """What the page shows of them: tables, pictures, errors. `logs` are those of the restarts, the curves of
+    which are drawn.
+    """
+    task, dev = results.task, results.evaluations[results.judge]
+    details, errors = results.error_analysis[results.judge], results.standard_errors
+    return {
+        "evaluations": [
             figures.evaluation_table(name, evaluation, task.main_metric, errors[name])
             for name, evaluation in results.evaluations.items()
         ],
-        judge=results.judge,
-        tried=figures.tried_table(results) if results.tried else None,
-        more_rows=_more_rows(results),
-        more_rows_in_words=" ".join(
+        "judge": results.judge,
+        "tried": figures.tried_table(results) if results.tried else None,
+        "more_rows": _more_rows(results),
+        "more_rows_in_words": " ".join(
             each.as_sentence(task.main_metric) for each in (results.expected, results.learning_curve) if each
         )
         if results.learning_curve
         else "",
-        columns=figures.column_tables(results.columns, task.main_metric) if results.columns else None,
-        columns_in_words=results.columns.as_sentence(task.main_metric) if results.columns else "",
-        columns_model=results.columns.model if results.columns else "",
-        column_pictures=_column_pictures(results),
-        strip=_strip(results),
-        restarts=figures.restart_table(results) if len(results.restarts) > 1 else None,
-        curves=_curves(logs, results),
-        details=details,
-        figures=figures,
-        where=_where_pictures(results, details),
-        sure=_sure_pictures(results, details),
-        calibration=[(figures.metric_name(n), f"{v:.4f}") for n, v in results.figures.items()],
-        coverage=_coverage(details),
-        worst=figures.worst_errors(task, dev, details),
-        settings=_settings(recipe, results),
-        command=command(recipe),
-        environment=tables.raw_facts(_environment(recipe, logs)),
-    )
+        "columns": figures.column_tables(results.columns, task.main_metric) if results.columns else None,
+        "columns_in_words": results.columns.as_sentence(task.main_metric) if results.columns else "",
+        "columns_model": results.columns.model if results.columns else "",
+        "column_pictures": _column_pictures(results),
+        "strip": _strip(results),
+        "restarts": figures.restart_table(results) if len(results.restarts) > 1 else None,
+        "curves": _curves(logs, results),
+        "details": details,
+        "figures": figures,
+        "where": _where_pictures(results, details),
+        "sure": _sure_pictures(results, details),
+        "calibration": [(figures.metric_name(n), f"{v:.4f}") for n, v in results.figures.items()],
+        "coverage": _coverage(details),
+        "worst": figures.worst_errors(task, dev, details),
+    }
 
 
 def command(recipe: FinetuneRecipe) -> str:
@@ -95,7 +104,7 @@ def command(recipe: FinetuneRecipe) -> str:
         if value is None or name in (*files, "task", "model", "out"):
             continue
         if usual.get(name) != value or name in CHOSEN:
-            words.append(f"{name}={_as_override(value)}")
+            words.append(f"{name}={as_override(value)}")
     return shlex.join(words)
 
 
@@ -114,10 +123,10 @@ def _column_pictures(results: Results) -> Pictures:
     return [("What text and columns are worth", as_markup(charts.column_worths(results.columns, metric)))]
 
 
-def _as_override(value: Any) -> str:
+def as_override(value: Any) -> str:
     """As TOML has it, which for lists, numbers and truth values is how JSON has it."""
     if isinstance(value, dict):
-        pairs = (f"{json.dumps(name, ensure_ascii=False)}={_as_override(of)}" for name, of in value.items())
+        pairs = (f"{json.dumps(name, ensure_ascii=False)}={as_override(of)}" for name, of in value.items())
         return f"{{{', '.join(pairs)}}}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -150,7 +159,7 @@ def _status(recipe: FinetuneRecipe, results: Results) -> str:
     )
 
 
-def _log(folder: Path) -> list[Record]:
+def read_log(folder: Path) -> list[Record]:
     """A restart's log; the page does without one that was cleared away."""
     return RunLog.read(folder) if (folder / LOG_FILE).exists() else []
 
@@ -164,13 +173,15 @@ def _log_warnings(logs: Sequence[Sequence[Record]]) -> list[str]:
     ]
 
 
-def _environment(recipe: FinetuneRecipe, logs: Sequence[Sequence[Record]]) -> dict[str, Any]:
+def run_environment(
+    seed: int, logs: Sequence[Sequence[Record]], hashes: Mapping[str, str]
+) -> list[tuple[str, str]]:
     """Versions, machine and model of the run, and the hash of each file it was made from."""
     starts = [record for log in logs for record in log if record["kind"] == "start"]
     machine = starts[-1].get("machine") if starts else None
     facts = {name: value for name, value in (machine or {}).items() if name not in ("data", "peak")}
-    hashes = {f"SHA-256 of {name}": value for name, value in data_hashes(recipe).items()}
-    return environment(recipe.seed, Hardware.detect()) | facts | hashes
+    named = {f"SHA-256 of {name}": value for name, value in hashes.items()}
+    return tables.raw_facts(environment(seed, Hardware.detect()) | facts | named)
 
 
 def _strip(results: Results) -> Any:

@@ -81,14 +81,18 @@ def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
     step, evaluation = state.latest, state.evaluation
     training = {
         state.loss_name: formatting.loss(state.loss),
-        "NSP loss": formatting.loss(state.nsp_loss),
+        **{name: formatting.loss(value) for name, value in state.other_losses.items()},
         "learning rate": formatting.small(step.get("learning_rate")),
         "gradient norm": formatting.loss(step.get("gradient_norm")),
     }
     heldout = _task_metrics(state) or {
         "MLM accuracy": formatting.percent(evaluation.get("mlm_accuracy")),
-        "NSP accuracy": formatting.percent(evaluation.get("nsp_accuracy")),
+        **{
+            f"{name} accuracy": formatting.percent(evaluation.get(f"{name.lower()}_accuracy"))
+            for name in state.others
+        },
         "MLM perplexity": formatting.perplexity(evaluation.get("mlm_perplexity")),
+        "general MLM": formatting.percent(evaluation.get("general_mlm_accuracy")),
         "at step": formatting.count(evaluation.get("step")),
     }
     speed = {
@@ -97,9 +101,8 @@ def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
         "tokens seen": formatting.large(step.get("tokens")),
         "length": formatting.count(state.sequence_length),
     }
-    if step and "nsp_loss" not in step:
-        training.pop("NSP loss")
-        heldout.pop("NSP accuracy", None)
+    if "general_mlm_accuracy" not in evaluation:
+        heldout.pop("general MLM", None)
     return [("Training", TRAINING, training), ("Held out", HELDOUT, heldout), ("Speed", SPEED, speed)]
 
 

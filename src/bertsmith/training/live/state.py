@@ -6,6 +6,7 @@ from typing import Any
 from bertsmith.reporting.curves import Curve
 
 Record = dict[str, Any]
+BESIDE_MLM = {"NSP": "nsp_loss", "SOP": "sop_loss", "RTD": "weighted_rtd_loss"}
 
 
 class RunState:
@@ -22,7 +23,7 @@ class RunState:
         self.checkpoint: int | None = None
         self.training_loss = Curve(600)
         self.heldout_loss = Curve(200)
-        self._recent_losses: deque[tuple[float | None, float | None]] = deque(maxlen=20)
+        self._recent_losses: deque[dict[str, float | None]] = deque(maxlen=20)
         self._pace: deque[tuple[int, float]] = deque(maxlen=200)
 
     def take_in(self, record: Record) -> None:
@@ -45,8 +46,10 @@ class RunState:
 
     def _take_step(self, record: Record) -> None:
         self.latest = record
-        self._recent_losses.append((record.get("mlm_loss", record.get("loss")), record.get("nsp_loss")))
-        self.training_loss.add(record["step"], record.get("mlm_loss", record.get("loss")))
+        shown = record.get("mlm_loss", record.get("loss"))
+        others = {name: record.get(key) for name, key in BESIDE_MLM.items()}
+        self._recent_losses.append({"shown": shown, **others})
+        self.training_loss.add(record["step"], shown)
         if record.get("elapsed") is not None:
             self._pace.append((record["step"], record["elapsed"]))
 
@@ -63,18 +66,26 @@ class RunState:
 
     @property
     def loss_name(self) -> str:
-        """What the loss curve shows: MLM alone where it is known, as NSP would hide its course."""
+        """What the loss curve shows: MLM alone where it is known, as others would hide its course."""
         return "MLM loss" if "mlm_loss" in self.latest or not self.latest else "loss"
 
     @property
     def loss(self) -> float | None:
         """Mean of the last 20 records: single batches jump too much to be read."""
-        return _mean([loss for loss, _ in self._recent_losses])
+        return self._recent("shown")
 
     @property
-    def nsp_loss(self) -> float | None:
-        """Mean of the last 20 records, None without next-sentence prediction."""
-        return _mean([nsp for _, nsp in self._recent_losses])
+    def others(self) -> list[str]:
+        """What is learnt beside masked pieces, by its short name."""
+        return [name for name, key in BESIDE_MLM.items() if key in self.latest]
+
+    @property
+    def other_losses(self) -> dict[str, float | None]:
+        """Of each, the mean of the last 20 records; of replaced tokens as it counts in the sum of losses."""
+        return {f"{name} loss": self._recent(name) for name in self.others}
+
+    def _recent(self, name: str) -> float | None:
+        return _mean([losses[name] for losses in self._recent_losses])
 
     @property
     def elapsed(self) -> float:

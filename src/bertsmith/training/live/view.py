@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bertsmith.reporting import formatting
 from bertsmith.training.live.panel import panel
-from bertsmith.training.live.state import Record, RunState
+from bertsmith.training.live.state import BESIDE_MLM, Record, RunState
 from bertsmith.training.log import task_metrics
 
 SHORTEST_PAUSE = 0.25  # seconds between two pictures
@@ -176,6 +176,10 @@ def _evaluation_line(record: Record) -> str:
         f"perplexity {formatting.perplexity(record.get('mlm_perplexity'))}",
         f"accuracy {formatting.percent(record.get('mlm_accuracy'))}",
     ]
-    if record.get("nsp_accuracy") is not None:
-        parts.append(f"NSP accuracy {formatting.percent(record['nsp_accuracy'])}")
+    for name in BESIDE_MLM:
+        if record.get(f"{name.lower()}_accuracy") is not None:
+            parts.append(f"{name} accuracy {formatting.percent(record[f'{name.lower()}_accuracy'])}")
+    if record.get("general_mlm_loss") is not None:
+        parts.append(f"general text: MLM loss {formatting.loss(record['general_mlm_loss'])}")
+        parts.append(f"accuracy {formatting.percent(record.get('general_mlm_accuracy'))}")
     return " | ".join(parts)

@@ -77,6 +77,16 @@ class Keeper:
         self._guarded(self._look)
         self._thread.start()
 
+    def follow(self) -> None:
+        """All that is due by now, whatever the pace: for whoever wants the same in every run, and has given
+        the thread a pace at which it sleeps. Raises what the store raises.
+        """
+        self._fold()
+        self._expire_audits()
+        self._train()
+        self._judge()
+        self._look()
+
     def close(self, seconds: float) -> None:
         """Folds what is there, ends the training and the students."""
         self._ending.set()

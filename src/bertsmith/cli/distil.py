@@ -1,0 +1,244 @@
+"""`bertsmith distil`: the kind of distillation follows from the teacher and from what it is given."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, given
+
+
+def distil(
+    teacher: str,
+    *overrides: str,
+    out: Out,
+    texts: list[Path] | None = None,
+    train: Path | None = None,
+    dev: Path | None = None,
+    test: Path | None = None,
+    corpus: Path | None = None,
+    student: str | None = None,
+    layers: str | None = None,
+    columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
+    layout: Annotated[FileLayout | None, AS_TRAINED] = None,
+    task: str | None = None,
+    static: Flag = False,
+    dimensions: int | None = None,
+    resume: Flag = False,
+) -> None:
+    """Teach a smaller, faster model what a model knows: a fine-tuned one, an encoder, or an embedding model.
+
+    A fine-tuned teacher answers all texts once; the student learns its answers, and the labels of rows that
+    have any. OUT/model is the student, which predict, serve and export take as any other; OUT/report.html and
+    OUT/results.json show it beside its teacher and beside the same student without one.
+
+    An encoder teaches on a corpus of raw text (--corpus, and hours= or steps=): masked words and hidden
+    states where it predicts words, the vectors of texts where it is an embedding model, else its hidden
+    states. OUT/model is an encoder, or an embedding model, like its teacher.
+
+    With --static an embedding model becomes a table of token vectors, which reads 100,000 sentences a second
+    and is learned from --texts. model2vec and sentence-transformers open it too.
+
+    Parameters
+    ----------
+    teacher
+        A fine-tuned model: a folder such as runs/NAME/model, or a hub name. More of them, behind it, teach
+        together. Or a file of answers, an LLM's for one: texts with a label each, or with the probabilities
+        that predict writes.
+    overrides
+        More teachers, and settings as key=value, for instance epochs=10 temperature=2 soft_weight=0.7
+        width=192 compare=false batch_size=32 optimizer.learning_rate=3e-4 seed=1. With --corpus: hours=1
+        (or steps=), width, family=modernbert, dimensions=128 (of vectors), loss.states, loss.relations,
+        loss.vectors, loss.soft, loss.mlm (their weights).
+    out
+        The folder for everything.
+    texts
+        Texts without labels: as many as there are of the kind that the student will read. May be repeated.
+    train
+        Labelled rows, whose labels are learned too.
+    dev
+        Labelled rows to choose by. Without them a tenth of train is held out, else of the texts, where
+        the teacher's answers count as right.
+    test
+        Labelled rows to report on, once.
+    corpus
+        A corpus, or its token store by the teacher's tokenizer, for an encoder or an embedding model.
+    student
+        What the student begins with, where it isn't the teacher: a folder, minilm, or a hub name.
+    layers
+        How many layers it has, or which of them it begins with, as 1,3,6. By default half of the teacher's.
+    task
+        What answers in a file are for: classification, tagging, … Of a teacher with a task of your own
+        package.module:Class.
+    static
+        Make a static table of an embedding model; --texts are then files and folders of running text.
+    dimensions
+        Of the table's vectors: 256 by default. (With --corpus it is a setting, dimensions=128.)
+    resume
+        Resume an interrupted run, bit for bit.
+
+    Examples
+    --------
+    bertsmith distil runs/intents/model --texts tickets.csv --train intents.csv --layers 3 --out runs/small
+
+    bertsmith distil runs/names/model --texts articles.txt --out runs/names-small epochs=5
+
+    bertsmith distil answers.jsonl --task classification --student minilm --layers 3 --out runs/of-llm
+
+    bertsmith distil runs/a/model runs/b/model runs/c/model --train intents.csv --student minilm \
+              --layers 3 --out runs/of-three
+
+    bertsmith distil minilm --corpus corpora/wiki --layers 3 --out runs/minilm-3 hours=1
+
+    bertsmith distil minilm --corpus corpora/wiki --layers 3 --out runs/minilm-128 hours=1 dimensions=128
+
+    bertsmith distil minilm --static --texts articles/ --out runs/static
+    """
+    from bertsmith.cli.distilled import show_distilled
+    from bertsmith.cli.screen import console, print_paths, progress_bar
+    from bertsmith.compression.distilling.distil_task import distil_task
+
+    if static or dimensions is not None:
+        beside: dict[str, object] = {"--corpus": corpus, "--train": train, "--dev": dev, "--test": test}
+        beside |= {
+            "--student": student,
+            "--layers": layers,
+            "--task": task,
+            "columns of a table": columns,
+            "layout": layout,
+        }
+        _as_table(teacher, texts or (), out, static, dimensions, overrides, resume, beside)
+        return
+    if corpus is not None:
+        others: dict[str, object] = {
+            "--texts": texts,
+            "--train": train,
+            "--dev": dev,
+            "--test": test,
+            "--student": student,
+        }
+        others |= {"--task": task, "columns of a table": columns, "the layout of a table": layout}
+        _refuse(*(name for name, value in others.items() if value is not None))
+        _on_a_corpus(teacher, corpus, out, layers, overrides, resume)
+        return
+    settings = [word for word in overrides if _is_setting(word)]
+    teachers = [teacher, *(word for word in overrides if not _is_setting(word))]
+    if not Path(teacher).is_file():
+        _require_task(teacher)
+    values: dict[str, Any] = given(columns, layout)
+    values |= {"student": student, "layers": None if layers is None else _layers(layers), "task": task}
+    result = distil_task(
+        teachers,
+        *settings,
+        out=str(out),
+        texts=[str(path) for path in texts or ()],
+        resume=resume,
+        console=console,
+        show=progress_bar,
+        **{
+            name: None if path is None else str(path)
+            for name, path in (("train", train), ("dev", dev), ("test", test))
+        },
+        **{name: value for name, value in values.items() if value is not None},
+    )
+    show_distilled(result.results)
+    print_paths(model=result.model, report=result.report)
+
+
+def _is_setting(word: str) -> bool:
+    """key=value, and no path that has an equals sign."""
+    return "=" in word and not Path(word).exists()
+
+
+def _layers(said: str) -> int | list[int]:
+    """A number, or several. Raises InputError."""
+    from bertsmith.errors import InputError
+
+    parts = said.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise InputError(f"--layers: expected a number, or numbers as in 1,3,6; found {said!r}.")
+    numbers = [int(part) for part in parts]
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _refuse(*names: str) -> None:
+    """Raises InputError for what doesn't go with --corpus."""
+    from bertsmith.errors import InputError
+
+    if names:
+        raise InputError(
+            f"--corpus is for encoders, which learn from raw text: {names[0]} doesn't go with it. A "
+            "fine-tuned model learns from --texts and --train."
+        )
+
+
+def _as_table(
+    teacher: str,
+    texts: Sequence[Path],
+    out: Path,
+    static: bool,
+    dimensions: int | None,
+    overrides: Sequence[str],
+    resume: bool,
+    others: dict[str, object],
+) -> None:
+    """Raises InputError for what doesn't go with --static."""
+    from bertsmith.cli.distilled import show_table
+    from bertsmith.cli.screen import print_paths, progress_bar
+    from bertsmith.compression.static.distil_static import distil_static
+    from bertsmith.errors import InputError
+
+    if not static:
+        raise InputError("--dimensions is for --static. With --corpus it is a setting: dimensions=128.")
+    said = [*(name for name, value in others.items() if value is not None), *overrides]
+    if said:
+        raise InputError(f"--static takes --texts, --dimensions and --resume alone: {said[0]} is too much.")
+    with progress_bar("Static table") as progress:
+        result = distil_static(
+            teacher,
+            out,
+            [str(path) for path in texts],
+            dimensions=dimensions,
+            resume=resume,
+            progress=progress,
+        )
+    show_table(result)
+    print_paths(model=result.model)
+
+
+def _on_a_corpus(
+    teacher: str, corpus: Path, out: Path, layers: str | None, overrides: Sequence[str], resume: bool
+) -> None:
+    from bertsmith.cli.distilled import show_losses
+    from bertsmith.cli.screen import console, print_paths
+    from bertsmith.compression.distilling.encoders.distil_encoder import distil_encoder
+    from bertsmith.compression.distilling.encoders.encoder_recipe import make_encoder_recipe
+    from bertsmith.errors import InputError
+    from bertsmith.inference.model_kind import model_kind
+    from bertsmith.model.locate import locate_model
+
+    if model_kind(locate_model(teacher).folder) == "task":
+        raise InputError(
+            f"{teacher} is a fine-tuned model, which is taught by texts like those it will read: give "
+            "--texts or --train instead of --corpus."
+        )
+    values: dict[str, Any] = {"teacher": teacher, "corpus": str(corpus), "out": str(out)}
+    if layers is not None:
+        values["layers"] = _layers(layers)
+    recipe = make_encoder_recipe(values, list(overrides))
+    result = distil_encoder(recipe, resume=resume, console=console)
+    show_losses(result.before, result.metrics)
+    print_paths(model=result.model, report=result.report)
+
+
+def _require_task(teacher: str) -> None:
+    """Raises InputError for a model that answers nothing yet."""
+    from bertsmith.errors import InputError
+    from bertsmith.inference.model_kind import model_kind
+    from bertsmith.model.locate import locate_model
+
+    kind = model_kind(locate_model(teacher).folder)
+    if kind != "task":
+        raise InputError(
+            f"{teacher} is no fine-tuned model but one for {kind}: it has no answers to teach. Give --corpus "
+            "to make a smaller encoder of it, or fine-tune it first (bertsmith finetune)."
+        )

@@ -1,0 +1,1 @@
+"""Compression: a model → a smaller one that answers nearly as well."""

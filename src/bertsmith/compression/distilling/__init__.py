@@ -1,0 +1,1 @@
+"""Distillation: a smaller model learns what a larger one says."""

@@ -1,0 +1,140 @@
+"""What a distillation reads: labelled rows, texts without labels, and what it is measured on."""
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.compression.distilling.answer_file import AnswerFile, is_answer_file
+from bertsmith.compression.distilling.distil_recipe import DistilRecipe
+from bertsmith.errors import InputError, RecipeError
+from bertsmith.files import sha256
+from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
+from bertsmith.tasks.examples.text_task import TextTask
+from bertsmith.tasks.task import Outputs, Task
+from bertsmith.text.labelled.rows import are_lines, read_column_names
+from bertsmith.training.finetuning.labelled_data import FEW_ROWS
+from bertsmith.validation import check
+
+_MOST_HELD_OUT = 2000  # texts whose answers are the teacher's: more would only be taken from learning
+
+
+@dataclass(frozen=True)
+class DistilData:
+    """`labelled` rows and other `texts` to learn from; `dev` to choose by, and `test` to report on. Where
+    `dev_is_unlabelled`, the teacher's answers are its labels. `written` are those of the texts that stand in
+    a file, None where models are asked. `warnings` are sentences for the user.
+    """
+
+    labelled: list[Any]
+    texts: list[Any]
+    written: list[Outputs | None] | None
+    dev: list[Any]
+    dev_is_unlabelled: bool
+    test: list[Any] | None
+    warnings: tuple[str, ...]
+
+
+def read_distil_data(task: Task[Any], recipe: DistilRecipe, file: AnswerFile | None = None) -> DistilData:
+    """All files of a recipe. Texts that stand in dev or test are not learned from; those of a `file` of
+    answers are its rows.
+
+    Raises InputError naming file and line, and for labels that the teacher doesn't know; RecipeError where
+    nothing is given to learn from.
+    """
+    if file is not None and recipe.texts:
+        raise RecipeError(f"{file.path} has the answers to its own texts alone: leave --texts out.")
+    labelled = _labelled(task, recipe, recipe.train)
+    dev, test = _labelled(task, recipe, recipe.dev), _labelled(task, recipe, recipe.test)
+    texts = _texts(task, recipe) if file is None else file.examples
+    warnings: list[str] = []
+    unlabelled = False
+    if not dev and labelled:
+        labelled, dev = hold_out(task, labelled, recipe.dev_share)
+    texts, left_out = _fresh(task, texts, labelled, [*dev, *test])
+    if left_out:
+        warnings.append(f"{left_out:,} of the texts stand in dev or test too, and were not learned from")
+    if not dev:
+        share = min(recipe.dev_share, _MOST_HELD_OUT / max(len(texts), 1))
+        texts, dev = hold_out(task, texts, share)
+        unlabelled = True
+    if not (labelled or texts) or not dev:
+        raise InputError(
+            f"{recipe.train or (*recipe.texts, *recipe.teacher)[0]} has too few rows to learn from and to "
+            "hold some out as dev. Give more, or a file of its own with --dev."
+        )
+    if len(dev) < FEW_ROWS:
+        warnings.append(f"dev has {len(dev)} rows: too few to choose weights by, and its figures say little")
+    for name, path, examples in (("dev", recipe.dev, dev), ("test", recipe.test, test)):
+        if path is not None and recipe.train is not None:
+            warnings += shared_with_train(task, labelled, examples, name, recipe.train)
+    written = None if file is None else file.answers_to(texts)
+    return DistilData(labelled, texts, written, dev, unlabelled, test or None, tuple(warnings))
+
+
+def _texts(task: Task[Any], recipe: DistilRecipe) -> list[Any]:
+    if not recipe.texts and recipe.train is None:
+        raise RecipeError("There is nothing to learn from: give --texts, labelled rows as --train, or both.")
+    found = [
+        example
+        for path in recipe.texts
+        for example in _reader(task, recipe.settings, Path(path)).read(path, labelled=False)
+    ]
+    if found and not any(text.strip() for example in found for text in task.texts(example)):
+        raise InputError(f"{', '.join(recipe.texts)}: every text is empty. Is --text the right column?")
+    return found
+
+
+def data_hashes(recipe: DistilRecipe) -> dict[str, str]:
+    """The SHA-256 of each file that a distillation was made from."""
+    files = {name: getattr(recipe, name) for name in ("train", "dev", "test")}
+    files |= {f"texts {number}": path for number, path in enumerate(recipe.texts, 1)}
+    if is_answer_file(recipe.teacher):
+        files["teacher"] = recipe.teacher[0]
+    return {name: sha256(Path(path)) for name, path in files.items() if path is not None}
+
+
+def reading(task: Task[Any], columns: dict[str, Any]) -> Task[Any]:
+    """The task with other columns to read from. Raises RecipeError for a name or value that is none."""
+    other = copy(task)
+    other.settings = check(type(task.settings), task.settings.model_dump() | columns, "the given columns")
+    return other
+
+
+def _labelled(task: Task[Any], recipe: DistilRecipe, path: str | None) -> list[Any]:
+    if path is None:
+        return []
+    reader = _reader(task, recipe.settings, Path(path))
+    examples = reader.read(path)
+    reader.check(examples)
+    return examples
+
+
+def _reader(task: Task[Any], columns: dict[str, Any], path: Path) -> Task[Any]:
+    """For a file that needn't be laid out as the teacher's were: where it lacks a column of theirs, the names
+    in it decide, unless one was given.
+    """
+    reader = reading(task, columns)
+    layout = reader.settings.model_dump(include={"format", "encoding"})
+    if not isinstance(task, TextTask) or not reader.settings.header or are_lines(path, **layout):
+        return reader
+    names = read_column_names(path, header=True, **layout)
+    settings = reader.settings
+    if "text" not in columns and isinstance(settings.text, str) and settings.text not in names:
+        columns = {"text": None, "text_pair": None} | columns
+    if "label" not in columns and isinstance(settings.label, str) and settings.label not in names:
+        columns = {"label": None} | columns
+    return reading(task, columns)
+
+
+def _fresh(
+    task: Task[Any], texts: Sequence[Any], labelled: Sequence[Any], held: Sequence[Any]
+) -> tuple[list[Any], int]:
+    """Each once, without those that have a label; and how many are left out because they are `held` back."""
+    known = {tuple(task.texts(example)) for example in labelled}
+    measured = {tuple(task.texts(example)) for example in held}
+    once = {tuple(task.texts(example)): example for example in texts}
+    fresh = {text: example for text, example in once.items() if text not in known}
+    kept = [example for text, example in fresh.items() if text not in measured]
+    return kept, len(fresh) - len(kept)

@@ -1,0 +1,124 @@
+"""The settings of a distillation of a fine-tuned task."""
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from bertsmith.errors import RecipeError, did_you_mean
+from bertsmith.training.finetune_recipe import FinetuneOptimizer, FinetuneRecipe
+from bertsmith.training.settings import (
+    GuardSettings,
+    PathText,
+    RunSettings,
+    override,
+)
+from bertsmith.validation import check
+
+# What the two recipes share, and fine-tuning's makes of it.
+_SHARED = (
+    "train",
+    "dev",
+    "test",
+    "out",
+    "seed",
+    "log_every",
+    "epochs",
+    "batch_size",
+    "micro_batch_tokens",
+    "dev_share",
+    "evaluations",
+    "patience",
+    "dropout",
+    "optimizer",
+    "guard",
+    "hardware",
+)
+_MOST_EPOCHS_ALONE = 10
+_COLUMNS = ("text", "text_pair", "label", "header", "format", "encoding", "max_length")
+
+
+class DistilRecipe(RunSettings):
+    """One distillation. `teacher`: folders of fine-tuned models, which answer together, or one file of
+    answers.
+
+    `student` is the model whose layers the student begins with: the first teacher by default. `layers` are
+    how many of them, or which, counted from 1; by default half of a teacher's, and all of a `student`'s.
+    `width` is the student's hidden size, where it is to be narrower.
+
+    `temperature` softens the answers of classes, tags and spans (Hinton et al. 2015, section 2).
+    `soft_weight` is the share of the teacher in the loss of rows that have a label: 1 leaves the labels out.
+    `compare`: the same student is trained on the labels alone too, to show what the teacher brings.
+    """
+
+    teacher: tuple[PathText, ...] = Field(min_length=1)
+    texts: tuple[PathText, ...] = ()
+    train: PathText | None = None
+    dev: PathText | None = None
+    test: PathText | None = None
+    out: PathText
+    task: str | None = None
+    student: PathText | None = None
+    layers: int | tuple[int, ...] | None = None
+    width: int | None = Field(None, ge=1)
+    temperature: float = Field(2.0, gt=0)
+    soft_weight: float = Field(0.7, ge=0, le=1)
+    compare: bool = True
+    dev_share: float = Field(0.1, gt=0, lt=1)
+    epochs: float = Field(3, gt=0)
+    batch_size: int = Field(32, ge=1)
+    micro_batch_tokens: int | None = Field(None, ge=8)
+    evaluations: int = Field(1, ge=1)
+    patience: int | None = Field(None, ge=1)
+    dropout: float | None = Field(None, ge=0, lt=1)
+    optimizer: FinetuneOptimizer = FinetuneOptimizer()
+    guard: GuardSettings = GuardSettings(spike_factor=1e6)
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _length_by_epochs(self) -> Self:
+        if self.steps is not None or self.hours is not None:
+            raise ValueError("the length of a distillation is given by epochs, not by steps or hours")
+        return self
+
+    def as_finetuning(self) -> FinetuneRecipe:
+        """The settings that the loop is to have, those that nobody gave still to be chosen."""
+        given = self.model_fields_set | {"guard"}
+        shared = {name: getattr(self, name) for name in _SHARED if name in given}
+        known = {name: value for name, value in shared.items() if value is not None}
+        return FinetuneRecipe(task="", model="", **{"train": ""} | known)
+
+    def completed(self, width: int, layers: int, steps_per_epoch: int) -> "DistilRecipe":
+        """What nobody gave is chosen as for a fine-tuning of the student."""
+        found = self.as_finetuning().completed(width, layers, steps_per_epoch)
+        return self.model_copy(update={"epochs": found.epochs, "optimizer": found.optimizer})
+
+    def alone(self, steps: float, steps_per_epoch: int) -> "DistilRecipe":
+        """For the same student on its labelled rows: as many steps as with its teacher, but no more than ten
+        epochs of them unless that many were asked for.
+        """
+        most = max(self.epochs, _MOST_EPOCHS_ALONE)
+        return self.model_copy(update={"epochs": min(max(steps / steps_per_epoch, self.epochs), most)})
+
+    def chosen_as(self, other: "DistilRecipe") -> "DistilRecipe":
+        """What `completed` would choose is as in the other recipe."""
+        found = self.as_finetuning().chosen_as(other.as_finetuning())
+        return self.model_copy(update={"epochs": found.epochs, "optimizer": found.optimizer})
+
+
+def make_distil_recipe(values: dict[str, Any], overrides: list[str]) -> DistilRecipe:
+    """A checked recipe from values and `dotted.key=value` changes; columns of files are settings.
+
+    Raises RecipeError naming the key that is wrong.
+    """
+    values = dict(values)
+    for change in overrides:
+        override(values, change)
+    settings = dict(values.pop("settings", {}))
+    settings |= {name: values.pop(name) for name in _COLUMNS if name in values}
+    known = [*DistilRecipe.model_fields, *_COLUMNS]
+    for key in values:
+        if key in ("evaluation", "checkpoint"):
+            raise RecipeError(f"distil: {key}.* is for pre-training. Here evaluations=N is meant.")
+        if key not in known:
+            raise RecipeError(f"distil: unknown key {key!r}.{did_you_mean(key, known)}")
+    return check(DistilRecipe, values | {"settings": settings}, "distil")

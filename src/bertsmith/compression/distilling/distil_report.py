@@ -1,0 +1,154 @@
+"""`report.html` of a distillation: the student beside its teacher, what it saves, where it errs."""
+
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bertsmith.compression.distilling.cost import Cost
+from bertsmith.compression.distilling.distil_recipe import DistilRecipe
+from bertsmith.compression.distilling.distil_results import DistilResults
+from bertsmith.compression.distilling.student_run import ALONE, STUDENT
+from bertsmith.files import atomic_write
+from bertsmith.reporting import formatting, tables
+from bertsmith.reporting.page import render_page
+from bertsmith.reporting.run_report import REPORT_FILE
+from bertsmith.training.finetune_recipe import CHOSEN, MADE_FROM_EPOCHS
+from bertsmith.training.finetuning import figures
+from bertsmith.training.finetuning.report import as_override, read_log, run_environment, shown_results
+
+_FILES = ("teacher", "texts", "train", "dev", "test", "out", "student", "layers", "task")
+
+
+def write_distil_report(
+    out: Path, recipe: DistilRecipe, results: DistilResults, hashes: Mapping[str, str]
+) -> Path:
+    """Writes the page into the run's folder and returns its path; the same results give the same bytes.
+
+    Curves come from the logs of out/student and out/alone. Raises ResourceError when the disk is full or the
+    folder can't be written.
+    """
+    path = Path(out) / REPORT_FILE
+    atomic_write(path, render_distil(out, recipe, results, hashes))
+    return path
+
+
+def render_distil(out: Path, recipe: DistilRecipe, results: DistilResults, hashes: Mapping[str, str]) -> str:
+    """The page as text. What comes from data, such as texts and labels, is escaped."""
+    student, task = results.student, results.student.task
+    logs = [read_log(out / name) for name in (STUDENT, ALONE)[: 2 if results.alone else 1]]
+    teachers = " and ".join(each.removesuffix("/model") for each in recipe.teacher)
+    return render_page(
+        "distil.html.jinja",
+        title=f"Distillation · {out.resolve().name}",
+        status=f"{task.name} · taught by {teachers} · {student.train_rows:,} labelled rows, "
+        f"{results.texts:,} texts",
+        headline=_headline(results),
+        warnings=results.warnings,
+        compared=[_compared(results, name) for name in student.evaluations],
+        agreement=_agreement(results),
+        labels_of_teacher=results.labels_of_teacher,
+        saving=_saving(results),
+        alone=bool(results.alone),
+        settings=tables.settings(_plain(recipe), _plain(_usual(recipe))),
+        command=command(recipe),
+        environment=run_environment(recipe.seed, logs, hashes),
+        **shown_results(student, logs),
+    )
+
+
+def command(recipe: DistilRecipe) -> str:
+    """What to type to get this run again."""
+    words = ["bertsmith", "distil", *recipe.teacher]
+    for path in recipe.texts:
+        words += ["--texts", path]
+    for name in ("train", "dev", "test", "student", "task"):
+        if (value := getattr(recipe, name)) is not None:
+            words += [f"--{name}", value]
+    if recipe.layers is not None:
+        layers = (recipe.layers,) if isinstance(recipe.layers, int) else recipe.layers
+        words += ["--layers", ",".join(map(str, layers))]
+    words += ["--out", "runs/again"]
+    usual = dict(tables.flatten(_plain(_usual(recipe))))
+    for name, value in (*tables.flatten(_plain(recipe)), *recipe.settings.items()):
+        if value is None or name in _FILES:
+            continue
+        if usual.get(name) != value or name in CHOSEN:
+            words.append(f"{name}={as_override(value)}")
+    return shlex.join(words)
+
+
+def _usual(recipe: DistilRecipe) -> DistilRecipe:
+    return DistilRecipe(teacher=recipe.teacher, texts=recipe.texts, train=recipe.train, out=recipe.out)
+
+
+def _plain(recipe: DistilRecipe) -> dict[str, Any]:
+    return recipe.model_dump(mode="json", exclude={*MADE_FROM_EPOCHS, "settings"})
+
+
+def _headline(results: DistilResults) -> list[tuple[str, str]]:
+    """The figures to remember, the most telling first."""
+    metric, student, saving = results.metric, results.student, results.saving
+    tiles = []
+    for name, evaluation in student.evaluations.items():
+        said = f"{figures.metric_name(metric)} on {name}, ± standard error"
+        tiles.append((said, figures.figure(metric, evaluation.model[metric], student.standard_errors[name])))
+        if (kept := results.share_kept(name)) is not None:
+            tiles.append((f"of the teacher's on {name}", formatting.percent(kept)))
+    if results.alone:
+        alone = results.alone[student.judge][metric]
+        tiles.append((f"without the teacher, on {student.judge}", figures.figure(metric, alone)))
+    if saving.teacher is not None:
+        share = saving.student.parameters / saving.teacher.parameters
+        tiles.append(("of the teacher's time", formatting.percent(saving.share)))
+        tiles.append(("of its parameters", formatting.percent(share)))
+    return [*tiles, ("of training", formatting.duration(student.restarts[0].seconds))]
+
+
+def _compared(results: DistilResults, name: str) -> tables.Table:
+    """A file's figures: the student, its teacher, the student alone, and the baselines."""
+    evaluation, error = results.student.evaluations[name], results.student.standard_errors[name]
+    names = list(evaluation.model)
+    rows = []
+    for who, found in results.beside(name).items():
+        cells = [formatting.score(found.get(each)) for each in names]
+        if who == "the student" and error is not None:
+            place = names.index(results.metric)
+            cells[place] += f" ± {error:.4f}"
+        rows.append([who, *cells])
+    return tables.Table(f"{name}: {evaluation.rows:,} rows", ["", *map(figures.metric_name, names)], rows)
+
+
+def _agreement(results: DistilResults) -> str:
+    shown = figures.metric_name(results.metric)
+    said = (f"{value:.4f} on {name}" for name, value in results.agreement.items())
+    found = ", ".join(said)
+    return (
+        f"Agreement, which is the student's {shown} with the teacher's answers for labels: {found}."
+        if found
+        else ""
+    )
+
+
+def _saving(results: DistilResults) -> tables.Table:
+    saving = results.saving
+    student, teacher = saving.student, saving.teacher
+    shown: dict[str, Callable[[Cost], str]] = {
+        "parameters": lambda cost: f"{cost.parameters:,}",
+        "weights on disk": lambda cost: formatting.bytes(cost.bytes),
+        "a text among many": lambda cost: f"{1e3 * cost.seconds:.2f} ms",
+        "a text alone": lambda cost: f"{1e3 * cost.alone:.2f} ms",
+    }
+    if teacher is None:
+        return tables.Table("", ["", "Student"], [[name, show(student)] for name, show in shown.items()])
+    shares = (
+        student.parameters / teacher.parameters,
+        student.bytes / teacher.bytes,
+        saving.share,
+        saving.share_alone,
+    )
+    rows = [
+        [name, show(teacher), show(student), formatting.percent(share)]
+        for (name, show), share in zip(shown.items(), shares, strict=True)
+    ]
+    return tables.Table("", ["", "Teacher", "Student", "Share"], rows)

@@ -1,0 +1,176 @@
+"""What a distillation works with: teachers, their answers to everything, the student's task and its data."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.compression.distilling.answer_cache import cached_outputs
+from bertsmith.compression.distilling.answer_file import is_answer_file, read_answer_file
+from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
+from bertsmith.compression.distilling.distil_recipe import DistilRecipe
+from bertsmith.compression.distilling.lessons import Lesson, lesson_of
+from bertsmith.compression.distilling.said_labels import as_labelled
+from bertsmith.compression.distilling.student import (
+    Source,
+    begin_student,
+    learn_units,
+    linear_start,
+    student_task,
+    without_crf,
+)
+from bertsmith.compression.distilling.taught_task import TaughtTask, taught_examples
+from bertsmith.compression.distilling.teacher import Teacher, open_teachers
+from bertsmith.errors import RecipeError
+from bertsmith.inference.frozen_baseline import encoder_before
+from bertsmith.model.checkpoint import read_checkpoint
+from bertsmith.model.config import BertConfig
+from bertsmith.model.locate import locate_model
+from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.progress import Progress
+from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.examples.text_task import choose_pooling
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
+from bertsmith.tasks.retrieval import Retrieval
+from bertsmith.tasks.task import Outputs, Prediction, Task
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.training.machine import Machine
+
+Show = Callable[[str], AbstractContextManager[Progress]]  # a bar of that title
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the teachers say of some examples: `answers` to be learned, and their `predictions`."""
+
+    answers: list[Outputs]
+    predictions: list[Prediction]
+
+
+@dataclass(frozen=True)
+class DistilSession:
+    """`task` and `config` are the student's; `data` has `train`'s examples, labelled rows first. Nothing was
+    answered yet. There are no `teachers` where the answers stand in a file.
+    """
+
+    teachers: list[Teacher]
+    task: Task[Any]
+    lesson: Lesson
+    source: Source
+    config: BertConfig
+    tokenizer: Tokenizer
+    data: DistilData
+    train: EncodedExamples
+    machine: Machine
+    cache: Path
+
+    @classmethod
+    def open(cls, recipe: DistilRecipe, machine: Machine, cache: Path) -> "DistilSession":
+        """Reads, checks and encodes: refuses what can't be learned before anything is computed."""
+        teachers, file = list[Teacher](), None
+        if is_answer_file(recipe.teacher):
+            file = read_answer_file(Path(recipe.teacher[0]), recipe.task, recipe.settings)
+            task = without_crf(file.task)
+        else:
+            teachers = open_teachers(recipe.teacher, recipe.task, machine.device)
+            task = student_task(teachers[0].task, recipe.settings)
+        source = _source(recipe, teachers)
+        if file is not None:
+            choose_pooling(task, source.folder)
+        begun = begin_student(source, task, recipe.seed)  # refuses what can't be begun
+        tokenizer = load_own_tokenizer(source.folder, begun.config)
+        data = read_distil_data(task, recipe, file)
+        if isinstance(task, Retrieval) and data.labelled:
+            task.fit(data.labelled)  # which documents answer a query, and so are no negatives of it
+        train = encode_examples(task, [*data.labelled, *data.texts], tokenizer)
+        lesson = lesson_of(task, recipe.temperature)
+        return cls(teachers, task, lesson, source, begun.config, tokenizer, data, train, machine, cache)
+
+    @property
+    def written(self) -> list[Outputs | None] | None:
+        """The answers to all of `train` that stand in a file: none to rows that have a label."""
+        data = self.data
+        return None if data.written is None else [*[None] * len(data.labelled), *data.written]
+
+    def ask(self, examples: Sequence[Any], progress: Progress | None = None) -> Said:
+        """The teachers' answers, from the cache where it has them."""
+        raw = []
+        for teacher in self.teachers:
+            encoded = encode_examples(teacher.task, examples, teacher.tokenizer).encoded
+            raw.append((cached_outputs(teacher, encoded, self.cache, progress), encoded))
+        each = [
+            [self.lesson.answer(answer) for answer in teacher.answers(outputs)]
+            for teacher, (outputs, _) in zip(self.teachers, raw, strict=True)
+        ]
+        answers = [self.lesson.together(several) for several in zip(*each, strict=True)]
+        (outputs, encoded), first = raw[0], self.teachers[0].task
+        decoded = first.decode(outputs if len(raw) == 1 else answers, examples, encoded)
+        return Said(answers, list(decoded))
+
+    def steps_per_epoch(self, recipe: DistilRecipe) -> int:
+        """How many batches of the recipe's size an epoch is divided into."""
+        unanswered = taught_examples(self.train, [None] * len(self.train))
+        return steps_of_epoch(TaughtTask(self.task, self.lesson, 1.0), unanswered, recipe.batch_size)
+
+    def taught(
+        self, answers: Sequence[Outputs | None], soft_weight: float
+    ) -> tuple[TaughtTask, EncodedExamples]:
+        """The task with a teacher, and what is learned from. Raises RecipeError where teacher and student
+        don't read the same rows.
+        """
+        if known := [answer for answer in answers if answer is not None]:
+            self.lesson.begin(known)
+            learn_units(self.task, known)
+        examples = taught_examples(self.train, answers)
+        if self.teachers and self.teachers[0].model.head.per_row:
+            _require_same_rows(examples)
+        return TaughtTask(self.task, self.lesson, soft_weight), examples
+
+    def begin(self, recipe: DistilRecipe, taught: TaughtTask, examples: EncodedExamples) -> TaskModel:
+        """The student before its first step, its head the best for what it has of layers."""
+        model = begin_student(self.source, self.task, recipe.seed, recipe.dropout).to(self.machine.device)
+        start = linear_start(taught, model, examples)
+        if start is not None:
+            start.apply(model)
+        return model
+
+    def empty(self, recipe: DistilRecipe) -> TaskModel:
+        """A student to put weights into."""
+        return begin_student(self.source, self.task, recipe.seed, recipe.dropout)
+
+    def judged_by_teacher(self, said: Said, examples: Sequence[Any]) -> list[Any]:
+        """Examples without labels, with the teacher's. Raises RecipeError for tasks that need real ones."""
+        found = as_labelled(self.task, examples, said.predictions)
+        if found is None:
+            raise RecipeError(
+                f"{self.task.name} can't be judged by a teacher: give labelled rows with --dev."
+            )
+        return found
+
+    @property
+    def before(self) -> Source:
+        """Where the same student without a teacher begins: with the layers of the encoder that the teacher
+        was fine-tuned from, where that is known.
+        """
+        source = self.source
+        folder = (encoder_before(source.folder) if source.takes_head else None) or source.folder
+        return Source(folder, source.layers, source.width, takes_head=False)
+
+
+def _source(recipe: DistilRecipe, teachers: Sequence[Teacher]) -> Source:
+    if recipe.student is None:
+        if not teachers:
+            raise RecipeError("Answers in a file have no layers to begin with: name a model with --student.")
+        return Source.of(recipe, teachers[0].folder, teachers[0].model.config, is_teacher=True)
+    folder = locate_model(recipe.student).folder
+    return Source.of(recipe, folder, read_checkpoint(folder).config, is_teacher=False)
+
+
+def _require_same_rows(examples: EncodedExamples) -> None:
+    for each in examples.encoded:
+        if len(each.target.answer) != sum(each.target.rows):
+            raise RecipeError(
+                "The student must read the same pieces of a text as its teacher, which answers for each: "
+                "choose a --student of the same vocabulary, and leave max_length as it is."
+            )

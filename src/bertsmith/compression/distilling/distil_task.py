@@ -1,0 +1,194 @@
+"""A fine-tuned model's answers become a smaller model: labelled rows and texts → answers → student → figures.
+
+out/recipe.toml    the resolved recipe      out/student/      the student's run: log, checkpoints, best
+out/answers/       what the teacher says    out/alone/        the run of the same student on the labels alone
+out/results.json   every figure             out/model/        the student, which transformers opens too
+out/report.html    the same to look at
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bertsmith.compression.distilling.distil_data import data_hashes
+from bertsmith.compression.distilling.distil_measuring import agreements, measure, saving_of
+from bertsmith.compression.distilling.distil_recipe import DistilRecipe, make_distil_recipe
+from bertsmith.compression.distilling.distil_report import write_distil_report
+from bertsmith.compression.distilling.distil_results import DistilResults, write_distil_results
+from bertsmith.compression.distilling.distil_session import DistilSession, Show
+from bertsmith.compression.distilling.student_run import (
+    STUDENT,
+    Heard,
+    Work,
+    answers_to_learn,
+    hear,
+    learn_alone,
+    restored,
+    train_student,
+)
+from bertsmith.door import door, flag, function, kind, optional, place, several, text
+from bertsmith.machine.hardware import Hardware
+from bertsmith.model.cpu.allocator import keep_memory
+from bertsmith.progress import Progress
+from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
+from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.task import Outputs
+from bertsmith.training.distributed import leave, wait
+from bertsmith.training.finetuning.results import Restart, Results
+from bertsmith.training.log import json_value
+from bertsmith.training.machine import set_up_machine
+from bertsmith.training.run_folder import begin_folder, open_folder, require_same_data
+from bertsmith.training.run_lock import sole_run
+from bertsmith.training.settings import read_toml
+from bertsmith.validation import check
+
+
+@dataclass(frozen=True)
+class DistilResult:
+    """Where the student is, and every figure about it."""
+
+    model: Path
+    report: Path
+    results: DistilResults
+
+
+@door(
+    teacher=several(place),
+    overrides=several(text),
+    out=place,
+    texts=several(place),
+    train=optional(place),
+    dev=optional(place),
+    test=optional(place),
+    cache=optional(place),
+    resume=flag,
+    console=optional(kind(Console)),
+    show=optional(function),
+)
+def distil_task(
+    teacher: Sequence[str],
+    *overrides: str,
+    out: str,
+    texts: Sequence[str] = (),
+    train: str | None = None,
+    dev: str | None = None,
+    test: str | None = None,
+    cache: str | None = None,
+    resume: bool = False,
+    console: Console | None = None,
+    show: Show | None = None,
+    **values: Any,
+) -> DistilResult:
+    """Teaches a smaller model what fine-tuned models, several together, say of `texts` and of the rows of
+    `train`, whose labels it learns too.
+
+    Settings are `dotted.key=value` overrides, or keyword arguments for those of the top level. Answers are
+    kept in `cache`, by default `out`/answers, and found again there by any distillation of the same teachers
+    and texts. With `resume`, goes on where a run was interrupted. `show` makes a progress bar of a title.
+    Raises InputError, RecipeError and ModelError before anything is trained.
+    """
+    given = {
+        "teacher": list(teacher),
+        "texts": list(texts),
+        "train": train,
+        "dev": dev,
+        "test": test,
+        "out": out,
+    }
+    found = {name: value for name, value in (given | values).items() if value is not None}
+    recipe = open_distilling(make_distil_recipe(found, list(overrides)), resume)
+    machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
+    try:
+        folder, shown = Path(recipe.out), console if machine.ranks.is_first else None
+        with sole_run(folder, machine):
+            recipe = open_distilling(recipe, resume)  # once more: another may have begun meanwhile
+            place_of_answers = Path(cache) if cache else folder / "answers"
+            session = DistilSession.open(recipe, machine, place_of_answers)
+            return _run(recipe, Work(folder, resume, session, shown, show or _silent))
+    finally:
+        leave()
+
+
+def open_distilling(recipe: DistilRecipe, resume: bool) -> DistilRecipe:
+    """Raises RecipeError when the folder holds another run. One that goes on keeps what was chosen for it."""
+
+    def stored(path: Path) -> DistilRecipe:
+        return check(DistilRecipe, read_toml(path, str(path)), str(path))
+
+    path = Path(recipe.out) / "recipe.toml"
+    if resume and path.exists():
+        recipe = recipe.chosen_as(stored(path))
+    open_folder(Path(recipe.out), recipe, stored, resume, "the same command with --resume")
+    return recipe
+
+
+def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
+    keep_memory()
+    session, out, first = work.session, work.out, work.machine.ranks.is_first
+    steps = session.steps_per_epoch(recipe)
+    recipe = recipe.completed(session.config.hidden_size, session.config.num_hidden_layers, steps)
+    recipe.as_finetuning().resolved(steps, recipe.seed)  # refuses, before anything is written
+    hashes = data_hashes(recipe) | {f"teacher {n}": each.sha256 for n, each in enumerate(session.teachers, 1)}
+    require_same_data(out, hashes)
+    wait()  # a rank that comes late must not find the run that the first one is about to begin
+    if first:
+        begin_folder(recipe, out, hashes)
+    answers = answers_to_learn(work)
+    splits = hear(work)
+    student, restart = _learn(recipe, work, answers, splits)
+    alone = learn_alone(recipe, work, splits) if recipe.compare and session.data.labelled else {}
+    results = measure(work, student, restart, splits)
+    if first:
+        provenance = _provenance(recipe, session, results, hashes)
+        save_task_model(out / "model", student, session.task, session.tokenizer, provenance, replace=True)
+    wait()
+    whole = DistilResults(
+        student=results,
+        teacher={name: each.teacher for name, each in splits.items() if each.teacher},
+        alone=alone,
+        agreement=agreements(session.task, results, splits),
+        saving=saving_of(work, out / "model", splits["dev"].split),
+        texts=len(session.data.texts),
+        labels_of_teacher=session.data.dev_is_unlabelled,
+    )
+    if first:
+        write_distil_results(out, whole)
+        write_distil_report(out, recipe, whole, hashes)
+    return DistilResult(out / "model", out / "report.html", whole)
+
+
+def _learn(
+    recipe: DistilRecipe, work: Work, answers: list[Outputs | None], splits: Mapping[str, Heard]
+) -> tuple[TaskModel, Restart]:
+    """The student, by its best weights on dev."""
+    session = work.session
+    taught, examples = session.taught(answers, recipe.soft_weight)
+    model = session.begin(recipe, taught, examples)
+    restart = train_student(recipe, work, taught, model, examples, splits["dev"].split, STUDENT)
+    return restored(session.task, session.empty(recipe), work, STUDENT), restart
+
+
+def _provenance(
+    recipe: DistilRecipe, session: DistilSession, results: Results, hashes: Mapping[str, str]
+) -> dict[str, Any]:
+    """Where the student comes from: recipe, teachers by their hash, metrics, the data's hashes."""
+    return {
+        "recipe": json.loads(recipe.model_dump_json(exclude_none=True)),
+        "teachers": [{"model": str(each.folder), "sha256": each.sha256} for each in session.teachers],
+        "layers": [layer + 1 for layer in session.source.layers],
+        "metrics": json_value({name: each.model for name, each in results.evaluations.items()}),
+        "sha256": dict(hashes),
+        "method": "distil",
+        "judged_by": results.judge,
+    }
+
+
+@contextmanager
+def _silent(title: str) -> Iterator[Progress]:
+    """Where nobody watches."""
+    yield lambda done, total, unit: None

@@ -1,0 +1,1 @@
+"""An encoder taught to a smaller one on raw text: its hidden states, its masked words, or its vectors."""

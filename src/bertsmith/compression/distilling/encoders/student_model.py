@@ -1,0 +1,153 @@
+"""The module that is trained, made from its teacher: a smaller encoder, and what it needs to be compared.
+
+N tokens in the packed batch, K masked positions, B texts, h and H hidden size of student and teacher,
+D dimensions of a vector, V vocabulary.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe
+from bertsmith.errors import RecipeError
+from bertsmith.model.bert import Bert
+from bertsmith.model.config import BertConfig
+from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.layers.layer import Layer
+from bertsmith.model.student import kept_channels, make_student, student_config
+from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead
+
+
+class Student(nn.Module):
+    """An encoder with what is trained beside it.
+
+    `masked_language` predicts words; `dense` makes vectors of other dimensions than the hidden states;
+    `bridge` makes a narrow student's hidden states as wide as the teacher's while it learns (Jiao et al.
+    2020, TinyBERT, section 3.1, equation 8), and is saved with no model.
+    """
+
+    def __init__(self, encoder: Bert) -> None:
+        super().__init__()
+        self.config = encoder.config
+        self.encoder = encoder
+        self.masked_language: MaskedLanguageHead | None = None
+        self.dense: nn.Linear | None = None
+        self.bridge: nn.Linear | None = None
+
+    def compared(self, states: Tensor) -> Tensor:
+        """(N, h) -> (N, H)."""
+        return states if self.bridge is None else self.bridge(states)
+
+    def vectors(self, pooled: Tensor) -> Tensor:
+        """(B, h) -> (B, D), in float32 as when they are used."""
+        with torch.autocast(pooled.device.type, enabled=False):
+            return pooled if self.dense is None else self.dense(pooled.float())
+
+    def vocabulary_logits(self, states: Tensor) -> Tensor:
+        """(K, h) rows of hidden states -> (K, V)."""
+        assert self.masked_language is not None
+        weight = self.encoder.embeddings.token.weight
+        return F.linear(self.masked_language(states), weight, self.masked_language.bias)
+
+
+def shape_of(recipe: EncoderDistilRecipe, teacher: BertConfig) -> BertConfig:
+    """The student's shape. Raises RecipeError and ModelError for an impossible one."""
+    highest = 0 if recipe.numbers is None else max(recipe.numbers) + 1
+    if highest > teacher.num_hidden_layers:
+        raise RecipeError(
+            f"The teacher has {teacher.num_hidden_layers} layers, counted from 1: there is no layer "
+            f"{highest} to begin with."
+        )
+    count = recipe.layers if isinstance(recipe.layers, int) else None
+    return student_config(teacher, count, recipe.width, recipe.family, recipe.numbers)
+
+
+def make_trained(
+    recipe: EncoderDistilRecipe,
+    teacher: Bert,
+    config: BertConfig,
+    weights: Mapping[str, float],
+    head: MaskedLanguageHead | None,
+    projection: Tensor | None,
+) -> tuple[Student, dict[str, Tensor]]:
+    """The student for these losses, and its pooler's tensors apart: nothing of them would train it.
+
+    `head` is the teacher's masked-language head; `projection` (D, H) what its vectors become.
+    """
+    encoder = make_student(teacher, config, recipe.numbers)
+    own = {} if encoder.pooler is None else encoder.pooler.state_dict()
+    pooler = {f"encoder.pooler.{name}": tensor.clone() for name, tensor in own.items()}
+    encoder.pooler = None
+    for module in encoder.modules():
+        if isinstance(module, Dropout):
+            module.probability = recipe.dropout
+    student = Student(encoder)
+    if "soft" in weights or "mlm" in weights:
+        student.masked_language = _words(encoder, teacher, head)
+    if "vectors" in weights:
+        student.dense = _dense(teacher, config.hidden_size, recipe.dimensions, projection)
+    if "states" in weights and config.hidden_size != teacher.config.hidden_size:
+        student.bridge = _bridge(teacher, config.hidden_size)
+    if set(weights) == {"relations"}:
+        _freeze_behind_attention(encoder)
+    return student, pooler
+
+
+@torch.no_grad()
+def _words(encoder: Bert, teacher: Bert, head: MaskedLanguageHead | None) -> MaskedLanguageHead:
+    """Begins as the teacher's, where it has one; that of another width with what belongs to the channels that
+    were kept, of another build with the bias alone.
+    """
+    words = MaskedLanguageHead(encoder.config)
+    if head is None:
+        return words
+    channels = kept_channels(teacher, encoder.config.hidden_size)
+    scale = (teacher.config.hidden_size / len(channels)) ** 0.5
+    kept = {
+        name: tensor if name == "bias" else tensor[channels] for name, tensor in head.state_dict().items()
+    }
+    kept["dense.weight"] = kept["dense.weight"][:, channels] * scale
+    own = words.state_dict()
+    alike = own.keys() == kept.keys() and encoder.config.pre_norm == teacher.config.pre_norm
+    words.load_state_dict(kept if alike else own | {"bias": kept["bias"]})
+    return words
+
+
+@torch.no_grad()
+def _dense(teacher: Bert, width: int, dimensions: int | None, projection: Tensor | None) -> nn.Linear | None:
+    """Begins as the teacher's vectors are projected, of the channels that were kept."""
+    if dimensions is None or dimensions == width:
+        return None
+    dense = nn.Linear(width, dimensions)
+    rows = torch.eye(teacher.config.hidden_size) if projection is None else projection.cpu()
+    dense.weight.copy_(rows[:, kept_channels(teacher, width)])
+    nn.init.zeros_(dense.bias)
+    return dense
+
+
+@torch.no_grad()
+def _bridge(teacher: Bert, width: int) -> nn.Linear:
+    """Begins with each kept channel in its place."""
+    bridge = nn.Linear(width, teacher.config.hidden_size)
+    bridge.weight.copy_(torch.eye(teacher.config.hidden_size)[:, kept_channels(teacher, width)])
+    nn.init.zeros_(bridge.bias)
+    return bridge
+
+
+def _freeze_behind_attention(encoder: Bert) -> None:
+    """Relations of the last layer say nothing of what comes behind its queries, keys and values."""
+    last = encoder.layers[-1]
+    assert isinstance(last, Layer)
+    parts: list[nn.Module | None] = [
+        last.attention.output,
+        last.feed_forward,
+        last.feed_forward_norm,
+        encoder.final_norm,
+    ]
+    if not last.pre_norm:
+        parts.append(last.attention_norm)
+    for part in parts:
+        if part is not None:
+            part.requires_grad_(False)

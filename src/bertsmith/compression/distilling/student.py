@@ -1,0 +1,138 @@
+"""What a distillation begins with: some of a model's layers under the task's head."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertsmith.compression.distilling.distil_recipe import DistilRecipe
+from bertsmith.errors import RecipeError
+from bertsmith.model.checkpoint import load_encoder
+from bertsmith.model.config import BertConfig
+from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.student import make_student, spread_layers, student_config
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
+from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.finetuning import EncodedExamples
+from bertsmith.tasks.heads.classifier_head import ClassifierHead
+from bertsmith.tasks.heads.linear_start import MOST_EXAMPLES, LinearProbe, LinearStart
+from bertsmith.tasks.multi_label import MultiLabel
+from bertsmith.tasks.regression import NumberHead, Regression
+from bertsmith.tasks.task import Outputs, Task
+
+_MOST_FEATURES = 1 << 27  # numbers, half a GB, for the first weights of a head
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a student's layers come from: the `folder` of the teacher, or of another model. `layers`, counted
+    from 0, and `width` are what is kept of it; `takes_head`: it has the task's head, which is kept too.
+    """
+
+    folder: Path
+    layers: tuple[int, ...]
+    width: int
+    takes_head: bool
+
+    @classmethod
+    def of(cls, recipe: DistilRecipe, folder: Path, config: BertConfig, *, is_teacher: bool) -> "Source":
+        """As the recipe says. Raises RecipeError for layers that aren't there."""
+        count = config.num_hidden_layers
+        layers = recipe.layers
+        if layers is None:
+            layers = max(count // 2, 1) if is_teacher else count
+        if isinstance(layers, int):
+            _require_layers((layers,), count)
+            chosen = spread_layers(count, layers)
+        else:
+            _require_layers(layers, count)
+            chosen = tuple(number - 1 for number in layers)
+        return cls(folder, chosen, recipe.width or config.hidden_size, is_teacher)
+
+
+def begin_student(source: Source, task: Task[Any], seed: int, dropout: float | None = None) -> TaskModel:
+    """The same weights for the same seed. Raises ModelError, and RecipeError where it can't read as much as
+    the teacher.
+    """
+    torch.manual_seed(seed)
+    taught = load_task_model(source.folder, type(task))[0] if source.takes_head else None
+    whole = load_encoder(source.folder) if taught is None else taught.encoder
+    config = student_config(whole.config, width=source.width, kept=source.layers)
+    encoder = make_student(whole, config, source.layers)
+    if task.settings.max_length > config.max_length:
+        raise RecipeError(
+            f"Texts are read to {task.settings.max_length} tokens, but the student has positions for "
+            f"{config.max_length}: choose another --student, or max_length={config.max_length}."
+        )
+    model = TaskModel(encoder, task.head(config))
+    if taught is not None and config.hidden_size == taught.config.hidden_size:
+        _take_over(taught.head.state_dict(), model)
+    if dropout is not None:
+        for module in model.modules():
+            if isinstance(module, Dropout):
+                module.probability = dropout
+    return model.train()
+
+
+def student_task(teacher: Task[Any], settings: Mapping[str, Any]) -> Task[Any]:
+    """The teacher's task, neither calibrated nor with a CRF: each word learns the CRF's own probabilities,
+    which have its transitions in them.
+    """
+    state = teacher.state()
+    options = state["settings"] | dict(settings)
+    if options.get("crf"):
+        options["crf"] = False
+    state = state | {"settings": options}
+    for name in ("confidence", "threshold"):
+        if name in state:
+            state[name] = None
+    return type(teacher).from_state(state, "the teacher")
+
+
+def without_crf(task: Task[Any]) -> Task[Any]:
+    """The task with what it has learned of its labels, where it has a CRF without that."""
+    if getattr(task.settings, "crf", False):
+        task.settings = task.settings.model_copy(update={"crf": False})
+    return task
+
+
+def learn_units(task: Task[Any], answers: list[Outputs]) -> None:
+    """What a new head begins with: the unit of numbers, how often each label is given."""
+    if isinstance(task, Regression):
+        numbers = np.concatenate(answers)
+        task.mean, task.deviation = float(numbers.mean()), float(numbers.std()) or 1.0
+    if isinstance(task, MultiLabel):
+        shares = (1 / (1 + np.exp(-np.stack(answers).astype(np.float64)))).mean(0).clip(1e-4, 1 - 1e-4)
+        task.log_odds = np.log(shares / (1 - shares))
+
+
+def linear_start(task: Task[Any], model: TaskModel, examples: EncodedExamples) -> LinearStart | None:
+    """What the head's last layer begins with: the best by the task's own loss on frozen layers. None for a
+    head that isn't linear in features.
+    """
+    if not isinstance(model.head, ClassifierHead):
+        return None
+    rows = sum(len(w.rows) for each in examples.encoded for w in each.windows) if model.head.per_row else 0
+    each = max(rows / max(len(examples), 1), 1) * model.config.hidden_size
+    probe = LinearProbe.of(task, model, examples, most=int(min(MOST_EXAMPLES, _MOST_FEATURES / each)))
+    return None if probe is None else probe.best()
+
+
+def _take_over(head: Mapping[str, torch.Tensor], model: TaskModel) -> None:
+    """What both heads have."""
+    own = model.head.state_dict()
+    fitting = {name: head[name] for name in own if name in head and head[name].shape == own[name].shape}
+    if isinstance(model.head, NumberHead):  # the teacher's answers in another unit
+        fitting = {name: tensor for name, tensor in fitting.items() if not name.startswith("out.")}
+    model.head.load_state_dict(own | fitting)
+
+
+def _require_layers(layers: tuple[int, ...], count: int) -> None:
+    if not layers or min(layers) < 1 or max(layers) > count:
+        raise RecipeError(
+            f"layers = {', '.join(map(str, layers))}, but the model to begin with has {count}: choose from 1 "
+            f"to {count}."
+        )

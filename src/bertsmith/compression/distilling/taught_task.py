@@ -1,0 +1,106 @@
+"""A task whose examples have a teacher: the loss is how far the student is from it, and from the labels.
+
+E examples, R rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertsmith.arrays import Bools, Ints
+from bertsmith.compression.distilling.lessons import Lesson, Taught
+from bertsmith.data.batch import to_device
+from bertsmith.model.config import BertConfig
+from bertsmith.tasks.finetuning import EncodedExamples
+from bertsmith.tasks.task import Head, Outputs, Task
+from bertsmith.tasks.teaching.teaching import Teaching
+
+
+class TaughtTask(Teaching):
+    """Fulfils the contract with the task's own head. `soft_weight` is the teacher's share in the loss of an
+    example that has a label; of one without, the teacher has all of it.
+
+    A task whose own loss compares examples with each other, while the lesson doesn't (re-ranking by lists),
+    is taught by the teacher alone.
+    """
+
+    def __init__(self, task: Task[Any], lesson: Lesson, soft_weight: float) -> None:
+        super().__init__(task)
+        self._lesson, self._soft_weight, self._per_row = lesson, soft_weight, False
+        if task.needs_global_batch and not lesson.needs_global_batch:
+            self._soft_weight = 1.0
+
+    @property
+    def main_metric(self) -> str:  # type: ignore[override]
+        return self._task.main_metric
+
+    @property
+    def needs_global_batch(self) -> bool:
+        return self._lesson.needs_global_batch
+
+    def head(self, config: BertConfig) -> Head:
+        return self._task.head(config)
+
+    def bind(self, head: Head) -> None:
+        self._task.bind(head)
+        self._per_row = head.per_row
+
+    def make_batches(self, targets: Sequence[Taught], order: Ints, batch_size: int) -> list[Ints]:
+        """As the task does where the lesson compares the examples of a batch."""
+        if not self.needs_global_batch:
+            return super().make_batches(targets, order, batch_size)
+        return self._task.make_batches([each.gold for each in targets], order, batch_size)
+
+    def count(self, targets: Sequence[Taught]) -> float:
+        return self._lesson.count(targets)
+
+    def loss(self, outputs: Tensor, targets: Sequence[Taught]) -> Tensor:
+        return self.losses(outputs, targets).sum()
+
+    def losses(self, outputs: Tensor, targets: Sequence[Taught]) -> Tensor:
+        """(E,) each example's part; where the task's own loss is a sum alone, the first of those it sums has
+        all of it.
+        """
+        answered = np.array([each.answer is not None for each in targets])
+        labelled = np.array([each.gold is not None for each in targets])
+        weight = self._soft_weight
+        found = torch.zeros(len(targets), device=outputs.device)
+        for part, chosen, share in (
+            (self._lesson.losses, answered & ~labelled, 1.0),
+            (self._lesson.losses, answered & labelled, weight),
+            (self._hard, answered & labelled, 1 - weight),
+            (self._hard, labelled & ~answered, 1.0),
+        ):
+            if share and chosen.any():
+                losses = share * part(*self._some(outputs, targets, chosen)).float()
+                found = found.index_add(0, to_device(np.flatnonzero(chosen), outputs.device), losses)
+        return found
+
+    def _hard(self, outputs: Tensor, targets: Sequence[Taught]) -> Tensor:
+        gold = [each.gold for each in targets]
+        if self.needs_global_batch:
+            return self._task.losses(outputs, gold)
+        first = torch.zeros(len(gold), device=outputs.device)
+        first[0] = 1.0
+        return first * self._task.loss(outputs, gold)
+
+    def _some(self, outputs: Tensor, targets: Sequence[Taught], chosen: Bools) -> tuple[Tensor, list[Taught]]:
+        """What belongs to these examples (E,)."""
+        if chosen.all():
+            return outputs, list(targets)
+        kept = np.repeat(chosen, [sum(each.rows) for each in targets]) if self._per_row else chosen
+        rows = to_device(np.flatnonzero(kept), outputs.device)
+        return outputs.index_select(0, rows), [targets[number] for number in np.flatnonzero(chosen).tolist()]
+
+
+def taught_examples(split: EncodedExamples, answers: Sequence[Outputs | None]) -> EncodedExamples:
+    """The examples with what the teacher says of each as a part of their targets."""
+    encoded = [
+        replace(each, target=Taught(each.target, answer, tuple(len(window.rows) for window in each.windows)))
+        for each, answer in zip(split.encoded, answers, strict=True)
+    ]
+    return EncodedExamples(split.examples, encoded)

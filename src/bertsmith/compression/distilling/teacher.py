@@ -1,0 +1,93 @@
+"""A fine-tuned model that teaches: its answers to many examples."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertsmith.errors import RecipeError
+from bertsmith.files import sha256
+from bertsmith.inference.engine import start_engine
+from bertsmith.model.locate import locate_model
+from bertsmith.progress import Progress
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
+from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
+from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.heads.vector_head import VectorHead
+from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.tagging import TaggingHead
+from bertsmith.tasks.task import Outputs, Task
+from bertsmith.text.tokens.tokenizer import Tokenizer
+
+_FILES = ("*.safetensors", "bertsmith.json", "config.json", "tokenizer.json", "vocab.txt")
+_LEAST = 1e-9  # of a probability, so that its logarithm is a number
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """`model` is packed for inference. `sha256` is that of all files which decide what it answers."""
+
+    folder: Path
+    model: TaskModel
+    task: Task[Any]
+    tokenizer: Tokenizer
+    sha256: str
+
+    @classmethod
+    def open(cls, name: str, task: type[Task[Any]] | None, device: torch.device) -> "Teacher":
+        """By path, alias or hub name; `task` for a task of one's own. Raises as `Predictor.load` does."""
+        folder = locate_model(name).folder
+        model, opened = load_task_model(folder, task)
+        engine = start_engine(model, folder, device)
+        return cls(folder, model, opened, engine.tokenizer, hash_of(folder))
+
+    def outputs(self, encoded: Sequence[Encoded], progress: Progress | None = None) -> list[Outputs]:
+        """The head's, of each example (C,), (R, C), or (T, H) without what fills it up."""
+        outputs = outputs_of(self.model, encoded, progress=progress)
+        if not isinstance(self.model.head, VectorHead):
+            return outputs
+        texts = (1 + max(window.text for window in each.windows) for each in encoded)
+        return [output[:count] for output, count in zip(outputs, texts, strict=True)]
+
+    def answers(self, outputs: Sequence[Outputs]) -> list[Outputs]:
+        """What is to be learned of the outputs: of a CRF over tags, which needs the whole sentence, the
+        logarithm of each word's probabilities given its sentence.
+        """
+        head = self.model.head
+        if not isinstance(head, TaggingHead) or head.crf is None:
+            return list(outputs)
+        lengths = tuple(map(len, outputs))
+        emissions = torch.from_numpy(np.concatenate(outputs))
+        found = head.crf.marginals(emissions, lengths).clamp(min=_LEAST).log().float().numpy()
+        return np.split(found, np.cumsum(lengths)[:-1])
+
+
+def open_teachers(names: Sequence[str], task: str | None, device: torch.device) -> list[Teacher]:
+    """Raises RecipeError where they don't answer the same question."""
+    kind = None if task is None else find_task(task)
+    teachers = [Teacher.open(name, kind, device) for name in names]
+    first = teachers[0].task
+    for name, teacher in zip(names[1:], teachers[1:], strict=True):
+        other = teacher.task
+        if other.name != first.name or other.labels != first.labels:
+            raise RecipeError(
+                f"The teachers must answer the same question: {names[0]} does {_described(first)}, {name} "
+                f"{_described(other)}. Leave one out."
+            )
+    return teachers
+
+
+def hash_of(folder: Path) -> str:
+    """SHA-256 of a model's files, by name."""
+    paths = sorted({path for pattern in _FILES for path in folder.glob(pattern)})
+    lines = "".join(f"{path.name} {sha256(path)}\n" for path in paths)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _described(task: Task[Any]) -> str:
+    shown = ", ".join(task.labels[:4]) + (", …" if len(task.labels) > 4 else "")
+    return f"{task.name} ({shown})" if shown else task.name

@@ -1,0 +1,148 @@
+"""What every way of pre-training by masked text has in common: batches, masks, samples of the vocabulary, and
+figures on held-out text. How a model is built and what it loses is left to each.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from bertsmith.data.batch import Sequences, concatenate, usual_batch_tokens
+from bertsmith.data.masking import Masker, MaskingRates
+from bertsmith.data.mixed_stream import MixedStream
+from bertsmith.data.split import split
+from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
+from bertsmith.model.sampled_softmax import VocabularySample, VocabularySampler
+from bertsmith.tasks.computing.evaluation_mode import evaluating
+from bertsmith.tasks.objective import Add, Gather
+from bertsmith.tasks.pretraining.piece_counts import most_frequent_piece, piece_counts
+
+GENERAL = "general_"  # before the names of figures on general text
+_MEASURED = ("mlm_loss", "mlm_accuracy", "mlm_majority")  # on that: pairs are not asked there
+_HELDOUT_MICRO_BATCH = 2048  # tokens
+ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+@dataclass
+class MaskedTask(ABC, Generic[ModelT]):
+    """Fulfils `Objective` but for the losses: `streams` holds one stream a phase, `heldout` evaluation's own
+    or None.
+
+    With `sampled_pieces` the training loss is estimated from about so many pieces of the vocabulary, drawn
+    by `seed` and place in the text; held-out figures are always of all.
+
+    What a model forgets of the text that it was trained on before shows in figures on `general_heldout`.
+    """
+
+    model: ModelT
+    streams: Sequence[PretrainingStream | MixedStream]
+    masker: Masker
+    heldout: PretrainingStream | None
+    heldout_tokens: int
+    device: torch.device
+    sampled_pieces: int = 0
+    seed: int = 0
+    general_heldout: PretrainingStream | None = None
+    needs_global_batch: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        stream = self.streams[0]
+        self.rates = self.masker.rates
+        self.host_masker = Masker(stream.tokenizer, self.rates)
+        # whatever is trained with, figures are of the published masks, and so can be compared
+        self.evaluation_masker = Masker(stream.tokenizer, MaskingRates(), self.device)
+        self.most_frequent = most_frequent_piece(stream.store, stream.tokenizer)
+        self.sampler: VocabularySampler | None = None
+        self.sample: VocabularySample | None = None  # of the step that is next
+        if 0 < self.sampled_pieces < stream.tokenizer.vocab_size:
+            counts = piece_counts(stream.store, stream.tokenizer)
+            self.sampler = VocabularySampler(counts, self.sampled_pieces, self.seed, self.device)
+
+    def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
+        """Endless; the phase's stream from `cursor` on."""
+        return self.streams[cursor.phase].batches(cursor)
+
+    def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
+        """The step's sample of the vocabulary, and the share of tokens to predict where it falls in the
+        decay.
+        """
+        if self.sampler is not None:
+            self.sample = self.sampler.draw(cursor)
+        self.masker.rates = self.host_masker.rates = self.rates.at(decayed)
+        return {} if self.rates.final_mask_rate is None else {"mask_rate": self.masker.rates.mask_rate}
+
+    def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
+        """Nothing: no sequence's loss depends on another."""
+
+    @abstractmethod
+    def counts(self, sequences: Sequences) -> dict[str, float]:
+        """The denominator of each loss."""
+
+    @abstractmethod
+    def loss(self, sequences: Sequences) -> dict[str, Tensor]:
+        """Summed losses of one micro-batch."""
+
+    @abstractmethod
+    def flops(self, sequences: Sequences) -> float:
+        """Matrix products alone, backward counted as twice forward (see bertsmith.model.flops)."""
+
+    def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
+        """Each rank measures its share of the held-out sequences; see `metrics`. With general text also
+        general_mlm_loss, general_mlm_accuracy and general_mlm_majority on that.
+        """
+        metrics = self.metrics(add(self.sums(rank, ranks)))
+        if self.general_heldout is None:
+            return metrics
+        general = self.metrics(add(self.sums(rank, ranks, self.general_heldout)))
+        return metrics | {f"{GENERAL}{name}": general[name] for name in _MEASURED if name in general}
+
+    @torch.no_grad()
+    def sums(
+        self, rank: int, ranks: int, heldout: PretrainingStream | None = None, masker: Masker | None = None
+    ) -> dict[str, float]:
+        """The same held-out sequences and masks at every call: this rank's share of them. By default the
+        task's own, and masks as published.
+        """
+        totals = dict.fromkeys(self.summed, 0.0)
+        with evaluating(self.model):
+            batches = self._heldout_batches(heldout or self.heldout)
+            for batch, tokens in self._at_once(islice(batches, rank, None, ranks)):
+                for micro_batch in split(batch, 1, tokens)[0]:
+                    for name, value in self.sums_of(micro_batch, masker or self.evaluation_masker).items():
+                        totals[name] += value
+        return totals
+
+    @property
+    @abstractmethod
+    def summed(self) -> tuple[str, ...]:
+        """What `sums_of` returns."""
+
+    @abstractmethod
+    def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
+        """What the metrics are made of, of some held-out sequences masked by `masker`."""
+
+    @abstractmethod
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """Metrics by `sums` of all ranks; empty without held-out text."""
+
+    def _heldout_batches(self, heldout: PretrainingStream | None) -> Iterator[Sequences]:
+        """One pass over held-out text, or its first `heldout_tokens`."""
+        if heldout is None:
+            return
+        tokens = 0
+        for batch in heldout.batches(Cursor(), last_epoch=0):
+            if tokens >= self.heldout_tokens:
+                return
+            tokens += int(batch.sequences.lengths.sum())
+            yield batch.sequences
+
+    def _at_once(self, batches: Iterator[Sequences]) -> Iterator[tuple[Sequences, int]]:
+        """With the size of micro-batches. A GPU would wait for the host between small ones."""
+        if self.device.type != "cuda":
+            yield from ((batch, _HELDOUT_MICRO_BATCH) for batch in batches)
+        elif share := list(batches):
+            yield concatenate(share), usual_batch_tokens("cuda")

@@ -1,0 +1,201 @@
+"""Ways of pre-training, by their names in a recipe: a record each. What is trained on (streams, masks) and
+the loop are the same for all.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+
+from bertsmith.data.masking import Masker
+from bertsmith.data.mixed_stream import MixedStream
+from bertsmith.data.stream import PretrainingStream
+from bertsmith.model.checkpoint import SavesItself
+from bertsmith.model.config import BertConfig
+from bertsmith.tasks.pretraining.masked_task import MaskedTask
+from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
+from bertsmith.tasks.pretraining.pretraining_checkpoint import (
+    load_pretraining_model,
+    save_pretraining_model,
+)
+from bertsmith.tasks.pretraining.replaced_token_checkpoint import (
+    has_replaced_token_head,
+    load_replaced_token_model,
+    save_replaced_token_model,
+)
+from bertsmith.tasks.pretraining.replaced_token_task import ReplacedTokenTask
+from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel, generator_config
+
+PretrainedModel = PretrainingModel | ReplacedTokenModel
+ModelT = TypeVar("ModelT", PretrainingModel, ReplacedTokenModel)
+WriteFiles = Callable[[Path], None]  # into the folder it is given
+MODEL, GENERATOR = "model", "generator"  # folders of a run
+
+
+@dataclass(frozen=True)
+class TaskInputs:
+    """What every task is made of beside its model; see `MaskedTask`."""
+
+    streams: Sequence[PretrainingStream | MixedStream]
+    masker: Masker
+    heldout: PretrainingStream | None
+    heldout_tokens: int
+    device: torch.device
+    sampled_pieces: int = 0
+    seed: int = 0
+    general_heldout: PretrainingStream | None = None
+
+
+class PretrainingObjective(ABC, Generic[ModelT]):
+    """One way of pre-training. `sentence_order` says which pairs it has, if any."""
+
+    name: ClassVar[ObjectiveName]
+    sentence_order: ClassVar[bool] = False
+
+    @abstractmethod
+    def problem(self, config: BertConfig, choices: ObjectiveChoices) -> str | None:
+        """Why such a model can't be trained so, as a sentence."""
+
+    @abstractmethod
+    def build(self, config: BertConfig, choices: ObjectiveChoices) -> ModelT:
+        """A new model, drawn from torch's generator."""
+
+    @abstractmethod
+    def load(self, folder: Path, choices: ObjectiveChoices) -> tuple[ModelT, tuple[str, ...]]:
+        """The model to go on training from, and sentences on what was added or left out."""
+
+    @abstractmethod
+    def task(self, model: ModelT, inputs: TaskInputs, choices: ObjectiveChoices) -> MaskedTask[ModelT]:
+        """What the loop trains."""
+
+    @abstractmethod
+    def masked_language(self, model: ModelT) -> PretrainingModel:
+        """What fills masks, by the weights of `model`."""
+
+    @abstractmethod
+    def save(
+        self,
+        out: Path,
+        model: ModelT,
+        tokenizer: SavesItself,
+        provenance: Mapping[str, Any],
+        write_extra_files: WriteFiles | None,
+    ) -> None:
+        """Into the run's folder, in place of what is there; `write_extra_files` into each model's."""
+
+
+class MaskedLanguage(PretrainingObjective[PretrainingModel]):
+    """Masked pieces, and with `data.next_sentence` whether the second segment is the next one (BERT)."""
+
+    name: ClassVar[ObjectiveName] = "masked-language"
+
+    def problem(self, config: BertConfig, choices: ObjectiveChoices) -> str | None:
+        if choices.next_sentence and not config.has_next_sentence:
+            return f"{config.model_type} has no next-sentence prediction: data.next_sentence=false."
+        return None
+
+    def build(self, config: BertConfig, choices: ObjectiveChoices) -> PretrainingModel:
+        return PretrainingModel(config, choices.next_sentence, self.sentence_order)
+
+    def load(self, folder: Path, choices: ObjectiveChoices) -> tuple[PretrainingModel, tuple[str, ...]]:
+        return load_pretraining_model(
+            folder,
+            next_sentence=choices.next_sentence,
+            sentence_order=self.sentence_order,
+            allow_new_heads=True,
+        )
+
+    def task(
+        self, model: PretrainingModel, inputs: TaskInputs, choices: ObjectiveChoices
+    ) -> MaskedTask[PretrainingModel]:
+        return PretrainingTask(model, **vars(inputs))
+
+    def masked_language(self, model: PretrainingModel) -> PretrainingModel:
+        return model
+
+    def save(
+        self,
+        out: Path,
+        model: PretrainingModel,
+        tokenizer: SavesItself,
+        provenance: Mapping[str, Any],
+        write_extra_files: WriteFiles | None,
+    ) -> None:
+        of_model = out / MODEL, model, tokenizer, provenance
+        save_pretraining_model(*of_model, write_extra_files=write_extra_files, replace=True)
+
+
+class SentenceOrder(MaskedLanguage):
+    """Masked pieces, and whether two neighbouring segments stand in their order (ALBERT)."""
+
+    name: ClassVar[ObjectiveName] = "sentence-order"
+    sentence_order = True
+
+    def problem(self, config: BertConfig, choices: ObjectiveChoices) -> str | None:
+        if not choices.next_sentence:
+            return (
+                "objective=sentence-order is about pairs: leave data.next_sentence=false out, or take "
+                "objective=masked-language."
+            )
+        if not config.has_next_sentence:
+            return (
+                f"{config.model_type} has no head for pairs, which objective=sentence-order needs: choose "
+                "model.model_type=bert, or objective=masked-language data.next_sentence=false."
+            )
+        return None
+
+
+class ReplacedTokens(PretrainingObjective[ReplacedTokenModel]):
+    """Which tokens a small generator has put in (ELECTRA)."""
+
+    name: ClassVar[ObjectiveName] = "replaced-tokens"
+
+    def problem(self, config: BertConfig, choices: ObjectiveChoices) -> str | None:
+        if not has_replaced_token_head(config):
+            return (
+                f"objective=replaced-tokens needs a family whose files have a place for its head, and "
+                f"{config.model_type} has none: model.model_type=electra."
+            )
+        if choices.next_sentence:
+            return "objective=replaced-tokens has no pairs: data.next_sentence=false."
+        if choices.general:
+            return (
+                "general= doesn't go with objective=replaced-tokens: the task changes with the generator, so "
+                "its figures before and after don't say what was forgotten. Leave general out, or choose "
+                "objective=masked-language with a masked language model as init."
+            )
+        return None
+
+    def build(self, config: BertConfig, choices: ObjectiveChoices) -> ReplacedTokenModel:
+        return ReplacedTokenModel(config, generator_config(config, choices.generator_share))
+
+    def load(self, folder: Path, choices: ObjectiveChoices) -> tuple[ReplacedTokenModel, tuple[str, ...]]:
+        return load_replaced_token_model(folder, choices.generator_share, choices.generator)
+
+    def task(
+        self, model: ReplacedTokenModel, inputs: TaskInputs, choices: ObjectiveChoices
+    ) -> MaskedTask[ReplacedTokenModel]:
+        return ReplacedTokenTask(model, **vars(inputs), weight=choices.replaced_weight)
+
+    def masked_language(self, model: ReplacedTokenModel) -> PretrainingModel:
+        return model.masked_language()
+
+    def save(
+        self,
+        out: Path,
+        model: ReplacedTokenModel,
+        tokenizer: SavesItself,
+        provenance: Mapping[str, Any],
+        write_extra_files: WriteFiles | None,
+    ) -> None:
+        of_both = out / MODEL, out / GENERATOR, model, tokenizer, provenance
+        save_replaced_token_model(*of_both, write_extra_files=write_extra_files, replace=True)
+
+
+OBJECTIVES: dict[ObjectiveName, PretrainingObjective[Any]] = {
+    each.name: each for each in (MaskedLanguage(), SentenceOrder(), ReplacedTokens())
+}

@@ -1,0 +1,88 @@
+"""What a teacher said is found again, and by nobody else's name."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from distil_rows import write_rows
+
+from bertsmith.compression.distilling import answer_cache
+from bertsmith.compression.distilling.answer_cache import cached_outputs, key_of
+from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.tasks.examples.encoding import Encoded
+from bertsmith.tasks.finetuning import encode_examples
+
+CPU = torch.device("cpu")
+
+
+class Counted:
+    """A teacher that counts the examples it is asked for."""
+
+    def __init__(self, teacher: Teacher, dies_after: int = 1_000_000) -> None:
+        self.teacher, self.asked, self.dies_after = teacher, 0, dies_after
+        self.sha256 = teacher.sha256
+
+    def outputs(self, encoded: list[Encoded]) -> Any:
+        if self.asked + len(encoded) > self.dies_after:
+            raise KeyboardInterrupt
+        self.asked += len(encoded)
+        return self.teacher.outputs(encoded)
+
+
+def open_teacher(folder: Path) -> Teacher:
+    return Teacher.open(str(folder), None, CPU)
+
+
+def encoded_by(teacher: Teacher, folder: Path, task: str, count: int = 40) -> list[Encoded]:
+    examples = teacher.task.read(write_rows(folder / "rows.jsonl", task, count), labelled=False)
+    return list(encode_examples(teacher.task, examples, teacher.tokenizer).encoded)
+
+
+@pytest.mark.parametrize("task", ["classification", "tagging", "retrieval"])
+def test_outputs_come_back_as_they_were(
+    task: str, make_teacher: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_cache, "_SHARD_TOKENS", 64)
+    teacher = open_teacher(make_teacher(task))
+    encoded = encoded_by(teacher, tmp_path, task)
+    first = cached_outputs(teacher, encoded, tmp_path / "cache")
+    again = cached_outputs(Counted(teacher, 0), encoded, tmp_path / "cache")  # type: ignore[arg-type]
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert [each.shape for each in first] == [each.shape for each in teacher.outputs(encoded)]
+
+
+def test_a_killed_pass_goes_on_behind_what_is_kept(
+    make_teacher: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_cache, "_SHARD_TOKENS", 64)
+    teacher = open_teacher(make_teacher("classification"))
+    encoded = encoded_by(teacher, tmp_path, "classification")
+    dying = Counted(teacher, dies_after=25)
+    with pytest.raises(KeyboardInterrupt):
+        cached_outputs(dying, encoded, tmp_path / "cache")  # type: ignore[arg-type]
+    following = Counted(teacher)
+    found = cached_outputs(following, encoded, tmp_path / "cache")  # type: ignore[arg-type]
+    assert dying.asked > 0 and following.asked == len(encoded) - dying.asked
+    assert np.allclose(np.stack(found), np.stack(teacher.outputs(encoded)), atol=1e-4)
+
+
+def test_a_damaged_shard_is_computed_again(make_teacher: Callable[..., Path], tmp_path: Path) -> None:
+    teacher = open_teacher(make_teacher("classification"))
+    encoded = encoded_by(teacher, tmp_path, "classification")
+    first = cached_outputs(teacher, encoded, tmp_path / "cache")
+    (shard,) = (tmp_path / "cache").rglob("*.safetensors")
+    shard.write_bytes(shard.read_bytes()[:-9])
+    again = cached_outputs(teacher, encoded, tmp_path / "cache")
+    assert np.allclose(np.stack(again), np.stack(first), atol=1e-5)
+
+
+def test_another_teacher_other_texts_and_another_order_have_another_key(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    teacher, other = (open_teacher(make_teacher("classification", seed)) for seed in (5, 6))
+    encoded = encoded_by(teacher, tmp_path, "classification")
+    keys = [key_of(teacher, encoded), key_of(other, encoded), key_of(teacher, encoded[:-1])]
+    assert len({*keys, key_of(teacher, encoded[::-1])}) == 4

@@ -1,0 +1,111 @@
+"""What a distillation reads, and what it leaves out."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distil_rows import write_rows
+
+from bertsmith.compression.distilling.answer_file import read_answer_file
+from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
+from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
+from bertsmith.compression.distilling.student import student_task
+from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.errors import InputError
+from bertsmith.tasks.task import Task
+
+
+@pytest.fixture
+def task(make_teacher: Callable[..., Path]) -> Task[Any]:
+    teacher = Teacher.open(str(make_teacher("classification")), None, torch.device("cpu"))
+    return student_task(teacher.task, {})
+
+
+def read(task: Task[Any], folder: Path, *overrides: str, **given: Any) -> DistilData:
+    values = {"teacher": ["t"], "out": str(folder / "out")} | given
+    return read_distil_data(task, make_distil_recipe(values, list(overrides)))
+
+
+def rows(path: Path, *found: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in found))
+    return str(path)
+
+
+def test_texts_of_dev_are_not_learned_from_and_none_comes_twice(task: Task[Any], tmp_path: Path) -> None:
+    train = rows(tmp_path / "train.jsonl", *({"text": f"a{n}", "label": "no"} for n in range(5)))
+    dev = rows(tmp_path / "dev.jsonl", *({"text": f"b{n}", "label": "yes"} for n in range(5)))
+    texts = rows(tmp_path / "texts.jsonl", *({"text": text} for text in ("a1", "b1", "c", "c", "d")))
+    data = read(task, tmp_path, train=train, dev=dev, texts=[texts])
+    assert [example.text for example in data.texts] == ["c", "d"]
+    assert any("1 of the texts stand in dev or test" in warning for warning in data.warnings)
+
+
+def test_columns_of_other_names_are_found_by_them(task: Task[Any], tmp_path: Path) -> None:
+    """The teacher learned from `text` and `label`."""
+    train = tmp_path / "train.tsv"
+    train.write_text("sentence\tcategory\n" + "".join(f"a{n}\tno\n" for n in range(30)))
+    texts = tmp_path / "texts.csv"
+    texts.write_text("id,review\n1,one\n2,two\n")
+    data = read(task, tmp_path, train=str(train), texts=[str(texts)])
+    assert [example.text for example in data.texts] == ["one", "two"]
+    assert len(data.labelled) + len(data.dev) == 30 and not data.dev_is_unlabelled
+
+
+def test_lines_and_several_files_of_texts(task: Task[Any], tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    more = rows(tmp_path / "b.jsonl", *({"text": f"text {n}"} for n in range(40)))
+    data = read(task, tmp_path, texts=[str(tmp_path / "a.txt"), more])
+    assert len(data.texts) + len(data.dev) == 42
+    assert data.dev_is_unlabelled and data.labelled == []
+
+
+def test_a_label_that_the_teacher_does_not_know_is_named(task: Task[Any], tmp_path: Path) -> None:
+    train = rows(tmp_path / "train.jsonl", {"text": "a", "label": "no"}, {"text": "b", "label": "strange"})
+    with pytest.raises(InputError, match=r"train.jsonl, line 2: the label 'strange' does not occur"):
+        read(task, tmp_path, train=train)
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"), [([""], "every text is empty"), (["a"], "too few rows to learn from")]
+)
+def test_nothing_to_learn_from_is_a_sentence(
+    texts: list[str], said: str, task: Task[Any], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=said):
+        read(task, tmp_path, texts=[rows(tmp_path / "t.jsonl", *({"text": text} for text in texts))])
+
+
+def test_probabilities_of_a_file_are_its_answers(tmp_path: Path) -> None:
+    """Also of a label that is nowhere the likeliest."""
+    shares = {"a": 0.6, "b": 0.1, "c": 0.3}
+    path = rows(
+        tmp_path / "answers.jsonl",
+        {"text": "x", "label": "a", "probabilities": shares},
+        {"text": "y", "label": "c", "probabilities": None},
+        {"text": "z", "label": "c", "probabilities": {"a": 0.0, "b": 0.0, "c": 1.0}},
+    )
+    found = read_answer_file(Path(path), "classification", {})
+    assert found.task.labels == ("a", "b", "c")
+    first, second, third = found.answers
+    assert first is not None and third is not None and second is None
+    assert [float(each) for each in torch.from_numpy(first).exp()] == pytest.approx([0.6, 0.1, 0.3])
+    assert float(third[2]) == pytest.approx(0.0, abs=1e-5)
+
+
+def test_answers_of_tags_are_labels(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "tags.jsonl", "tagging", 5)
+    found = read_answer_file(path, "tagging", {"crf": True})
+    assert found.answers == [None] * 5 and len(found.task.labels) > 1
+
+
+def test_a_label_without_a_probability_is_refused(tmp_path: Path) -> None:
+    path = rows(
+        tmp_path / "answers.jsonl",
+        {"text": "x", "label": "a", "probabilities": {"a": 1.0, "b": 0.0}},
+        {"text": "y", "label": "d", "probabilities": {"a": 0.5, "b": 0.5}},
+    )
+    with pytest.raises(InputError, match="lack the label 'd'"):
+        read_answer_file(Path(path), "classification", {})

@@ -1,0 +1,214 @@
+"""A teacher's answers become a smaller model, whatever its head."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distil_rows import ROWS, write_rows
+
+from bertsmith.compression.distilling import distil_task as distil_task_module
+from bertsmith.compression.distilling import student_run
+from bertsmith.compression.distilling.distil_task import DistilResult, distil_task
+from bertsmith.compression.distilling.teacher import Teacher, hash_of
+from bertsmith.errors import InputError, RecipeError
+from bertsmith.files import read_json
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model.manifest import read_manifest
+from bertsmith.training import machine
+
+QUICK = ("batch_size=16", "hardware.threads=1", "epochs=2")
+
+
+@pytest.fixture(autouse=True)
+def _unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the machine, which takes a second, nor pages drawn, which takes two."""
+    monkeypatch.setattr(machine, "matmul_flops", lambda *_, **__: 1e11)
+    monkeypatch.setattr(distil_task_module, "write_distil_report", lambda *_: None)
+
+
+def distil(teacher: Path, folder: Path, task: str, *overrides: str, **given: Any) -> DistilResult:
+    """On 40 labelled rows and 80 texts, dev of 40."""
+    files: dict[str, Any] = {
+        "train": str(write_rows(folder / "train.jsonl", task, 40)),
+        "dev": str(write_rows(folder / "dev.jsonl", task, 40, seed=1)),
+        "texts": [str(write_rows(folder / "texts.jsonl", task, 80, seed=2, labelled=False))],
+        "out": str(folder / "small"),
+        "layers": 1,
+        "compare": False,
+    }
+    return distil_task([str(teacher)], *QUICK, *overrides, **(files | given))
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_a_student_of_any_head_opens_and_says_what_was_measured(
+    task: str, make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    result = distil(make_teacher(task), tmp_path, task)
+    student = Predictor.load(result.model)
+    assert student.model.config.num_hidden_layers == 1
+    found = student.evaluate(tmp_path / "dev.jsonl", tmp_path / "train.jsonl")
+    measured = result.results.student.evaluations["dev"].model
+    assert found.model == pytest.approx(measured, nan_ok=True, abs=1e-3)
+    teacher = Predictor.load(make_teacher(task)).evaluate(tmp_path / "dev.jsonl", tmp_path / "train.jsonl")
+    assert result.results.teacher["dev"] == pytest.approx(teacher.model, nan_ok=True, abs=1e-3)
+
+
+def test_a_student_learns_what_its_teacher_says_and_not_what_is_right(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Labels are random: agreement can only come from the teacher."""
+    texts = [str(write_rows(tmp_path / "more.jsonl", "regression", 300, seed=3, labelled=False))]
+    rate = ("optimizer.learning_rate=0.01", "optimizer.layer_decay=1", "soft_weight=1", "epochs=6")
+    result = distil(make_teacher("regression"), tmp_path, "regression", *rate, texts=texts)
+    assert result.results.agreement["dev"] > 0.5
+    assert abs(result.results.student.evaluations["dev"].model["spearman"]) < 0.5
+
+
+def test_the_provenance_names_teacher_layers_and_data(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    teacher = make_teacher("classification")
+    result = distil(teacher, tmp_path, "classification", layers=[2])
+    manifest = read_manifest(result.model)
+    assert manifest is not None
+    assert manifest.provenance["teachers"] == [{"model": str(teacher), "sha256": hash_of(teacher)}]
+    assert manifest.provenance["layers"] == [2]
+    assert {"train", "dev", "texts 1", "teacher 1"} == manifest.provenance["sha256"].keys()
+
+
+def test_the_student_is_compared_with_itself_without_a_teacher(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    result = distil(make_teacher("classification"), tmp_path, "classification", compare=True)
+    record = read_json(tmp_path / "small" / "results.json")
+    assert record["without_teacher"]["dev"].keys() == record["evaluations"]["dev"]["model"].keys()
+    assert record["saving"]["student"]["parameters"] < record["saving"]["teacher"]["parameters"]
+    assert result.results.beside("dev").keys() >= {"the student", "its teacher", "without the teacher"}
+
+
+def test_several_teachers_answer_together(make_teacher: Callable[..., Path], tmp_path: Path) -> None:
+    first, second = make_teacher("classification"), make_teacher("classification", 6)
+    files = {"dev": str(write_rows(tmp_path / "dev.jsonl", "classification", 40, seed=1))}
+    texts = [str(write_rows(tmp_path / "texts.jsonl", "classification", 60, seed=2, labelled=False))]
+    both = distil_task([str(first), str(second)], *QUICK, out=str(tmp_path / "out"), texts=texts, **files)
+    probabilities = [
+        [each["probabilities"] for each in Predictor.load(model).predict(_texts(tmp_path / "dev.jsonl"))]
+        for model in (first, second)
+    ]
+    expected = [
+        max(one, key=lambda label, one=one, two=two: one[label] + two[label])  # type: ignore[misc]
+        for one, two in zip(*probabilities, strict=True)
+    ]
+    gold = [json.loads(line)["label"] for line in (tmp_path / "dev.jsonl").read_text().splitlines()]
+    right = np.mean([a == b for a, b in zip(expected, gold, strict=True)])
+    assert both.results.teacher["dev"]["accuracy"] == pytest.approx(right, abs=0.051)
+
+
+def test_without_any_label_the_teacher_is_the_judge(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    teacher = make_teacher("regression")
+    texts = [str(write_rows(tmp_path / "texts.jsonl", "regression", 200, seed=2, labelled=False))]
+    result = distil_task([str(teacher)], *QUICK, out=str(tmp_path / "out"), texts=texts)
+    assert result.results.labels_of_teacher and result.results.teacher == {}
+    score = result.results.student.evaluations["dev"].model["spearman"]
+    assert result.results.agreement["dev"] == pytest.approx(score)
+
+
+def test_a_finished_run_is_not_repeated_and_answers_are_asked_for_once(
+    make_teacher: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = distil(make_teacher("tagging"), tmp_path, "tagging")
+    kept = (first.model / "model.safetensors").read_bytes()
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("asked again")
+
+    monkeypatch.setattr(Teacher, "outputs", never)
+    monkeypatch.setattr(student_run.TaskRun, "run", never)
+    again = distil(make_teacher("tagging"), tmp_path, "tagging", resume=True)
+    assert (again.model / "model.safetensors").read_bytes() == kept
+    assert again.results.student.evaluations["dev"].model == first.results.student.evaluations["dev"].model
+
+
+def test_other_students_find_the_answers_in_a_shared_cache(
+    make_teacher: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher, cache = make_teacher("classification"), str(tmp_path / "cache")
+    distil(teacher, tmp_path, "classification", cache=cache, out=str(tmp_path / "a"))
+    monkeypatch.setattr(Teacher, "outputs", lambda *_, **__: pytest.fail("asked again"))
+    other = distil(teacher, tmp_path, "classification", cache=cache, out=str(tmp_path / "b"), layers=[2])
+    assert other.model.is_dir()
+    assert not (tmp_path / "b" / "answers").exists()
+
+
+def test_a_narrower_student_of_fewer_layers(make_teacher: Callable[..., Path], tmp_path: Path) -> None:
+    result = distil(make_teacher("classification"), tmp_path, "classification", width=8)
+    assert Predictor.load(result.model).model.config.hidden_size == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"layers": 3}, "choose from 1 to 2"),
+        ({"layers": [0]}, "choose from 1 to 2"),
+        ({"width": 9}, "multiple of"),
+        ({"texts": [], "train": None}, "nothing to learn from"),
+        ({"epoch": 3}, "unknown key 'epoch'. Did you mean 'epochs'"),
+        ({"steps": 100}, "by epochs"),
+        ({"text": "nowhere"}, "nowhere"),
+        ({"dev": "missing.jsonl"}, "missing.jsonl"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    given: dict[str, Any], said: str, make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    with pytest.raises((InputError, RecipeError, Exception), match=said):
+        distil(make_teacher("classification"), tmp_path, "classification", **given)
+    assert not (tmp_path / "small").exists()
+
+
+def test_another_run_or_other_files_are_not_gone_on_with(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    teacher = make_teacher("classification")
+    distil(teacher, tmp_path, "classification")
+    with pytest.raises(RecipeError, match="already holds a run"):
+        distil(teacher, tmp_path, "classification")
+    with pytest.raises(RecipeError, match=r"other settings: temperature"):
+        distil(teacher, tmp_path, "classification", "temperature=4", resume=True)
+    other = str(write_rows(tmp_path / "other.jsonl", "classification", 41))
+    (tmp_path / "train.jsonl").write_text(Path(other).read_text())
+    with pytest.raises(RecipeError, match="file of train has changed"):
+        distil_again(teacher, tmp_path)
+
+
+def distil_again(teacher: Path, folder: Path) -> DistilResult:
+    """The same command, with the files as they are now."""
+    return distil_task(
+        [str(teacher)],
+        *QUICK,
+        train=str(folder / "train.jsonl"),
+        dev=str(folder / "dev.jsonl"),
+        texts=[str(folder / "texts.jsonl")],
+        out=str(folder / "small"),
+        layers=1,
+        compare=False,
+        resume=True,
+    )
+
+
+def test_teachers_of_other_questions_do_not_teach_together(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    teachers = [str(make_teacher("classification")), str(make_teacher("regression"))]
+    texts = [str(write_rows(tmp_path / "texts.jsonl", "classification", 30, labelled=False))]
+    with pytest.raises(RecipeError, match=r"same question: .* does classification .* regression"):
+        distil_task(teachers, out=str(tmp_path / "out"), texts=texts)
+
+
+def _texts(path: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in path.read_text().splitlines()]

@@ -1,0 +1,155 @@
+"""Students: what they take over of their teacher, and which shapes are refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from bertsmith.data.batch import PackedBatch
+from bertsmith.errors import ModelError
+from bertsmith.model.bert import Bert
+from bertsmith.model.config import BertConfig, make_config
+from bertsmith.model.student import make_student, spread_layers, student_config
+
+SHAPE = {"hidden_size": 24, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 48}
+LENGTHS = np.array([7, 3, 12])
+
+
+def teacher_of(model_type: str = "bert", **changes: object) -> Bert:
+    torch.manual_seed(3)
+    config = make_config({"model_type": model_type, "vocab_size": 50, **SHAPE, **changes}, "test")
+    teacher = Bert(config).eval()
+    for parameter in teacher.parameters():  # so that no bias is zero and no norm one
+        torch.nn.init.normal_(parameter, 0.3, 0.2)
+    return teacher
+
+
+def packed() -> PackedBatch:
+    ids = np.random.default_rng(0).integers(0, 50, LENGTHS.sum())
+    return PackedBatch.pack(ids, np.zeros_like(ids), LENGTHS)
+
+
+def test_of_twelve_layers_six_are_those_of_distilbert() -> None:
+    assert spread_layers(12, 6) == (0, 2, 4, 7, 9, 11)
+
+
+@pytest.mark.parametrize(("teacher", "student"), [(6, 3), (6, 6), (24, 5), (7, 2), (3, 1)])
+def test_layers_are_spread_from_the_first_to_the_last(teacher: int, student: int) -> None:
+    layers = spread_layers(teacher, student)
+    assert len(set(layers)) == student
+    assert layers == tuple(sorted(layers))
+    assert layers[0] == 0
+    assert student == 1 or layers[-1] == teacher - 1
+
+
+def test_by_default_a_student_has_half_of_the_layers() -> None:
+    assert student_config(teacher_of().config).num_hidden_layers == 3
+
+
+@pytest.mark.parametrize("model_type", ["bert", "modernbert", "nomic_bert", "distilbert"])
+def test_a_student_of_all_layers_gives_the_teachers_hidden_states(model_type: str) -> None:
+    teacher = teacher_of(model_type)
+    student = make_student(teacher, student_config(teacher.config, layers=6))
+    assert torch.equal(student(packed()), teacher(packed()))
+
+
+@pytest.mark.parametrize("model_type", ["bert", "nomic_bert"])
+def test_a_cut_computes_the_chosen_layers_one_after_another(model_type: str) -> None:
+    teacher = teacher_of(model_type)
+    student = make_student(teacher, student_config(teacher.config, kept=[1, 4]), [1, 4])
+    batch = packed()
+    states = teacher.embeddings(batch)
+    for number in (1, 4):
+        states = teacher.layers[number](states, batch)
+    assert torch.equal(student(batch), states)
+
+
+def test_a_cut_of_the_modern_family_keeps_which_layers_see_everything() -> None:
+    teacher = teacher_of("modernbert")
+    assert [teacher.config.is_local(layer) for layer in range(6)] == [False, True, True, False, True, True]
+    config = student_config(teacher.config, kept=[0, 2, 3])
+    assert [config.is_local(layer) for layer in range(3)] == [False, True, False]
+
+
+def test_a_narrow_student_keeps_the_channels_with_the_largest_weights() -> None:
+    teacher = teacher_of()
+    with torch.no_grad():
+        teacher.embeddings.token.weight[:, :8] *= 10
+    student = make_student(teacher, student_config(teacher.config, width=8))
+    assert student.config.num_attention_heads == 2
+    assert student.config.intermediate_size == 16
+    assert torch.equal(student.embeddings.token.weight, teacher.embeddings.token.weight[:, :8])
+    assert torch.equal(student.layers[2].attention_norm.bias, teacher.layers[5].attention_norm.bias[:8])
+    assert student(packed()).shape == (22, 8)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "modernbert"])
+def test_what_a_narrow_student_leaves_out_is_zero_in_a_teacher_that_gives_the_same(model_type: str) -> None:
+    """A teacher whose other heads and neurons are silent answers as the student without them does."""
+    teacher = teacher_of(model_type)
+    with torch.no_grad():
+        for layer in teacher.layers:
+            layer.attention.output.weight[:, 4:] = 0
+            layer.feed_forward.down.weight[:, 24:] = 0
+    shape = student_config(teacher.config, layers=6).model_dump()
+    shape |= {"num_attention_heads": 6, "intermediate_size": 24}
+    student = make_student(teacher, make_config(shape, "test"))
+    with torch.no_grad():  # undo the scale by which fewer inputs are made up for
+        for layer in student.layers:
+            layer.feed_forward.down.weight /= 2**0.5
+    torch.testing.assert_close(student(packed()), teacher(packed()))
+
+
+def test_without_segments_those_of_the_first_go_into_the_positions() -> None:
+    teacher = teacher_of("bert")
+    config = student_config(teacher.config, layers=6, model_type="distilbert")
+    student = make_student(teacher, config)
+    torch.testing.assert_close(student(packed()), teacher(packed()))
+
+
+def test_a_student_of_the_modern_family_takes_the_vocabulary() -> None:
+    teacher = teacher_of()
+    config = student_config(teacher.config, model_type="modernbert")
+    assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads) == (3, 24, 6)
+    student = make_student(teacher, config)
+    assert torch.equal(student.embeddings.token.weight, teacher.embeddings.token.weight)
+    assert student(packed()).shape == (22, 24)
+
+
+def test_the_teacher_is_not_changed_by_its_student() -> None:
+    teacher = teacher_of()
+    before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
+    student = make_student(teacher, student_config(teacher.config))
+    with torch.no_grad():
+        for parameter in student.parameters():
+            parameter.zero_()
+    assert all(torch.equal(before[name], tensor) for name, tensor in teacher.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"layers": 7}, "A student of 7 layers can't be cut from 6: choose 1 to 6."),
+        (
+            {"width": 10},
+            "A student of width 10 can't keep the teacher's heads of 4: choose a multiple of 4, such as 8.",
+        ),
+        ({"width": 28}, "A student of width 28 is wider than its teacher of 24."),
+        (
+            {"kept": [0, 6]},
+            "A student of 2 layers needs as many of its teacher's 6, counted from 0; found 0, 6.",
+        ),
+        ({"model_type": "bart"}, "bart"),
+    ],
+)
+def test_an_impossible_student_is_one_sentence(changes: dict[str, object], sentence: str) -> None:
+    teacher = teacher_of()
+    with pytest.raises(ModelError) as caught:
+        config = student_config(teacher.config, **changes)
+        make_student(teacher, config, changes.get("kept"))
+    assert sentence in str(caught.value)
+
+
+def test_a_student_of_another_vocabulary_is_refused() -> None:
+    config = BertConfig(vocab_size=51, **SHAPE)
+    with pytest.raises(ModelError, match="its teacher's vocabulary of 50 pieces, not 51"):
+        make_student(teacher_of(), config)
