@@ -1,6 +1,7 @@
 """Examples as sequences: one window or several each, packed end to end, and what a head reads of them.
 
 N   tokens in the packed batch     W   windows     E   examples     R   rows that the head reads
+F   features of columns beside the text
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertsmith.arrays import Bools, Int32s, Ints
+from bertsmith.arrays import Bools, Float32s, Int32s, Ints
 from bertsmith.data.batch import Sequences, joined_values, to_device
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
@@ -42,12 +43,13 @@ class Encoded:
     """An example as its windows.
 
     `target` is what the loss compares the head's outputs with, None without a label; `decoding` is what
-    decoding must know of the windows, where it must.
+    decoding must know of the windows, where it must. `columns` (F,) are what a table says beside the texts.
     """
 
     windows: tuple[Window, ...]
     target: Any = None
     decoding: Any = None
+    columns: Float32s | None = None
 
     @cached_property
     def tokens(self) -> int:
@@ -126,6 +128,13 @@ class Layout:
     def texts_of_example(self) -> tuple[int, ...]:
         """(E,), on the host: how many texts each has that are encoded apart."""
         return tuple(np.bincount(self._numbers[self._begins], minlength=self.examples).tolist())
+
+    @cached_property
+    def columns(self) -> Tensor:
+        """(E, F): F is 0 where there is nothing beside the texts."""
+        none = np.zeros(0, np.float32)
+        found = [none if each.columns is None else each.columns for each in self.encoded]
+        return to_device(np.stack(found), self.device)
 
     @cached_property
     def _windows(self) -> list[Window]:
