@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mirrored_calls import message
 
-from bertsmith.mirroring.understanding.template_search import find_template, pieces_of
+from bertsmith.serving.mirror.template_search import find_template, pieces_of
 from bertsmith.serving.mirror.call import Message
 from bertsmith.serving.mirror.template import PartTemplate
 

@@ -52,7 +52,7 @@ def promote(
 
     bertsmith mirror promote b1a8c286578d --student students/intents --to canary --share 0.2
     """
-    from bertsmith.serving.mirror.answering.stages import promoted
+    from bertsmith.serving.mirror.answering.moves import moved
 
     settings = mirror_settings(config, store=store, canary_share=share)
     opened = open_store(config, store)
@@ -63,8 +63,7 @@ def promote(
         if student is not None and to is None and before.answers:
             after = given  # a candidate is compared; it takes its turn when that has proven it
         else:
-            after = promoted(given, settings.canary_share, to or "")
-            _refuse_disproven(stages, after)
+            after = moved(stages, given, "promote", settings.canary_share, to or "")
         _change(stages, before, after)
     finally:
         opened.close()
@@ -102,7 +101,7 @@ def demote(
     bertsmith mirror demote b1a8c286578d --former
     """
     from bertsmith.errors import InputError
-    from bertsmith.serving.mirror.answering.stages import demoted, rolled_back
+    from bertsmith.serving.mirror.answering.moves import moved
 
     if former and to is not None:
         raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
@@ -111,7 +110,8 @@ def demote(
     try:
         stages = _stages(opened)
         before = _found(stages, site)
-        after = rolled_back(before) if former else demoted(before, settings.canary_share, to or "")
+        move = "roll-back" if former else "demote"
+        after = moved(stages, before, move, settings.canary_share, to or "")
         _change(stages, before, after)
     finally:
         opened.close()
@@ -247,27 +247,10 @@ def _with_student(stages: "StageStore", before: "Stage", folder: Path) -> "Stage
     return replace(before, candidate=found.id) if before.student else replace(before, student=found.id)
 
 
-def _refuse_disproven(stages: "StageStore", after: "Stage") -> None:
-    """A student that the evidence is against would be taken back at once."""
-    from bertsmith.errors import InputError
-    from bertsmith.serving.mirror.answering.judging import said
-
-    known = stages.evidence().get(after.student)
-    if known is not None and known.decision == "demote":
-        raise InputError(
-            f"The evidence is against student {after.student}: {said(known)}, and {known.audits.epsilon:.1%} "
-            "may. Train another."
-        )
-
-
 def _change(stages: "StageStore", before: "Stage", after: "Stage") -> None:
-    from bertsmith.errors import InputError
+    from bertsmith.serving.mirror.answering.moves import change
 
-    if not stages.change(before, after, "hand", "by command"):
-        raise InputError(
-            f"Version {before.version} was changed by somebody else meanwhile. Look at `bertsmith mirror "
-            "status`, and say it again."
-        )
+    change(stages, before, after, "by command")
     said = f"{before.version}: {before.mode} → {after.mode}"
     if after.candidate and after.candidate != before.candidate:
         said += f", candidate {after.candidate}"
