@@ -21,6 +21,7 @@ def promote(
     *,
     to: Mode | None = None,
     student: Path | None = None,
+    candidate: Flag = False,
     share: float | None = None,
     store: str | None = None,
     config: Path | None = None,
@@ -39,6 +40,8 @@ def promote(
     student
         The folder of another student, made by `bertsmith mirror train`: it is taken as the candidate, or as
         the student where there is none.
+    candidate
+        Put the candidate in the student's place, in the same mode, without waiting for more comparisons.
     share
         Of the sure calls that are answered in canary: 0.1 unless said.
     store
@@ -51,9 +54,16 @@ def promote(
     bertsmith mirror promote b1a8c286578d
 
     bertsmith mirror promote b1a8c286578d --student students/intents --to canary --share 0.2
+
+    bertsmith mirror promote b1a8c286578d --candidate
     """
+    from bertsmith.errors import InputError
     from bertsmith.serving.mirror.answering.moves import moved
 
+    if candidate and (to is not None or student is not None):
+        raise InputError(
+            "--candidate keeps the mode. Leave out --to and --student, or promote in a second step."
+        )
     settings = mirror_settings(config, store=store, canary_share=share)
     opened = open_store(config, store)
     try:
@@ -63,7 +73,8 @@ def promote(
         if student is not None and to is None and before.answers:
             after = given  # a candidate is compared; it takes its turn when that has proven it
         else:
-            after = moved(stages, given, "promote", settings.canary_share, to or "")
+            move = "approve" if candidate else "promote"
+            after = moved(stages, given, move, settings.canary_share, to or "")
         _change(stages, before, after)
     finally:
         opened.close()

@@ -1,4 +1,4 @@
-"""Where a student and its teacher differ: which value is taken for which, how often, and the surest example."""
+"""Where a student and its teacher differ: what is taken for what, how often, and the surest example."""
 
 from collections import Counter
 from collections.abc import Sequence

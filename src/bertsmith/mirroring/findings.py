@@ -1,7 +1,7 @@
 """What a training found, as the store keeps it for the page: what is proven, the learning curve, confusions.
 
-No text is in it. An example is named by its call, so that it is gone when the call is; values of quotes, which are
-texts, are left out.
+No text is in it. An example is named by its call, so that it is gone when the call is; values of quotes are
+texts, and are left out.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def findings(report: ReportParts) -> dict[str, Any]:
         "calls": len(calls),
         "trained_on": file.trained_on.calls,
         "ceiling": ceiling_sentence(file.ceiling) or None,
-        "curve": None if report.curve is None else _curve(report.curve, 1 - file.claims.epsilon),
+        "curve": None if report.curve is None else curve_found(report.curve, 1 - file.claims.epsilon),
         "different_confusions": len(confusions),
         "confusions": [
             {
@@ -51,7 +51,7 @@ def findings(report: ReportParts) -> dict[str, Any]:
     }
 
 
-def _curve(curve: CallCurve, target: float) -> dict[str, Any]:
+def curve_found(curve: CallCurve, target: float) -> dict[str, Any]:
     """Measured points (texts learned from, agreement), and the law drawn on."""
     rows = np.geomspace(curve.rows[0], _FORECAST * curve.rows[-1], 24)
     return {

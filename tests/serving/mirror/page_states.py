@@ -1,4 +1,4 @@
-"""A mirror in each state that its page shows: made in the store, as calls and the evidence would have made it."""
+"""A mirror in each state that its page shows, made in the store as calls and the evidence would have."""
 
 import random
 import time
@@ -8,12 +8,13 @@ from pathlib import Path
 from made_student import make_student, put_in_mode
 from running_mirror import RunningMirror, wait_until
 
-from bertsmith.mirroring.call_curve import CallCurve
-from bertsmith.mirroring.findings import _curve
 from bertsmith.metrics.guarantees.power_law import fit_power_law
+from bertsmith.mirroring.call_curve import CallCurve
+from bertsmith.mirroring.findings import curve_found
 from bertsmith.serving.mirror.answering.agreement import keep_learned
 from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
-from bertsmith.serving.mirror.answering.stages import Student, dismissed, in_mode
+from bertsmith.serving.mirror.answering.stages import Student, in_mode
+from bertsmith.serving.mirror.answering.training_process import read_student
 from bertsmith.serving.mirror.call import Answered, Asked, Call, Message
 from bertsmith.serving.mirror.exchange import make_call
 from bertsmith.serving.mirror.redaction import Redactor
@@ -35,7 +36,7 @@ def calls_of(count: int, system: str = PROMPT, seed: int = 0) -> list[Call]:
     draw, found = random.Random(seed), []
     for number in range(count):
         kind = draw.choices(range(4), (6, 3, 2, 1))[0]
-        text = f"{EVIL} my {WORDS[kind]} number {draw.randrange(10**6)}"
+        text = f"my {WORDS[kind]} {draw.randrange(10**6)}{f' {EVIL}' * (number % 2)}, please"
         asked = Asked(
             "openai-chat", "gpt-5-mini",
             (Message("system", (system,)), Message("user", (f"Message:\n{text}\n\nAnswer as JSON.",))),
@@ -45,9 +46,7 @@ def calls_of(count: int, system: str = PROMPT, seed: int = 0) -> list[Call]:
             {"intent": INTENTS[kind], "urgent": kind == 1}, "gpt-5-mini", "stop", f"r{seed}-{number}", 120, 12
         )
         began = time.time() - 60 * (count - number)
-        found.append(
-            make_call(asked, answered, Redactor((), {}), source="relay", began=began, seconds=0.52)
-        )
+        found.append(make_call(asked, answered, Redactor((), {}), source="relay", began=began, seconds=0.52))
     return found
 
 
@@ -60,7 +59,10 @@ def record(mirror: RunningMirror, count: int, **more: object) -> list[Call]:
 
 def serve(mirror: RunningMirror, folder: Path, call: Call, mode: str, share: float = 0.1) -> Student:
     """A student in this mode, opened."""
-    words = {word: {"intent": intent, "urgent": word == "stolen"} for word, intent in zip(WORDS, INTENTS, strict=True)}
+    words = {
+        word: {"intent": intent, "urgent": word == "stolen"}
+        for word, intent in zip(WORDS, INTENTS, strict=True)
+    }
     student = put_in_mode(mirror.stages, make_student(folder, call, words, {}), call, mode, share)
     wait_until(lambda: call.version in mirror.app.keeper.panel.playing)
     return student
@@ -77,7 +79,9 @@ def compare(mirror: RunningMirror, student: Student, count: int, differing: floa
 def answer(mirror: RunningMirror, call: Call, student: Student, answered: int, unsure: int) -> None:
     """Tallies of a student that answers."""
     one = call.version, student.id
-    mirror.stages.tally({(*one, "answered"): (answered, answered * 0.003), (*one, "low-confidence"): (unsure, 0.0)})
+    mirror.stages.tally(
+        {(*one, "answered"): (answered, answered * 0.003), (*one, "low-confidence"): (unsure, 0.0)}
+    )
     for number in range(answered // 20):
         mirror.stages.draw(f"a{number}", call.version, student.id, 0.05, 0.05)
 
@@ -89,9 +93,9 @@ def learn(mirror: RunningMirror, call: Call, student: str) -> None:
     curve = CallCurve(rows, agreements, tested, "tf-idf", 0.915, fit_power_law(rows, wrong, [tested] * 4))
     found = {
         "tier": "tf-idf", "created": "now", "coverage": 0.62, "agreement": 0.915, "of": "calibration",
-        "claim": "With 95 % confidence, the answers it gives differ from the LLM's in at most 5 %. It answers 62 % of the calls.",
-        "why_not": None, "calls": 400, "trained_on": 480, "curve": _curve(curve, 0.95),
-        "ceiling": "Asked again, the LLM contradicts itself in 7 of 200 inputs: the best possible model agrees with it in 88.6 % to 98 % of such calls.",
+        "claim": "The answers it gives differ from the LLM's in at most 5 %.",
+        "why_not": None, "calls": 400, "trained_on": 480, "curve": curve_found(curve, 0.95),
+        "ceiling": "Asked again, the LLM contradicts itself in 7 of 200 inputs.",
         "different_confusions": 8,
         "confusions": [
             {"field": "$.intent", "taught": INTENTS[number % 4], "ours": INTENTS[(number + 1) % 4],
@@ -102,13 +106,17 @@ def learn(mirror: RunningMirror, call: Call, student: str) -> None:
     keep_learned(mirror.store, student, call.version, found)
 
 
-def demote(mirror: RunningMirror, call: Call) -> None:
-    """As the evidence does."""
-    stage = mirror.stages.stages()[call.version]
-    why = "9.3% of 300 compared answers differ (6.1% to 13.4%)"
-    assert mirror.stages.change(stage, dismissed(stage), "evidence", why)
-
-
 def to_mode(mirror: RunningMirror, call: Call, mode: str, share: float = 0.1) -> None:
     stage = mirror.stages.stages()[call.version]
     assert mirror.stages.change(stage, in_mode(replace(stage), mode, share), "evidence", "2.0% of 100 differ")
+
+
+def candidate(mirror: RunningMirror, folder: Path, call: Call) -> Student:
+    """Another student that may take the place of the present one."""
+    words = {word: {"intent": intent, "urgent": False} for word, intent in zip(WORDS, INTENTS, strict=True)}
+    student = read_student(make_student(folder, call, words, {}, created="later"), call.version)
+    assert student is not None
+    mirror.stages.add_student(student)
+    stage = mirror.stages.stages()[call.version]
+    assert mirror.stages.change(stage, replace(stage, candidate=student.id), "evidence", "trained")
+    return student

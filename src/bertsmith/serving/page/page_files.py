@@ -1,5 +1,5 @@
-"""How a page's files are sent: nothing comes from another machine, and a browser that obeys the policy below would
-not fetch it either.
+"""How a page's files are sent: nothing comes from another machine, and a browser that obeys the policy below
+would not fetch it either.
 """
 
 from pathlib import Path

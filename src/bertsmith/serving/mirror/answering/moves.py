@@ -1,5 +1,5 @@
-"""What a person may do to a stage: promote, demote, roll back, approve the candidate. For the command line and the
-page, which then refuse the same and say the same.
+"""What a person may do to a stage: promote, demote, roll back, approve the candidate. For the command line
+and the page, which then refuse the same and say the same.
 """
 
 from dataclasses import replace

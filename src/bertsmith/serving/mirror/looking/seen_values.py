@@ -13,8 +13,9 @@ _MOST, _AGAIN = 100, 10  # different ones of a field, and how often each came: t
 
 
 def seen_values(calls: Sequence[Call]) -> dict[str, dict[str, Any]]:
-    """By JSON path: `calls` looked at, `values` with their counts, how many `others` there are, and whether it
-    `is_text`: then a value might be about somebody, and none is given.
+    """By JSON path: `calls` looked at, how many `different` values there are, the most frequent `values` with
+    their counts or the `range` of numbers, and whether it `is_text`: a value might then be about somebody,
+    and none is given.
     """
     counts: dict[str, Counter[Any]] = {}
     for call in calls:

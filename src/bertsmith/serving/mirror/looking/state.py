@@ -1,4 +1,4 @@
-"""All there is to see of a mirror as one JSON object: the page's, and that of `bertsmith mirror status --json`."""
+"""All there is to see of a mirror as one JSON object: for the page, and `bertsmith mirror status --json`."""
 
 import time
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 from bertsmith.metrics.guarantees.bounds import clopper_pearson
 from bertsmith.serving.mirror.answering.accounts import accounts
 from bertsmith.serving.mirror.answering.agreement import Point, learned, points
+from bertsmith.serving.mirror.answering.evidence import Evidence, first_evidence
 from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.answering.stages import Student
 from bertsmith.serving.mirror.call import Call
 from bertsmith.serving.mirror.looking.seen_values import seen_values
 from bertsmith.serving.mirror.settings import MirrorSettings
@@ -17,7 +19,7 @@ from bertsmith.serving.mirror.template_search import find_template
 _LOOKED_AT = 400  # calls of a version, the latest
 _DETAILED = 24  # versions whose calls are looked at
 _CHANGES = 100  # the latest
-_BLOCKS = 30  # parts that comparisons are divided into
+_BLOCKS = 12  # parts that comparisons are divided into
 _DELTA = 0.05  # of the intervals of blocks
 _AGAIN = 1.05  # times as many calls, after which a version is looked at once more
 
@@ -77,14 +79,7 @@ class Looking:
     def _students(self) -> dict[str, Any]:
         evidence = self.stages.evidence()
         return {
-            number: {
-                "added": each.added,
-                "epsilon": each.epsilon,
-                "delta": each.delta,
-                "decision": evidence[number].decision if number in evidence else "keep",
-                "compared": evidence[number].audits.count if number in evidence else 0,
-                "in_stage": evidence[number].in_stage if number in evidence else 0,
-            }
+            number: _student(each, evidence.get(number) or first_evidence(each.epsilon, each.delta))
             for number, each in self.stages.students().items()
         }
 
@@ -118,6 +113,21 @@ class Looking:
         template = known[2] if known is not None else None
         text = template.input_of(call.asked) if template is not None else None
         return text or BETWEEN.join(part for message in call.asked.inputs for part in message.parts)
+
+
+def _student(student: Student, evidence: Evidence) -> dict[str, Any]:
+    low, high = evidence.audits.interval()
+    return {
+        "added": student.added,
+        "epsilon": student.epsilon,
+        "delta": student.delta,
+        "decision": evidence.decision,
+        "compared": evidence.audits.count,
+        "in_stage": evidence.in_stage,
+        "rate": evidence.audits.rate() if evidence.audits.count else None,
+        "low": low,
+        "high": high,
+    }
 
 
 def _most_interesting(versions: list[VersionCount], wanted: set[str]) -> list[VersionCount]:

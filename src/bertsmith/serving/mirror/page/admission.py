@@ -1,8 +1,8 @@
 """Who may look at the mirror's page, and who may change something there.
 
-Without keys only this machine: its address at both ends, and no proxy between. A page of somebody else's that is open
-in a browser here can neither read the state nor change a mode: the Host must be this machine's (against DNS that is
-bound anew), and what changes something must come from our own page, or from no page at all.
+Without keys only this machine: its address at both ends, and no proxy between. A page of somebody else's that
+is open in a browser here can neither read the state nor change a mode. The Host must be this machine's, for
+names can be bound anew, and what changes something must come from our own page, or from no page at all.
 """
 
 import ipaddress

@@ -129,7 +129,8 @@ class Page:
             raise InvalidRequest(str(error)) from None
         except DBAPIError:
             raise Unavailable("The store can't be written just now. Nothing was changed.") from None
-        self._until = 0.0
+        finally:
+            self._until = 0.0
         LOG.warning("version %s: %s on the page; now %s", version, move, after.mode)
         return _json(vars(after))
 

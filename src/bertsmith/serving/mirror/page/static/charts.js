@@ -29,7 +29,8 @@ export function moments(low, high, count) {
   const short = span < 86400 ? { hour: "2-digit", minute: "2-digit", ...(span < 600 ? { second: "2-digit" } : {}) } : { month: "short", day: "numeric" };
   const write = new Intl.DateTimeFormat("en-GB", short);
   const at = Array.from({ length: count }, (_, number) => low + (span * number) / (count - 1));
-  return { at, write: (value) => write.format(value * 1000) };
+  const written = (value) => write.format(value * 1000);
+  return { at: at.filter((value, number) => number === 0 || written(value) !== written(at[number - 1])), write: written };
 }
 
 /** A chart. `x` and `y`: {from, to, at, write, title, log}; `layers` are made by the functions below. */
@@ -75,7 +76,7 @@ export const dots = (points, kind = "dot-mark") => (scale) =>
 /** A level across the chart. */
 export const level = (value, name) => (scale, { from, to }) => [
   s("line", { x1: from, x2: to, y1: scale.y(value), y2: scale.y(value), class: "level" }),
-  s("text", { x: to, y: scale.y(value) - 5, "text-anchor": "end", class: "level-name" }, name),
+  s("text", { x: from + 4, y: scale.y(value) + 14, class: "level-name" }, name),
 ];
 
 /** A moment up and down the chart. */

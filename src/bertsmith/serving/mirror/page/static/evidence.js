@@ -29,19 +29,19 @@ export function agreementSection(state, version, width) {
   if (!student) return null;
   const name = "Agreement over time";
   const found = state.agreement[student];
-  const epsilon = state.students[student]?.epsilon ?? state.rules.epsilon;
-  if (!found) return section("agreement", name, h("p", { class: "empty" }, "Nothing is compared yet. In shadow every sure answer is compared with the LLM's; afterwards those that are audited."));
-  const last = found.course.at(-1);
-  const said = `${share(1 - last.rate)} of ${many(last.compared, "compared answer")} agree, surely between ${share(1 - last.high)} and ${share(1 - last.low)}.`;
+  const known = state.students[student];
+  if (!known?.compared) return section("agreement", name, h("p", { class: "empty" }, "Nothing is compared yet. In shadow every sure answer is compared with the LLM's; afterwards those that are audited."));
+  const within = `${share(1 - known.high)} and ${share(1 - known.low)}`;
+  const said = `${share(1 - known.rate)} of ${many(known.compared, "compared answer")} agree, surely between ${within}.`;
   const changes = state.changes.filter((each) => each.version === version.version && each.student === student);
   return section(
     "agreement",
     name,
-    h("p", { class: "verdict" }, h("strong", {}, share(1 - last.rate)), " of the compared answers agree"),
-    hint(`${many(last.compared, "answer")} of student ${student} compared. Whenever one looks, the true share lies between ${share(1 - last.high)} and ${share(1 - last.low)}, with a probability of ${share(1 - (state.students[student]?.delta ?? state.rules.delta))}. At least ${share(1 - epsilon)} was promised.`),
-    drawn(found, epsilon, said, width, changes),
-    hint("The line and its band are all comparisons so far. Dots are parts of them by themselves, with their own 95 % intervals: what went wrong lately shows there first. Upright lines are changes of the mode."),
-    more("agreement-table", "As a table", table(["when", "compared", "agree so far", "surely within", "of the latest part"], found.blocks.map((each) => row(each, found)), "Agreement over time")),
+    h("p", { class: "verdict" }, h("strong", {}, share(1 - known.rate)), " of the compared answers agree"),
+    hint(`${many(known.compared, "answer")} of student ${student} compared. Whenever one looks, the true share lies between ${within}, with a probability of ${share(1 - known.delta)}. At least ${share(1 - known.epsilon)} was promised.`),
+    found ? drawn(found, known.epsilon, said, width, changes) : hint("The course is drawn from ten comparisons on."),
+    found && hint("The line and its band are all comparisons so far. Dots are parts of them by themselves, with their own 95 % intervals: what went wrong lately shows there first. Upright lines are changes of the mode."),
+    found && more("agreement-table", "As a table", table(["when", "compared", "agree so far", "surely within", "of the latest part"], found.blocks.map((each) => row(each, found)), "Agreement over time")),
   );
 }
 

@@ -36,7 +36,7 @@ export function templateSection(state, version) {
     "template",
     name,
     hint("The marked part varies: it is the input that a student reads. Look whether that is right before you train."),
-    h("div", { class: "template" }, template.map((message) => message.parts.map((pieces) => h("p", { class: "prose" }, h("span", { class: "role" }, message.role), pieces.flatMap((piece, place) => (place ? [gap(), piece] : [piece])))))),
+    h("div", { class: "template" }, template.flatMap((message) => message.parts.map((pieces) => h("p", { class: "prose" }, h("span", { class: "role" }, message.role), pieces.flatMap((piece, place) => (place ? [gap(), piece] : [piece])))))),
   );
 }
 

@@ -14,11 +14,14 @@ const WIDEST = 680; // of a chart
 let state = null;
 let timer = 0;
 let isLooking = false;
+let isWanted = false; // another look, as soon as this one is over
+let refusal = ""; // of the last move, until the next one
 
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 async function look() {
   clearTimeout(timer);
+  isWanted = isLooking;
   if (isLooking) return;
   isLooking = true;
   const stopping = new AbortController();
@@ -27,7 +30,7 @@ async function look() {
   try {
     state = (await ask("state", undefined, stopping.signal)).data;
     by("unlock").hidden = true;
-    say("");
+    say(refusal);
     show();
   } catch (error) {
     if (error.name === "AbortError") say("Cancelled. Load the page again to look.");
@@ -36,7 +39,8 @@ async function look() {
     shown?.end();
     by("waiting").hidden = true;
     isLooking = false;
-    if (!document.hidden && by("unlock").hidden) timer = setTimeout(look, EVERY);
+    if (isWanted) look();
+    else if (!document.hidden && by("unlock").hidden) timer = setTimeout(look, EVERY);
   }
 }
 
@@ -53,14 +57,15 @@ function say(sentence) {
 }
 
 async function move(version, name) {
+  refusal = "";
   try {
     const { data } = await ask("stages", { version: version.version, revision: version.stage.revision, move: name });
     by("said").textContent = `Version ${version.version} is in mode ${data.mode} now.`;
-    await look();
   } catch (error) {
-    await look();
-    say(error.message);
+    refusal = error.message;
+    say(refusal);
   }
+  await look();
 }
 
 /** From the address: #site/version. */

@@ -5,7 +5,7 @@ import { h, percent } from "./dom.js";
 /** A section with a title, in a card. `id` keeps the reader's place when it is made anew. */
 export function section(id, title, ...children) {
   const heading = `${id}-title`;
-  return h("section", { id, class: "part", "aria-labelledby": heading }, h("h2", { id: heading }, title), ...children);
+  return h("section", { id: `part-${id}`, class: "part", "aria-labelledby": heading }, h("h2", { id: heading }, title), ...children);
 }
 
 /** A table that scrolls by itself on a narrow screen. */

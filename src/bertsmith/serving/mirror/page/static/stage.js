@@ -109,6 +109,10 @@ function noStudent(state, version, training, learned) {
     else if (!training) parts.push(h("p", {}, "A student is about to be trained."));
     return parts;
   }
+  if (learned && state.students[learned.student]?.decision === "demote") {
+    parts.push(h("p", {}, "The evidence is against the last student. Train another; it learns from the calls since then too:"), command(train));
+    return parts;
+  }
   if (learned?.coverage) {
     parts.push(h("p", {}, `A student is trained and proven (${share(learned.coverage)} of the calls). Let it be compared:`), command(`bertsmith mirror promote ${version.version} --student students/${version.site}${store}`));
     return parts;
