@@ -4,14 +4,16 @@ No text is in it. An example is named by its call, so that it is gone when the c
 texts, and are left out.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bertsmith.mirroring.call_curve import CallCurve
 from bertsmith.mirroring.claims_in_words import ceiling_sentence, claim_sentence
-from bertsmith.mirroring.confusions import confusions_of
+from bertsmith.mirroring.confusions import Confusion, confusions_of
 from bertsmith.mirroring.report import ReportParts
+from bertsmith.serving.mirror.fields import AnswerShape
 
 _CONFUSIONS = 40
 _QUOTED = "quotes"
@@ -22,7 +24,6 @@ def findings(report: ReportParts) -> dict[str, Any]:
     """JSON."""
     file, judged = report.file, report.calibration or report.dev
     calls = report.parts.calibration if report.calibration is not None else report.parts.dev
-    quoting = {field.path for field in report.shape.fields if field.kind == "spans"}
     confusions = confusions_of(report.shape, judged, calls)
     return {
         "tier": file.tier,
@@ -37,18 +38,24 @@ def findings(report: ReportParts) -> dict[str, Any]:
         "ceiling": ceiling_sentence(file.ceiling) or None,
         "curve": None if report.curve is None else curve_found(report.curve, 1 - file.claims.epsilon),
         "different_confusions": len(confusions),
-        "confusions": [
-            {
-                "field": each.path,
-                "taught": _QUOTED if each.path in quoting else each.taught,
-                "ours": f"other {_QUOTED}" if each.path in quoting else each.ours,
-                "calls": each.calls,
-                "confidence": each.confidence,
-                "call": each.example.id,
-            }
-            for each in confusions[:_CONFUSIONS]
-        ],
+        "confusions": without_texts(report.shape, confusions[:_CONFUSIONS]),
     }
+
+
+def without_texts(shape: AnswerShape, confusions: Sequence[Confusion]) -> list[dict[str, Any]]:
+    """As JSON."""
+    quoting = {field.path for field in shape.fields if field.kind == "spans"}
+    return [
+        {
+            "field": each.path,
+            "taught": _QUOTED if each.path in quoting else each.taught,
+            "ours": f"other {_QUOTED}" if each.path in quoting else each.ours,
+            "calls": each.calls,
+            "confidence": each.confidence,
+            "call": each.example.id,
+        }
+        for each in confusions
+    ]
 
 
 def curve_found(curve: CallCurve, target: float) -> dict[str, Any]:
