@@ -71,7 +71,7 @@ def serve(
 
     bertsmith mirror serve --anthropic-base-url https://api.anthropic.com --store calls.sqlite
 
-    bertsmith mirror serve --config mirror.toml --host 0.0.0.0 --retention-days 90
+    bertsmith mirror serve --config mirror.toml --host 0.0.0.0 --page-keys-file keys.txt
 
     bertsmith mirror serve --upstream https://api.openai.com/v1 --auto --epsilon 0.03
     """

@@ -13,7 +13,8 @@ from typing import Any
 
 import orjson
 from sqlalchemy.exc import DBAPIError
-from starlette.requests import Request
+from sqlalchemy.exc import TimeoutError as NoConnection
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
@@ -68,6 +69,8 @@ class Page:
         except Refusal as refusal:
             body = {"error": {"code": refusal.code, "message": refusal.message}}
             response = _json(body, refusal.status)
+        except ClientDisconnect:
+            return
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -112,7 +115,7 @@ class Page:
             began = time.monotonic()
             try:
                 self._state = await asyncio.to_thread(self.looking.state, has_texts=self.settings.page_texts)
-            except DBAPIError as error:
+            except (DBAPIError, NoConnection) as error:
                 LOG.error("the page: the store can't be read: %s", type(error).__name__)
                 raise Unavailable("The store can't be read just now. The mirror goes on relaying.") from None
             took = time.monotonic() - began
@@ -127,7 +130,7 @@ class Page:
             after = await asyncio.to_thread(self._change, version, revision, move, client.name)
         except BertsmithError as error:
             raise InvalidRequest(str(error)) from None
-        except DBAPIError:
+        except (DBAPIError, NoConnection):
             raise Unavailable("The store can't be written just now. Nothing was changed.") from None
         finally:
             self._until = 0.0
