@@ -21,6 +21,8 @@ def distil(
     columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
     layout: Annotated[FileLayout | None, AS_TRAINED] = None,
     task: str | None = None,
+    static: Flag = False,
+    dimensions: int | None = None,
     resume: Flag = False,
 ) -> None:
     """Teach a smaller, faster model what a model knows: a fine-tuned one, an encoder, or an embedding model.
@@ -32,6 +34,9 @@ def distil(
     An encoder teaches on a corpus of raw text (--corpus, and hours= or steps=): masked words and hidden
     states where it predicts words, the vectors of texts where it is an embedding model, else its hidden
     states. OUT/model is an encoder, or an embedding model, like its teacher.
+
+    With --static an embedding model becomes a table of token vectors, which reads 100,000 sentences a second
+    and is learned from --texts. model2vec and sentence-transformers open it too.
 
     Parameters
     ----------
@@ -64,6 +69,10 @@ def distil(
     task
         What answers in a file are for: classification, tagging, … Of a teacher with a task of your own
         package.module:Class.
+    static
+        Make a static table of an embedding model; --texts are then files and folders of running text.
+    dimensions
+        Of the table's vectors: 256 by default. (With --corpus it is a setting, dimensions=128.)
     resume
         Resume an interrupted run, bit for bit.
 
@@ -81,11 +90,24 @@ def distil(
     bertsmith distil minilm --corpus corpora/wiki --layers 3 --out runs/minilm-3 hours=1
 
     bertsmith distil minilm --corpus corpora/wiki --layers 3 --out runs/minilm-128 hours=1 dimensions=128
+
+    bertsmith distil minilm --static --texts articles/ --out runs/static
     """
     from bertsmith.cli.distilled import show_distilled
     from bertsmith.cli.screen import console, print_paths, progress_bar
     from bertsmith.compression.distilling.distil_task import distil_task
 
+    if static or dimensions is not None:
+        beside: dict[str, object] = {"--corpus": corpus, "--train": train, "--dev": dev, "--test": test}
+        beside |= {
+            "--student": student,
+            "--layers": layers,
+            "--task": task,
+            "columns of a table": columns,
+            "layout": layout,
+        }
+        _as_table(teacher, texts or (), out, static, dimensions, overrides, resume, beside)
+        return
     if corpus is not None:
         others: dict[str, object] = {
             "--texts": texts,
@@ -147,6 +169,40 @@ def _refuse(*names: str) -> None:
             f"--corpus is for encoders, which learn from raw text: {names[0]} doesn't go with it. A "
             "fine-tuned model learns from --texts and --train."
         )
+
+
+def _as_table(
+    teacher: str,
+    texts: Sequence[Path],
+    out: Path,
+    static: bool,
+    dimensions: int | None,
+    overrides: Sequence[str],
+    resume: bool,
+    others: dict[str, object],
+) -> None:
+    """Raises InputError for what doesn't go with --static."""
+    from bertsmith.cli.distilled import show_table
+    from bertsmith.cli.screen import print_paths, progress_bar
+    from bertsmith.compression.static.distil_static import distil_static
+    from bertsmith.errors import InputError
+
+    if not static:
+        raise InputError("--dimensions is for --static. With --corpus it is a setting: dimensions=128.")
+    said = [*(name for name, value in others.items() if value is not None), *overrides]
+    if said:
+        raise InputError(f"--static takes --texts, --dimensions and --resume alone: {said[0]} is too much.")
+    with progress_bar("Static table") as progress:
+        result = distil_static(
+            teacher,
+            out,
+            [str(path) for path in texts],
+            dimensions=dimensions,
+            resume=resume,
+            progress=progress,
+        )
+    show_table(result)
+    print_paths(model=result.model)
 
 
 def _on_a_corpus(

@@ -8,6 +8,7 @@ from bertsmith.reporting import formatting
 
 if TYPE_CHECKING:
     from bertsmith.compression.distilling.distil_results import DistilResults
+    from bertsmith.compression.static.distil_static import StaticResult
 
 
 def show_distilled(results: "DistilResults") -> None:
@@ -46,3 +47,19 @@ def show_losses(before: Mapping[str, float], after: Mapping[str, float]) -> None
     ]
     if rows:
         print_table(("how far from the teacher", "as cut", "distilled"), rows, title="On held-out text")
+
+
+def show_table(result: "StaticResult") -> None:
+    """A static table's size, and how near it is to its teacher."""
+    console.print(f"{result.pieces:,} vectors of {result.dimensions} dimensions.", markup=False)
+    if result.after is None:
+        print_warning(
+            "without --texts the table has only the vectors of single pieces: learned from texts of your "
+            "kind it is much nearer to its teacher"
+        )
+        return
+    console.print(
+        f"Cosine to the teacher on {result.heldout:,} sentences held out: {result.after:.4f}, before "
+        f"learning from {result.sentences - result.heldout:,} others {result.before:.4f}.",
+        markup=False,
+    )

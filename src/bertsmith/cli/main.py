@@ -69,6 +69,7 @@ COMMANDS = (
     Command("suggest", "bertsmith.cli.suggest:suggest", "Find rows to label next and wrong labels.", _FLOW),
     Command("tune", "bertsmith.cli.tune:tune", "Search for the best fine-tuning settings.", _FLOW),
     Command("distil", "bertsmith.cli.distil:distil", "Teach a smaller model what a model knows.", _FLOW),
+    Command("shrink", "bertsmith.cli.shrink:shrink", "Find the smallest model that answers as well.", _FLOW),
     Command("mine", "bertsmith.cli.mine:mine", "Mine hard negatives for retrieval.", _FLOW),
     Command("fill-mask", "bertsmith.cli.inspect:fill_mask", "Guess the words behind [MASK].", _USE),
     Command("evaluate", "bertsmith.cli.inspect:evaluate", "Measure a model on text or rows.", _USE),

@@ -5,9 +5,10 @@ cuts the stream into batches of a token budget. A cursor of four numbers names a
 block is made again (milliseconds), nothing is skipped through. The order knows nothing of ranks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +31,21 @@ _BLOCK_TOKENS = 2**22  # of long documents fewer: 4,096 books would take 20 s an
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the stream: the next sequence is number `offset` of `block` in `epoch` of `phase`."""
+    """A place in the stream: the next sequence is number `offset` of `block` in `epoch` of `phase`. Where
+    other text is mixed in, `mixed_in` is the place in that.
+    """
 
     phase: int = 0
     epoch: int = 0
     block: int = 0
     offset: int = 0
+    mixed_in: "Cursor | None" = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Cursor":
+        """From what `dataclasses.asdict` made of one; of an older one, which had no text mixed in."""
+        mixed_in = values.get("mixed_in")
+        return cls(**{**values, "mixed_in": None if mixed_in is None else cls.of(mixed_in)})
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from bertsmith.model.cpu.kernel_linear import by_kernels
 from bertsmith.model.cpu.one_core_threads import one_core_threads
 from bertsmith.model.cpu.onednn_layer import PackedLayer
 from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.model.static_table import StaticTable
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -44,8 +45,12 @@ def start_engine(
 
     Raises InputError for int16 without kernels, TokenizerError for the tokenizer.
     """
+    encoder = _encoder_of(model)
+    if isinstance(encoder, StaticTable):  # multiplies nothing: a processor is as good as anything
+        tokenizer = load_own_tokenizer(folder, encoder.config)
+        return Engine(model.eval(), tokenizer, torch.device("cpu"), torch.float32)
     on = device_of(device)
-    encoder = _encoder_of(model.to(on))
+    model.to(on)
     alone_on_a_gpu = on.type == "cuda" and encoder is model
     # A processor's never is bfloat16: cosines must not depend by more than 1e-5 on which one it was.
     usual = Hardware.detect().precision if alone_on_a_gpu else usual_precision(encoder)
@@ -60,9 +65,11 @@ def start_engine(
 
 
 def autocasting(
-    encoder: Bert, device: torch.device, compute_dtype: torch.dtype
+    encoder: Bert | StaticTable, device: torch.device, compute_dtype: torch.dtype
 ) -> AbstractContextManager[object]:
     """What the encoder is to compute within: nothing, where its layers compute so by themselves."""
+    if isinstance(encoder, StaticTable):
+        return nullcontext()
     first = encoder.layers[0]
     own = first.precision if isinstance(first, PackedLayer | KernelLayer) else None
     if compute_dtype in (torch.float32, own):
@@ -70,7 +77,7 @@ def autocasting(
     return torch.autocast(device.type, compute_dtype)
 
 
-def _encoder_of(model: nn.Module) -> Bert:
-    encoder = model if isinstance(model, Bert) else model.get_submodule("encoder")
-    assert isinstance(encoder, Bert)
+def _encoder_of(model: nn.Module) -> Bert | StaticTable:
+    encoder = model if isinstance(model, Bert | StaticTable) else model.get_submodule("encoder")
+    assert isinstance(encoder, Bert | StaticTable)
     return encoder

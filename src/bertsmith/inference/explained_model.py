@@ -25,6 +25,7 @@ from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.locate import locate_model
 from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.model.static_table import refuse_static
 from bertsmith.tasks.checkpoints.sentence_projection import refuse_projection
 from bertsmith.tasks.checkpoints.sentence_settings import read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
@@ -114,6 +115,7 @@ def open_explained_model(
     """By path, alias or hub name; `as_vectors` leaves a head away. Raises ModelError as the loaders do."""
     folder, on = locate_model(name).folder, device_of(device)
     kind = "embedding" if as_vectors else model_kind(folder)
+    refuse_static(folder)
     if kind == "task":
         model, task = load_task_model(folder)
         answers = _Answers(model.to(on), task)

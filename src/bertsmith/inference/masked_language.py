@@ -57,6 +57,10 @@ class MaskedLanguageModel:
         """Masked-language loss, perplexity and accuracy, and next-sentence or sentence-order accuracy where
         the model has that head.
 
+        The loss of a masked piece depends on what a piece is. In nats a character, models with different
+        vocabularies can be compared: `mlm_loss_per_character` is of single pieces, which may see the rest of
+        their word, `whole_word_loss_per_character` of words of which all pieces are hidden.
+
         `data` is a corpus or a token store; its held-out part is used where it has one. The masks are the
         same at every call. Raises InputError when there is nothing to measure, StoreError for a store that is
         damaged or of another tokenizer.
@@ -99,5 +103,10 @@ class MaskedLanguageModel:
         masker = Masker(self.tokenizer, MaskingRates(), device)
         task = PretrainingTask(self.model, [stream], masker, stream, max_tokens, device)
         sums = task.sums(0, 1)
-        require_finite(torch.tensor(list(sums.values())))
-        return task.metrics(sums)
+        words = task.sums(0, 1, masker=Masker(self.tokenizer, MaskingRates(whole_words=True), device))
+        require_finite(torch.tensor([*sums.values(), *words.values()]))
+        metrics = task.metrics(sums)
+        for name, found in (("mlm_loss_per_character", sums), ("whole_word_loss_per_character", words)):
+            if found["mlm_characters"]:
+                metrics[name] = found["mlm_loss"] / found["mlm_characters"]
+        return metrics

@@ -24,6 +24,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.model.config_json import config_from_hugging_face, config_to_hugging_face, read_labels
 from bertsmith.model.manifest import Manifest, hashed_meanwhile, write_manifest
 from bertsmith.model.meta_init import meta_init
+from bertsmith.model.static_table import refuse_static
 from bertsmith.model.untrusted import plain_file, read_settings, read_tensors
 from bertsmith.model.weights import file_names, from_hugging_face, listed, part_of, to_hugging_face
 
@@ -70,6 +71,7 @@ def read_checkpoint(folder: Path | str) -> Checkpoint:
     folder = Path(folder)
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder. A model is a folder with {CONFIG} and {WEIGHTS}.")
+    refuse_static(folder)
     with hashed_meanwhile(folder) as manifest:
         settings = read_settings(plain_file(folder, CONFIG))
         weights = _find_weights(folder)

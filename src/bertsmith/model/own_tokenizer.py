@@ -4,12 +4,13 @@ from pathlib import Path
 
 from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
+from bertsmith.model.static_table import StaticConfig
 from bertsmith.model.untrusted import plain_file
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.tokenizer_files import TOKENIZER_FILES
 
 
-def load_own_tokenizer(folder: Path, config: BertConfig) -> Tokenizer:
+def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Tokenizer:
     """Raises as `read_own_tokenizer` does, and ModelError where a piece has no row in the model."""
     tokenizer = read_own_tokenizer(folder)
     if tokenizer.vocab_size > config.vocab_size:

@@ -10,10 +10,12 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from bertsmith.data.masking import Masker, MaskingRates
+from bertsmith.data.mixed_stream import MixedStream, divided
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.door import door, either, flag, kind, optional, several, text
@@ -30,7 +32,10 @@ from bertsmith.tasks.pretraining.objectives import MODEL, OBJECTIVES, Pretrained
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, start_at_frequencies
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import leave, text_of_first, wait
+from bertsmith.training.extending import read_extension, write_extension
+from bertsmith.training.forgetting import first_evaluation, forgetting_warnings, gains_and_losses
 from bertsmith.training.inputs import Inputs, open_inputs
+from bertsmith.training.log import LOG_FILE, RunLog
 from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
@@ -46,11 +51,14 @@ _EXAMPLES = 8
 
 @dataclass(frozen=True)
 class PretrainingResult:
-    """Where the trained model is, and its held-out metrics."""
+    """Where the trained model is, and its held-out metrics; `before` are those before the first step, of a
+    run with general text.
+    """
 
     model: Path
     report: Path
     metrics: dict[str, float]
+    before: dict[str, Any] | None = None
 
 
 @door(
@@ -95,6 +103,7 @@ def _run(
     first = machine.ranks.is_first
     inputs = open_inputs(recipe, out, machine, hardware, console if first else None)
     require_same_text(recipe, inputs.tokenizer, inputs.train)
+    write_beside = _with_extension(recipe)
     if first:
         write_recipe(recipe, out)
     objective = OBJECTIVES[recipe.objective]
@@ -115,9 +124,10 @@ def _run(
     with loop_observer.open(loop.progress.step):
         for note in notes:
             loop_observer.record("warning", loop.progress.step, message=note)
+        at_first = _measured_before(recipe, out, loop)
         loop.run()
         metrics = loop.evaluate()
-        for warning in _baseline_warnings(metrics):
+        for warning in (*_baseline_warnings(metrics), *forgetting_warnings(at_first, metrics)):
             loop_observer.record("warning", loop.progress.step, message=warning)
         loop_observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
     weights = whole_tensors(inputs.model.state_dict(), keep=first)
@@ -128,12 +138,35 @@ def _run(
         model.to(machine.device)
         after = _filled(objective.masked_language(model), inputs.tokenizer, examples)
         provenance = _provenance(recipe, inputs, loop.progress.step, metrics)
-        objective.save(out, model, inputs.tokenizer, provenance)
+        objective.save(out, model, inputs.tokenizer, provenance, write_beside)
         fills = [_fill(*each) for each in zip(examples, before, after, strict=True)]
         write_json(out / "fills.json", fills)
-        write_summary(out, recipe, model, hardware)
+        write_summary(out, recipe, model, hardware, gains_and_losses(at_first, metrics))
     wait()
-    return PretrainingResult(out / MODEL, out / "report.html", metrics)
+    return PretrainingResult(out / MODEL, out / "report.html", metrics, at_first)
+
+
+def _measured_before(recipe: Recipe, out: Path, loop: Loop) -> dict[str, Any] | None:
+    """Held-out figures before the first step, from the log where it has them, if `general` asks for what is
+    forgotten.
+    """
+    if recipe.general is None:
+        return None
+    logged = first_evaluation(RunLog.read(out)) if (out / LOG_FILE).exists() else None
+    if loop.progress.step or logged is not None:
+        return logged
+    return loop.evaluate()
+
+
+def _with_extension(recipe: Recipe) -> Callable[[Path], None] | None:
+    """What writes the words that `init` was extended by beside the model, to be taken out again by them.
+
+    Raises as `read_extension` does, which must be before the run.
+    """
+    extension = read_extension(locate_model(recipe.init).folder) if recipe.init else None
+    if extension is None:
+        return None
+    return lambda folder: write_extension(folder, extension)
 
 
 def _filled(
@@ -170,23 +203,32 @@ def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> Objective:
             data.short_seq_prob, objective.sentence_order,
         )  # fmt: skip
 
-    streams = [
-        stream(inputs.train, length, data.batch_size * length, recipe.seed)
-        for length in data.sequence_lengths
-    ]
+    def mixed(length: int) -> PretrainingStream | MixedStream:
+        if inputs.general is None or not data.general_share:
+            return stream(inputs.train, length, data.batch_size * length, recipe.seed)
+        main, general = divided(data.batch_size, data.general_share)
+        return MixedStream(
+            stream(inputs.train, length, main * length, recipe.seed),
+            stream(inputs.general, length, general * length, recipe.seed + 1),  # other masks
+        )
+
     first_length = data.sequence_lengths[0]
     measured = inputs.measured
     heldout = None if measured is None else stream(measured, first_length, 16 * first_length, 0)
     rates = MaskingRates(**recipe.masking.model_dump())
     masker = Masker(inputs.tokenizer, rates, machine.device)
+    general = inputs.general_measured
+    if general is not None:  # single texts: of pairs nothing is asked there
+        texts = PretrainingStream(general, inputs.tokenizer, 0, False, first_length, 16 * first_length)
     made_of = TaskInputs(
-        streams,
+        list(map(mixed, data.sequence_lengths)),
         masker,
         heldout,
         recipe.evaluation.tokens,
         machine.device,
         recipe.loss.sampled_pieces,
         recipe.seed,
+        None if general is None else texts,
     )
     return objective.task(inputs.model, made_of, recipe.objective_choices())
 

@@ -16,15 +16,17 @@ from bertsmith.data.batch import PackedBatch
 from bertsmith.data.prefetch import prefetch
 from bertsmith.door import door, flag, function, one_of, optional, text, whole
 from bertsmith.errors import InputError
+from bertsmith.inference.embedding.table_reader import TableReader
 from bertsmith.inference.embedding.text_windows import Chunk, TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
-from bertsmith.inference.engine import autocasting, start_engine
+from bertsmith.inference.engine import Engine, autocasting, start_engine
 from bertsmith.inference.text_list import require_count, require_list, require_texts
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import WEIGHTS, load_encoder
 from bertsmith.model.cpu.inference import prepare_for_inference
 from bertsmith.model.cpu.kernel_linear import as_kernel
 from bertsmith.model.locate import locate_model
+from bertsmith.model.static_table import StaticTable, is_static, load_static
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.sentence_projection import read_projection
 from bertsmith.tasks.checkpoints.sentence_settings import SHORTEST, read_sentence_settings
@@ -56,7 +58,8 @@ class Embedder:
     (2, 384)
     >>> embedder.queries(["Who won?"]) @ embedder.documents(["We did."]).T  # cosines
 
-    Opens our own checkpoints, folders of sentence-transformers and plain encoders. A prefix stands before
+    Opens our own checkpoints, folders of sentence-transformers, plain encoders, and static tables (see
+    docs/static.md), whose vectors are looked up and summed on a processor in float32. A prefix stands before
     each query or document; None means what the folder says. max_length counts tokens with special ones;
     longer texts are cut, or read as windows whose hidden states are pooled together. `dimensions` keeps the
     first D of H, for models trained for that (Matryoshka). Batches are texts of like length with at most
@@ -96,10 +99,9 @@ class Embedder:
         self.folder = locate_model(model).folder
         found = read_sentence_settings(self.folder)
         self.weights = found.encoder / WEIGHTS
-        encoder = load_encoder(found.encoder)
-        self.encoder, self.tokenizer, self.device, self.compute_dtype = start_engine(
-            encoder, found.encoder, device, compute_dtype
-        )
+        started = _started(found.encoder, device, compute_dtype)
+        self.encoder: Bert | StaticTable = started.model
+        self.tokenizer, self.device, self.compute_dtype = started[1:]
         config = self.encoder.config
         self.full_width = config.hidden_size
         self.projection: nn.Module | None = None
@@ -126,6 +128,7 @@ class Embedder:
             self.pooling == "cls",
             found.lowercase and not self.tokenizer.lowercase,
         )
+        self._reader = self._table_reader()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process computes on the processor: its machine may have no GPU."""
@@ -138,8 +141,8 @@ class Embedder:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        # one that was on a GPU isn't prepared yet
-        self.encoder = prepare_for_inference(self.encoder, self.compute_dtype)
+        if isinstance(self.encoder, Bert):  # one that was on a GPU isn't prepared yet
+            self.encoder = prepare_for_inference(self.encoder, self.compute_dtype)
 
     @property
     def dtype_of_copies(self) -> torch.dtype:
@@ -178,6 +181,9 @@ class Embedder:
         if not isinstance(kind, str) or kind not in self.prefixes:
             raise InputError(f"kind must be query or document, found {kind!r}.")
         require_texts(texts)
+        if self._reader is not None:
+            yield from self._from_table(self._reader, texts, kind, size, watch)
+            return
         texts_before = tokens_before = 0
 
         def report(texts: int, tokens: int) -> None:
@@ -221,10 +227,29 @@ class Embedder:
         if len(pooled) > chunk.texts:
             size = chunk.lengths if self.pooling == "mean" else np.ones_like(chunk.lengths)
             pooled = join_pooled(pooled, chunk.text_of_sequence, size, self.pooling)
-        pooled = projected(pooled, self.projection)
+        return self._finished(projected(pooled, self.projection))
+
+    def _finished(self, pooled: Vectors) -> Vectors:
+        """(E, D)."""
         if self.dimensions:
             pooled = cut(pooled, self.dimensions, normalise=False)
         return normalised(pooled) if self.normalise else pooled
+
+    def _table_reader(self) -> TableReader | None:
+        if not isinstance(self.encoder, StaticTable):
+            return None
+        room = self.windows.room if self.long_texts == "truncate" else None
+        return TableReader(self.encoder, self.tokenizer, room)
+
+    def _from_table(
+        self, reader: TableReader, texts: Iterable[str], kind: PromptKind, size: int, watch: Watch | None
+    ) -> Iterator[Embedded]:
+        texts_done = tokens_done = 0
+        for vectors, tokens in reader.batches(texts, self.prefixes[kind], size):
+            texts_done, tokens_done = texts_done + len(vectors), tokens_done + tokens
+            if watch is not None:
+                watch(texts_done, tokens_done)
+            yield Embedded(self._finished(vectors), tokens)
 
     def _pooled(self, chunk: Chunk, report: Watch) -> Vectors:
         """(W, H) of each sequence by itself. Windows count as parts of a text where `report` counts texts."""
@@ -239,7 +264,7 @@ class Embedder:
 
 
 def pooled_in_batches(
-    encoder: Bert,
+    encoder: Bert | StaticTable,
     sequences: Sequence[Encoded],
     pooling: Pooling,
     device: torch.device,
@@ -255,6 +280,14 @@ def pooled_in_batches(
 
     for numbers, _, vectors in forward_passes(pooled, sequences, device, batch_tokens):
         yield numbers, vectors
+
+
+def _started(
+    folder: Path, device: torch.device | str, compute_dtype: torch.dtype | None
+) -> Engine[Bert] | Engine[StaticTable]:
+    if is_static(folder):
+        return start_engine(load_static(folder), folder)
+    return start_engine(load_encoder(folder), folder, device, compute_dtype)
 
 
 @torch.inference_mode()

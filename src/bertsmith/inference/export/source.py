@@ -27,6 +27,7 @@ from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
 from bertsmith.model.manifest import stated_manifest
+from bertsmith.model.static_table import refuse_static
 from bertsmith.tasks.checkpoints.sentence_projection import refuse_projection
 from bertsmith.tasks.checkpoints.sentence_settings import SentenceSettings, read_sentence_settings
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
@@ -122,6 +123,7 @@ def _require_known_task(folder: Path) -> None:
 
 
 def _task_source(name: str, folder: Path) -> Source:
+    refuse_static(folder)
     model, task = load_task_model(folder)
     padded = PaddedModel(model.encoder, padded_head(model.head, model.encoder, task.name))
     notes: tuple[str, ...] = ()

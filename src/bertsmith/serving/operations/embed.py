@@ -19,6 +19,7 @@ from bertsmith.inference.embedding.text_windows import TextWindows
 from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.engine import autocasting
 from bertsmith.model.bert import Bert
+from bertsmith.model.static_table import StaticTable
 from bertsmith.serving.operations.operation import Options, Pass, Prepared
 from bertsmith.serving.refusals import TooLarge, TooLong
 from bertsmith.tasks.examples.encoding import Encoded, Layout
@@ -34,7 +35,7 @@ class TextEncoder:
     """An encoder, and how its hidden states become a vector. `prefixes` are of queries and documents."""
 
     name: str
-    encoder: Bert
+    encoder: Bert | StaticTable
     windows: TextWindows
     pooling: Pooling
     prefixes: dict[str, str]

@@ -17,6 +17,7 @@ from typing import Any, cast, get_args
 
 from bertsmith.errors import ModelError
 from bertsmith.model.locate import SENTENCE_SETTINGS
+from bertsmith.model.static_table import is_static, read_longest
 from bertsmith.model.untrusted import plain_file, read_settings, read_small_json
 from bertsmith.tasks.heads.pooling import Pooling
 
@@ -49,6 +50,8 @@ class SentenceSettings:
 
 def read_sentence_settings(folder: Path) -> SentenceSettings:
     """Raises ModelError for parts that Bertsmith doesn't have, or has in another order, and broken files."""
+    if is_static(folder):
+        return _of_table(folder)
     if not (folder / _MODULES).exists():
         return SentenceSettings(folder, max_length=_tokenizer_limit(folder))
     modules = _read_modules(folder)
@@ -60,10 +63,22 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
         _pooling(folder, modules["Pooling"], any(prompts.values())),
         _longest(settings, encoder),
         bool(settings.get("do_lower_case")),
-        prompts.get("query", ""),
-        next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), ""),
+        *_prefixes(prompts),
         folder / modules["Dense"] if "Dense" in modules else None,
     )
+
+
+def _of_table(folder: Path) -> SentenceSettings:
+    query, document = _prefixes(_prompts(folder))
+    return SentenceSettings(
+        folder, max_length=max(read_longest(folder), SHORTEST), query_prefix=query, document_prefix=document
+    )
+
+
+def _prefixes(prompts: Mapping[str, str]) -> tuple[str, str]:
+    """Of queries and of documents."""
+    document = next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), "")
+    return prompts.get("query", ""), document
 
 
 def read_pooling(folder: Path) -> Pooling | None:

@@ -9,7 +9,7 @@ bertsmith.json      the task, and its state: settings, labels, thresholds
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -27,8 +27,9 @@ from bertsmith.model.checkpoint import (
     save_checkpoint,
 )
 from bertsmith.model.config import BertConfig
-from bertsmith.model.manifest import IMPORTED
+from bertsmith.model.manifest import IMPORTED, stated_manifest
 from bertsmith.model.meta_init import meta_init
+from bertsmith.model.static_table import StaticTable, is_static, load_static, save_static
 from bertsmith.model.untrusted import plain_file, read_tensors
 from bertsmith.model.weights import listed
 from bertsmith.tasks.checkpoints.infer_task import task_of_foreign
@@ -37,6 +38,7 @@ from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.registry import TASKS, find_task
 from bertsmith.tasks.task import Task, TaskSettings
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 HEAD = "head.safetensors"
 
@@ -70,6 +72,9 @@ def save_task_model(
     replace: bool = False,
 ) -> None:
     """Writes a folder that transformers opens by the head's class. Raises as `save_checkpoint` does."""
+    if isinstance(model.encoder, StaticTable):
+        _save_on_table(folder, model.encoder, model.head, task, tokenizer, provenance, replace=replace)
+        return
     config, head = model.config, model.head
     known, own = head_tensors(head)
 
@@ -106,6 +111,8 @@ def load_task_model(folder: Path | str, task: type[Task[Any]] | None = None) -> 
     kind, a missing head, and as `read_checkpoint` does.
     """
     folder = Path(folder)
+    if is_static(folder):
+        return _load_on_table(folder, task)
     checkpoint = read_checkpoint(folder)
     opened = _task(checkpoint, folder, task)
     model = meta_init(lambda: _empty(checkpoint.config, opened))
@@ -118,19 +125,84 @@ def load_task_model(folder: Path | str, task: type[Task[Any]] | None = None) -> 
     return model.eval(), opened
 
 
+def on_table(table: StaticTable, task: Task[Any]) -> TaskModel:
+    """A task's head, of new weights, on a static table. What such a head asks of its encoder's shape is its
+    width alone.
+    """
+    pieces, width = table.table.shape
+    shape = BertConfig(
+        vocab_size=pieces,
+        hidden_size=width,
+        num_attention_heads=1,
+        hidden_dropout_prob=0.0,
+        intermediate_size=1,
+    )
+    return TaskModel(cast(Bert, table), task.head(shape))
+
+
+def _load_on_table(folder: Path, given: type[Task[Any]] | None) -> tuple[TaskModel, Task[Any]]:
+    table, manifest = load_static(folder), stated_manifest(folder)
+    if manifest is None or manifest.task == "encoder":
+        raise ModelError(
+            f"{folder} is a static table of vectors, without the head of a task. Embed, index, search and "
+            "serve with it."
+        )
+    opened = _known_task(manifest.task, given, folder).from_state(
+        manifest.settings, f"{folder}/bertsmith.json"
+    )
+    model = on_table(table, opened)
+    if HEAD not in manifest.files:
+        raise ModelError(f"{folder}/bertsmith.json has no hash of {HEAD}. It was altered.")
+    _load_head(model.head, {}, read_tensors(plain_file(folder, HEAD)), str(folder))
+    opened.bind(model.head)
+    return model.eval(), opened
+
+
+def _save_on_table(
+    folder: Path | str,
+    table: StaticTable,
+    head: nn.Module,
+    task: Task[Any],
+    tokenizer: SavesItself,
+    provenance: Mapping[str, Any],
+    *,
+    replace: bool,
+) -> None:
+    def write_head(partial: Path) -> None:
+        known, own = head_tensors(head)
+        with tensors_written_to(partial / HEAD):
+            save_file(known | own, partial / HEAD)
+
+    save_static(
+        Path(folder),
+        table.table.detach(),
+        cast(Tokenizer, tokenizer),
+        provenance=provenance,
+        max_length=task.settings.max_length,
+        task=task.name,
+        settings=task.state(),
+        write_extra_files=write_head,
+        replace=replace,
+    )
+
+
 def _task(checkpoint: Checkpoint, folder: Path, given: type[Task[Any]] | None) -> Task[Any]:
     manifest = checkpoint.manifest
     if manifest is None or manifest.task == IMPORTED:
         return task_of_foreign(checkpoint, folder)
-    if given is None and manifest.task not in TASKS:
-        raise ModelError(
-            f"{folder} was made for {manifest.task!r}, which is no fine-tuned task of ours "
-            f"({', '.join(TASKS)}). Fine-tune it first, or name your own task's class."
-        )
-    kind = given or find_task(manifest.task)
+    kind = _known_task(manifest.task, given, folder)
     opened = kind.from_state(manifest.settings, f"{folder}/bertsmith.json")
     _require_room(opened.settings, checkpoint.config, f"{folder}/bertsmith.json")
     return opened
+
+
+def _known_task(name: str, given: type[Task[Any]] | None, folder: Path) -> type[Task[Any]]:
+    if given is None and name not in TASKS:
+        raise ModelError(
+            f"{folder} was made for {name!r}, which is no fine-tuned task of ours "
+            f"({', '.join(TASKS)}). Fine-tune it first, or name your own task's class."
+        )
+    return given or find_task(name)
 
 
 def _require_room(settings: TaskSettings, config: BertConfig, where: str) -> None:

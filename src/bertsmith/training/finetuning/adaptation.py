@@ -1,5 +1,6 @@
 """An encoder that knows the domain: masked language modelling goes on over the unlabelled texts before the
-task is learned (continued pre-training: Gururangan et al. 2020), where cross-validation says that it helps.
+task is learned, by the recipe `adapt`, where cross-validation says that it helps (continued pre-training:
+Gururangan et al. 2020).
 
 out/adapted/         the texts as a corpus, and the run of pre-training
 out/adapted.json     what it brought, and whether it is begun from
@@ -24,7 +25,6 @@ from bertsmith.training.finetuning.methods import LINEAR
 from bertsmith.training.pretrain import pretrain
 
 _LENGTH = 128  # tokens of a sequence
-_RECIPE = "optimizer.kind=adamw", "optimizer.learning_rate=5e-4", "optimizer.layer_decay=0.8"
 
 
 @dataclass(frozen=True)
@@ -101,5 +101,5 @@ def _pretrained(
     given |= {"seed": recipe.seed, "hardware.device": recipe.hardware.device}
     given["hardware.threads"] = recipe.hardware.threads
     settings = [f"{name}={value}" for name, value in given.items() if value is not None]
-    pretrain("budget", *settings, *_RECIPE, resume=True, console=console)
+    pretrain("adapt", *settings, resume=True, console=console)
     return model

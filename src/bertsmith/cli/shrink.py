@@ -1,0 +1,96 @@
+"""`bertsmith shrink`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, given
+
+if TYPE_CHECKING:
+    from bertsmith.compression.shrinking.tried import Shrunk
+
+
+def shrink(
+    model: str,
+    *overrides: str,
+    dev: Path,
+    out: Out,
+    train: Path | None = None,
+    texts: list[Path] | None = None,
+    hours: float | None = None,
+    keep: float = 0.98,
+    whole_vocabulary: Flag = False,
+    columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
+    layout: Annotated[FileLayout | None, AS_TRAINED] = None,
+    task: str | None = None,
+    resume: Flag = False,
+) -> None:
+    """Find the smallest model that keeps a fine-tuned one's score.
+
+    First the pieces of the vocabulary that the texts don't have go. Then models of fewer layers, and a
+    narrower one, each learn what the model answers, the quickest first. OUT/model is the one that takes the
+    least time and keeps what was asked; OUT/report.html shows them all, with intervals.
+
+    Parameters
+    ----------
+    model
+        A fine-tuned model: a folder such as runs/NAME/model, or a hub name.
+    overrides
+        Settings of each distillation as key=value, for instance epochs=10 batch_size=32 temperature=2
+        soft_weight=0.7 seed=1.
+    dev
+        Labelled rows to choose by: some that nothing was trained on.
+    out
+        The folder for everything.
+    train
+        Labelled rows to learn from.
+    texts
+        Texts without labels to learn from: the more, the smaller the model can be. May be repeated.
+    hours
+        How long it may take. What isn't expected to fit is left out. By default everything is tried.
+    keep
+        Which share of the model's score must stay.
+    whole_vocabulary
+        Keep the pieces that the texts don't have, for a model that will read others.
+    task
+        For a model with a task of your own: package.module:Class.
+    resume
+        Resume an interrupted search. Finished candidates stay; --hours and --keep may be others.
+
+    Examples
+    --------
+    bertsmith shrink runs/intents/model --train intents.csv --dev later.csv --out runs/shrunk
+
+    bertsmith shrink runs/intents/model --train intents.csv --texts tickets.csv --dev later.csv \
+              --out runs/shrunk --hours 2 --keep 0.97 epochs=10
+    """
+    from bertsmith.cli.screen import console, print_paths, progress_bar
+    from bertsmith.compression.shrinking.shrink import shrink as search
+
+    values: dict[str, Any] = given(columns, layout)
+    result = search(
+        model,
+        *overrides,
+        out=str(out),
+        dev=str(dev),
+        train=None if train is None else str(train),
+        texts=[str(path) for path in texts or ()],
+        hours=hours,
+        keep=keep,
+        prune=not whole_vocabulary,
+        resume=resume,
+        console=console,
+        show=progress_bar,
+        **values | ({} if task is None else {"task": task}),
+    )
+    _show(result.shrunk)
+    print_paths(model=result.model, report=result.report)
+
+
+def _show(shrunk: "Shrunk") -> None:
+    from bertsmith.cli.screen import console, print_table, print_warning
+    from bertsmith.compression.shrinking.shrink_report import COLUMNS, rows
+
+    print_table(COLUMNS, rows(shrunk), title=f"{shrunk.metric} on dev, at least {shrunk.wanted:.4f} wanted")
+    console.print(f"The smallest that keeps {shrunk.keep:.0%}: {shrunk.chosen.name}.", markup=False)
+    for warning in shrunk.warnings:
+        print_warning(warning)

@@ -1,0 +1,1 @@
+"""How small a fine-tuned model can be and still answer well enough."""

@@ -1,0 +1,65 @@
+"""A finished candidate measured: its score on dev, its size, and its time in turn with the whole model's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertsmith.compression.distilling.cost import measure_saving
+from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.compression.shrinking.tried import Tried
+from bertsmith.tasks.computing.task_model import outputs_of
+from bertsmith.tasks.evaluating.evaluation import evaluate
+from bertsmith.tasks.evaluating.uncertainty import standard_error
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+
+
+@dataclass(frozen=True)
+class Judge:
+    """`whole` is the model that is to be shrunk; `dev` are labelled examples."""
+
+    whole: Teacher
+    dev: Sequence[Any]
+    device: torch.device
+
+    @property
+    def metric(self) -> str:
+        return self.whole.task.main_metric
+
+    def judge(
+        self, folder: Path, name: str, slug: str, seconds: float = 0.0, predicted: float | None = None
+    ) -> Tried:
+        """Raises ModelError where the folder is no model of this task."""
+        found = Teacher.open(str(folder), type(self.whole.task), self.device)
+        split = self._encoded(found)
+        score, error = _score(found, split)
+        asked = self._encoded(self.whole).encoded
+        saving = measure_saving([self.whole], found, [asked], split.encoded)
+        cost = saving.student
+        return Tried(
+            name=name,
+            slug=slug,
+            score=score,
+            error=error,
+            parameters=cost.parameters,
+            bytes=cost.bytes,
+            milliseconds=1e3 * cost.seconds,
+            milliseconds_alone=1e3 * cost.alone,
+            share=saving.share,
+            share_alone=saving.share_alone,
+            seconds=seconds,
+            predicted=predicted,
+        )
+
+    def _encoded(self, model: Teacher) -> EncodedExamples:
+        return encode_examples(model.task, self.dev, model.tokenizer)
+
+
+def _score(model: Teacher, split: EncodedExamples) -> tuple[float, float | None]:
+    """The main metric, and its standard error."""
+    task = model.task
+    evaluation = evaluate(task, outputs_of(model.model, split.encoded), None, split)
+    answers = task.error_analysis(evaluation.predictions, split.examples).answers
+    return evaluation.model[task.main_metric], standard_error(task, evaluation, answers)

@@ -1,0 +1,350 @@
+"""A ladder of smaller models, each taught by the one given: how small can it be, and keep what is asked?
+
+out/settings.json           what was asked for
+out/answers/                what the model says, asked once for all candidates
+out/candidates/SLUG/        one candidate: its distillation, model/ and tried.json
+out/results.json            every figure, and the choice
+out/report.html             the picture: size and time against the score, with intervals
+out/model/                  the chosen one
+"""
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from bertsmith.compression.distilling.distil_data import DistilData, data_hashes, read_distil_data
+from bertsmith.compression.distilling.distil_recipe import DistilRecipe, make_distil_recipe
+from bertsmith.compression.distilling.distil_session import DistilSession, Show
+from bertsmith.compression.distilling.distil_task import distil_task
+from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.compression.shrinking.judging import Judge
+from bertsmith.compression.shrinking.ladder import STATIC, Candidate, ladder
+from bertsmith.compression.shrinking.predicted_time import predicted_seconds
+from bertsmith.compression.shrinking.shrink_report import write_shrink_report
+from bertsmith.compression.shrinking.taught_table import table_source, teach_table
+from bertsmith.compression.shrinking.tried import LeftOut, Shrunk, Tried, choose, doubts
+from bertsmith.compression.vocabulary_pruning import prune_counted
+from bertsmith.door import door, flag, function, kind, optional, place, several, text
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_folder, make_folder, read_json, refuse_existing, write_json
+from bertsmith.inference.lock import sole_writer
+from bertsmith.machine.hardware import Hardware
+from bertsmith.progress import Progress
+from bertsmith.reporting import formatting
+from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.registry import find_task
+from bertsmith.training.distributed import leave
+from bertsmith.training.machine import Machine, set_up_machine
+
+KEEP = 0.98  # as --keep has it too
+_PRUNED = "pruned"
+_MOST_LOST = 0.5  # of what may be lost, that a pruned vocabulary may cost
+_WORTH = 0.05  # of the parameters, that a pruned vocabulary must save to be pruned
+
+
+@dataclass(frozen=True)
+class ShrinkResult:
+    """Where the chosen model is, the report, and what became of every candidate."""
+
+    model: Path
+    report: Path
+    shrunk: Shrunk
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A search at work in the folder `out`. `base` is what candidates are taught by and cut from."""
+
+    out: Path
+    recipe: DistilRecipe
+    overrides: tuple[str, ...]
+    values: Mapping[str, Any]
+    machine: Machine
+    judge: Judge
+    console: Console | None
+    show: Show
+
+    def say(self, sentence: str) -> None:
+        if self.console is not None:
+            self.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+@door(
+    model=place,
+    overrides=several(text),
+    out=place,
+    dev=place,
+    train=optional(place),
+    texts=several(place),
+    prune=flag,
+    resume=flag,
+    console=optional(kind(Console)),
+    show=optional(function),
+)
+def shrink(
+    model: str,
+    *overrides: str,
+    out: str,
+    dev: str,
+    train: str | None = None,
+    texts: Sequence[str] = (),
+    hours: float | None = None,
+    keep: float = KEEP,
+    prune: bool = True,
+    resume: bool = False,
+    console: Console | None = None,
+    show: Show | None = None,
+    **values: Any,
+) -> ShrinkResult:
+    """Finds the smallest model that keeps the share `keep` of the model's score on `dev`, and writes it.
+
+    Each candidate learns the model's answers to `train` and `texts` as `distil_task` has it, with the same
+    settings. Without `prune` the vocabulary stays. Candidates that are not expected to be finished within
+    `hours`, counted over all parts of an interrupted search, are left out. With `resume`, goes on; `hours`
+    and `keep` may then be others. Raises InputError, RecipeError and ModelError before anything is trained.
+    """
+    _require(keep, hours)
+    given = {"teacher": [model], "texts": list(texts), "train": train, "dev": dev, "out": out}
+    found = {name: value for name, value in (given | values).items() if value is not None}
+    recipe = make_distil_recipe(found | {"compare": False}, list(overrides))
+    folder = Path(out)
+    if not resume:
+        refuse_existing(folder)
+    machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
+    try:
+        task = None if recipe.task is None else find_task(recipe.task)
+        whole = Teacher.open(model, task, machine.device)
+        data = read_distil_data(whole.task, recipe)
+        asked = _asked(whole, recipe, overrides, values, prune)
+        _begin(folder, asked)
+        with sole_writer(folder):
+            judge = Judge(whole, data.dev, machine.device)
+            work = _Work(folder, recipe, overrides, values, machine, judge, console, show or _silent)
+            return _search(work, data, hours, keep, prune)
+    finally:
+        leave()
+
+
+def _require(keep: float, hours: float | None) -> None:
+    if not 0 < keep <= 1:
+        raise InputError(f"keep is a share of the model's score, above 0 and at most 1: found {keep}.")
+    if hours is not None and not hours > 0:
+        raise InputError(f"hours must be above 0, found {hours}.")
+
+
+def _asked(
+    whole: Teacher, recipe: DistilRecipe, overrides: Sequence[str], values: Mapping[str, Any], prune: bool
+) -> dict[str, Any]:
+    """What the candidates follow from."""
+    return {
+        "model": whole.sha256,
+        "files": data_hashes(recipe),
+        "settings": sorted(overrides),
+        "values": {name: value for name, value in sorted(values.items()) if value is not None},
+        "prune": prune,
+    }
+
+
+def _begin(out: Path, asked: dict[str, Any]) -> None:
+    path = out / "settings.json"
+    if path.exists():
+        begun = read_json(path)
+        differ = [name for name, value in asked.items() if begun.get(name) != value]
+        if differ:
+            raise InputError(
+                f"{out} was begun with another {', '.join(differ)}. Resume with the same, or choose another "
+                "folder."
+            )
+        return
+    if out.exists() and any(out.iterdir()):
+        raise InputError(f"{out} holds something else than a search of this kind. Choose another folder.")
+    make_folder(out)
+    write_json(path, asked)
+
+
+def _search(work: _Work, data: DistilData, hours: float | None, keep: float, prune: bool) -> ShrinkResult:
+    whole_folder = work.judge.whole.folder
+    work.say(f"Measuring the model on {len(data.dev):,} rows of dev.")
+    measured = work.judge.judge(whole_folder, "the model itself", "whole")
+    whole = replace(measured, share=1.0, share_alone=1.0)
+    tried, base = list[Tried](), whole_folder
+    if prune and (pruned := _pruned(work, data)) is not None:
+        tried.append(pruned)
+        if pruned.score >= whole.score * (1 - (1 - keep) * _MOST_LOST):
+            base = _folder(work, _PRUNED) / "model"
+        else:
+            work.say(
+                f"Without them {work.judge.metric} falls from {whole.score:.4f} to {pruned.score:.4f}: the "
+                "others keep the whole vocabulary. More --texts would say which pieces are needed."
+            )
+    left_out = list[LeftOut]()
+    seconds_left = float("inf") if hours is None else 3600 * hours
+    before = table_source(work.judge.whole)
+    for candidate in ladder(work.judge.whole.model.config, static=before is not None):
+        found: Tried | LeftOut | None = Tried.read(_folder(work, candidate.slug))
+        if found is None:
+            spent = sum(each.seconds for each in tried)
+            if candidate.slug == STATIC and before is not None:
+                found = _try_table(work, before, base)
+            else:
+                found = _try(work, candidate, base, seconds_left - spent, _beside(tried))
+        if isinstance(found, LeftOut):
+            left_out.append(found)
+            work.say(_left_out(found))
+        else:
+            tried.append(found)
+            work.say(_finished(found, whole, work.judge.metric))
+    return _written(work, whole, tried, left_out, keep, data.warnings)
+
+
+def _pruned(work: _Work, data: DistilData) -> Tried | None:
+    """The model with the pieces of what is learned from; None where that saves next to nothing."""
+    folder, whole = _folder(work, _PRUNED), work.judge.whole
+    if (found := Tried.read(folder)) is not None:
+        return found
+    begun = time.monotonic()
+    examples = [*data.labelled, *data.texts]
+    counts = np.zeros(whole.tokenizer.vocab_size, np.int64)
+    for each in encode_examples(whole.task, examples, whole.tokenizer).encoded:
+        for window in each.windows:
+            counts += np.bincount(window.token_ids, minlength=len(counts))
+    make_folder(folder)
+    shutil.rmtree(folder / "model", ignore_errors=True)
+    pruned = prune_counted(whole.folder, counts, folder / "model", len(examples))
+    saved = 1 - pruned.parameters / pruned.parameters_before
+    work.say(
+        f"Vocabulary: {pruned.pieces:,} of {pruned.pieces_before:,} pieces occur; {saved:.0%} of the "
+        "parameters are those of others."
+    )
+    if saved < _WORTH:
+        shutil.rmtree(folder)
+        return None
+    name = f"{pruned.pieces:,} pieces"
+    tried = work.judge.judge(folder / "model", name, _PRUNED, time.monotonic() - begun)
+    tried.write(folder)
+    return tried
+
+
+def _try(
+    work: _Work, candidate: Candidate, base: Path, seconds_left: float, beside: float
+) -> "Tried | LeftOut":
+    """`beside` are seconds that the earlier ones took beside their training."""
+    folder = _folder(work, candidate.slug)
+    given = _given(work, base, folder, layers=candidate.layers, width=candidate.width)
+    recipe = make_distil_recipe(dict(given), list(work.overrides))
+    begun = time.monotonic()
+    predicted = beside + _predicted(work, recipe)
+    if predicted > seconds_left:
+        return LeftOut(candidate.name, predicted, max(seconds_left, 0.0))
+    work.say(f"{candidate.name}: about {formatting.duration(predicted)}.")
+    distil_task(
+        given.pop("teacher"),
+        *work.overrides,
+        cache=str(work.out / "answers"),
+        resume=True,
+        console=work.console,
+        show=work.show,
+        **given,
+    )
+    seconds = time.monotonic() - begun
+    tried = work.judge.judge(folder / "model", candidate.name, candidate.slug, seconds, predicted - beside)
+    tried.write(folder)
+    return tried
+
+
+def _try_table(work: _Work, before: Path, base: Path) -> Tried:
+    """It takes hardly more than asking the model, which all others need too, and is always tried."""
+    folder, begun = _folder(work, STATIC), time.monotonic()
+    make_folder(folder)
+    given = _given(work, base, folder, layers=1)
+    recipe = make_distil_recipe(given, list(work.overrides))
+    session = DistilSession.open(recipe, work.machine, work.out / "answers")
+    with work.show("Static table") as progress:
+        teach_table(folder, before, session, recipe, progress)
+    seconds = time.monotonic() - begun
+    tried = work.judge.judge(folder / "model", "static table", STATIC, seconds)
+    tried.write(folder)
+    return tried
+
+
+def _given(work: _Work, base: Path, folder: Path, **shape: int | None) -> dict[str, Any]:
+    """What a candidate's recipe is made of."""
+    kept = work.recipe.model_dump(include={"texts", "train", "dev", "task"}, exclude_none=True, mode="json")
+    more = {name: value for name, value in (*work.values.items(), *shape.items()) if value is not None}
+    return kept | more | {"teacher": [str(base)], "out": str(folder), "compare": False}
+
+
+def _predicted(work: _Work, recipe: DistilRecipe) -> float:
+    session = DistilSession.open(recipe, work.machine, work.out / "answers")
+    with work.show("The model's answers") as progress:
+        session.ask(session.train.examples, progress)  # once: the others find them
+    steps = session.steps_per_epoch(recipe)
+    config = session.config
+    return predicted_seconds(recipe.completed(config.hidden_size, config.num_hidden_layers, steps), session)
+
+
+def _beside(tried: Sequence[Tried]) -> float:
+    """Seconds of a candidate beside its training: the head's first weights, saving, measuring."""
+    beside = [each.seconds - each.predicted for each in tried if each.predicted is not None]
+    return max(median(beside), 0.0) if beside else 0.0
+
+
+def _written(
+    work: _Work,
+    whole: Tried,
+    tried: Sequence[Tried],
+    left_out: Sequence[LeftOut],
+    keep: float,
+    warnings: Sequence[str],
+) -> ShrinkResult:
+    chosen = choose(whole, tried, keep)
+    metric = work.judge.metric
+    shrunk = Shrunk(
+        metric=metric,
+        keep=keep,
+        whole=whole,
+        tried=tuple(tried),
+        chosen=chosen,
+        left_out=tuple(left_out),
+        warnings=(*warnings, *doubts(whole, chosen, keep, metric), *map(_left_out, left_out)),
+    )
+    source = work.judge.whole.folder if chosen is whole else _folder(work, chosen.slug) / "model"
+    with atomic_folder(work.out / "model", replace=True) as partial:
+        shutil.copytree(source, partial, dirs_exist_ok=True)
+    write_json(work.out / "results.json", shrunk.record())
+    report = write_shrink_report(work.out, shrunk, str(work.recipe.teacher[0]))
+    return ShrinkResult(work.out / "model", report, shrunk)
+
+
+def _folder(work: _Work, slug: str) -> Path:
+    return work.out / "candidates" / slug
+
+
+def _finished(found: Tried, whole: Tried, metric: str) -> str:
+    return (
+        f"{found.name}: {metric} {found.score:.4f}, {formatting.percent(found.score / whole.score)} of the "
+        f"model's, in {formatting.percent(found.share_alone)} of its time."
+        if whole.score
+        else f"{found.name}: {metric} {found.score:.4f}."
+    )
+
+
+def _left_out(found: LeftOut) -> str:
+    return (
+        f"{found.name}: left out, it would take about {formatting.duration(found.seconds)}, and "
+        f"{formatting.duration(found.left)} of the time are left"
+    )
+
+
+@contextmanager
+def _silent(title: str) -> Iterator[Progress]:
+    """Where nobody watches."""
+    yield lambda done, total, unit: None

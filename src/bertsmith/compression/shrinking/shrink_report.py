@@ -1,0 +1,106 @@
+"""`report.html` of a search for a smaller model: the picture, and the table behind it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertsmith.compression.shrinking.tried import Shrunk, Tried
+from bertsmith.files import atomic_write
+from bertsmith.reporting import formatting
+from bertsmith.reporting.charts import FIRST, INK, MUTED, SECOND, picture
+from bertsmith.reporting.page import as_markup, render_page
+from bertsmith.reporting.run_report import REPORT_FILE
+from bertsmith.reporting.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = ("", "score", "95 % interval", "of the model's", "parameters", "a text alone", "of its time")
+
+
+def write_shrink_report(out: Path, shrunk: Shrunk, model: str) -> Path:
+    """Writes the page into the folder and returns its path. Raises ResourceError for a full disk."""
+    path = out / REPORT_FILE
+    atomic_write(path, render_shrink(shrunk, model))
+    return path
+
+
+def render_shrink(shrunk: Shrunk, model: str) -> str:
+    """The page as text."""
+    chosen, whole = shrunk.chosen, shrunk.whole
+    kept = formatting.percent(chosen.score / whole.score) if whole.score else "–"
+    return render_page(
+        "shrink.html.jinja",
+        title="How small can it be?",
+        status=f"{model} · {shrunk.metric} on dev · to keep {shrunk.keep:.0%}",
+        headline=[
+            ("the smallest that keeps it", chosen.name),
+            ("of its score", kept),
+            ("of its time for a text", formatting.percent(chosen.share_alone)),
+            ("of its parameters", formatting.percent(chosen.parameters / whole.parameters)),
+        ],
+        warnings=list(shrunk.warnings),
+        pictures=[
+            (
+                "Time of a text that comes alone",
+                as_markup(_scatter(shrunk, _time, "share of the model's time")),
+            ),
+            ("Size", as_markup(_scatter(shrunk, _size, "million parameters"))),
+        ],
+        table=Table("", list(COLUMNS), rows(shrunk), 0, frozenset({0})),
+    )
+
+
+def rows(shrunk: Shrunk) -> list[list[str]]:
+    """A row a candidate, the model itself last; the chosen one is marked."""
+    whole = shrunk.whole
+    found = []
+    for each in (*sorted(shrunk.tried, key=lambda one: one.share_alone), whole):
+        low, high = each.interval
+        found.append(
+            [
+                f"{each.name} ←" if each.slug == shrunk.chosen.slug else each.name,
+                f"{each.score:.4f}",
+                "–" if each.error is None else f"{low:.4f} to {high:.4f}",
+                formatting.percent(each.score / whole.score) if whole.score else "–",
+                f"{each.parameters / 1e6:.1f} M",
+                f"{each.milliseconds_alone:.2f} ms",
+                formatting.percent(each.share_alone),
+            ]
+        )
+    return found
+
+
+def _time(one: Tried) -> float:
+    return one.share_alone
+
+
+def _size(one: Tried) -> float:
+    return one.parameters / 1e6
+
+
+def _scatter(shrunk: Shrunk, place: Callable[[Tried], float], label: str) -> str:
+    """A dot a candidate with its interval; what is asked for as a line."""
+
+    def paint(axes: "Axes") -> None:
+        for each in (*shrunk.tried, shrunk.whole):
+            colour = SECOND if each.slug == shrunk.chosen.slug else FIRST
+            spread = 1.96 * (each.error or 0.0)
+            axes.errorbar(
+                place(each), each.score, yerr=spread, color=colour, marker="o", markersize=5, capsize=3
+            )
+            axes.annotate(
+                each.name,
+                (place(each), each.score),
+                (6, 5),
+                textcoords="offset points",
+                color=INK if each.slug == shrunk.chosen.slug else MUTED,
+                fontsize=8.5,
+            )
+        axes.axhline(shrunk.wanted, color=MUTED, linewidth=1, linestyle="dashed")
+        axes.set_xscale("log")
+        axes.margins(x=0.15)
+        axes.set_xlabel(label)
+        axes.set_ylabel(f"{shrunk.metric} on dev")
+
+    return picture(label, paint)

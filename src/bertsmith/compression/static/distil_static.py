@@ -1,0 +1,214 @@
+"""An embedding model becomes a static table.
+
+out/settings.json    what was asked for
+out/texts.jsonl      sentences drawn from the texts
+out/teacher.parquet  the teacher's vectors of them, in finished shards until then
+out/result.json      figures
+out/model/           the table, for model2vec, sentence-transformers and Bertsmith
+
+V pieces, E sentences, H the teacher's width, D that of the table.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertsmith.compression.static.learning import Learned, learn_table, piece_counts
+from bertsmith.compression.static.sampled_sentences import sample_sentences
+from bertsmith.compression.static.token_vectors import (
+    COUNTED_COEFFICIENT,
+    GUESSED_COEFFICIENT,
+    centred,
+    guessed_frequencies,
+    principal_directions,
+    token_vectors,
+    weights,
+)
+from bertsmith.errors import InputError
+from bertsmith.files import make_folder, read_json, refuse_existing, sha256, write_json
+from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.embedding.job import Count, embed_file
+from bertsmith.inference.embedding.vector_file import read_vectors
+from bertsmith.inference.embedding.vectors import Vectors
+from bertsmith.inference.lock import sole_writer
+from bertsmith.model.bert import Bert
+from bertsmith.model.static_table import LONGEST, save_static
+from bertsmith.progress import Progress
+from bertsmith.text.files.jsonl import write_jsonl
+
+DIMENSIONS = 256
+SENTENCES = 100_000
+_HELDOUT = 0.05  # of the sentences
+_FEWEST = 200  # sentences that say anything about thousands of pieces
+
+
+@dataclass(frozen=True)
+class StaticResult:
+    """Cosines are between the table's vector of a sentence and the teacher's, the mean over `heldout`
+    sentences that were not learned from: `before` of the token vectors alone, `after` of the learned table.
+    Without texts all of it is None. `seconds` are those of this call.
+    """
+
+    model: Path
+    pieces: int
+    dimensions: int
+    sentences: int
+    heldout: int
+    before: float | None
+    after: float | None
+    rounds: int
+    seconds: float
+
+
+def distil_static(
+    teacher: str | Path,
+    out: Path | str,
+    texts: Sequence[str] = (),
+    *,
+    dimensions: int | None = None,
+    sentences: int = SENTENCES,
+    seed: int = 0,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> StaticResult:
+    """`texts` are files and folders as `corpus build` reads them, of which `sentences` are learned from;
+    without any the table is that of the token vectors alone, which is far behind. `dimensions` are 256 by
+    default, or as many as the teacher has.
+
+    With `resume` a killed run goes on: drawn sentences and finished shards of the teacher's vectors are kept,
+    and a finished run is left as it is. Raises InputError for a teacher that is a table itself, dimensions
+    that it doesn't have, texts without sentences, a folder that exists, and other settings than those it was
+    begun with; ModelError for a teacher that can't be opened.
+    """
+    started, out = time.monotonic(), Path(out)
+    if not resume:
+        refuse_existing(out)
+    embedder = _opened(teacher)
+    dimensions = _dimensions(dimensions, embedder)
+    asked = {
+        "teacher": sha256(embedder.weights),
+        "texts": list(texts),
+        "dimensions": dimensions,
+        "sentences": sentences,
+        "seed": seed,
+    }
+    if texts and sentences < _FEWEST:
+        raise InputError(f"A table is learned from {_FEWEST} sentences or more, found {sentences}.")
+    drawn = _drawn(out, asked, texts, sentences, seed, progress)
+    with sole_writer(out):
+        if (out / "model").exists():
+            return _finished(out)
+        table, learned, heldout = _table(embedder, out, drawn, dimensions, progress)
+        result = StaticResult(
+            model=out / "model",
+            pieces=len(table),
+            dimensions=dimensions,
+            sentences=len(drawn),
+            heldout=heldout,
+            before=None if learned is None else learned.before,
+            after=None if learned is None else learned.after,
+            rounds=0 if learned is None else learned.rounds,
+            seconds=time.monotonic() - started,
+        )
+        write_json(out / "result.json", asdict(result) | {"model": "model"})
+        provenance = {"made_by": "distil_static", "teacher": str(teacher), **asked}
+        save_static(
+            out / "model",
+            torch.from_numpy(table),
+            embedder.tokenizer,
+            provenance=provenance,
+            max_length=max(embedder.max_length, LONGEST),
+        )
+    return result
+
+
+def _opened(teacher: str | Path) -> Embedder:
+    embedder = Embedder(teacher)
+    if not isinstance(embedder.encoder, Bert):
+        raise InputError(f"{teacher} is a static table already. Name the encoder that it was made from.")
+    return embedder
+
+
+def _dimensions(wanted: int | None, embedder: Embedder) -> int:
+    if wanted is None:
+        return min(DIMENSIONS, embedder.width)
+    if not 1 <= wanted <= embedder.width:
+        raise InputError(f"dimensions must be 1 to {embedder.width}, the teacher's width: {wanted}.")
+    return wanted
+
+
+def _drawn(
+    out: Path, asked: dict[str, Any], texts: Sequence[str], count: int, seed: int, progress: Progress | None
+) -> list[str]:
+    """The sentences, drawn once. The folder is made when they are there."""
+    settings = out / "settings.json"
+    if settings.exists():
+        begun = read_json(settings)
+        differ = [name for name, value in asked.items() if begun.get(name) != value]
+        if differ:
+            raise InputError(
+                f"{out} was begun with another {', '.join(differ)}. Resume with the same settings, or choose "
+                "another folder."
+            )
+        if not texts:
+            return []
+        with (out / "texts.jsonl").open(encoding="utf-8") as lines:
+            return [json.loads(line)["text"] for line in lines]
+    if out.exists() and any(entry.name != ".lock" for entry in out.iterdir() if entry.name != "texts.jsonl"):
+        raise InputError(f"{out} holds something else than a run of this. Choose another folder.")
+    drawn = sample_sentences(texts, count, seed, progress=progress) if texts else []
+    if texts and len(drawn) < _FEWEST:
+        raise InputError(
+            f"{', '.join(texts)}: found {len(drawn)} sentences, one a paragraph; a table is learned from "
+            f"{_FEWEST} or more. Name more texts."
+        )
+    make_folder(out)
+    if drawn:
+        write_jsonl(({"text": text} for text in drawn), out / "texts.jsonl")
+    write_json(settings, asked)
+    return drawn
+
+
+def _finished(out: Path) -> StaticResult:
+    path = out / "result.json"
+    if not path.exists():
+        raise InputError(f"{out}/model is there, but not {path}: remove the folder and begin again.")
+    return StaticResult(**read_json(path) | {"model": out / "model", "seconds": 0.0})
+
+
+def _table(
+    embedder: Embedder, out: Path, drawn: list[str], dimensions: int, progress: Progress | None
+) -> tuple[Vectors, Learned | None, int]:
+    """(V, D), how well it was learned, and from how many sentences it was not."""
+    tokens = centred(token_vectors(embedder, progress))
+    if not drawn:
+        weight = weights(guessed_frequencies(len(tokens)), GUESSED_COEFFICIENT)
+        tokens *= weight[:, None]
+        return tokens @ principal_directions(tokens, dimensions), None, 0
+    vectors = _teachers_vectors(embedder, out, len(drawn), progress)
+    counts = piece_counts(drawn, embedder.tokenizer)
+    frequencies = np.asarray(counts.sum(0), np.float64).reshape(-1)
+    weight = weights(frequencies / frequencies.sum(), COUNTED_COEFFICIENT)
+    onto = principal_directions(vectors, dimensions)
+    heldout = int(_HELDOUT * len(drawn))
+    start = np.asarray((tokens * weight[:, None]) @ onto, np.float32)
+    learned = learn_table(start, counts, vectors @ onto, heldout, progress)
+    return learned.table, learned, heldout
+
+
+def _teachers_vectors(embedder: Embedder, out: Path, texts: int, progress: Progress | None) -> Vectors:
+    """(E, H), shard by shard on disk."""
+    path = out / "teacher.parquet"
+
+    def watch(count: Count) -> None:
+        if progress is not None:
+            progress(count.texts, texts, "sentences")
+
+    embed_file(embedder, out / "texts.jsonl", path, text="text", resume=True, watch=watch)
+    return read_vectors(path).vectors

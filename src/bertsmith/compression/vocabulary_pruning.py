@@ -1,0 +1,191 @@
+"""A model without the pieces of its vocabulary that texts of its kind don't have.
+
+Of a small model the vocabulary is the larger part: of MiniLM's 23 million parameters 12 million are rows of
+30,522 pieces, of a multilingual BERT's 178 million 92 million. Nothing is trained: texts of the pieces that
+were counted have the same ids but for their numbering, and the same hidden states to the bit.
+
+V pieces, K of them kept, H hidden size.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertsmith.arrays import Ints
+from bertsmith.errors import InputError, ModelError
+from bertsmith.files import refuse_existing
+from bertsmith.inference.model_kind import model_kind
+from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
+from bertsmith.model.config import BertConfig
+from bertsmith.model.locate import locate_model
+from bertsmith.model.manifest import read_manifest
+from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
+from bertsmith.model.static_table import is_static, load_static, read_longest, save_static
+from bertsmith.model.untrusted import plain_file
+from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
+from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.text.tokens.pruning import Pruned, count_pieces, prune
+
+_OF_VOCABULARY = ("encoder.embeddings.token.weight", "masked_language.bias")
+_OF_MANIFEST = {"embedding": "encoder", "masked-language": "pretraining"}
+# What sentence-transformers needs beside the weights: nothing of it counts pieces.
+_BESIDE = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+
+
+@dataclass(frozen=True)
+class PrunedModel:
+    """`parameters` of the token table and all else, before and after; `texts` that were counted."""
+
+    folder: Path
+    pieces_before: int
+    pieces: int
+    parameters_before: int
+    parameters: int
+    texts: int
+
+
+def prune_vocabulary(model: str | Path, texts: Iterable[str], out: Path | str) -> PrunedModel:
+    """Writes the model with the pieces that the texts have (see bertsmith.text.tokens.pruning), whole or not
+    at all. What the model was made for stays: a task, masked words, vectors, a static table.
+
+    A word that the texts don't have is spelled by the pieces that are left, and understood less well: give
+    many texts. Raises InputError where there are none and for an `out` that exists, ModelError for a model
+    that can't be opened.
+    """
+    folder = locate_model(model).folder
+    refuse_existing(Path(out))
+    counted = _Counted(texts)
+    tokenizer = read_own_tokenizer(folder)
+    counts = count_pieces(tokenizer, counted)
+    if not counted.number:
+        raise InputError("There are no texts to count pieces in: every piece would go. Give texts.")
+    return prune_counted(folder, counts, Path(out), counted.number)
+
+
+def prune_counted(folder: Path, counts: Ints, out: Path, texts: int) -> PrunedModel:
+    """The same, of pieces (V,) that were counted in so many texts."""
+    if is_static(folder):
+        return _prune_table(folder, counts, out, texts)
+    checkpoint = read_checkpoint(folder)
+    pruned = prune(load_own_tokenizer(folder, checkpoint.config), counts)
+    config = _smaller(checkpoint.config, pruned)
+    tensors = _without_rows(checkpoint.tensors, checkpoint.config, pruned.kept)
+    note = {"pruned_from": str(folder), "pieces_before": checkpoint.config.vocab_size, "texts": texts}
+    kind = model_kind(folder)
+    if kind == "task":
+        _save_task(folder, config, tensors, pruned, note, out)
+    else:
+        _save_plain(folder, checkpoint, config, tensors, _OF_MANIFEST[kind], pruned, note, out)
+    before, after = (
+        sum(tensor.numel() for tensor in (*some.values(), *checkpoint.carried.values()))
+        for some in (checkpoint.tensors, tensors)
+    )
+    return PrunedModel(out, checkpoint.config.vocab_size, len(pruned.kept), before, after, texts)
+
+
+class _Counted:
+    """The texts, counted as they pass."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = texts
+        self.number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for text in self._texts:
+            self.number += 1
+            yield text
+
+
+def _prune_table(folder: Path, counts: Ints, out: Path, texts: int) -> PrunedModel:
+    table = load_static(folder)
+    pruned = prune(load_own_tokenizer(folder, table.config), counts)
+    note = {"pruned_from": str(folder), "pieces_before": len(table.table), "texts": texts}
+    rows = table.table[torch.from_numpy(pruned.kept)]
+    save_static(out, rows, pruned.tokenizer, provenance=note, max_length=read_longest(folder))
+    sizes = table.table.numel(), rows.numel()
+    return PrunedModel(out, len(table.table), len(rows), *sizes, texts)
+
+
+def _smaller(config: BertConfig, pruned: Pruned) -> BertConfig:
+    """Raises ModelError where positions count from the padding piece's id and that one moved."""
+    pad = pruned.tokenizer.pad_id
+    if config.family.positions_after_padding and pad != config.pad_token_id:
+        raise ModelError(
+            f"The positions of a {config.model_type} model begin behind the id of its padding piece, which "
+            f"is {config.pad_token_id} and would be {pad}: its vocabulary can't be pruned."
+        )
+    return config.model_copy(update={"vocab_size": len(pruned.kept), "pad_token_id": pad})
+
+
+def _without_rows(tensors: Mapping[str, Tensor], config: BertConfig, kept: Ints) -> dict[str, Tensor]:
+    """The rows of kept pieces (V, …) -> (K, …); spare rows behind the last piece go too."""
+    rows = torch.from_numpy(kept)
+    return {
+        name: tensor[rows].clone()
+        if name in _OF_VOCABULARY and tensor.shape[0] == config.vocab_size
+        else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def _save_task(
+    folder: Path,
+    config: BertConfig,
+    tensors: Mapping[str, Tensor],
+    pruned: Pruned,
+    note: Mapping[str, Any],
+    out: Path,
+) -> None:
+    """A fine-tuned model with its head, labels and thresholds, as it was."""
+    model, task = load_task_model(folder)
+    encoder = model.encoder
+    encoder.config = config
+    encoder.embeddings.token = torch.nn.Embedding.from_pretrained(
+        tensors["encoder.embeddings.token.weight"], freeze=False
+    )
+    manifest = read_manifest(folder)
+    provenance = ({} if manifest is None else manifest.provenance) | {"pruning": dict(note)}
+    save_task_model(out, TaskModel(encoder, model.head), task, pruned.tokenizer, provenance)
+
+
+def _save_plain(
+    folder: Path,
+    checkpoint: Checkpoint,
+    config: BertConfig,
+    tensors: Mapping[str, Tensor],
+    task: str,
+    pruned: Pruned,
+    note: Mapping[str, Any],
+    out: Path,
+) -> None:
+    """An encoder, with its head for masked words or with what sentence-transformers needs."""
+
+    def write_extra_files(partial: Path) -> None:
+        beside = [folder / name for name in _BESIDE if (folder / name).exists()]
+        beside += [path for inner in folder.glob("[0-9]_*/") for path in inner.iterdir()]
+        for path in beside:
+            name = path.relative_to(folder)
+            (partial / name).parent.mkdir(exist_ok=True)
+            (partial / name).write_bytes(plain_file(folder, str(name)).read_bytes())
+        for inner in folder.glob("[0-9]_*/"):  # of normalisation, empty
+            (partial / inner.name).mkdir(exist_ok=True)
+
+    manifest = checkpoint.manifest
+    before = {} if manifest is None else manifest.provenance
+    save_checkpoint(
+        out,
+        tensors,
+        config,
+        checkpoint.architecture,
+        task=task if manifest is None else manifest.task,
+        tokenizer=pruned.tokenizer,
+        provenance=before | {"pruning": dict(note)},
+        settings={} if manifest is None else manifest.settings,
+        carried=checkpoint.carried,
+        labels=checkpoint.labels,
+        write_extra_files=write_extra_files,
+    )

@@ -1,0 +1,112 @@
+"""An encoder as a static table: closer than without texts, the same again, opened by others."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from static_samples import save_teacher, sentences
+
+from bertsmith.compression.static import distil_static as module
+from bertsmith.compression.static.distil_static import distil_static
+from bertsmith.compression.static.sampled_sentences import sample_sentences
+from bertsmith.errors import InputError, ModelError
+from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.model.manifest import read_manifest
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_teacher(tmp_path_factory.mktemp("teacher") / "model")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "texts.txt"
+    path.write_text("\n\n".join(sentences(900)) + "\n")
+    return path
+
+
+def cosines(first: np.ndarray, second: np.ndarray) -> float:
+    """How alike the cosines between texts are: the correlation."""
+    places = np.triu_indices(len(first), 1)
+    return float(np.corrcoef((first @ first.T)[places], (second @ second.T)[places])[0, 1])
+
+
+def test_a_learned_table_is_nearer_to_the_teacher_on_other_texts(
+    tmp_path: Path, teacher: Path, texts: Path
+) -> None:
+    alone = distil_static(teacher, tmp_path / "alone", dimensions=16)
+    learned = distil_static(teacher, tmp_path / "learned", [str(texts)], dimensions=16)
+    others = sentences(100, seed=9)
+    wanted = Embedder(teacher).documents(others)
+    of_alone, of_learned = (
+        cosines(Embedder(each.model).documents(others), wanted) for each in (alone, learned)
+    )
+    assert of_learned > of_alone
+    assert learned.after is not None and learned.before is not None and learned.after > learned.before
+    assert alone.after is None and learned.sentences + learned.heldout > 800
+    manifest = read_manifest(learned.model)
+    assert manifest is not None and manifest.provenance["dimensions"] == 16
+
+
+def test_the_same_run_gives_the_same_table_also_when_it_was_killed_in_between(
+    tmp_path: Path, teacher: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = distil_static(teacher, tmp_path / "whole", [str(texts)], dimensions=16)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(module, "learn_table", killed)
+        distil_static(teacher, tmp_path / "again", [str(texts)], dimensions=16)
+    assert not (tmp_path / "again" / "model").exists()
+    vectors = (tmp_path / "again" / "teacher.parquet").stat().st_mtime_ns
+    resumed = distil_static(teacher, tmp_path / "again", [str(texts)], dimensions=16, resume=True)
+    assert (tmp_path / "again" / "teacher.parquet").stat().st_mtime_ns == vectors
+    assert (resumed.model / "model.safetensors").read_bytes() == (
+        whole.model / "model.safetensors"
+    ).read_bytes()
+    once_more = distil_static(teacher, tmp_path / "again", [str(texts)], dimensions=16, resume=True)
+    assert (once_more.after, once_more.rounds) == (resumed.after, resumed.rounds)
+
+
+def test_what_is_asked_wrongly_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, teacher: Path, texts: Path
+) -> None:
+    out = tmp_path / "out"
+    few = tmp_path / "few.txt"
+    few.write_text("A red cat runs.\n")
+    with pytest.raises(InputError, match="1 to 32, the teacher's width: 64"):
+        distil_static(teacher, out, dimensions=64)
+    with pytest.raises(InputError, match="found 1 sentences"):
+        distil_static(teacher, out, [str(few)], dimensions=16)
+    with pytest.raises(InputError, match="does not exist"):
+        distil_static(teacher, out, [str(tmp_path / "nowhere.txt")], dimensions=16)
+    with pytest.raises(ModelError, match="no model"):
+        distil_static(tmp_path / "nowhere", out)
+    assert not out.exists()
+    made = distil_static(teacher, out, [str(texts)], dimensions=16)
+    with pytest.raises(InputError, match="already exists"):
+        distil_static(teacher, out, [str(texts)], dimensions=16)
+    with pytest.raises(InputError, match="another dimensions"):
+        distil_static(teacher, out, [str(texts)], dimensions=8, resume=True)
+    with pytest.raises(InputError, match="static table already"):
+        distil_static(made.model, tmp_path / "other", dimensions=16)
+
+
+def test_sentences_are_drawn_from_all_of_the_sources_and_are_the_same_again(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"text": f"Number {n} is red."}) + "\n" for n in range(500))
+    )
+    (tmp_path / "b.txt").write_text("\n\n".join(f"One {n} comes. Two {n} comes late." for n in range(500)))
+    found = sample_sentences([str(tmp_path)], 200, seed=3)
+    assert len(found) == len(set(found)) == 200
+    assert 60 < sum(text.startswith("Number") for text in found) < 140
+    assert any(text.startswith("One") for text in found) and any(text.startswith("Two") for text in found)
+    assert (
+        found
+        == sample_sentences([str(tmp_path)], 200, seed=3)
+        != sample_sentences([str(tmp_path)], 200, seed=4)
+    )

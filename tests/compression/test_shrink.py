@@ -1,0 +1,201 @@
+"""The search for a smaller model: what is tried, what is chosen, what is left out, and what a kill leaves."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+from static_samples import save_teacher
+
+from bertsmith.compression.shrinking import shrink as module
+from bertsmith.compression.shrinking.ladder import ladder
+from bertsmith.compression.shrinking.shrink import shrink
+from bertsmith.compression.shrinking.shrink_report import render_shrink
+from bertsmith.compression.shrinking.tried import LeftOut, Shrunk, Tried, choose, doubts
+from bertsmith.errors import InputError, ModelError
+from bertsmith.inference.attribution import Explainer
+from bertsmith.inference.export.export import export_model
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model.config import make_config
+from bertsmith.serving.served_model import open_model
+from bertsmith.serving.settings import ModelSettings
+from bertsmith.training.finetuning.finetune import finetune
+
+WHOLE = Tried("the model itself", "whole", 0.9, 0.01, 1000, 4000, 2.0, 4.0, 1.0, 1.0)
+SMALL = replace(WHOLE, name="1 layer", slug="layers-1", score=0.8, parameters=300, share=0.3, share_alone=0.3)
+MIDDLE = replace(
+    WHOLE, name="3 layers", slug="layers-3", score=0.89, parameters=600, share=0.6, share_alone=0.6
+)
+PRUNED = replace(WHOLE, name="90 pieces", slug="pruned", score=0.895, parameters=500)
+
+
+def write_rows(path: Path, count: int, seed: int) -> Path:
+    random = np.random.default_rng(seed)
+    lines = ["text,label"]
+    for _ in range(count):
+        animal = random.choice(["cat", "dog", "bird"])
+        filling = " ".join(random.choice(["red", "old", "new", "runs"], 3))
+        lines.append(f"{filling} {animal},{animal}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A fine-tuned model of two layers, and its rows."""
+    folder = tmp_path_factory.mktemp("parts")
+    train, dev = write_rows(folder / "train.csv", 120, 0), write_rows(folder / "dev.csv", 60, 1)
+    encoder = save_teacher(folder / "encoder")
+    files = {"train": str(train), "dev": str(dev)}
+    finetune(
+        *("classification", "epochs=8", "max_length=32", "method=full", "optimizer.learning_rate=3e-3"),
+        model=str(encoder),
+        out=str(folder / "run"),
+        **files,
+    )
+    return {"model": str(folder / "run" / "model"), **files}
+
+
+def search(parts: dict[str, str], out: Path, *overrides: str, **more: object) -> module.ShrinkResult:
+    given = {"train": parts["train"], "dev": parts["dev"], "out": str(out)} | more
+    return shrink(parts["model"], "epochs=4", "optimizer.learning_rate=3e-3", *overrides, **given)
+
+
+def test_the_ladder_goes_down_to_one_layer_and_half_the_width() -> None:
+    shape = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    found = ladder(make_config(shape, "test"))
+    assert [each.slug for each in found] == [
+        *("layers-3-width-192", "layers-1", "layers-2", "layers-3", "layers-4")
+    ]
+    assert found[0].width == 192
+    deep = ladder(make_config(shape | {"num_hidden_layers": 12}, "test"))
+    assert [each.layers for each in deep if each.width is None] == [1, 2, 3, 4, 6, 8]
+    odd = {"hidden_size": 96, "num_attention_heads": 3, "num_hidden_layers": 1, "intermediate_size": 100}
+    assert ladder(make_config(odd, "test")) == []
+
+
+def test_the_quickest_that_keeps_enough_is_chosen() -> None:
+    tried = [SMALL, MIDDLE, PRUNED]
+    assert choose(WHOLE, tried, 0.98) == MIDDLE
+    assert choose(WHOLE, tried, 0.8) == SMALL
+    assert choose(WHOLE, tried, 0.99) == PRUNED
+    assert choose(WHOLE, tried, 1.0) == WHOLE
+    as_quick = replace(PRUNED, slug="fewer", parameters=400, share_alone=1.001)
+    assert choose(WHOLE, [PRUNED, as_quick], 0.99) == as_quick
+
+
+def test_what_to_mistrust_in_a_choice_is_said() -> None:
+    assert "more dev rows would tell" in doubts(WHOLE, MIDDLE, 0.98, "accuracy")[0]
+    assert doubts(WHOLE, replace(MIDDLE, error=0.001), 0.98, "accuracy") == []
+    assert "no smaller model keeps 100%" in doubts(WHOLE, WHOLE, 1.0, "accuracy")[0]
+
+
+def test_a_search_ends_with_the_chosen_model_its_table_and_its_page(
+    parts: dict[str, str], tmp_path: Path
+) -> None:
+    found = search(parts, tmp_path / "out", keep=0.5)
+    shrunk = found.shrunk
+    slugs = {each.slug for each in shrunk.tried}
+    assert slugs == {"pruned", "static", "layers-1", "layers-1-width-16"}
+    assert shrunk.whole.share_alone == 1 and shrunk.chosen.parameters < shrunk.whole.parameters
+    assert shrunk.chosen.score >= shrunk.wanted == pytest.approx(0.5 * shrunk.whole.score)
+    pruned = next(each for each in shrunk.tried if each.slug == "pruned")
+    assert pruned.score == pytest.approx(shrunk.whole.score)
+    chosen = tmp_path / "out" / "candidates" / shrunk.chosen.slug / "model"
+    texts = ["red old cat", "new dog runs"]
+    assert Predictor.load(found.model).predict(texts) == Predictor.load(chosen).predict(texts)
+    evaluation = Predictor.load(found.model).evaluate(parts["dev"], parts["train"])
+    assert evaluation.model["accuracy"] == pytest.approx(shrunk.chosen.score)
+    written = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert written["chosen"] == shrunk.chosen.slug and len(written["tried"]) == 4
+    page = found.report.read_text()
+    assert page.count("<svg") == 2 and "of the model" in page and "1 layer" in page
+
+
+def test_a_static_table_for_classes_answers_as_a_model_of_its_kind(
+    parts: dict[str, str], tmp_path: Path
+) -> None:
+    shrunk = search(parts, tmp_path / "out", hours=1e-9, prune=False).shrunk
+    folder = tmp_path / "out" / "candidates" / "static" / "model"
+    (tried,) = shrunk.tried
+    assert tried.score > 0.9  # the words alone say which animal it is
+    predictor = Predictor.load(folder)
+    assert predictor.evaluate(parts["dev"], parts["train"]).model["accuracy"] == pytest.approx(tried.score)
+    texts = ["red old cat", "", "new dog runs zebra"]
+    answers = predictor.predict(texts)
+    assert [each["label"] for each in answers][::2] == ["cat", "dog"]
+    tensors = load_file(folder / "model.safetensors")["embeddings"], load_file(folder / "head.safetensors")
+    vector = tensors[0][predictor.tokenizer.encode(texts[0]).ids].sum(0)
+    logits = tensors[1]["out.weight"] @ (vector / vector.norm()) + tensors[1]["out.bias"]
+    assert predictor.task.labels[int(logits.argmax())] == "cat"
+    served = open_model(ModelSettings(name="small", path=str(folder)), 1)
+    assert served.task == "classification" and "predict" in served.operations
+    with pytest.raises(ModelError, match="no layers"):
+        export_model(folder, parts["dev"], tmp_path / "exported")
+    with pytest.raises(ModelError, match="no layers"):
+        Explainer(folder)
+
+
+def test_a_killed_search_goes_on_with_what_was_finished(
+    parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, trained = tmp_path / "out", list[str]()
+    real = module.distil_task
+
+    def killed_at_the_second(*given: object, **named: object) -> object:
+        trained.append(Path(str(named["out"])).name)
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return real(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "distil_task", killed_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        search(parts, out, keep=0.5)
+    assert not (out / "model").exists()
+    with pytest.raises(InputError, match="already exists"):
+        search(parts, out, keep=0.5)
+    with pytest.raises(InputError, match="begun with another settings"):
+        search(parts, out, "batch_size=8", keep=0.5, resume=True)
+    first = json.loads((out / "candidates" / trained[0] / "tried.json").read_text())
+    resumed = search(parts, out, keep=0.5, resume=True)
+    assert trained[1] == trained[2] and len(trained) == 3
+    assert any(each.score == first["score"] and each.slug == first["slug"] for each in resumed.shrunk.tried)
+    stricter = search(parts, out, keep=0.999, resume=True)
+    assert len(trained) == 3
+    assert stricter.shrunk.wanted > resumed.shrunk.wanted
+
+
+def test_what_does_not_fit_into_the_time_is_left_out_and_said(parts: dict[str, str], tmp_path: Path) -> None:
+    found = search(parts, tmp_path / "out", hours=1e-9, prune=False)
+    assert [each.slug for each in found.shrunk.tried] == ["static"]
+    assert {each.name for each in found.shrunk.left_out} == {"1 layer", "1 layer of 16"}
+    assert sum("left out, it would take about" in each for each in found.shrunk.warnings) == 2
+    assert Predictor.load(found.model).predict(["old cat"])[0]["label"] == "cat"
+
+
+def test_the_page_shows_what_was_left_out_and_escapes_names() -> None:
+    left = LeftOut("4 layers", 600.0, 20.0)
+    shrunk = Shrunk("accuracy", 0.98, WHOLE, (SMALL, MIDDLE), MIDDLE, (left,), ("<b>4 layers</b>",))
+    page = render_shrink(shrunk, "runs/<i>/model")
+    assert "&lt;b&gt;4 layers" in page and "runs/&lt;i&gt;" in page
+    assert "3 layers ←" in page and "0.8704 to 0.9096" in page
+
+
+def test_bad_input_is_one_sentence_and_leaves_nothing(parts: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match="keep is a share"):
+        search(parts, out, keep=98)
+    with pytest.raises(InputError, match="hours must be above 0"):
+        search(parts, out, hours=0)
+    with pytest.raises(ModelError, match="no fine-tuned task"):
+        shrink(
+            str(Path(parts["model"]).parents[1] / "encoder"),
+            train=parts["train"],
+            dev=parts["dev"],
+            out=str(out),
+        )
+    with pytest.raises(InputError):
+        search(parts, out, dev=str(tmp_path / "nowhere.csv"))
+    assert not out.exists()

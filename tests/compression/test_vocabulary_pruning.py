@@ -1,0 +1,80 @@
+"""Models without unused pieces: the same answers and vectors for what was counted."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from static_samples import save_teacher
+
+from bertsmith.compression.static.distil_static import distil_static
+from bertsmith.compression.vocabulary_pruning import prune_vocabulary
+from bertsmith.errors import InputError, ModelError
+from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.predictor import Predictor
+from bertsmith.model.checkpoint import read_checkpoint
+from bertsmith.training.finetuning.finetune import finetune
+
+TEXTS = ["red cats run", "the old dog", "small birds"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_teacher(tmp_path_factory.mktemp("encoder") / "model")
+
+
+def test_vectors_of_counted_texts_are_the_same_to_the_bit(encoder: Path, tmp_path: Path) -> None:
+    pruned = prune_vocabulary(encoder, iter(TEXTS), tmp_path / "small")
+    assert pruned.pieces < pruned.pieces_before and pruned.texts == 3
+    gone = (pruned.pieces_before - pruned.pieces) * 32
+    assert pruned.parameters_before - pruned.parameters == gone
+    np.testing.assert_array_equal(
+        Embedder(tmp_path / "small").documents(TEXTS), Embedder(encoder).documents(TEXTS)
+    )
+    assert read_checkpoint(tmp_path / "small").config.vocab_size == pruned.pieces
+
+
+def test_a_fine_tuned_model_answers_the_same_and_transformers_opens_it(encoder: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text(
+        "text,label\n" + "".join(f"red cat {n % 7},cat\nold dog {n % 5},dog\n" for n in range(30))
+    )
+    finetune(
+        "classification",
+        "epochs=1",
+        "max_length=64",
+        model=str(encoder),
+        train=str(rows),
+        out=str(tmp_path / "run"),
+    )
+    model = tmp_path / "run" / "model"
+    prune_vocabulary(model, ["red cat old dog 01234567"], tmp_path / "small")
+    texts = ["red cat 3", "old dog 4"]
+    assert Predictor.load(tmp_path / "small").predict(texts) == Predictor.load(model).predict(texts)
+    from transformers import AutoModel, AutoTokenizer
+
+    states = []
+    for folder in (model, tmp_path / "small"):
+        batch = AutoTokenizer.from_pretrained(str(folder))(texts, return_tensors="pt")
+        with torch.no_grad():
+            states.append(AutoModel.from_pretrained(str(folder))(**batch).last_hidden_state)
+    assert torch.equal(*states)
+
+
+def test_a_static_table_is_pruned_too(encoder: Path, tmp_path: Path) -> None:
+    table = distil_static(encoder, tmp_path / "static", dimensions=8).model
+    pruned = prune_vocabulary(table, TEXTS, tmp_path / "small")
+    assert pruned.parameters == pruned.pieces * 8
+    np.testing.assert_array_equal(
+        Embedder(tmp_path / "small").documents(TEXTS), Embedder(table).documents(TEXTS)
+    )
+
+
+def test_no_texts_no_model_and_a_folder_that_exists_are_one_sentence(encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no texts to count"):
+        prune_vocabulary(encoder, [], tmp_path / "small")
+    with pytest.raises(ModelError, match="no model"):
+        prune_vocabulary(tmp_path / "nowhere", TEXTS, tmp_path / "small")
+    assert not (tmp_path / "small").exists()
+    with pytest.raises(InputError, match="already exists"):
+        prune_vocabulary(encoder, TEXTS, encoder)
