@@ -8,7 +8,7 @@ from typing import Any
 
 import page_states
 import pytest
-from made_student import stage_of
+from made_student import make_student, put_in_mode, stage_of
 from running_mirror import RunningMirror, running_mirror, wait_until
 from scripted_upstream import Upstream
 
@@ -31,6 +31,11 @@ def look(browser: Browser, mirror: RunningMirror) -> str:
     browser.open(f"{mirror.url}/bertsmith/")
     browser.wait_for(READY)
     return browser.text("main")
+
+
+def look_again(browser: Browser) -> None:
+    """As when the tab is come back to: the page doesn't wait for its next turn."""
+    browser.run("document.dispatchEvent(new Event('visibilitychange'))")
 
 
 def live(mirror: RunningMirror, folder: Path) -> tuple[Call, Any]:
@@ -272,19 +277,22 @@ def test_a_store_that_cannot_be_read_is_a_sentence_and_what_was_shown_stays(
 
     monkeypatch.setattr(shown.app.page.looking, "state", broken)
     shown.app.page._until = 0.0
-    browser.wait_for("document.querySelector('#problem .problem')")  # at the next look, by itself
+    look_again(browser)
+    browser.wait_for("document.querySelector('#problem .problem')")
     assert browser.text("#problem").startswith(
         "The store can't be read just now. The mirror goes on relaying."
     )
     assert "What is shown is from" in browser.text("#problem")
     assert "$.intent" in browser.text("#part-fields")
     monkeypatch.undo()
+    look_again(browser)
     browser.wait_for("!document.querySelector('#problem .problem')")
 
 
 def test_a_mirror_that_is_gone_is_a_sentence(upstream: Upstream, tmp_path: Path, browser: Browser) -> None:
     with running_mirror(tmp_path, upstream.url) as mirror:
         look(browser, mirror)
+    look_again(browser)
     browser.wait_for("document.querySelector('#problem .problem')")
     assert browser.text("#problem").startswith("The mirror can’t be reached. Is it still running?")
 
@@ -360,6 +368,23 @@ def test_versions_of_a_site_are_chosen_and_linked(shown: RunningMirror, browser:
         browser.wait_for(
             f"{READY} && document.querySelector('.heading').innerText.includes('{call.version}')"
         )
+
+
+def test_a_version_that_was_merged_leads_to_the_one_whose_student_answers(
+    shown: RunningMirror, browser: Browser, tmp_path: Path
+) -> None:
+    one = page_states.record(shown, 60)[-1]
+    other = page_states.record(shown, 30, system="Another.", seed=3)[-1]
+    folder = make_student(tmp_path / "made", one, {"card": {}}, {}, also=[other])
+    put_in_mode(shown.stages, folder, one, "live")
+    wait_until(lambda: other.version in shown.app.keeper.panel.playing)
+    browser.open(f"{shown.url}/bertsmith/#{other.site}/{other.version}")
+    browser.wait_for("document.getElementById('merged')")
+    assert "This version was merged with" in browser.text("#part-stage")
+    assert "Its mode is that version" in browser.text("#part-stage")
+    browser.click("#merged")
+    browser.wait_for("document.querySelector('.steps [aria-current]')")
+    assert browser.text(".steps [aria-current]") == "live"
 
 
 def test_no_request_leaves_the_mirror_and_none_reaches_the_upstream(

@@ -90,7 +90,7 @@ class MirrorApp:
 
     def _running(self) -> dict[str, object]:
         """What this process has to say, beside the store."""
-        recorder = self.recorder
+        recorder, playing = self.recorder, self.keeper.panel.playing
         return {
             "under_way": self.relay.under_way,
             "stored": recorder.stored,
@@ -98,8 +98,11 @@ class MirrorApp:
             "dropped": recorder.dropped,
             "failed": recorder.failed,
             "store_problem": recorder.problem or None,
-            "answering": sorted(
-                version for version, each in self.keeper.panel.playing.items() if each.stage.answers
-            ),
+            "answering": sorted(version for version, each in playing.items() if each.stage.answers),
+            "merged": {
+                version: each.stage.version
+                for version, each in sorted(playing.items())
+                if each.stage.version != version
+            },
             "audits_waiting": self.relay.audits.waiting,
         }

@@ -20,6 +20,8 @@ const QUESTIONS = {
 /** The section. `move(name)` changes the stage. */
 export function stageSection(state, version, move) {
   const { stage } = version;
+  const other = state.running.merged[version.version];
+  if (other) return mergedSection(version, other);
   const at = MODES.indexOf(stage.mode);
   const steps = MODES.map((mode, number) =>
     h("li", { class: number < at ? "past" : number === at ? "present" : "", "aria-current": number === at ? "step" : undefined }, h("span", {}, mode), stage.mode === mode && mode === "canary" ? h("small", {}, share(stage.share)) : null),
@@ -34,6 +36,11 @@ export function stageSection(state, version, move) {
     buttons(state, version, at, move),
     history(state, version),
   );
+}
+
+function mergedSection(version, other) {
+  const address = `#${encodeURIComponent(version.site)}/${other}`;
+  return section("stage", "Who answers", h("p", {}, "This version was merged with ", h("a", { id: "merged", href: address }, other), ", whose student reads its calls too. Its mode is that version’s."));
 }
 
 function buttons(state, version, at, move) {
