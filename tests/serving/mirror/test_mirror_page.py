@@ -346,7 +346,7 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(
 def test_what_is_open_stays_so_when_the_page_looks_again(
     shown: RunningMirror, browser: Browser, tmp_path: Path
 ) -> None:
-    call, student = live(shown, tmp_path)
+    _, student = live(shown, tmp_path)
     look(browser, shown)
     browser.click("#part-stage summary")
     page_states.compare(shown, student, 20, 0.0, seed=9)
