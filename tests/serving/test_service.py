@@ -17,6 +17,7 @@ from bertsmith.errors import ModelError
 from bertsmith.model.cpu import kernels
 from bertsmith.serving.models import Models
 from bertsmith.serving.operations.operation import Options
+from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.refusals import (
     InvalidRequest,
     Overloaded,
@@ -224,7 +225,7 @@ def test_what_can_not_be_answered_is_refused_in_a_sentence(
 def test_under_more_than_it_can_do_it_refuses_at_once_and_answers_the_rest_in_time(
     models: Models, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertsmith.serving.queue._WEIGHT", 0.0)
+    monkeypatch.setattr(WorkQueue, "_learn", lambda *_: None)
 
     async def ask() -> None:
         async with running(models, settings_of(folders)) as service:
