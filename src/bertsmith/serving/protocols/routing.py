@@ -89,7 +89,7 @@ def _in_parts(content: Any) -> Iterator[bytes]:
     elif isinstance(content, dict):
         for place, (name, value) in enumerate(content.items()):
             yield b"," if place else b"{"
-            yield orjson.dumps(str(name)) + b":"
+            yield orjson.dumps({name: 0}, option=_JSON)[1:-2]  # the name and its colon, whatever it is
             yield from _in_parts(value)
         yield b"}"
     else:
