@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from bertsmith.serving import models as models_module
+from bertsmith.serving.app import make_app
 from bertsmith.serving.models import Models, probe_once
+from bertsmith.serving.protocols import openai
 from bertsmith.serving.refusals import Unsupported
 from bertsmith.serving.settings import read_settings
+from live_server import threaded_server
 from served_models import save_fine_tuned
 
 
@@ -68,6 +71,8 @@ def test_when_the_folder_was_written_is_known_while_it_is_away(folder: Path, tmp
     written = folder.stat().st_mtime
     folder.rename(tmp_path / "away")
     assert models["m"].written == written
+    assert openai._shown(models["m"])["created"] == int(written)
+    assert openai._described(models["m"])["release_date"].startswith("20")
 
 
 def test_the_health_s_forward_pass_does_not_wait_for_a_model_that_is_opened(
@@ -92,6 +97,30 @@ def test_the_health_s_forward_pass_does_not_wait_for_a_model_that_is_opened(
         go_on.set()
         opening.join()
     assert models["m"].version == 2
+
+
+def test_a_way_back_that_waits_for_a_model_that_is_opened_holds_nobody(tmp_path: Path) -> None:
+    folder = save_fine_tuned(tmp_path / "model", "classification")
+    (tmp_path / "keys").write_text(f"operator {'o' * 20} admin\n")
+    given = {"keys_file": tmp_path / "keys"}
+    app = make_app(read_settings([f"m={folder}"], None, given, {}))
+    with threaded_server(app) as server:
+        changing = app.state.service.models._changing
+        key = {"authorization": f"Bearer {'o' * 20}"}
+        with changing:  # as `replace` has it while it opens
+            asking = threading.Thread(
+                target=server.ask, args=("/admin/models/m/rollback", b"", key), daemon=True
+            )
+            asking.start()
+            time.sleep(0.2)
+            answered = threading.Event()
+            health = threading.Thread(
+                target=lambda: (server.ask("/health/live"), answered.set()), daemon=True
+            )
+            health.start()
+            held = not answered.wait(10)
+        asking.join()
+        assert not held
 
 
 def test_signals_that_come_while_models_are_opened_are_one_look_more(
