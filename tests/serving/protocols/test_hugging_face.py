@@ -262,7 +262,7 @@ def test_an_answer_that_there_must_be_is_not_made_up(tmp_path: Path) -> None:
     with running({"silent": folder}) as server:
         body: dict[str, Any] = {"inputs": {"question": "bano ?", "context": "delo"}}
         assert post(server, "/models/silent", body)["answer"] == ""
-        for asked, status in ((True, 200), (False, 424)):
+        for asked, status in ((True, 200), (False, 422)):
             body["parameters"] = {"handle_impossible_answer": asked}
             said = post(server, "/models/silent", body, status)
         assert "asks for one all the same" in said["error"]
@@ -274,5 +274,5 @@ def test_texts_around_more_candidates_than_fit_into_an_answer_are_refused(
     body = {"inputs": "bano [MASK] [MASK]", "parameters": {"top_k": 3}}
     assert len(post(server, "/pipeline/fill-mask", body)) == 2
     monkeypatch.setattr(masks_and_vectors, "_MOST_TOKENS", 29)  # 2 masks, 3 candidates, 5 tokens each
-    said = post(server, "/pipeline/fill-mask", body, 422)["error"]
+    said = post(server, "/pipeline/fill-mask", body, 413)["error"]
     assert "6 texts of 30 tokens together; at most 29" in said
