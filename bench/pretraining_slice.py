@@ -69,7 +69,7 @@ def _train_ours(request: dict[str, Any], tokenizer: Any) -> tuple[Any, float, in
 
     run = Path(request["folder"]) / "run"
     if not (run / "model").exists():
-        with _interrupted_at(run, request["until"]):
+        with interrupted_at(run, request["until"]):
             pretrain("budget", *request["ours"], f"out={run}", resume=(run / "recipe.toml").exists())
     if not (run / "model").exists():
         return *_checkpoint(run, tokenizer), False
@@ -79,7 +79,7 @@ def _train_ours(request: dict[str, Any], tokenizer: Any) -> tuple[Any, float, in
 
 
 @contextlib.contextmanager
-def _interrupted_at(run: Path, until: float) -> Iterator[None]:
+def interrupted_at(run: Path, until: float) -> Iterator[None]:
     """Ctrl-C for what is within the block once the run's own clock, by its log, is at `until`."""
     over = threading.Event()
     watch = threading.Thread(target=_watch, args=(run / "log.jsonl", until, over), daemon=True)

@@ -75,6 +75,32 @@ def test_one_s_own_corpus_becomes_a_model_that_is_put_to_use(
     )
 
 
+@pytest.mark.usefixtures("hurried")
+def test_a_model_gets_the_words_of_a_domain_and_what_it_forgets_is_measured(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tiny_bert(desk / "minilm")
+    (desk / "general").mkdir()
+    for number in range(40):
+        lines = [f"The film was {word} and my {number} th one." for word in ("weak", "fine", "superb")]
+        (desk / "general" / f"{number}.txt").write_text("\n".join(lines))
+    for block in follow("domain.md", **{"hours=2": "hours=0.0005"}):
+        if "tokenizer extend minilm" in block.text:
+            added = json.loads((desk / "models/minilm-law/extension.json").read_text())
+            assert {"court", "motion"} <= {each["word"] for each in added["words"]}
+    printed = capsys.readouterr().out
+    assert "mlm_loss_per_character" in printed
+    assert "whole_word_loss_per_character" in printed
+    assert "MLM loss before" in printed
+    assert "True True" in printed
+    assert (desk / "runs/clauses/report.html").is_file()
+    old, again = (desk / f"{name}/vocab.txt" for name in ("minilm", "models/minilm-law-old-words"))
+    assert again.read_bytes() == old.read_bytes()
+    assert (desk / "models/as-before/model.safetensors").read_bytes() == (
+        desk / "minilm/model.safetensors"
+    ).read_bytes()
+
+
 def write_messages(path: Path, rows: int, seed: int, labelled: bool = True) -> None:
     queue_of = {word: queue for queue, words in QUEUES.items() for word in words}
     words = tuple(queue_of)
@@ -110,6 +136,25 @@ def test_fifty_rows_become_a_hundred_and_then_predictions(folder: Path) -> None:
     with (folder / "hundred.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) > 90
     assert len(lines_of(folder / "sorted.jsonl")) == 300
+
+
+@pytest.mark.usefixtures("hurried")
+def test_logs_become_a_model_that_tells_bad_runs(folder: Path) -> None:
+    """The tutorial alone: the page's other commands are about files that it doesn't make."""
+    page = (DOCS / "sequences.md").read_text(encoding="utf-8").partition("## Symbols")[0]
+    for language, file, text in BLOCK.findall(page):
+        if file:
+            (folder / file).write_text(text, encoding="utf-8")
+        elif text.startswith("python "):
+            subprocess.run([sys.executable, *text.split()[1:]], check=True)
+        elif not language:
+            for words in commands(f"```\n{text}```"):
+                assert main(words) == 0, words
+    figures = [line for line in lines_of(folder / "runs/logs/log.jsonl") if line["kind"] == "evaluation"]
+    assert figures[-1]["mlm_accuracy"] > 2 * figures[-1]["mlm_majority"]
+    truth = [row["label"] for row in lines_of(folder / "new.jsonl")]
+    told = [row["label"] for row in lines_of(folder / "predictions.jsonl")]
+    assert sum(a == b for a, b in zip(truth, told, strict=True)) >= 36
 
 
 @pytest.mark.usefixtures("folder")

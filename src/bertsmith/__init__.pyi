@@ -49,9 +49,12 @@ from .text.decontamination.decontaminating import find_contamination as find_con
 from .text.decontamination.decontaminating import write_decontaminated as write_decontaminated
 from .text.retrieval.documents import DocumentSettings as DocumentSettings
 from .text.retrieval.passages import PassageSettings as PassageSettings
+from .text.tokens.extension import ExtensionSettings as ExtensionSettings
 from .text.tokens.tokenizer import Tokenizer as Tokenizer
 from .text.tokens.vocabulary import VocabularySettings as VocabularySettings
 from .text.tokens.vocabulary import train_tokenizer as train_tokenizer
+from .training.extending import extend_vocabulary as extend_vocabulary
+from .training.extending import undo_extension as undo_extension
 from .training.finetuning.finetune import FinetuneResult as FinetuneResult
 from .training.finetuning.finetune import finetune as finetune
 from .training.pretrain import pretrain as pretrain

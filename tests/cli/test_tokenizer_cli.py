@@ -71,3 +71,43 @@ def test_a_mistake_is_one_sentence_and_status_2(
     assert main(["tokenizer", "encode", str(tmp_path), "x"]) == 2
     assert "holds no tokenizer" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_extend_shows_words_and_fit_and_undo_takes_them_out(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, extended, undone = (tmp_path / name for name in ("tokenizer", "extended", "undone"))
+    main(["tokenizer", "train", str(corpus), "--out", str(out), "--vocab-size", "64"])
+    capsys.readouterr()
+    assert main(["tokenizer", "extend", str(out), str(corpus), "--words", "3", "--out", str(extended)]) == 0
+    printed = capsys.readouterr().out
+    assert "3 words added" in printed
+    word = Tokenizer.load(extended).pieces[-1]
+    assert [line for line in printed.splitlines() if line.split()[:1] == [word]]
+    assert "pieces a word" in printed
+    assert "of the heldout split" in printed
+    assert main(["tokenizer", "extend", str(extended), "--undo", "--out", str(undone)]) == 0
+    assert "3 added words are gone" in capsys.readouterr().out
+    assert Tokenizer.load(undone).sha256 == Tokenizer.load(out).sha256
+
+
+def test_extend_says_what_is_missing_or_too_much(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, made = tmp_path / "tokenizer", str(tmp_path / "made")
+    main(["tokenizer", "train", str(corpus), "--out", str(out), "--vocab-size", "80"])
+    capsys.readouterr()
+    refused = {
+        "Give CORPUS": [str(out)],
+        "leave CORPUS out": [str(out), str(corpus), "--undo"],
+        "was not extended": [str(out), "--undo"],
+        "is not a corpus": [str(out), str(out)],
+        "no model": ["nowhere", str(corpus)],
+        "greater than or equal to 1": [str(out), str(corpus), "--words", "0"],
+        "already exists": [str(out), str(corpus), "--out", str(out)],
+    }
+    for said, arguments in refused.items():
+        ending = [] if "--out" in arguments else ["--out", made]
+        assert main(["tokenizer", "extend", *arguments, *ending]) == 2, said
+        assert said in " ".join(capsys.readouterr().err.split()), said
+    assert not Path(made).exists()

@@ -9,7 +9,7 @@ from signal import SIGKILL
 import pytest
 from defects import Defect
 from evidence import Evidence, evidence
-from nursery import Attempt, finish
+from nursery import Attempt, Settings, finish
 from places import PLACES, Fault
 from tiny_run import OPTIMIZERS, STEPS, NewRun, Uninterrupted
 
@@ -79,6 +79,32 @@ def test_killed_at_a_place(kind: str, place: str, new_run: NewRun, uninterrupted
         assert Attempt(settings, [Fault(place, arrival)]).wait() == [-SIGKILL]
     finish(settings)
     assert_same(evidence(Path(settings["out"])), uninterrupted(1, kind=kind))
+
+
+@pytest.mark.parametrize(("ranks", "shard"), [(1, "none"), (2, "none"), (2, "full")])
+def test_killed_with_general_text_mixed_in_and_measured(ranks: int, shard: str, new_run: NewRun) -> None:
+    """The place in either text is a checkpoint's own, and what was measured before the first step stays."""
+
+    def settings() -> Settings:
+        made = new_run()
+        made["data"] |= {"general_share": 0.3}
+        made["hardware"] |= {"shard": shard}
+        return made | {"general": made["corpus"]}
+
+    expected, killed = settings(), settings()
+    finish(expected, ranks=ranks)
+    for place, arrival in (
+        ("during evaluation", 1),
+        ("before the weights change", 23),
+        ("before a checkpoint", 2),
+    ):
+        assert -SIGKILL in Attempt(killed, *(ranks * [[Fault(place, arrival)]]), ranks=ranks).wait()
+    finish(killed, ranks=ranks)
+    found = evidence(Path(killed["out"]))
+    assert_same(found, evidence(Path(expected["out"])))
+    assert found.progress["cursor"]["mixed_in"]["offset"] > 0
+    assert {0, STEPS} <= found.evaluations.keys()
+    assert all("general_mlm_loss" in each for each in found.evaluations.values())
 
 
 def test_killed_while_a_checkpoint_is_written_beside_the_training(

@@ -168,7 +168,8 @@ def test_what_is_measured_is_what_plain_torch_says(store: TokenStore, tokenizer:
     task = small_task(store, tokenizer)
     task.model.eval()
     sequences = first_sequences(task)
-    found, corrupted = task.sums_of(sequences), task.corrupt(sequences, task.evaluation_masker)
+    masker = task.evaluation_masker
+    found, corrupted = task.sums_of(sequences, masker), task.corrupt(sequences, masker)
     states = task.model.encoder(corrupted.batch)
     probability = torch.sigmoid(task.model.replaced_token(states)).detach()
     truth = corrupted.replaced

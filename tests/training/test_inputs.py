@@ -13,7 +13,7 @@ from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks
-from bertsmith.training.inputs import _measured, _stores
+from bertsmith.training.inputs import _measured, open_stores
 
 
 class Store(SimpleNamespace):
@@ -58,11 +58,11 @@ def test_a_flipped_bit_is_found_before_anything_is_trained(part: str, name: str,
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = Tokenizer.from_pieces([*special, *"abcdefghijklmnop"], lowercase=True)
     tokenize_corpus(corpus, tokenizer, tmp_path / "store")
-    recipe: Any = SimpleNamespace(corpus=str(tmp_path / "store"))
-    _stores(recipe, tokenizer, tmp_path / "run", Ranks(), None)
+    given = str(tmp_path / "store"), tokenizer, tmp_path / "run", Ranks(), None
+    open_stores(*given)
     path = tmp_path / "store" / part / name
     content = bytearray(path.read_bytes())
     content[-2] ^= 0x40
     path.write_bytes(content)
     with pytest.raises(StoreError, match=rf"{part}/{name} was altered"):
-        _stores(recipe, tokenizer, tmp_path / "run", Ranks(), None)
+        open_stores(*given)

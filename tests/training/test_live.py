@@ -105,6 +105,16 @@ def test_without_next_sentence_prediction_nothing_is_said_about_it() -> None:
     assert "NSP" not in "\n".join(last_picture(console))
 
 
+def test_general_text_stands_beside_the_corpus_s_own_where_it_is_measured() -> None:
+    console = terminal()
+    with LiveView(console, "Pre-training") as view:
+        view.show(step(1))
+        view.show(evaluation(1))
+        assert "general" not in "\n".join(last_picture(console))
+        view.show(evaluation(2, general_mlm_loss=5.4321, general_mlm_accuracy=0.3456))
+    assert re.search(r"general MLM +34\.6 %", "\n".join(last_picture(console)))
+
+
 @pytest.mark.parametrize("loss", [None, math.nan, math.inf])
 def test_a_loss_that_is_not_finite_is_a_dash_and_no_crash(loss: float | None) -> None:
     console = terminal()

@@ -322,6 +322,7 @@ def test_the_report_of_a_vocabulary_is_understood() -> None:
         whole_words=0.8123,
         unknown_words=0.0004,
         unknown_tokens=0.0,
+        tokens_per_character=0.25,
         tokens_per_sentence=20.0,
         sentences_within={128: 0.995},
         most_broken=words,

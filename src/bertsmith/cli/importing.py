@@ -27,7 +27,7 @@ def import_checkpoint(folder: Path, *, out: Out) -> None:
 
     bertsmith import downloads/uncased_L-12_H-768_A-12 --out models/bert-base-uncased
 
-    bertsmith pretrain budget init=models/bert-base-cased out=runs/law
+    bertsmith pretrain adapt init=models/bert-base-cased corpus=corpora/law out=runs/law
     """
     from bertsmith.cli.screen import console, print_note
     from bertsmith.model.legacy import import_legacy

@@ -63,6 +63,7 @@ COMMANDS = (
     Command("quickstart", "bertsmith.cli.quickstart:quickstart", "From nothing to a BERT in minutes.", _FLOW),
     Command("corpus", "bertsmith.cli.corpus:app", "Build a corpus from raw text; tokenize it.", _FLOW),
     Command("tokenizer", "bertsmith.cli.tokenizer:app", "Train a vocabulary; report its fit.", _FLOW),
+    Command("sequences", "bertsmith.cli.sequences:app", "Logs, DNA, tables: to tokens.", _FLOW),
     Command("plan", "bertsmith.cli.plan:plan", "Estimate hours, cost and memory of a run.", _FLOW),
     Command("pretrain", "bertsmith.cli.pretrain:pretrain", "Pre-train a BERT, or continue from one.", _FLOW),
     Command("finetune", "bertsmith.cli.finetune:finetune", "Fine-tune on labelled text.", _FLOW),

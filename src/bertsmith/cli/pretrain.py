@@ -16,12 +16,12 @@ def pretrain(
     Parameters
     ----------
     recipe
-        One of ours (quickstart, budget, modern-base, bert-base,
+        One of ours (quickstart, budget, adapt, modern-base, bert-base,
         bert-large, roberta-base, electra-small) or a TOML file.
     overrides
         Settings as dotted.key=value, for instance steps=1000 or optimizer.learning_rate=3e-4. Top-level keys:
-        corpus, tokenizer, init (a checkpoint, or minilm), decay_from (a run with optimizer.schedule=wsd),
-        out, steps, hours, seed.
+        corpus, general (a corpus of what must not be forgotten), tokenizer, init (a checkpoint, or minilm),
+        decay_from (a run with optimizer.schedule=wsd), out, steps, hours, seed.
     resume
         Resume from the last checkpoint of out=, bit for bit. Starts the run if there is no checkpoint yet.
 
@@ -31,7 +31,9 @@ def pretrain(
 
     bertsmith pretrain budget hours=4 corpus=corpora/law tokenizer=tokenizers/law out=runs/law --resume
 
-    bertsmith pretrain budget hours=1 init=minilm corpus=corpora/law out=runs/law-minilm
+    bertsmith pretrain adapt hours=1 init=minilm corpus=corpora/law out=runs/law-minilm
+
+    bertsmith pretrain adapt init=models/mine corpus=corpora/law general=corpora/wiki out=runs/law-mine
 
     bertsmith pretrain runs/long/recipe.toml decay_from=runs/long hours=1 out=runs/long-decayed
 
@@ -41,8 +43,11 @@ def pretrain(
     torchrun --nproc-per-node 8 -m bertsmith pretrain bert-base corpus=corpora/wiki \
               tokenizer=tokenizers/wiki out=runs/base
     """
-    from bertsmith.cli.screen import console, print_paths
+    from bertsmith.cli.screen import console, print_paths, print_table
+    from bertsmith.training.forgetting import gains_and_losses
     from bertsmith.training.pretrain import pretrain as run
 
     result = run(recipe, *overrides, resume=resume, console=console)
+    if rows := gains_and_losses(result.before, result.metrics):
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
     print_paths(model=result.model, report=result.report)

@@ -1,4 +1,4 @@
-"""`bertsmith tokenizer`: learn a vocabulary, see how well one fits, look at what it does to a text."""
+"""`bertsmith tokenizer`: learn a vocabulary or extend one, see how well it fits and reads a text."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from bertsmith.cli.options import Flag, Out
-from bertsmith.cli.screen import console, print_facts, print_json, print_table, progress_bar
+from bertsmith.cli.screen import console, print_facts, print_json, print_paths, print_table, progress_bar
+from bertsmith.text.tokens.extension import ExtensionSettings
 from bertsmith.text.tokens.vocabulary import VocabularySettings
 
 if TYPE_CHECKING:
+    from bertsmith.text.tokens.extension import Extension
     from bertsmith.text.tokens.vocabulary_report import SplitWord, VocabularyReport
 
 WORDS_SHOWN = 8
+MOST_SAVING_SHOWN = 15
 DEFAULTS = VocabularySettings()
+EXTENSION_DEFAULTS = ExtensionSettings()
 
-app = App(name="tokenizer", help="A vocabulary from a corpus; a report on it.")
+app = App(name="tokenizer", help="A vocabulary from a corpus, or extended by one; a report on it.")
 
 
 @app.command
@@ -51,6 +55,56 @@ def train(
         train_tokenizer(Corpus.open(corpus), out, settings, progress=progress)
     print_report(VocabularyReport.model_validate(read_json(out / "report.json")))
     console.print(f"\nTokenizer written to {out}", markup=False)
+
+
+@app.command
+def extend(
+    model: str,
+    corpus: Path | None = None,
+    *,
+    out: Out,
+    settings: Annotated[ExtensionSettings, Parameter(name="*")] = EXTENSION_DEFAULTS,
+    undo: Flag = False,
+) -> None:
+    """Give MODEL the words of CORPUS as pieces: those whose breaking costs most pieces.
+
+    Old pieces keep their ids. A model gets a row for each new piece, the mean of the rows of the pieces that
+    it replaces: go on with pretrain adapt init=OUT. How well the vocabulary fits is measured on the corpus's
+    held-out part, before and after.
+
+    Parameters
+    ----------
+    model
+        A model's folder, minilm or a hub name; or a tokenizer's folder, vocab.txt or tokenizer.json.
+    corpus
+        The folder of a corpus.
+    out
+        The folder to make: all that MODEL has, extension.json, report.html.
+    undo
+        Instead, take the words out again that MODEL was extended by.
+
+    Examples
+    --------
+    bertsmith tokenizer extend minilm corpora/law --out models/minilm-law
+    bertsmith tokenizer extend runs/mine/model corpora/law --words 5000 --min-count 20 --out models/law
+    bertsmith tokenizer extend models/law --undo --out models/mine-again
+    """
+    from bertsmith.errors import InputError
+    from bertsmith.training.extending import extend_vocabulary, undo_extension
+
+    if undo:
+        if corpus is not None:
+            raise InputError("--undo takes MODEL alone: leave CORPUS out.")
+        extension = undo_extension(model, out)
+        console.print(f"{len(extension.words):,} added words are gone", markup=False)
+        print_paths(out=out)
+        return
+    if corpus is None:
+        raise InputError("Give CORPUS, whose words are to be added; or --undo, to take added ones out again.")
+    with progress_bar("Extending the vocabulary") as progress:
+        extension = extend_vocabulary(model, corpus, out, settings, progress=progress)
+    print_extension(extension, settings)
+    print_paths(out=out, report=out / "report.html")
 
 
 @app.command
@@ -111,6 +165,28 @@ def encode(tokenizer: Path, text: str, *, read_special_tokens: Flag = False) -> 
     print_table(("piece", "id", "characters", "text"), rows)
 
 
+def print_extension(extension: "Extension", settings: ExtensionSettings) -> None:
+    """The words that save most, and how well the vocabulary fits before and after."""
+    from bertsmith.reporting.extension_report import fit_rows
+
+    rows = [
+        (each.word, " ".join(each.pieces), each.count, each.saved)
+        for each in extension.words[:MOST_SAVING_SHOWN]
+    ]
+    added = f"{len(extension.words):,} words added"
+    if len(extension.pieces) > len(extension.words):
+        added += f", with {len(extension.pieces) - len(extension.words):,} pieces on the way to them"
+    if len(extension.words) < settings.words:
+        added += f"; {settings.words:,} were asked for, but no other is in pieces and frequent enough"
+    print_table(("word", "was", "times", "pieces saved"), rows, title=added)
+    after = extension.after
+    print_table(
+        ("", "before", "after", "change"),
+        fit_rows(extension),
+        title=f"On {after.sentences:,} sentences of the {after.split} split",
+    )
+
+
 def print_report(measured: "VocabularyReport") -> None:
     """A vocabulary report as facts and two tables of words."""
     size = f"{measured.vocab_size:,} pieces, {measured.alphabet:,} of them single characters"
@@ -126,6 +202,7 @@ def print_report(measured: "VocabularyReport") -> None:
             "pieces per word": f"{measured.pieces_per_word:.3f}",
             "words in one piece": f"{measured.whole_words:.2%}",
             "unknown": f"{measured.unknown_words:.3%} of words, {measured.unknown_tokens:.3%} of tokens",
+            "tokens per character": f"{measured.tokens_per_character:.4f}",
             "tokens per sentence": f"{measured.tokens_per_sentence:.1f} ({within})",
         },
     )

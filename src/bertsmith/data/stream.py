@@ -5,9 +5,10 @@ cuts the stream into batches of a token budget. A cursor of four numbers names a
 block is made again (milliseconds), nothing is skipped through. The order knows nothing of ranks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +31,21 @@ _BLOCK_TOKENS = 2**22  # of long documents fewer: 4,096 books would take 20 s an
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the stream: the next sequence is number `offset` of `block` in `epoch` of `phase`."""
+    """A place in the stream: the next sequence is number `offset` of `block` in `epoch` of `phase`. Where
+    other text is mixed in, `mixed_in` is the place in that.
+    """
 
     phase: int = 0
     epoch: int = 0
     block: int = 0
     offset: int = 0
+    mixed_in: "Cursor | None" = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Cursor":
+        """From what `dataclasses.asdict` made of one; of an older one, which had no text mixed in."""
+        mixed_in = values.get("mixed_in")
+        return cls(**{**values, "mixed_in": None if mixed_in is None else cls.of(mixed_in)})
 
 
 @dataclass(frozen=True)
@@ -152,15 +162,18 @@ class PretrainingStream:
         segment_ids = np.zeros_like(token_ids)
         token_ids[starts] = self.tokenizer.cls_id
         token_ids[starts + 1 + first] = self.tokenizer.sep_id
-        token_ids[ragged_range(starts + 1, first)] = self.store.tokens[
-            ragged_range(instances.first_start, first)
-        ]
+        places, found = ragged_range(starts + 1, first), ragged_range(instances.first_start, first)
+        token_ids[places] = self.store.tokens[found]
+        values = None
+        if self.store.values is not None:
+            values = np.zeros((len(token_ids), self.store.values.shape[1]), np.float32)
+            values[places] = self.store.values[found]
         if self.next_sentence:
             places = ragged_range(starts + 2 + first, second)
             token_ids[places] = self.store.tokens[ragged_range(instances.second_start, second)]
             token_ids[starts + lengths - 1] = self.tokenizer.sep_id
             segment_ids[ragged_range(starts + 2 + first, second + 1)] = 1
-        return Sequences(token_ids, segment_ids, lengths, keys, instances.is_random)
+        return Sequences(token_ids, segment_ids, lengths, keys, instances.is_random, values)
 
 
 def require_documents(store: TokenStore, sentence_order: bool = False) -> None:

@@ -103,6 +103,7 @@ def charts(records: Sequence[Record]) -> list[Chart]:
         Chart(f"{loss_name} by step", "step", losses("step"), clip_start=True, marks=marks),
         Chart(f"{loss_name} by time", f"{unit} of training", losses("elapsed", 1 / seconds), clip_start=True),
         Chart("MLM accuracy", "step", [heldout("mlm_accuracy", "held out")], percent=True),
+        Chart("Gained and forgotten: MLM loss on held-out text", "step", _both_texts(evaluations)),
         Chart("NSP accuracy", "step", [heldout("nsp_accuracy", "held out")], percent=True),
         Chart("SOP accuracy", "step", [heldout("sop_accuracy", "held out")], percent=True),
         Chart("Replaced tokens found", "step", [heldout("rtd_recall", "held out")], percent=True),
@@ -112,6 +113,15 @@ def charts(records: Sequence[Record]) -> list[Chart]:
         Chart("Share of the matrix-product speed", "step", [training("mfu", "measured")], percent=True),
     ]
     return [chart for chart in wanted if any(line.points for line in chart.lines)]
+
+
+def _both_texts(evaluations: Sequence[Record]) -> list[Line]:
+    """The corpus's own held-out text and general text; nothing where only one was measured."""
+    general = _points(evaluations, "step", "general_mlm_loss")
+    if not general:
+        return []
+    own = Line("of the corpus", _points(evaluations, "step", "mlm_loss"), SECOND, markers=True)
+    return [own, Line("general", general, FIRST, markers=True)]
 
 
 def draw(chart: Chart) -> str:

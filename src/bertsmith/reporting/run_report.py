@@ -78,6 +78,7 @@ def _headline(content: RunReport) -> list[tuple[str, str]]:
     figures = [
         ("held-out MLM accuracy", formatting.percent(evaluation.get("mlm_accuracy"))),
         ("held-out MLM perplexity", formatting.perplexity(evaluation.get("mlm_perplexity"))),
+        ("MLM accuracy on general text", formatting.percent(evaluation.get("general_mlm_accuracy"))),
         ("held-out NSP accuracy", formatting.percent(evaluation.get("nsp_accuracy"))),
         ("held-out SOP accuracy", formatting.percent(evaluation.get("sop_accuracy"))),
         ("held-out replaced tokens found", formatting.percent(evaluation.get("rtd_recall"))),

@@ -195,8 +195,8 @@ def _require_whole(name: str, found: str, values: dict[str, Any]) -> None:
 
 def _progress(values: dict[str, Any]) -> RunProgress:
     known = {key: values[key] for key in RunProgress.__dataclass_fields__}
-    known["cursor"] = Cursor(**known["cursor"])
-    known["skipped"] = tuple(Cursor(**cursor) for cursor in known["skipped"])
+    known["cursor"] = Cursor.of(known["cursor"])
+    known["skipped"] = tuple(map(Cursor.of, known["skipped"]))
     return RunProgress(**known)
 
 

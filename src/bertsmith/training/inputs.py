@@ -1,6 +1,6 @@
 """What a recipe names, found, opened and checked against each other before anything is trained."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,6 +21,7 @@ from bertsmith.model.meta_init import meta_init
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
 from bertsmith.text.corpus.corpus import Corpus
+from bertsmith.text.tokens.patch_tokenizer import load_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks, wait
 from bertsmith.training.machine import Machine
@@ -30,7 +31,9 @@ from bertsmith.training.resources import require_resources
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a recipe names, found and opened. `measured` is the held-out part, where it can be measured on."""
+    """What a recipe names, found and opened. `measured` is the held-out part, where it can be measured on;
+    `general` and `general_measured` are those of the general text, where there is one.
+    """
 
     tokenizer: Tokenizer
     train: TokenStore
@@ -38,24 +41,42 @@ class Inputs:
     measured: TokenStore | None
     model: PretrainedModel
     notes: tuple[str, ...]
+    general: TokenStore | None = None
+    general_measured: TokenStore | None = None
 
 
 def open_inputs(
     recipe: Recipe, out: Path, machine: Machine, hardware: Hardware, console: Console | None
 ) -> Inputs:
     """What can be refused is refused before the first file is written: the token store comes last."""
+    for corpus in filter(None, (recipe.corpus, recipe.general)):
+        _require_folder(Path(corpus))
     init = locate_model(recipe.init).folder if recipe.init else None
     tokenizer = _tokenizer(recipe, init)
     model, notes = _model(recipe, tokenizer, init)
     _check_fit(recipe, tokenizer, model.config, machine.ranks)
     _check_pieces(recipe, tokenizer, init)
     require_resources(model, recipe, machine, hardware, out)
-    if recipe.corpus is None:
-        raise RecipeError("The run needs a corpus: corpus=FOLDER (bertsmith corpus build makes one).")
-    train, heldout = open_stores(recipe.corpus, tokenizer, out, machine.ranks, console)
+    train, heldout = open_stores(_corpus(recipe), tokenizer, out / "tokens", machine.ranks, console)
     _check_text(recipe, train)
     measured, lacking = _measured(heldout, recipe.data.next_sentence)
-    return Inputs(tokenizer, train, heldout, measured, model, (*notes, *lacking))
+    found = Inputs(tokenizer, train, heldout, measured, model, (*notes, *lacking))
+    if recipe.general is None:
+        return found
+    general = recipe.general, tokenizer, out / "tokens-general", machine.ranks, console
+    return _with_general(recipe, found, *open_stores(*general))
+
+
+def _with_general(recipe: Recipe, found: Inputs, train: TokenStore, heldout: TokenStore) -> Inputs:
+    """Raises CorpusError where general text that is to be mixed in, or measured on, isn't there."""
+    if recipe.data.general_share:
+        _check_text(recipe, train)
+    if not len(heldout):
+        raise CorpusError(
+            f"{heldout.path} holds no document: what is forgotten can't be measured. Build the corpus of "
+            "general text with a larger held-out share."
+        )
+    return replace(found, general=train, general_measured=heldout)
 
 
 def _model(
@@ -77,25 +98,37 @@ def _model(
 
 def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
     if recipe.tokenizer is not None:
-        return Tokenizer.load(Path(recipe.tokenizer))
+        return load_tokenizer(Path(recipe.tokenizer))
     if init is not None:
         return read_own_tokenizer(init)
+    if recipe.corpus is not None and (own := Path(recipe.corpus) / "tokenizer").is_dir():
+        return load_tokenizer(own)  # of `bertsmith sequences build`
     raise RecipeError("The run needs a tokenizer: tokenizer=FOLDER (bertsmith tokenizer train makes one).")
 
 
-def open_stores(
-    corpus: str, tokenizer: Tokenizer, out: Path, ranks: Ranks, console: Console | None
-) -> tuple[TokenStore, TokenStore]:
-    """Train and held-out part of a corpus's token store: as given, or made in the run's folder from a corpus
-    of text. Raises CorpusError and StoreError.
-    """
-    path = Path(corpus)
+def _corpus(recipe: Recipe) -> str:
+    if recipe.corpus is None:
+        raise RecipeError("The run needs a corpus: corpus=FOLDER (bertsmith corpus build makes one).")
+    return recipe.corpus
+
+
+def _require_folder(path: Path) -> None:
     if not path.is_dir():
         raise CorpusError(
             f"{path} is not a folder. bertsmith corpus build SOURCE --out {path} makes a corpus."
         )
+
+
+def open_stores(
+    corpus: str, tokenizer: Tokenizer, made: Path, ranks: Ranks, console: Console | None
+) -> tuple[TokenStore, TokenStore]:
+    """Train and held-out part of a corpus's token store: as given, or of a corpus of text, whose tokens are
+    written to `made`. Raises CorpusError and StoreError.
+    """
+    path = Path(corpus)
+    _require_folder(path)
     if not (path / "train" / "tokens.bin").exists():
-        path = _tokenised(path, tokenizer, out / "tokens", ranks, console)
+        path = _tokenised(path, tokenizer, made, ranks, console)
     train, heldout = (TokenStore.open(path / split, tokenizer) for split in ("train", "heldout"))
     train.verify()
     heldout.verify()

@@ -8,7 +8,9 @@ One JSON object a line, each with `kind` and `step`, in the order in which thing
                  gradient_norm, tokens (real tokens so far), sequences, tokens_per_second, mfu (0..1 of the
                  measured matrix-product speed), elapsed (training seconds so far)
     evaluation   elapsed, tokens, and on held-out text mlm_loss, mlm_perplexity, mlm_accuracy, nsp_accuracy
-                 (of another objective sop_… or rtd_…), or the metrics of the task that is fine-tuned
+                 (of another objective sop_… or rtd_…), with general text general_mlm_loss,
+                 general_mlm_accuracy and general_mlm_majority on that; or the metrics of the task that is
+                 fine-tuned
     phase        sequence_length, from this step on
     checkpoint   one of this step is being written beside the training; it stands a little later, at
                  the latest before the next such line
@@ -62,6 +64,8 @@ TAGS: dict[str, dict[str, str]] = {
         "sop_accuracy": "heldout/sop_accuracy",
         "rtd_accuracy": "heldout/rtd_accuracy",
         "rtd_recall": "heldout/rtd_recall",
+        "general_mlm_loss": "heldout/general_mlm_loss",
+        "general_mlm_accuracy": "heldout/general_mlm_accuracy",
     },
 }
 

@@ -10,10 +10,12 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from bertsmith.data.masking import Masker, MaskingRates
+from bertsmith.data.mixed_stream import MixedStream, divided
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.door import door, either, flag, kind, optional, several, text
@@ -26,11 +28,22 @@ from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
 from bertsmith.tasks.objective import Objective
 from bertsmith.tasks.pretraining.fill_mask import Candidate, fill_mask, masked_examples
-from bertsmith.tasks.pretraining.objectives import MODEL, OBJECTIVES, PretrainedModel, TaskInputs
+from bertsmith.tasks.pretraining.objectives import (
+    MODEL,
+    OBJECTIVES,
+    PATCHES,
+    PretrainedModel,
+    PretrainingObjective,
+    TaskInputs,
+)
+from bertsmith.tasks.pretraining.patch_reconstruction import add_decoder, no_better_than_mean, without_decoder
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, start_at_frequencies
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import leave, text_of_first, wait
+from bertsmith.training.extending import read_extension, write_extension
+from bertsmith.training.forgetting import first_evaluation, forgetting_warnings, gains_and_losses
 from bertsmith.training.inputs import Inputs, open_inputs
+from bertsmith.training.log import LOG_FILE, RunLog
 from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
@@ -46,11 +59,14 @@ _EXAMPLES = 8
 
 @dataclass(frozen=True)
 class PretrainingResult:
-    """Where the trained model is, and its held-out metrics."""
+    """Where the trained model is, and its held-out metrics; `before` are those before the first step, of a
+    run with general text.
+    """
 
     model: Path
     report: Path
     metrics: dict[str, float]
+    before: dict[str, Any] | None = None
 
 
 @door(
@@ -95,11 +111,15 @@ def _run(
     first = machine.ranks.is_first
     inputs = open_inputs(recipe, out, machine, hardware, console if first else None)
     require_same_text(recipe, inputs.tokenizer, inputs.train)
+    write_beside = _with_extension(recipe)
+    objective = _objective(recipe, inputs)
     if first:
         write_recipe(recipe, out)
-    objective = OBJECTIVES[recipe.objective]
     head = objective.masked_language(inputs.model).masked_language
-    start_at_frequencies(head, inputs.train, inputs.tokenizer)
+    if inputs.train.values is None:
+        start_at_frequencies(head, inputs.train, inputs.tokenizer)
+    else:
+        add_decoder(objective.masked_language(inputs.model), recipe.loss.decoder_layers)
     inputs.model.to(machine.device)
     task = _task(recipe, inputs, machine)
     examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, _EXAMPLES)
@@ -115,25 +135,67 @@ def _run(
     with loop_observer.open(loop.progress.step):
         for note in notes:
             loop_observer.record("warning", loop.progress.step, message=note)
+        at_first = _measured_before(recipe, out, loop)
         loop.run()
         metrics = loop.evaluate()
-        for warning in _baseline_warnings(metrics):
+        for warning in (*_baseline_warnings(metrics), *forgetting_warnings(at_first, metrics)):
             loop_observer.record("warning", loop.progress.step, message=warning)
         loop_observer.record("end", loop.progress.step, elapsed=loop.progress.elapsed, reason="finished")
     weights = whole_tensors(inputs.model.state_dict(), keep=first)
     if first:
         another: Callable[[], PretrainedModel] = inputs.model.another
         model = meta_init(another)  # in one piece, however it was divided between the ranks
-        model.load_state_dict(weights, assign=True)
+        model.load_state_dict(without_decoder(weights), assign=True)
         model.to(machine.device)
         after = _filled(objective.masked_language(model), inputs.tokenizer, examples)
         provenance = _provenance(recipe, inputs, loop.progress.step, metrics)
-        objective.save(out, model, inputs.tokenizer, provenance)
+        objective.save(out, model, inputs.tokenizer, provenance, write_beside)
         fills = [_fill(*each) for each in zip(examples, before, after, strict=True)]
         write_json(out / "fills.json", fills)
-        write_summary(out, recipe, model, hardware)
+        write_summary(out, recipe, model, hardware, gains_and_losses(at_first, metrics))
     wait()
-    return PretrainingResult(out / MODEL, out / "report.html", metrics)
+    return PretrainingResult(out / MODEL, out / "report.html", metrics, at_first)
+
+
+def _objective(recipe: Recipe, inputs: Inputs) -> PretrainingObjective[Any]:
+    """What the recipe names; of a store of patches their reconstruction. Raises RecipeError for settings that
+    are the other kind's.
+    """
+    if inputs.train.values is None:
+        if recipe.loss.decoder_layers:
+            raise RecipeError(
+                "loss.decoder_layers is for series and images: leave it out for other sequences."
+            )
+        return OBJECTIVES[recipe.objective]
+    if recipe.objective != "masked-language" or recipe.data.next_sentence or recipe.general is not None:
+        raise RecipeError(
+            "Series and images are pre-trained by objective=masked-language, whose masked patches are "
+            "predicted, with data.next_sentence=false and without general."
+        )
+    return PATCHES
+
+
+def _measured_before(recipe: Recipe, out: Path, loop: Loop) -> dict[str, Any] | None:
+    """Held-out figures before the first step, from the log where it has them, if `general` asks for what is
+    forgotten.
+    """
+    if recipe.general is None:
+        return None
+    logged = first_evaluation(RunLog.read(out)) if (out / LOG_FILE).exists() else None
+    if loop.progress.step or logged is not None:
+        return logged
+    return loop.evaluate()
+
+
+def _with_extension(recipe: Recipe) -> Callable[[Path], None] | None:
+    """What writes the words that `init` was extended by beside the model, to be taken out again by them.
+
+    Raises as `read_extension` does, which must be before the run.
+    """
+    extension = read_extension(locate_model(recipe.init).folder) if recipe.init else None
+    if extension is None:
+        return None
+    return lambda folder: write_extension(folder, extension)
 
 
 def _filled(
@@ -158,11 +220,11 @@ def _baseline_warnings(metrics: dict[str, float]) -> list[str]:
             f"held-out RTD loss {metrics['rtd_loss']:.3f} is no better than knowing the share of replaced "
             f"tokens alone ({metrics['rtd_majority_loss']:.3f}): the discriminator has learned nothing yet"
         )
-    return warnings
+    return warnings + no_better_than_mean(metrics)
 
 
 def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> Objective:
-    data, objective = recipe.data, OBJECTIVES[recipe.objective]
+    data, objective = recipe.data, _objective(recipe, inputs)
 
     def stream(store: TokenStore, length: int, batch_tokens: int, seed: int) -> PretrainingStream:
         return PretrainingStream(
@@ -170,23 +232,32 @@ def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> Objective:
             data.short_seq_prob, objective.sentence_order,
         )  # fmt: skip
 
-    streams = [
-        stream(inputs.train, length, data.batch_size * length, recipe.seed)
-        for length in data.sequence_lengths
-    ]
+    def mixed(length: int) -> PretrainingStream | MixedStream:
+        if inputs.general is None or not data.general_share:
+            return stream(inputs.train, length, data.batch_size * length, recipe.seed)
+        main, general = divided(data.batch_size, data.general_share)
+        return MixedStream(
+            stream(inputs.train, length, main * length, recipe.seed),
+            stream(inputs.general, length, general * length, recipe.seed + 1),  # other masks
+        )
+
     first_length = data.sequence_lengths[0]
     measured = inputs.measured
     heldout = None if measured is None else stream(measured, first_length, 16 * first_length, 0)
     rates = MaskingRates(**recipe.masking.model_dump())
     masker = Masker(inputs.tokenizer, rates, machine.device)
+    general = inputs.general_measured
+    if general is not None:  # single texts: of pairs nothing is asked there
+        texts = PretrainingStream(general, inputs.tokenizer, 0, False, first_length, 16 * first_length)
     made_of = TaskInputs(
-        streams,
+        list(map(mixed, data.sequence_lengths)),
         masker,
         heldout,
         recipe.evaluation.tokens,
         machine.device,
         recipe.loss.sampled_pieces,
         recipe.seed,
+        None if general is None else texts,
     )
     return objective.task(inputs.model, made_of, recipe.objective_choices())
 

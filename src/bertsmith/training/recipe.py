@@ -92,7 +92,9 @@ _SHAPE = [f"model.{name}" for name in ModelSettings.model_fields if name not in 
 
 
 class DataSettings(UserSettings):
-    """A step's token budget is `batch_size` x the phase's sequence length."""
+    """A step's token budget is `batch_size` x the phase's sequence length. `general_share` of it is text of
+    `Recipe.general`, where that is given.
+    """
 
     batch_size: int = Field(256, ge=1)
     micro_batch_tokens: int | None = Field(None, ge=8)  # None: what is fastest on the device
@@ -100,6 +102,7 @@ class DataSettings(UserSettings):
     sequence_shares: tuple[float, ...] = (0.9, 0.1)
     next_sentence: bool = True
     short_seq_prob: float = Field(0.1, ge=0, le=1)
+    general_share: float = Field(0.0, ge=0, lt=1)
 
     @model_validator(mode="after")
     def _phases_fit(self) -> Self:
@@ -153,9 +156,13 @@ class MaskingSettings(UserSettings):
 class LossSettings(UserSettings):
     """Jean et al. 2015, section 3.1: a masked token is compared with so many pieces of the vocabulary, drawn
     anew for every step; 0: with all.
+
+    He et al. 2022, section 3, of series and images: with `decoder_layers` the encoder sees only the patches
+    that aren't masked, and a decoder of so many layers predicts the others; 0: the encoder does.
     """
 
     sampled_pieces: int = Field(0, ge=0)
+    decoder_layers: int = Field(0, ge=0, le=100)
 
 
 class ReplacedSettings(UserSettings):
@@ -172,6 +179,7 @@ class Recipe(RunSettings):
     """One run. Exactly one of `steps` and `hours` is given: with `decay_from`, the length of the decay."""
 
     corpus: PathText | None = None
+    general: PathText | None = None
     tokenizer: PathText | None = None
     init: PathText | None = None
     decay_from: PathText | None = None
@@ -201,6 +209,14 @@ class Recipe(RunSettings):
         return self
 
     @model_validator(mode="after")
+    def _room_for_both_texts(self) -> Self:
+        if self.general is not None and self.data.general_share and self.data.batch_size < 2:
+            raise ValueError(
+                "data.batch_size = 1 has no room for two kinds of text: raise it, or set data.general_share=0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _shape_is_that_of_init(self) -> Self:
         """Only what differs from the defaults can be told from a resolved recipe, which has every setting."""
         for name, field in ModelSettings.model_fields.items():
@@ -220,7 +236,11 @@ class Recipe(RunSettings):
     def objective_choices(self, generator: Path | None = None) -> ObjectiveChoices:
         """What its objective is told; `generator` is where `replaced.generator` was found."""
         return ObjectiveChoices(
-            self.data.next_sentence, self.replaced.generator_share, generator, self.replaced.weight
+            self.data.next_sentence,
+            self.replaced.generator_share,
+            generator,
+            self.replaced.weight,
+            general=self.general is not None,
         )
 
     @property

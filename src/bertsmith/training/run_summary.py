@@ -35,7 +35,7 @@ def write_summary(
         vocabulary=_json_beside(recipe.tokenizer, "report.json"),
         model=model_facts(model),
         fills=_json_beside(str(out), "fills.json"),
-        comparison=comparison,
+        comparison=comparison or None,
         environment=environment(recipe.seed, hardware),
         command=shlex.join(["bertsmith", "pretrain", str(out / "recipe.toml"), "out=runs/again"]),
     )

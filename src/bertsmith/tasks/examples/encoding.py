@@ -9,13 +9,16 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from bertsmith.arrays import Bools, Int32s, Ints
-from bertsmith.data.batch import Sequences, to_device
+from bertsmith.data.batch import Sequences, joined_values, to_device
 from bertsmith.data.windows import windows
+from bertsmith.errors import InputError
 from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.patch_tokenizer import PatchPieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -31,6 +34,7 @@ class Window:
     segment_ids: Ints
     rows: Ints
     text: int = 0
+    values: npt.NDArray[np.float32] | None = None  # (L, P) where tokens are patches
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,7 @@ def pack_examples(encoded: Sequence[Encoded], numbers: Sequence[int]) -> Sequenc
         np.array([len(window.token_ids) for window in sequences], np.int64),
         keys,
         np.array([window.text for window in sequences], np.int64),
+        joined_values([window.values for window in sequences]),
     )
 
 
@@ -166,6 +171,8 @@ def windows_apart(
     room = max_length - special_tokens(tokenizer, 1)
     made = []
     for number, piece in enumerate(pieces):
+        if isinstance(piece, PatchPieces):
+            raise InputError("A model of patches is fine-tuned for classification or regression only.")
         for start, end in windows(piece.ids, room, stride):
             token_ids, segment_ids = join_segments(tokenizer, piece.ids[start:end])
             made.append(Window(token_ids, segment_ids, every_row(len(token_ids)), number))

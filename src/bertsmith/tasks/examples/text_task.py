@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from bertsmith.arrays import Int32s, Ints
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.tasks.checkpoints.sentence_settings import read_pooling
@@ -18,6 +19,7 @@ from bertsmith.text.files.columns import guess_columns, listed
 from bertsmith.text.files.values import as_text, shown
 from bertsmith.text.labelled.rows import LINES_HAVE, are_lines, read_column_names, read_rows
 from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.patch_tokenizer import PatchPieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 ID = "id"  # the column that is carried over to the predictions
@@ -190,8 +192,24 @@ class TextTask(Task[TextExample]):
         else:
             spans = single_windows(ids[0], room, stride)
         made = [join_segments(tokenizer, *parts) for parts in spans]
-        target = None if example.label is None else self.target(example.label)
-        return Encoded(tuple(Window(*each, _FIRST_ROW) for each in made), target)
+        if isinstance(pieces[0], PatchPieces):
+            return Encoded((_patch_window(example, pieces, *made[0]),), self._target(example))
+        return Encoded(tuple(Window(*each, _FIRST_ROW) for each in made), self._target(example))
+
+    def _target(self, example: TextExample) -> Any:
+        return None if example.label is None else self.target(example.label)
+
+
+def _patch_window(
+    example: TextExample, pieces: Sequence[Pieces], token_ids: Int32s, segment_ids: Ints
+) -> Window:
+    """[CLS] patches [SEP] and their values; of a row that is too long its beginning."""
+    first = pieces[0]
+    if len(pieces) != 1 or not isinstance(first, PatchPieces):
+        raise InputError(f"{example.where}: a model of patches reads one row of numbers, not a pair.")
+    values = np.zeros((len(token_ids), first.values.shape[1]), np.float32)
+    values[1:-1] = first.values[: len(token_ids) - 2]
+    return Window(token_ids, segment_ids, _FIRST_ROW, values=values)
 
 
 def as_text_or_pair(example: TextExample) -> str | tuple[str, str]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bertsmith.data.batch import Sequences, concatenate, usual_batch_tokens
 from bertsmith.data.masking import Masker, MaskingRates
+from bertsmith.data.mixed_stream import MixedStream
 from bertsmith.data.split import split
 from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
 from bertsmith.model.sampled_softmax import VocabularySample, VocabularySampler
@@ -20,6 +21,8 @@ from bertsmith.tasks.computing.evaluation_mode import evaluating
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.tasks.pretraining.piece_counts import most_frequent_piece, piece_counts
 
+GENERAL = "general_"  # before the names of figures on general text
+_MEASURED = ("mlm_loss", "mlm_accuracy", "mlm_majority")  # on that: pairs are not asked there
 _HELDOUT_MICRO_BATCH = 2048  # tokens
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -31,16 +34,19 @@ class MaskedTask(ABC, Generic[ModelT]):
 
     With `sampled_pieces` the training loss is estimated from about so many pieces of the vocabulary, drawn
     by `seed` and place in the text; held-out figures are always of all.
+
+    What a model forgets of the text that it was trained on before shows in figures on `general_heldout`.
     """
 
     model: ModelT
-    streams: list[PretrainingStream]
+    streams: Sequence[PretrainingStream | MixedStream]
     masker: Masker
     heldout: PretrainingStream | None
     heldout_tokens: int
     device: torch.device
     sampled_pieces: int = 0
     seed: int = 0
+    general_heldout: PretrainingStream | None = None
     needs_global_batch: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -85,17 +91,28 @@ class MaskedTask(ABC, Generic[ModelT]):
         """Matrix products alone, backward counted as twice forward (see bertsmith.model.flops)."""
 
     def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
-        """Each rank measures its share of the held-out sequences; see `metrics`."""
-        return self.metrics(add(self.sums(rank, ranks)))
+        """Each rank measures its share of the held-out sequences; see `metrics`. With general text also
+        general_mlm_loss, general_mlm_accuracy and general_mlm_majority on that.
+        """
+        metrics = self.metrics(add(self.sums(rank, ranks)))
+        if self.general_heldout is None:
+            return metrics
+        general = self.metrics(add(self.sums(rank, ranks, self.general_heldout)))
+        return metrics | {f"{GENERAL}{name}": general[name] for name in _MEASURED if name in general}
 
     @torch.no_grad()
-    def sums(self, rank: int, ranks: int) -> dict[str, float]:
-        """The same held-out sequences and masks at every call: this rank's share of them."""
+    def sums(
+        self, rank: int, ranks: int, heldout: PretrainingStream | None = None, masker: Masker | None = None
+    ) -> dict[str, float]:
+        """The same held-out sequences and masks at every call: this rank's share of them. By default the
+        task's own, and masks as published.
+        """
         totals = dict.fromkeys(self.summed, 0.0)
         with evaluating(self.model):
-            for batch, tokens in self._at_once(islice(self._heldout_batches(), rank, None, ranks)):
+            batches = self._heldout_batches(heldout or self.heldout)
+            for batch, tokens in self._at_once(islice(batches, rank, None, ranks)):
                 for micro_batch in split(batch, 1, tokens)[0]:
-                    for name, value in self.sums_of(micro_batch).items():
+                    for name, value in self.sums_of(micro_batch, masker or self.evaluation_masker).items():
                         totals[name] += value
         return totals
 
@@ -105,19 +122,19 @@ class MaskedTask(ABC, Generic[ModelT]):
         """What `sums_of` returns."""
 
     @abstractmethod
-    def sums_of(self, sequences: Sequences) -> dict[str, float]:
-        """What the metrics are made of, of some held-out sequences."""
+    def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
+        """What the metrics are made of, of some held-out sequences masked by `masker`."""
 
     @abstractmethod
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """Metrics by `sums` of all ranks; empty without held-out text."""
 
-    def _heldout_batches(self) -> Iterator[Sequences]:
+    def _heldout_batches(self, heldout: PretrainingStream | None) -> Iterator[Sequences]:
         """One pass over held-out text, or its first `heldout_tokens`."""
-        if self.heldout is None:
+        if heldout is None:
             return
         tokens = 0
-        for batch in self.heldout.batches(Cursor(), last_epoch=0):
+        for batch in heldout.batches(Cursor(), last_epoch=0):
             if tokens >= self.heldout_tokens:
                 return
             tokens += int(batch.sequences.lengths.sum())

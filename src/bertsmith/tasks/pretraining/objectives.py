@@ -3,7 +3,7 @@ the loop are the same for all.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -11,11 +11,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 
 from bertsmith.data.masking import Masker
+from bertsmith.data.mixed_stream import MixedStream
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.model.checkpoint import SavesItself
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.pretraining.masked_task import MaskedTask
 from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
+from bertsmith.tasks.pretraining.patch_reconstruction import PatchReconstruction
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import (
     load_pretraining_model,
@@ -31,6 +33,7 @@ from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel, gene
 
 PretrainedModel = PretrainingModel | ReplacedTokenModel
 ModelT = TypeVar("ModelT", PretrainingModel, ReplacedTokenModel)
+WriteFiles = Callable[[Path], None]  # into the folder it is given
 MODEL, GENERATOR = "model", "generator"  # folders of a run
 
 
@@ -38,13 +41,14 @@ MODEL, GENERATOR = "model", "generator"  # folders of a run
 class TaskInputs:
     """What every task is made of beside its model; see `MaskedTask`."""
 
-    streams: list[PretrainingStream]
+    streams: Sequence[PretrainingStream | MixedStream]
     masker: Masker
     heldout: PretrainingStream | None
     heldout_tokens: int
     device: torch.device
     sampled_pieces: int = 0
     seed: int = 0
+    general_heldout: PretrainingStream | None = None
 
 
 class PretrainingObjective(ABC, Generic[ModelT]):
@@ -74,8 +78,15 @@ class PretrainingObjective(ABC, Generic[ModelT]):
         """What fills masks, by the weights of `model`."""
 
     @abstractmethod
-    def save(self, out: Path, model: ModelT, tokenizer: SavesItself, provenance: Mapping[str, Any]) -> None:
-        """Into the run's folder, in place of what is there."""
+    def save(
+        self,
+        out: Path,
+        model: ModelT,
+        tokenizer: SavesItself,
+        provenance: Mapping[str, Any],
+        write_extra_files: WriteFiles | None,
+    ) -> None:
+        """Into the run's folder, in place of what is there; `write_extra_files` into each model's."""
 
 
 class MaskedLanguage(PretrainingObjective[PretrainingModel]):
@@ -108,9 +119,15 @@ class MaskedLanguage(PretrainingObjective[PretrainingModel]):
         return model
 
     def save(
-        self, out: Path, model: PretrainingModel, tokenizer: SavesItself, provenance: Mapping[str, Any]
+        self,
+        out: Path,
+        model: PretrainingModel,
+        tokenizer: SavesItself,
+        provenance: Mapping[str, Any],
+        write_extra_files: WriteFiles | None,
     ) -> None:
-        save_pretraining_model(out / MODEL, model, tokenizer, provenance, replace=True)
+        of_model = out / MODEL, model, tokenizer, provenance
+        save_pretraining_model(*of_model, write_extra_files=write_extra_files, replace=True)
 
 
 class SentenceOrder(MaskedLanguage):
@@ -146,6 +163,12 @@ class ReplacedTokens(PretrainingObjective[ReplacedTokenModel]):
             )
         if choices.next_sentence:
             return "objective=replaced-tokens has no pairs: data.next_sentence=false."
+        if choices.general:
+            return (
+                "general= doesn't go with objective=replaced-tokens: the task changes with the generator, so "
+                "its figures before and after don't say what was forgotten. Leave general out, or choose "
+                "objective=masked-language with a masked language model as init."
+            )
         return None
 
     def build(self, config: BertConfig, choices: ObjectiveChoices) -> ReplacedTokenModel:
@@ -163,11 +186,27 @@ class ReplacedTokens(PretrainingObjective[ReplacedTokenModel]):
         return model.masked_language()
 
     def save(
-        self, out: Path, model: ReplacedTokenModel, tokenizer: SavesItself, provenance: Mapping[str, Any]
+        self,
+        out: Path,
+        model: ReplacedTokenModel,
+        tokenizer: SavesItself,
+        provenance: Mapping[str, Any],
+        write_extra_files: WriteFiles | None,
     ) -> None:
-        save_replaced_token_model(out / MODEL, out / GENERATOR, model, tokenizer, provenance, replace=True)
+        of_both = out / MODEL, out / GENERATOR, model, tokenizer, provenance
+        save_replaced_token_model(*of_both, write_extra_files=write_extra_files, replace=True)
 
 
+class Patches(MaskedLanguage):
+    """Masked patches of series and images, by their values: what masked language modelling is to them."""
+
+    def task(
+        self, model: PretrainingModel, inputs: TaskInputs, choices: ObjectiveChoices
+    ) -> MaskedTask[PretrainingModel]:
+        return PatchReconstruction(model, **vars(inputs))
+
+
+PATCHES = Patches()
 OBJECTIVES: dict[ObjectiveName, PretrainingObjective[Any]] = {
     each.name: each for each in (MaskedLanguage(), SentenceOrder(), ReplacedTokens())
 }

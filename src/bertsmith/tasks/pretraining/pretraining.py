@@ -26,6 +26,7 @@ from bertsmith.model.layers.norm import make_norm
 from bertsmith.model.sampled_softmax import VocabularySample, sampled_vocabulary_loss
 from bertsmith.tasks.pretraining.masked_task import MaskedTask
 from bertsmith.tasks.pretraining.piece_counts import piece_counts
+from bertsmith.text.tokens.piece_characters import piece_characters
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -61,6 +62,7 @@ class PretrainingModel(nn.Module):
         self.config, self.sentence_order = config, sentence_order
         self.encoder = Bert(config)
         self.masked_language = MaskedLanguageHead(config)
+        self.decoder: nn.ModuleList | None = None  # of patches, while it is trained; never saved
         self.next_sentence: nn.Linear | None = None
         if config.has_next_sentence if next_sentence is None else next_sentence:
             self.next_sentence = nn.Linear(config.hidden_size, 2)
@@ -108,6 +110,10 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
     head: losses `mlm`, and `nsp` or `sop`.
     """
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.characters = torch.from_numpy(piece_characters(self.streams[0].tokenizer))
+
     def counts(self, sequences: Sequences) -> dict[str, float]:
         """Masked tokens, and sequences."""
         counts: dict[str, float] = {"mlm": self.host_masker.count(sequences)}
@@ -135,11 +141,12 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
 
     @property
     def summed(self) -> tuple[str, ...]:
-        """What the metrics are made of."""
+        """What the metrics are made of, and how many characters of text the masked pieces stand for."""
+        masked = (*MASKED_SUMS, "mlm_characters")
         if self.model.next_sentence is None:
-            return MASKED_SUMS
+            return masked
         pair = self.model.pair_loss
-        return (*MASKED_SUMS, f"{pair}_loss", f"{pair}_right", f"{pair}_count", f"{pair}_random")
+        return (*masked, f"{pair}_loss", f"{pair}_right", f"{pair}_count", f"{pair}_random")
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """Loss in nats per masked token, perplexity, and accuracies in [0, 1]; empty without held-out text.
@@ -167,9 +174,11 @@ class PretrainingTask(MaskedTask[PretrainingModel]):
         first_tokens, predicting = states.split([len(first_rows), len(masked.positions)])
         return masked, first_tokens, predicting
 
-    def sums_of(self, sequences: Sequences) -> dict[str, float]:
-        masked, first_tokens, predicting = self._encode(sequences, self.evaluation_masker)
+    def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
+        masked, first_tokens, predicting = self._encode(sequences, masker)
         totals = masked_sums(self.model, masked, predicting, self.most_frequent)
+        labels = masked.labels[masked.labels != IGNORED]
+        totals["mlm_characters"] = float(self.characters[labels.cpu()].sum())
         if self.model.next_sentence is not None:
             pair, truth = self.model.pair_loss, to_device(sequences.labels, self.device)
             totals |= cross_entropy_sums(pair, self.model.next_sentence_logits(first_tokens), truth)

@@ -1,6 +1,6 @@
 """A pre-training model from a folder and into one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ def save_pretraining_model(
     tokenizer: SavesItself | None,
     provenance: Mapping[str, Any],
     *,
+    write_extra_files: Callable[[Path], None] | None = None,
     replace: bool = False,
 ) -> None:
     """Writes a folder that transformers opens as BertForPreTraining, or as the family's …ForMaskedLM.
@@ -88,6 +89,7 @@ def save_pretraining_model(
         tokenizer=tokenizer,
         settings={_ORDER: True} if with_pairs and model.sentence_order else {},
         provenance=provenance,
+        write_extra_files=write_extra_files,
         replace=replace,
     )
 

@@ -4,7 +4,7 @@ MODEL        ElectraForPreTraining, the discriminator: what is fine-tuned
 GENERATOR    ElectraForMaskedLM, with a copy of the embeddings that both share in training
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +87,14 @@ def save_replaced_token_model(
     tokenizer: SavesItself | None,
     provenance: Mapping[str, Any],
     *,
+    write_extra_files: Callable[[Path], None] | None = None,
     replace: bool = False,
 ) -> None:
-    """Writes both folders. Raises as `save_checkpoint` does."""
+    """Writes both folders, and `write_extra_files` into each. Raises as `save_checkpoint` does."""
     alone = model.masked_language()
-    save_pretraining_model(generator, alone, tokenizer, provenance, replace=replace)
+    save_pretraining_model(
+        generator, alone, tokenizer, provenance, write_extra_files=write_extra_files, replace=replace
+    )
     tensors: dict[str, Tensor] = {
         name: each for name, each in model.state_dict().items() if not name.startswith("generator.")
     }
@@ -103,6 +106,7 @@ def save_replaced_token_model(
         task="pretraining",
         tokenizer=tokenizer,
         provenance=provenance,
+        write_extra_files=write_extra_files,
         replace=replace,
     )
 

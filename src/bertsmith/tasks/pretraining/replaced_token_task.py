@@ -79,9 +79,9 @@ class ReplacedTokenTask(MaskedTask[ReplacedTokenModel]):
         """What the metrics are made of."""
         return (*MASKED_SUMS, *_REPLACED_SUMS)
 
-    def sums_of(self, sequences: Sequences) -> dict[str, float]:
+    def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
         """Of the generator's guesses at masks, and of what the discriminator says of its text."""
-        corrupted = self.corrupt(sequences, self.evaluation_masker)
+        corrupted = self.corrupt(sequences, masker)
         labels = corrupted.masked.labels
         kept = labels != IGNORED
         head, weight = self.model.generator.masked_language, self.model.encoder.embeddings.token.weight

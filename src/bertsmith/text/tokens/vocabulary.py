@@ -58,13 +58,14 @@ class VocabularySettings(UserSettings):
     seed: int = Field(default=0, ge=0, lt=2**32, description="chooses the sample")
 
 
-def _corpus(value: Any, name: str) -> None:
+def corpus_folder(value: Any, name: str) -> None:
+    """A check for the door: an opened corpus."""
     if not hasattr(value, "documents"):
         raise InputError(f"{name} must be a Corpus, as Corpus.open gives it, found {found(value)}.")
 
 
 @door(
-    corpus=_corpus,
+    corpus=corpus_folder,
     out=place,
     settings=optional(kind(VocabularySettings)),
     replace=flag,

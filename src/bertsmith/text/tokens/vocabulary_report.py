@@ -53,6 +53,7 @@ class VocabularyReport(Strict):
     whole_words: float
     unknown_words: float
     unknown_tokens: float
+    tokens_per_character: float
     tokens_per_sentence: float
     sentences_within: dict[int, float]
     most_broken: tuple[SplitWord, ...]
@@ -100,6 +101,7 @@ class Tally:
         self.tokenizer = tokenizer
         self.lengths: list[int] = []
         self.unknown_tokens = 0
+        self.characters = 0
         self.counts: Counter[str] = Counter()
         self.examples: list[tuple[str, ...]] = []
 
@@ -108,6 +110,7 @@ class Tally:
         ids = self.tokenizer.encode_batch(sentences)
         self.lengths.extend(map(len, ids))
         self.unknown_tokens += sum(sentence.count(self.tokenizer.unk_id) for sentence in ids)
+        self.characters += sum(map(len, sentences))
         for sentence in sentences:
             self.counts.update(WORD.findall(sentence))
         fitting = [sentence for sentence in sentences if 20 <= len(sentence) <= 160]
@@ -122,6 +125,7 @@ class Tally:
             "sentences": sentences,
             "tokens": tokens,
             "unknown_tokens": self.unknown_tokens / max(tokens, 1),
+            "tokens_per_character": tokens / max(self.characters, 1),
             "tokens_per_sentence": tokens / sentences,
             "sentences_within": {
                 limit: sum(length <= limit for length in self.lengths) / sentences for limit in LENGTHS

@@ -1,5 +1,6 @@
 """An encoder that knows the domain: masked language modelling goes on over the unlabelled texts before the
-task is learned (continued pre-training: Gururangan et al. 2020), where cross-validation says that it helps.
+task is learned, by the recipe `adapt`, where cross-validation says that it helps (continued pre-training:
+Gururangan et al. 2020).
 
 out/adapted/         the texts as a corpus, and the run of pre-training
 out/adapted.json     what it brought, and whether it is begun from
@@ -17,6 +18,7 @@ from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.jsonl import write_jsonl
+from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import Tried, expected_gain, gain_of
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
@@ -24,7 +26,6 @@ from bertsmith.training.finetuning.methods import LINEAR
 from bertsmith.training.pretrain import pretrain
 
 _LENGTH = 128  # tokens of a sequence
-_RECIPE = "optimizer.kind=adamw", "optimizer.learning_rate=5e-4", "optimizer.layer_decay=0.8"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ def adapt(
     """
     longest = _longest_masked(bench.source)
     if bench.linear is None or bench.folds is None or longest is None:
+        return bench
+    if isinstance(bench.tokenizer, PatchTokenizer):  # whose rows are no corpus of text
         return bench
     examples = [*bench.data.unlabelled, *bench.data.train]
     texts = [text for example in examples for text in bench.task.texts(example)]
@@ -101,5 +104,5 @@ def _pretrained(
     given |= {"seed": recipe.seed, "hardware.device": recipe.hardware.device}
     given["hardware.threads"] = recipe.hardware.threads
     settings = [f"{name}={value}" for name, value in given.items() if value is not None]
-    pretrain("budget", *settings, *_RECIPE, resume=True, console=console)
+    pretrain("adapt", *settings, resume=True, console=console)
     return model

@@ -92,6 +92,7 @@ def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
             for name in state.others
         },
         "MLM perplexity": formatting.perplexity(evaluation.get("mlm_perplexity")),
+        "general MLM": formatting.percent(evaluation.get("general_mlm_accuracy")),
         "at step": formatting.count(evaluation.get("step")),
     }
     speed = {
@@ -100,6 +101,8 @@ def _metric_columns(state: RunState) -> list[tuple[str, str, dict[str, str]]]:
         "tokens seen": formatting.large(step.get("tokens")),
         "length": formatting.count(state.sequence_length),
     }
+    if "general_mlm_accuracy" not in evaluation:
+        heldout.pop("general MLM", None)
     return [("Training", TRAINING, training), ("Held out", HELDOUT, heldout), ("Speed", SPEED, speed)]
 
 

@@ -179,4 +179,7 @@ def _evaluation_line(record: Record) -> str:
     for name in BESIDE_MLM:
         if record.get(f"{name.lower()}_accuracy") is not None:
             parts.append(f"{name} accuracy {formatting.percent(record[f'{name.lower()}_accuracy'])}")
+    if record.get("general_mlm_loss") is not None:
+        parts.append(f"general text: MLM loss {formatting.loss(record['general_mlm_loss'])}")
+        parts.append(f"accuracy {formatting.percent(record.get('general_mlm_accuracy'))}")
     return " | ".join(parts)

@@ -94,7 +94,7 @@ def prepare(
     weights = sum(parameter.numel() for parameter in teacher.parameters())
     need = ((recipe.checkpoint.keep + 1) * _CHECKPOINT_BYTES + 4) * weights
     require_free_space(out, need, "The run's checkpoints and model")
-    train, heldout = open_stores(recipe.corpus, opened.tokenizer, out, machine.ranks, console)
+    train, heldout = open_stores(recipe.corpus, opened.tokenizer, out / "tokens", machine.ranks, console)
     if len(train) == 0:
         raise CorpusError(f"{train.path} holds no document. Build the corpus with a smaller held-out share.")
     notes = () if len(heldout) else ("nothing is measured: the held-out part of the corpus is empty",)

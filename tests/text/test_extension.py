@@ -1,0 +1,153 @@
+"""A vocabulary extended by a corpus: ids of old, the same ids by other readers, and out again to the byte."""
+
+import random
+from pathlib import Path
+
+import pytest
+from tokenizer_samples import SPECIAL, byte_level_files
+from transformers import AutoTokenizer
+from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer, WordpieceTokenizer
+
+from bertsmith.errors import TokenizerError
+from bertsmith.text.corpus.corpus import Corpus, build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
+from bertsmith.text.tokens.extension import (
+    ExtensionSettings,
+    extend_tokenizer,
+    is_word,
+    without_extension,
+)
+from bertsmith.text.tokens.tokenizer import Tokenizer
+
+WORDS = ("hypersonic", "airfoil", "airfoils", "Mach", "drag", "the", "of", "a")
+RARE = "zzyx aaaah xy 12kg b4 ümlaut"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder, draw = tmp_path_factory.mktemp("domain"), random.Random(0)
+    texts = [" ".join(draw.choices(WORDS, k=12)) + f", {draw.choice(RARE.split())}." for _ in range(300)]
+    (folder / "text.txt").write_text("\n\n".join(texts))
+    settings = CorpusSettings(format="blank-lines", heldout=0.1, near_duplicates=False)
+    return build_corpus([str(folder / "text.txt")], folder / "corpus", settings=settings, workers=1)
+
+
+def wordpiece() -> Tokenizer:
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
+    pieces = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters), "the", "air", "##foil", "drag"]
+    return Tokenizer.from_pieces(pieces, lowercase=True)
+
+
+@pytest.fixture(params=["wordpiece", "byte-level"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Tokenizer:
+    return wordpiece() if request.param == "wordpiece" else Tokenizer.load(byte_level_files(tmp_path / "old"))
+
+
+def texts_of(corpus: Corpus) -> list[str]:
+    sentences = [sentence for document in corpus.documents("train") for sentence in document.sentences]
+    return [*sentences, "Airfoil-drag (hypersonic)", "nothing new", " the  MACH\tairfoils!", "ÄÖ 漢字 😀", ""]
+
+
+def test_old_pieces_keep_their_ids_and_words_get_the_next(tokenizer: Tokenizer, corpus: Corpus) -> None:
+    extended, extension = extend_tokenizer(tokenizer, corpus, ExtensionSettings(words=4))
+    assert extended.pieces == tokenizer.pieces + extension.pieces
+    assert extension.base_pieces == tokenizer.vocab_size
+    assert {each.word.lower() for each in extension.words} >= {"hypersonic", "mach"}
+    for each in extension.words:
+        before = " " if tokenizer.family == "byte-level" else ""
+        assert len(extended.encode(before + each.word).ids) == 1
+        assert each.pieces == tuple(tokenizer.encode(before + each.word).tokens)
+
+
+def test_text_without_an_added_word_has_the_ids_it_had(tokenizer: Tokenizer, corpus: Corpus) -> None:
+    extended, _ = extend_tokenizer(tokenizer, corpus, ExtensionSettings(words=3))
+    for text in ("nothing new", "ÄÖ 漢字 😀", "of 12kg, b4 .", "drags"):
+        assert extended.encode(text).ids == tokenizer.encode(text).ids
+
+
+def test_fertility_falls_and_is_what_a_count_says(tokenizer: Tokenizer, corpus: Corpus) -> None:
+    extended, extension = extend_tokenizer(tokenizer, corpus)
+    assert extension.after.pieces_per_word < 0.5 * extension.before.pieces_per_word
+    heldout = [text for document in corpus.documents("heldout") for text in document.sentences]
+    for reader, report in ((tokenizer, extension.before), (extended, extension.after)):
+        tokens = sum(len(reader.encode(text).ids) for text in heldout)
+        assert report.split == "heldout"
+        assert report.tokens_per_character == pytest.approx(tokens / sum(map(len, heldout)))
+
+
+def test_other_readers_give_the_same_ids(tokenizer: Tokenizer, corpus: Corpus, tmp_path: Path) -> None:
+    extended, _ = extend_tokenizer(tokenizer, corpus)
+    extended.save(tmp_path / "new")
+    again, theirs = Tokenizer.load(tmp_path / "new"), AutoTokenizer.from_pretrained(tmp_path / "new")
+    assert len(theirs) == extended.vocab_size
+    for text in texts_of(corpus):
+        ids = extended.encode(text).ids
+        assert again.encode(text).ids == ids
+        assert theirs(text, add_special_tokens=False).input_ids == ids
+        if tokenizer.family == "wordpiece":
+            assert slow_ids(extended, text) == ids
+            assert Tokenizer.load(tmp_path / "new" / "vocab.txt").encode(text).ids == ids
+    assert extended.decode(extended.encode(" the airfoils of a Mach").ids).split()[1] == "airfoils"
+
+
+def slow_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """By the Python that BERT was published with."""
+    ids = {piece: number for number, piece in enumerate(tokenizer.pieces)}
+    split, spell = BasicTokenizer(do_lower_case=True), WordpieceTokenizer(ids, unk_token="[UNK]")
+    return [ids[piece] for word in split.tokenize(text) for piece in spell.tokenize(word)]
+
+
+def test_the_old_tokenizer_comes_back_to_the_byte(tokenizer: Tokenizer, corpus: Corpus) -> None:
+    extended, extension = extend_tokenizer(tokenizer, corpus)
+    assert extended.sha256 == extension.sha256 != tokenizer.sha256
+    assert without_extension(extended, extension).sha256 == tokenizer.sha256 == extension.base_sha256
+
+
+def test_the_parts_of_each_piece_spell_it(tokenizer: Tokenizer, corpus: Corpus) -> None:
+    _, extension = extend_tokenizer(tokenizer, corpus)
+    for piece, parts in zip(extension.pieces, extension.parts, strict=True):
+        assert max(parts) < extension.base_pieces
+        assert "".join(tokenizer.pieces[number].removeprefix("##") for number in parts) == piece
+
+
+def test_the_same_corpus_gives_the_same_words(tokenizer: Tokenizer, corpus: Corpus) -> None:
+    assert extend_tokenizer(tokenizer, corpus)[1] == extend_tokenizer(tokenizer, corpus)[1]
+
+
+def test_numbers_and_what_is_no_word_stay_out(corpus: Corpus) -> None:
+    tokenizer = wordpiece()
+    refused = ["12kg", "b4", "aaaah", "xy", "x" * 41, "Mach", "mach's", "né"]
+    assert [text for text in refused if is_word(text, tokenizer)] == []
+    assert is_word("mach", tokenizer)
+    _, extension = extend_tokenizer(tokenizer, corpus, ExtensionSettings(min_count=1))
+    words = {each.word for each in extension.words}
+    assert words <= {"hypersonic", "airfoil", "airfoils", "mach", "of", "zzyx", "umlaut"}
+    assert {"zzyx", "umlaut"} <= words  # as the uncased vocabulary spells it
+    _, extension = extend_tokenizer(tokenizer, corpus, ExtensionSettings(min_count=100))
+    assert "zzyx" not in {each.word for each in extension.words}
+
+
+def test_a_corpus_without_a_word_to_add_is_said(corpus: Corpus) -> None:
+    with pytest.raises(TokenizerError, match=r"no word that occurs 9,999 times and is in several pieces"):
+        extend_tokenizer(wordpiece(), corpus, ExtensionSettings(min_count=9_999))
+
+
+def test_a_tokenizer_with_other_pieces_is_refused(corpus: Corpus) -> None:
+    _, extension = extend_tokenizer(wordpiece(), corpus)
+    with pytest.raises(TokenizerError, match=r"from id \d+ on aren't the"):
+        without_extension(wordpiece(), extension)
+
+
+def test_roberta_gets_words_that_transformers_reads_the_same(
+    corpus: Corpus, tmp_path: Path, shared_data: Path
+) -> None:
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / name).write_bytes((shared_data / "vocab" / f"roberta-{name}").read_bytes())
+    tokenizer = Tokenizer.load(tmp_path)
+    extended, extension = extend_tokenizer(tokenizer, corpus)
+    assert {"hypersonic", "airfoils"} <= {each.word for each in extension.words}
+    extended.save(tmp_path / "new")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "new")
+    for text in texts_of(corpus):
+        assert theirs(text, add_special_tokens=False).input_ids == extended.encode(text).ids
+    assert without_extension(extended, extension).sha256 == tokenizer.sha256
