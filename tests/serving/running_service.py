@@ -46,7 +46,9 @@ def running(folders: dict[str, Path]) -> Iterator[Running]:
         assert thread.is_alive() and time.monotonic() < until, "the server didn't begin"
         time.sleep(0.01)
     port = serving.servers[0].sockets[0].getsockname()[1]
-    yield Running(f"http://127.0.0.1:{port}", app, folders)
-    serving.should_exit = True
-    thread.join(60)
+    try:
+        yield Running(f"http://127.0.0.1:{port}", app, folders)
+    finally:
+        serving.should_exit = True
+        thread.join(60)
     assert not thread.is_alive()

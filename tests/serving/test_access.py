@@ -158,6 +158,16 @@ def test_a_key_may_stand_as_its_hash_and_have_signs_in_it(tmp_path: Path) -> Non
             keys.client(f"Bearer {wrong}")
 
 
+def test_a_key_may_end_with_any_letter(tmp_path: Path) -> None:
+    """The header's bytes are read as Latin-1, in which those of some letters are blanks."""
+    path = tmp_path / "keys"
+    for key in ("voilà" * 4, "x" * 16 + "Å"):  # they end with the bytes A0, 85
+        path.write_text(f"web {key}x\nother {key}\n", "utf-8")
+        keys = Keys(path)
+        given = f"Bearer {key} \t".encode().decode("latin-1")
+        assert keys.client(given) == Client("other")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

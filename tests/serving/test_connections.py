@@ -212,11 +212,38 @@ def test_what_a_stopping_service_has_no_time_for_is_told_to_go_elsewhere() -> No
         task = asyncio.ensure_future(BodyReading(forever, LIMIT, _refuse)(scope, receive, send))
         await begun.wait()
         task.cancel()
-        await asyncio.wait({task})
+        await task
 
     asyncio.run(ask())
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == 503
     assert json.loads(sent[1]["body"])["error"]["code"] == "unavailable"
+
+
+def test_bodies_that_are_open_at_a_time_have_a_ceiling_together(server: LiveServer) -> None:
+    """Slow clients, each below the size of a body: their bodies are held until they are complete."""
+    part = b"a" * (LIMIT - 50)
+    head = HEAD + b"content-length: %d\r\n\r\n" % LIMIT
+    slow = [socket.create_connection(("127.0.0.1", server.port), timeout=START) for _ in range(64)]
+    try:
+        for each in slow:
+            each.sendall(head + part)
+        answered = ask_until(server, 503)
+        assert answered["error"]["code"] == "unavailable"
+        assert "The requests that are open have 6,4" in answered["error"]["message"]
+    finally:
+        for each in slow:
+            each.close()
+    assert ask_until(server, 200)["model"] == "classification"
+
+
+def ask_until(server: LiveServer, status: int) -> Any:
+    """What is in the answer with this status, which another one may come before."""
+    end = time.monotonic() + START
+    while (answer := server.ask("/v1/classification", {"inputs": "bano" * 1000})).status != status:
+        assert time.monotonic() < end, answer
+        time.sleep(0.01)
+    return answer.json()
 
 
 def test_a_client_that_goes_away_while_it_waits_leaves_the_queue(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """What operators see: metrics that Prometheus reads, a log without texts and keys, ids, and traces."""
 
+import asyncio
 import io
 import json
 import logging
@@ -18,6 +19,8 @@ from starlette.testclient import TestClient
 
 from bertsmith.serving.app import make_app
 from bertsmith.serving.json_log import LOG, JsonLines
+from bertsmith.serving.metrics import Metrics
+from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.settings import read_settings
 from served_models import save_fine_tuned, save_pretrained
 
@@ -54,6 +57,30 @@ def log() -> Iterator[io.StringIO]:
     yield stream
     LOG.removeHandler(handler)
     LOG.setLevel(before)
+
+
+def test_what_is_true_of_a_moment_is_looked_at_again_after_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics, looks = Metrics(WorkQueue(10)), list[int]()
+
+    def refresh() -> None:
+        looks.append(1)
+        if len(looks) == 1:
+            raise RuntimeError("changed while it was read")
+
+    monkeypatch.setattr(metrics, "_refresh", refresh)
+    monkeypatch.setattr("bertsmith.serving.metrics._EVERY", 0.001)
+
+    async def ask() -> None:
+        measuring = asyncio.ensure_future(metrics.keep_fresh())
+        await asyncio.sleep(0.2)
+        assert not measuring.done()
+        measuring.cancel()
+
+    asyncio.run(ask())
+    assert len(looks) > 2
+    assert "can't be read" in caplog.text
 
 
 def lines(log: io.StringIO) -> list[dict[str, Any]]:

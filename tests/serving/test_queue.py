@@ -1,6 +1,7 @@
 """What is admitted, in which order it is computed, and what a flood does to others."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -217,3 +218,102 @@ def test_the_rate_follows_what_batches_take() -> None:
     assert queue.rate == pytest.approx(20_000, rel=0.01)
     assert queue.computing == 0
     assert queue.wait() == 0
+
+
+@in_a_loop
+def test_small_batches_say_little_about_the_rate_of_large_ones() -> None:
+    queue = WorkQueue(1_000_000)
+
+    def computed(tokens: int, seconds: float) -> None:
+        queue.admit(job([tokens]))
+        batch = queue.take(384, time.monotonic())
+        assert batch is not None
+        queue.finished(batch, seconds, 1)
+
+    for _ in range(20):
+        computed(384, 0.0384)
+    for _ in range(1000):  # most of whose time is a batch's own
+        computed(5, 0.005)
+    assert 8000 < queue.rate < 10_500
+    for _ in range(40):  # a machine that has become slower is believed
+        computed(384, 0.0768)
+    assert queue.rate == pytest.approx(5000, rel=0.05)
+
+
+@in_a_loop
+def test_one_key_cannot_take_the_room_of_another() -> None:
+    queue = WorkQueue(1000)
+    queue.rate = 1e9
+    for _ in range(10):
+        queue.admit(job([100], key="batch"))
+    queue.admit(job([400], key="website"))  # though all was taken: within its half
+    with pytest.raises(Overloaded):
+        queue.admit(job([200], key="website"))
+    with pytest.raises(Overloaded, match="of them this key's"):
+        queue.admit(job([100], key="batch"))  # it has more than its half
+    while queue.size:
+        taken(queue, 100)
+    queue.admit(job([900], key="batch"))  # alone it may have all
+
+
+@in_a_loop
+def test_however_many_keys_there_are_the_room_has_an_end() -> None:
+    queue = WorkQueue(1000)
+    queue.rate = 1e9
+    queue.admit(job([1000], key="first"))
+    with pytest.raises(Overloaded):
+        for number in range(100):
+            queue.admit(job([50], key=str(number)))
+    assert queue.waiting_tokens <= 2000
+
+
+def test_the_size_may_be_asked_while_others_change_it() -> None:
+    """From the event loop or a page of metrics, while workers take."""
+    queue = WorkQueue(10_000)
+    read = threading.Event()
+
+    async def ask() -> None:
+        queue.admit(job([10]))
+        with queue.changed:
+            asking = threading.Thread(target=lambda: (queue.size, read.set()))
+            asking.start()
+            assert not read.wait(0.1)
+        asking.join()
+        assert read.is_set()
+
+    asyncio.run(ask())
+
+
+def test_a_cancelled_request_wakes_those_who_wait_for_what_is_left() -> None:
+    """A worker waits while what waits is for another kind of worker; without the cancelled one it is its."""
+    queue = WorkQueue(10_000)
+    began, woken = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        with queue.changed:
+            began.set()
+            if queue.changed.wait(30):
+                woken.set()
+
+    async def ask() -> None:
+        gone = job([10])
+        queue.admit(gone)
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        began.wait()
+        queue.cancel(gone)
+        assert woken.wait(5)
+
+    asyncio.run(ask())
+
+
+def test_of_outputs_only_what_is_kept_waits_for_the_others() -> None:
+    async def ask() -> None:
+        request = job([10, 10], finish=list)
+        object.__setattr__(request.prepared, "keep", lambda logits: float(logits.max()))
+        request.settle(1, np.arange(1_000_000, dtype=np.float32))
+        assert request.outputs == [None, 999_999.0]
+        request.settle(0, np.ones(3, np.float32))
+        assert await request.future == [1.0, 999_999.0]
+
+    asyncio.run(ask())

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,10 +14,11 @@ import pytest
 import torch
 
 from bertsmith import Embedder, MaskedLanguageModel, Predictor
-from bertsmith.errors import ModelError
+from bertsmith.errors import InputError, ModelError
 from bertsmith.model.cpu import kernels
 from bertsmith.serving.models import Models
 from bertsmith.serving.operations.operation import Options
+from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.refusals import (
     InvalidRequest,
     Overloaded,
@@ -224,7 +226,7 @@ def test_what_can_not_be_answered_is_refused_in_a_sentence(
 def test_under_more_than_it_can_do_it_refuses_at_once_and_answers_the_rest_in_time(
     models: Models, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertsmith.serving.queue._WEIGHT", 0.0)
+    monkeypatch.setattr(WorkQueue, "_learn", lambda *_: None)
 
     async def ask() -> None:
         async with running(models, settings_of(folders)) as service:
@@ -331,3 +333,138 @@ def test_a_model_is_replaced_and_rolled_back_while_it_serves(tmp_path: Path) -> 
                 models.replace("intents")
 
     asyncio.run(ask())
+
+
+def test_of_many_masks_the_candidates_alone_wait(models: Models, folders: dict[str, Path]) -> None:
+    """Their logits, of every piece of the vocabulary, would be hundreds of megabytes."""
+    operation: Any = models["masked-language"].operations["fill_mask"]
+    text = "[MASK] bano [MASK]"
+    prepared = operation.prepare([text, text], Options(more={"top": 2}))
+    logits = prepared.run.outputs(prepared.encoded)
+    kept = [prepared.keep(each) for each in logits]
+    assert [each.shape for each in logits] == [(2, 15)] * 2
+    assert [tuple(part.shape) for each in kept for part in each] == [(2, 2)] * 4
+    (one, _) = prepared.finish(kept)
+    best = [float(np.exp(row).max() / np.exp(row).sum()) for row in logits[0]]
+    assert [mask[0]["probability"] for mask in one] == pytest.approx(best)
+    assert [mask[0]["token_id"] for mask in one] == [int(row.argmax()) for row in logits[0]]
+
+
+def test_more_candidates_than_fit_into_an_answer_are_refused(
+    models: Models, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation: Any = models["masked-language"].operations["fill_mask"]
+    monkeypatch.setattr("bertsmith.serving.operations.fill_mask._MOST_OF_ALL", 10)
+    with pytest.raises(TooLarge, match="3 masks with 5 candidates each; at most 10"):
+        operation.prepare(["[MASK] [MASK]", "[MASK]"], Options())
+    operation.prepare(["[MASK] [MASK]", "[MASK]"], Options(more={"targets": ["bano"], "top": 5}))
+    monkeypatch.setattr("bertsmith.serving.operations.fill_mask._MOST_NUMBERS", 15)
+    with pytest.raises(TooLarge, match="A text has 2 masks; at most 1 are"):
+        operation.prepare(["[MASK] [MASK]"], Options(more={"top": 1}))
+
+
+def test_a_query_is_tokenised_once_and_not_on_the_event_loop(
+    models: Models, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = models["reranking"].tokenizer
+    usual, seen = type(tokenizer).encode_pieces, list[tuple[int, str]]()
+
+    def watched(self: Any, texts: Any, enough: Any = None) -> Any:
+        seen.append((len(texts), threading.current_thread().name))
+        return usual(self, texts, enough)
+
+    monkeypatch.setattr(type(tokenizer), "encode_pieces", watched)
+    documents = [f"{word} {other}" for word in ("bano", "delo") for other in ("firu", "guma", "kano")]
+
+    async def ask() -> None:
+        async with running(models, settings_of(folders)) as service:
+            options = Options(more={"query": "miru " * 400})
+            answer = await service.answer(Request(documents, "reranking", "rerank", options))
+            assert len(answer.results) == 6
+
+    asyncio.run(ask())
+    ((texts, thread),) = seen
+    assert texts == 7
+    assert thread != threading.main_thread().name
+
+
+def test_a_query_that_leaves_no_room_is_refused_where_nothing_may_be_cut(models: Models) -> None:
+    operation: Any = models["reranking"].operations["rerank"]
+    options = {"query": "miru " * 30}
+    for long_text in ("windows", "error"):
+        with pytest.raises(TooLong, match="The query has 24 tokens or more"):
+            operation.prepare(["bano"], Options(long_text, options))
+    assert operation.prepare(["bano"], Options("truncate", options)).truncated == [True]
+
+
+def test_messages_of_similarity_count_the_inputs_and_name_the_source(models: Models) -> None:
+    operation: Any = models["similarity"].operations["similarity"]
+    long = "bano " * 60
+    with pytest.raises(TooLong, match=r"^Input 2 is longer"):
+        operation.prepare(["bano", long], Options("error", {"source": "bano"}))
+    with pytest.raises(TooLong, match=r"^The source is longer"):
+        operation.prepare(["bano"], Options("error", {"source": long}))
+    with pytest.raises(InputError, match=r"^Input 1: expected a text"):
+        operation.prepare([[999]], Options(None, {"source": "bano"}))
+
+
+@pytest.mark.parametrize("given", ["true", 1, []])
+def test_normalise_is_true_or_false(models: Models, given: Any) -> None:
+    operation: Any = models["similarity"].operations["embed"]
+    with pytest.raises(InputError, match="normalise must be true or false"):
+        operation.prepare(["bano"], Options(None, {"normalise": given}))
+
+
+def test_of_a_text_that_is_cut_no_more_is_tokenised_than_is_read(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation: Any = models["similarity"].operations["embed"]
+    windows = operation.encoder.windows
+    usual, read = windows.tokenizer.encode_batch, list[int]()
+
+    def watched(texts: Any, enough: Any = None) -> Any:
+        found = usual(texts, enough)
+        read.extend(len(each) for each in found)
+        return found
+
+    monkeypatch.setattr(windows.tokenizer, "encode_batch", watched)
+    cut = operation.prepare(["bano " * 100_000], Options("truncate"))
+    whole = operation.prepare(["bano " * 1000], Options("truncate"))
+    assert cut.encoded[0].windows[0].token_ids.tolist() == whole.encoded[0].windows[0].token_ids.tolist()
+    assert cut.truncated == [True]
+    assert read[0] < 1000
+
+
+def test_stopping_leaves_the_event_loop_free(models: Models, folders: dict[str, Path]) -> None:
+    """A second signal is heard while the last batch is computed."""
+    operation: Any = models["classification"].operations["predict"]
+    usual, begun, go_on = operation.run.compute, threading.Event(), threading.Event()
+
+    def compute(batch: Any, layout: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return usual(batch, layout)
+
+    async def ask() -> None:
+        service = Service(settings_of(folders), models)
+        service.start()
+        asked = asyncio.ensure_future(service.answer(Request(["bano"], "classification")))
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        asked.cancel()
+        stopping = asyncio.ensure_future(service.stop())
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert not stopping.done()
+        go_on.set()
+        await stopping
+
+    object.__setattr__(operation.run, "compute", compute)
+    last_resort = threading.Timer(20, go_on.set)  # else a loop that is held would be for ever
+    last_resort.start()
+    try:
+        asyncio.run(ask())
+    finally:
+        last_resort.cancel()
+        go_on.set()
+        object.__setattr__(operation.run, "compute", usual)

@@ -43,7 +43,7 @@ def test_every_setting_may_stand_in_the_environment(name: str) -> None:
     value = getattr(read_settings(["a"], None, {}, {}), name)
     other: Any = {"host": "::1", "keys_file": "keys"}.get(name)
     if other is None:
-        other = not value if isinstance(value, bool) else value + 9
+        other = not value if isinstance(value, bool) else (value or 0) + 9
     found = getattr(read_settings(["a"], None, {}, {ENVIRONMENT + name.upper(): str(other)}), name)
     assert found == (Path(other) if name == "keys_file" else other)
 

@@ -4,6 +4,7 @@ A client that goes away meanwhile, or while it waits for its answer, ends its re
 """
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -12,6 +13,14 @@ from bertsmith.serving.refusals import Refusal, TooLarge, TooSlow, Unavailable
 
 _SECONDS = 30.0  # for all of a body
 _MOST_DIGITS = 18  # of a size: Python refuses to read thousands of them
+_BODIES = 64  # of the largest size, that are open at a time: slow clients must not fill the memory
+
+
+@dataclass
+class _Held:
+    """Bytes of one body."""
+
+    size: int = 0
 
 
 class BodyReading:
@@ -19,14 +28,22 @@ class BodyReading:
 
     def __init__(self, app: ASGIApp, most_bytes: int, refuse: Any, seconds: float = _SECONDS) -> None:
         self.app, self.most_bytes, self.refuse, self.seconds = app, most_bytes, refuse, seconds
+        self._held = 0  # bytes of all bodies that are read or answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        held = _Held()
+        try:
+            await self._read_and_answer(scope, held, receive, send)
+        finally:
+            self._held -= held.size
+
+    async def _read_and_answer(self, scope: Scope, held: "_Held", receive: Receive, send: Send) -> None:
         try:
             async with asyncio.timeout(self.seconds):
-                body = await self._body(scope, receive)
+                body = await self._body(scope, held, receive)
         except TimeoutError:
             late = TooSlow(f"The body did not arrive within {self.seconds:g} seconds.")
             await self.refuse(late, scope, receive, send)
@@ -38,18 +55,25 @@ class BodyReading:
             scope.setdefault("state", {})["body"] = body  # for the log, where it asks for texts
             await self._answer(scope, body, receive, send)
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
-        """None where the client has gone. Raises TooLarge, as soon as it is known."""
+    async def _body(self, scope: Scope, held: "_Held", receive: Receive) -> bytes | None:
+        """None where the client has gone. Raises TooLarge, as soon as it is known, and Unavailable."""
         announced = dict(scope["headers"]).get(b"content-length", b"")
         self._require(int(announced[:_MOST_DIGITS]) if announced.isdigit() else 0)
-        parts, size = [], 0
+        parts = []
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
             parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            self._require(size)
+            held.size += len(parts[-1])
+            self._held += len(parts[-1])
+            self._require(held.size)
+            if self._held > self.most_bytes * _BODIES:
+                raise Unavailable(
+                    f"The requests that are open have {self._held:,} bytes; this service holds "
+                    f"{self.most_bytes * _BODIES:,} at a time. Come back in a second.",
+                    1.0,
+                )
             if not message.get("more_body"):
                 return b"".join(parts)
 
@@ -81,8 +105,13 @@ class BodyReading:
         try:
             await asyncio.wait({work})
         except asyncio.CancelledError:  # the time of a stopping service is over
-            lost = Unavailable("The service stopped before this was answered. Send it to another one.", 1.0)
-            await self.refuse(lost, scope, receive, send)
+            work.cancel()
+            await asyncio.wait({work})
+            if work.cancelled():  # else it was answered at the last moment
+                lost = Unavailable(
+                    "The service stopped before this was answered. Send it to another one.", 1.0
+                )
+                await self.refuse(lost, scope, receive, send)
         finally:
             watching.cancel()
             work.cancel()

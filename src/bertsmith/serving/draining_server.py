@@ -22,6 +22,7 @@ from bertsmith.serving.models import Models
 from bertsmith.serving.settings import ServingSettings
 
 _ADVANCE = 0.2  # seconds that ready is red before the socket closes, with `drain_delay` on top
+_LOOK = 0.1  # seconds between two looks at whether a second signal came
 
 
 def run_server(
@@ -59,7 +60,8 @@ class DrainingServer(uvicorn.Server):
             )
         )
         self.settings, self.models, self.on_ready, self.is_worker = settings, models, on_ready, is_worker
-        self._loading: set[asyncio.Task[None]] = set()
+        self._loading: asyncio.Task[None] | None = None
+        self._load_again = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """SIGHUP from now on is ours."""
@@ -78,6 +80,14 @@ class DrainingServer(uvicorn.Server):
         health.leaving = True
         asyncio.get_running_loop().call_soon_threadsafe(self._leave)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """A second signal ends it, wherever it is: uvicorn would wait for the application."""
+        ending = asyncio.ensure_future(super().shutdown(sockets))
+        while not ending.done() and not self.force_exit:
+            await asyncio.wait({ending}, timeout=_LOOK)
+        if ending.done():
+            ending.result()
+
     def _leave(self) -> None:
         """Answers say from now on that their connection ends with them: clients come back elsewhere."""
         LOG.info("stopping: what was accepted is still answered")
@@ -88,15 +98,22 @@ class DrainingServer(uvicorn.Server):
         asyncio.get_running_loop().call_later(delay, setattr, self, "should_exit", True)
 
     def _reload(self) -> None:
-        task = asyncio.ensure_future(self._reload_all())
-        self._loading.add(task)
-        task.add_done_callback(self._loading.discard)
+        """However many signals come while models are opened, they are looked at once more."""
+        self._load_again = True
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.ensure_future(self._reload_while_asked())
+
+    async def _reload_while_asked(self) -> None:
+        while self._load_again:
+            self._load_again = False
+            await self._reload_all()
 
     async def _reload_all(self) -> None:
         for model in self.models:
             try:
                 new = await asyncio.to_thread(self.models.replace, model.name)
-                LOG.info("%s: version %d is served", new.name, new.version)
+                same = "" if new is not model else " still: its folder is as it was"
+                LOG.info("%s: version %d is served%s", new.name, new.version, same)
             except BertsmithError as error:
                 LOG.error("%s stays as it was: %s", model.name, error)
             except Exception:

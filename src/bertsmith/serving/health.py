@@ -1,10 +1,10 @@
 """Whether the service can answer: by a real forward pass of late, which never waits behind traffic."""
 
 import asyncio
-import logging
 import time
 from contextlib import suppress
 
+from bertsmith.serving.json_log import LOG
 from bertsmith.serving.models import probe_once
 from bertsmith.serving.service import Service
 
@@ -12,7 +12,6 @@ _EVERY = 5.0  # seconds between two forward passes, where traffic makes none
 _OLDEST = 20.0  # seconds since the last one, to be ready
 _DEAD = 120.0  # seconds since the last one, to be begun anew
 _STUCK = 30.0  # seconds that work may wait while none is finished
-_LOG = logging.getLogger("bertsmith.serving")
 
 
 class Health:
@@ -62,4 +61,4 @@ class Health:
                     await asyncio.wrap_future(self.service.models.apart(probe_once, model))
                 self._computed = time.monotonic()
             except Exception:
-                _LOG.exception("a forward pass that only tests failed")
+                LOG.exception("a forward pass that only tests failed")

@@ -10,20 +10,19 @@ A key may stand as its SHA-256, so that the file gives nothing away. `admin` may
 
 import hashlib
 import hmac
-import logging
 import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.errors import InputError
+from bertsmith.serving.json_log import LOG
 from bertsmith.serving.refusals import Unauthorized
 
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _COMMENT = re.compile(r"(?:^|\s)#")  # a key may have one in it
 _SHORTEST = 16  # characters
 _LOOKED_AT = 1.0  # seconds between two looks at the file
-_LOG = logging.getLogger("bertsmith.serving")
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Keys:
         self._look()
         scheme, _, given = authorization.partition(" ")
         found = None
-        digest = hashlib.sha256(given.strip().encode("latin-1", "replace")).digest()  # as its bytes came
+        digest = hashlib.sha256(given.strip(" \t").encode("latin-1", "replace")).digest()  # as its bytes came
         for known, client in self._clients:  # all of them, so that time tells nothing
             if hmac.compare_digest(known, digest):
                 found = client
@@ -75,9 +74,9 @@ class Keys:
         self._state = state  # also of what can't be read: said once
         try:
             self._clients = _read(self.path)
-            _LOG.info("%d keys read again", len(self._clients))
+            LOG.info("%d keys read again", len(self._clients))
         except InputError as error:
-            _LOG.error("the keys stay as they were: %s", error)
+            LOG.error("the keys stay as they were: %s", error)
 
 
 def _state(path: Path) -> tuple[int, ...]:

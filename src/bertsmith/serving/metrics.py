@@ -16,6 +16,7 @@ from prometheus_client import (
     multiprocess,
 )
 
+from bertsmith.serving.json_log import LOG
 from bertsmith.serving.queue import WorkQueue
 from bertsmith.serving.service import Answer
 
@@ -64,7 +65,10 @@ class Metrics:
     async def keep_fresh(self) -> None:
         """What is true of a moment: of several processes another one than this may be asked for it."""
         while True:
-            self._refresh()
+            try:
+                self._refresh()
+            except Exception:  # the next look may succeed
+                LOG.exception("the metrics of this moment can't be read")
             await asyncio.sleep(_EVERY)
 
     def _refresh(self) -> None:

@@ -37,18 +37,20 @@ class Models:
         self._before: dict[str, ServedModel] = {}
         self._versions = dict.fromkeys(self._settings, 1)
         self._changing = Lock()
-        self._apart = start_one_core_threads(1, "models")
+        self._opening = start_one_core_threads(1, "models")
+        self._probing = start_one_core_threads(1, "probing")
 
     def open_all(self) -> None:
         """Opens and probes each. Raises ModelError, InputError as `open_model` does."""
         for settings in self._settings.values():
-            self._serving[settings.name] = self.apart(_opened, settings, 1, self.device).result()
+            self._serving[settings.name] = self._opening.submit(_opened, settings, 1, self.device).result()
 
     def apart(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
-        """Calls it in a thread of one core. A second team of OpenMP's threads, once there is one, would have
-        the workers' sleep between any two operations: a lone request would take half as long again.
+        """Calls it in a thread of one core, not the one that opens models, which may take minutes. A second
+        team of OpenMP's threads, once there is one, would have the workers' sleep between any two operations:
+        a lone request would take half as long again.
         """
-        return self._apart.submit(function, *arguments)
+        return self._probing.submit(function, *arguments)
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(list(self._serving.values()))
@@ -87,12 +89,15 @@ class Models:
 
     def replace(self, name: str) -> ServedModel:
         """Opens the model's folder again, probes what it finds, and only then serves it; the version before
-        stays for `roll_back`. Raises UnknownModel, ModelError for one that doesn't pass, and as `open_model`.
+        stays for `roll_back`. What is served already is left as it is, and so is what there is to go back to.
+        Raises UnknownModel, ModelError for one that doesn't pass, and as `open_model`.
         """
         with self._changing:
             now = self[name]
+            if now.is_at_its_path:
+                return now
             version = self._versions[name] + 1
-            new = self.apart(_opened, self._settings[name], version, self.device).result()
+            new = self._opening.submit(_opened, self._settings[name], version, self.device).result()
             if new.task != now.task:
                 raise ModelError(
                     f"{self._settings[name].path} is a model for {new.task} now, but {name} is served for "
@@ -175,8 +180,7 @@ def reads_pairs(model: ServedModel) -> bool:
 
 
 def _run(operation: Operation, inputs: list[Any], options: Options) -> Any:
-    prepared = operation.prepare(inputs, options)
-    return prepared.finish(prepared.run.outputs(prepared.encoded))
+    return operation.prepare(inputs, options).answer()
 
 
 def _same(one: Any, other: Any, dtype: torch.dtype) -> bool:

@@ -46,7 +46,7 @@ def routes(service: Service, health: Health, metrics: Metrics) -> APIRouter:
     @router.post("/admin/models/{name}/rollback", summary="Serve the version before")
     async def roll_back(name: str, request: Request) -> Response:
         _require_admin(request, service)
-        return _served(service.models.roll_back(name))
+        return _served(await asyncio.to_thread(service.models.roll_back, name))
 
     return router
 

@@ -2,7 +2,8 @@
 
 SIGTERM, Ctrl-C   is passed on: each drains, then this one ends with status 0; a second one kills them
 SIGHUP            is passed on: each opens its models' folders again
-a dead one        another is begun in its place; one that dies before it was ready ends all, with status 1
+a dead one        another is begun in its place, after growing pauses where that one can't begin either; one
+                  that dies before all were ready the first time ends all, with status 1
 """
 
 import os
@@ -30,7 +31,8 @@ from bertsmith.serving.metrics import MANY_PROCESSES
 from bertsmith.serving.models import Models
 from bertsmith.serving.settings import ServingSettings
 
-_PAUSE = 1.0  # seconds before another takes a dead one's place
+_PAUSE = 1.0  # seconds before another takes a dead one's place; twice as many after each that wasn't ready
+_LONGEST_PAUSE = 60.0
 
 
 def run_processes(settings: ServingSettings, listener: socket.socket, on_ready: Callable[[], None]) -> None:
@@ -59,6 +61,8 @@ class _Processes:
         self.settings, self.listener = settings, listener
         self._workers: list[_Worker] = []
         self._stopping, self._announced, self._well = False, False, True
+        self._due: list[float] = []  # when each one that is missing is begun, by time.monotonic
+        self._failures = 0  # one after the other
 
     def run(self, on_ready: Callable[[], None]) -> bool:
         """False where one couldn't begin."""
@@ -68,23 +72,34 @@ class _Processes:
             signal.signal(signal.SIGHUP, self._pass_on)
         for _ in range(self.settings.workers):
             self._begin()
-        while self._workers:
+        while self._workers or (self._due and not self._stopping):
             self._look()
-            if not self._announced and all(each.ready for each in self._workers) and not self._stopping:
+            if not self._announced and self._all_ready and not self._stopping:
                 self._announced = True
                 on_ready()
         return self._well
+
+    @property
+    def _all_ready(self) -> bool:
+        return not self._due and all(each.ready for each in self._workers)
 
     def _look(self) -> None:
         """Waits until something has happened."""
         watched = [each.process.sentinel for each in self._workers]
         unheard = [each.lifeline for each in self._workers if not each.ready]
-        connection.wait([*watched, *unheard], timeout=1.0)
+        if watched:
+            connection.wait([*watched, *unheard], timeout=1.0)
+        else:
+            time.sleep(_PAUSE / 10)
         for worker in list(self._workers):
             if not worker.ready and worker.lifeline.poll():
                 worker.ready = _says_ready(worker.lifeline)
+                self._failures = 0 if worker.ready else self._failures
             if not worker.process.is_alive():
                 self._replace(worker)
+        for due in [each for each in self._due if each <= time.monotonic() and not self._stopping]:
+            self._due.remove(due)
+            self._begin()
 
     def _begin(self) -> None:
         ours, theirs = get_context("spawn").Pipe()
@@ -103,12 +118,15 @@ class _Processes:
         if self._stopping:
             return
         LOG.error("process %s ended with status %s", dead.process.pid, dead.process.exitcode)
-        if dead.ready:
-            time.sleep(_PAUSE)
-            self._begin()
-        else:
+        if not dead.ready and not self._announced:
             self._well = False
             self._stop()
+            return
+        pause = min(_PAUSE * 2**self._failures, _LONGEST_PAUSE)
+        if not dead.ready:
+            self._failures += 1
+            LOG.error("another could not begin in its place; the next one tries in %g seconds", pause)
+        self._due.append(time.monotonic() + pause)
 
     def _stop(self, sig: int = 0, frame: FrameType | None = None) -> None:
         again, self._stopping = self._stopping, True

@@ -9,6 +9,7 @@ done in time, as it seems, and makes no other of its key late. Times are of time
 """
 
 import asyncio
+import math
 import time
 from bisect import insort
 from collections.abc import Callable, Sequence
@@ -21,7 +22,8 @@ from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.task import Outputs
 
 _FIRST_RATE = 4000.0  # tokens a second, until the first batches were timed
-_WEIGHT = 0.1  # of the last batch in what is believed of the next
+_FIRST_WEIGHT = 50.0**2  # of that rate: as a batch of so many tokens
+_LASTING = 10 * 384.0**2  # of all that was timed: about ten full batches of a core
 _SOONEST = 0.05  # seconds after which to come back, at least
 
 
@@ -35,7 +37,7 @@ class Job:
     ) -> None:
         self.prepared, self.deadline, self.key, self.loop = prepared, deadline, key, loop
         self.future: asyncio.Future[Any] = loop.create_future()
-        self.outputs: list[Outputs | None] = [None] * len(prepared.encoded)
+        self.outputs: list[Any] = [None] * len(prepared.encoded)
         self.taken = 0  # of its sequences, in order
         self.left = prepared.tokens  # that no worker has taken
         self.begun = self.ended = 0.0
@@ -44,14 +46,17 @@ class Job:
         self._lock = Lock()
 
     def settle(self, place: int, output: Outputs) -> None:
-        """From a worker; the last one decodes, and so answers."""
-        with self._lock:
-            self.outputs[place] = output
-            self._missing -= 1
-            if self._missing or self.over:
-                return
+        """From a worker; the last one decodes, and so answers, unless that is slow: then the future has what
+        is still to be finished.
+        """
         try:
-            results = self.prepared.finish([each for each in self.outputs if each is not None])
+            kept = self.prepared.keep(output)
+            with self._lock:
+                self.outputs[place] = kept
+                self._missing -= 1
+                if self._missing or self.over:
+                    return
+            results = self.outputs if self.prepared.is_slow else self.prepared.finish(self.outputs)
         except Exception as error:
             self.fail(error)
             return
@@ -98,6 +103,7 @@ class WorkQueue:
         self.changed = Condition()
         self.computing = 0  # batches
         self.rate = _FIRST_RATE  # tokens a second by all workers together
+        self._squares, self._products = _FIRST_WEIGHT, _FIRST_WEIGHT / _FIRST_RATE
         self.waiting_tokens = 0
         self.began_waiting = self.last_finished = time.monotonic()
         self.on_batch: Callable[[Batch], None] = lambda batch: None
@@ -117,9 +123,7 @@ class WorkQueue:
         tokens = job.left
         with self.changed:
             self._require_time(job.deadline, job.key, tokens)
-            if self.waiting_tokens and self.waiting_tokens + tokens > self.most_tokens:
-                wait = max(self.waiting_tokens / self.rate, _SOONEST)
-                raise Overloaded(f"{self.waiting_tokens:,} tokens are waiting already. {_again(wait)}", wait)
+            self._require_room(job.key, tokens)
             if not self._clients:
                 self.began_waiting = time.monotonic()
             if job.key not in self._clients:
@@ -136,11 +140,13 @@ class WorkQueue:
         with self.changed:
             job.over = True
             self._remove(job)
+            self.changed.notify_all()  # what is left may be for another worker than before
 
     @property
     def size(self) -> int:
-        """Jobs that wait."""
-        return sum(len(client.jobs) for client in self._clients.values())
+        """Jobs that wait. From any thread."""
+        with self.changed:
+            return sum(len(client.jobs) for client in self._clients.values())
 
     def wait(self) -> float:
         """Seconds until what is here now will have been computed, as it seems."""
@@ -174,10 +180,18 @@ class WorkQueue:
         self.computing -= 1
         self.last_finished = time.monotonic()
         self._in_flight -= batch.tokens
-        rate = batch.tokens * at_a_time / max(seconds, 1e-6)
-        self.rate += _WEIGHT * (rate - self.rate)
+        self._learn(batch.tokens, max(seconds, 1e-6) / at_a_time)
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _learn(self, tokens: int, seconds: float) -> None:
+        """The line through 0 that fits the batches of late best: by least squares, a batch counts by the
+        square of its tokens. A small one takes its time for other things than tokens, and says little.
+        """
+        fading = math.exp(-(tokens**2) / _LASTING)
+        self._squares = fading * self._squares + tokens**2
+        self._products = fading * self._products + tokens * seconds
+        self.rate = self._squares / self._products
 
     def _take(self, client: "_Client", job: Job, taken: list[Taken], room: int, now: float) -> int:
         """Adds as many sequences of a job to `taken` as there is room for; how many tokens they have."""
@@ -201,6 +215,21 @@ class WorkQueue:
     def _least(self) -> float:
         """What the client was given that got least: a new one begins there, and has no arrears to claim."""
         return min((client.given for client in self._clients.values()), default=0.0)
+
+    def _require_room(self, key: str, tokens: int) -> None:
+        """One key alone may have all tokens that may wait. Where several wait, each has its equal share, also
+        when another has taken all before; twice `most_tokens` is the end of it.
+        """
+        if not self.waiting_tokens:
+            return
+        mine = self._clients[key].waiting if key in self._clients else 0
+        share = self.most_tokens / len({key, *self._clients})
+        within, total = mine + tokens <= share, self.waiting_tokens + tokens
+        if total <= self.most_tokens * (2 if within else 1) and (within or not mine):
+            return
+        wait = max(self.waiting_tokens / self.rate, _SOONEST)
+        whose = f", {mine:,} of them this key's" if len(self._clients) > 1 and mine else ""
+        raise Overloaded(f"{self.waiting_tokens:,} tokens are waiting already{whose}. {_again(wait)}", wait)
 
     def _require_time(self, deadline: float, key: str, tokens: int) -> None:
         """Of its own key all that is more urgent comes before; of each other key as much as that at most."""

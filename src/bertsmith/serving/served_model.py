@@ -1,6 +1,6 @@
 """A model's folder as the service has it: what it is called, what it is, and what it can be asked for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
+_State = tuple[tuple[object, ...], ...]
+_TELLING = (".safetensors", ".json", ".txt", ".model")  # files that decide what a model answers
+
 
 @dataclass(frozen=True)
 class ServedModel:
@@ -38,7 +41,7 @@ class ServedModel:
 
     `operations` by name, the usual one first. `max_length` in tokens. `opened` is the task of a model that
     has a head; `encoder` is what makes vectors, where it does. `weights` is the folder that has them, where
-    it is another one than `folder`.
+    it is another one than `folder`. `written`: when the folder was, in seconds since 1970.
     """
 
     name: str
@@ -55,15 +58,28 @@ class ServedModel:
     opened: Task[Any] | None = None
     encoder: TextEncoder | None = None
     weights: Path | None = None
-    _opened: tuple[object, ...] = field(init=False)
+    written: float = field(init=False)
+    _opened: _State = field(init=False)
+    _index: _State = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "written", self.folder.stat().st_mtime)
         object.__setattr__(self, "_opened", _state(self.weights or self.folder))
+        object.__setattr__(self, "_index", _state_of_index(self.folder))
 
     @property
     def is_in_its_folder(self) -> bool:
         """Whether the folder still has the weights that are served: opened again, it would be the same."""
         return self._opened == _state(self.weights or self.folder)
+
+    @property
+    def is_at_its_path(self) -> bool:
+        """Whether opening its path again would give the same: a link may lead elsewhere by now. Raises
+        ModelError where nothing is there.
+        """
+        path = Path(self.path)
+        folder = path if (path / INDEX).exists() else locate_model(self.path).folder
+        return self._opened == _state(self.weights or folder) and self._index == _state_of_index(folder)
 
     def operation(self, name: str | None) -> Operation:
         """The usual one for None. Raises Unsupported."""
@@ -171,9 +187,19 @@ def _of_vectors(
     )
 
 
-def _state(folder: Path) -> tuple[object, ...]:
-    """Of the files with weights: another file of the same name is told apart."""
-    found = [(path, path.stat()) for path in sorted(folder.rglob("*.safetensors"))]
+def _state(folder: Path) -> _State:
+    """Of the files with weights, settings and vocabulary."""
+    return _seen(path for path in folder.rglob("*") if path.suffix in _TELLING)
+
+
+def _state_of_index(folder: Path) -> _State:
+    """() where it is none."""
+    return _seen(folder.glob(INDEX))
+
+
+def _seen(paths: Iterable[Path]) -> _State:
+    """Another file of the same name is told apart."""
+    found = [(path, path.stat()) for path in sorted(paths)]
     return tuple((path.name, each.st_ino, each.st_size, each.st_mtime_ns) for path, each in found)
 
 

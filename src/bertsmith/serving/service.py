@@ -82,7 +82,7 @@ class Service:
         self.draining = True
         while self._answering:
             await asyncio.sleep(0.01)
-        self.workers.stop()
+        await asyncio.to_thread(self.workers.stop)  # meanwhile a second signal is still heard
 
     async def answer(self, request: Request) -> Answer:
         """The whole way. Raises Refusal. What is cancelled leaves the queue."""
@@ -114,6 +114,9 @@ class Service:
         self.queue.admit(job)
         try:
             results = await job.future
+            if prepared.is_slow:
+                results = await self.workers.finish(prepared, results)
+                job.ended = time.monotonic()
         except asyncio.CancelledError:
             self.queue.cancel(job)
             raise
@@ -124,7 +127,8 @@ class Service:
 
     async def _prepare(self, prepare: Any, request: Request) -> Prepared:
         try:
-            if characters(request.inputs) <= _INLINE_CHARACTERS:
+            beside = characters(request.options.more) * len(request.inputs)  # a query is read with each text
+            if characters(request.inputs) + beside <= _INLINE_CHARACTERS:
                 prepared: Prepared = prepare(request.inputs, request.options)
             else:
                 prepared = await asyncio.to_thread(prepare, request.inputs, request.options)

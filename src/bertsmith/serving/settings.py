@@ -37,8 +37,9 @@ class ModelSettings(BaseModel):
 class ServingSettings(BaseModel):
     """`timeout_ms` is the most a request may take, and what it has if it says nothing. Limits are of one
     request: `max_inputs` texts, `max_input_tokens` of a text with its windows, `max_request_tokens` of all.
-    `queue_tokens` may wait at a time. `batch_tokens` are computed together on a core. A service that
-    stops shows it for `drain_delay` seconds, closes its socket, and has `drain_seconds` for the rest.
+    `queue_tokens` may wait at a time. `batch_tokens` are computed together on a core; None: as suits the
+    device. A service that stops shows it for `drain_delay` seconds, closes its socket, and has
+    `drain_seconds` for the rest.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,7 +55,7 @@ class ServingSettings(BaseModel):
     max_input_tokens: int = Field(8192, ge=8)
     max_request_tokens: int = Field(300_000, ge=8)
     queue_tokens: int = Field(1_000_000, ge=8)
-    batch_tokens: int = Field(384, ge=8)
+    batch_tokens: int | None = Field(None, ge=8)
     drain_seconds: float = Field(30, ge=1)
     drain_delay: float = Field(0, ge=0, le=600)
     log_texts: bool = False

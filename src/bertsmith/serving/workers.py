@@ -1,5 +1,6 @@
 """The threads that compute: one a core, and one that has all cores for a request that comes alone."""
 
+import asyncio
 import os
 import sys
 import threading
@@ -7,13 +8,25 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Thread
+from typing import Any
 
 import torch
 
+from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads
+from bertsmith.serving.operations.operation import Prepared
 from bertsmith.serving.queue import Batch, WorkQueue
 
 _NICENESS = 5
+_BUDGET = (
+    384  # tokens of a batch on a core: larger ones are no faster, and a short text waits longer for them
+)
+_FINISHING = 4  # threads: a search waits for a disk more than for a core
+
+
+def usual_budget(device: torch.device) -> int:
+    """Tokens that are computed together where nobody says how many."""
+    return _BUDGET if device.type == "cpu" else usual_batch_tokens(device.type)
 
 
 class Workers:
@@ -21,29 +34,40 @@ class Workers:
     nothing behind it, has them all. A GPU has one thread.
     """
 
-    def __init__(self, queue: WorkQueue, device: torch.device, budget: int) -> None:
-        self.queue, self.device, self.budget = queue, device, budget
+    def __init__(self, queue: WorkQueue, device: torch.device, budget: int | None = None) -> None:
+        """`budget`: tokens computed together on a core, None for what suits the device."""
+        self.queue, self.device = queue, device
+        self.budget = budget or usual_budget(device)
         self.cores = torch.get_num_threads() if device.type == "cpu" else 1
         self._stopping = False
         self._one_core: ThreadPoolExecutor | None = None
+        self._finishing: ThreadPoolExecutor | None = None
         self._alone = Thread(target=self._work, args=(True,), name="all-cores", daemon=True)
 
     def start(self) -> None:
         """Begins the threads."""
         self._alone.start()
+        self._finishing = start_one_core_threads(_FINISHING, "finishing")
         if self.cores > 1:
             self._one_core = start_one_core_threads(self.cores, "one-core")
             for _ in range(self.cores):
                 self._one_core.submit(self._work, False)
 
     def stop(self) -> None:
-        """Waits for what is being computed; what waits is left."""
+        """Waits for what is being computed; what waits is left. It would hold the event loop."""
         with self.queue.changed:
             self._stopping = True
             self.queue.changed.notify_all()
         self._alone.join()
+        if self._finishing is not None:
+            self._finishing.shutdown()
         if self._one_core is not None:
             self._one_core.shutdown()
+
+    async def finish(self, prepared: Prepared, kept: list[Any]) -> Any:
+        """What is slow to finish, as a search: beside the threads that compute."""
+        assert self._finishing is not None
+        return await asyncio.wrap_future(self._finishing.submit(prepared.finish, kept))
 
     def _work(self, has_all_cores: bool) -> None:
         _give_way()

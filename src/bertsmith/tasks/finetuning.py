@@ -22,7 +22,7 @@ from bertsmith.tasks.examples.encoding import Encoded, Layout, pack_examples
 from bertsmith.tasks.losses.gradient_cache import GradientCache
 from bertsmith.tasks.objective import Add, Gather
 from bertsmith.tasks.task import Task
-from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.long_texts import Pieces, SharedPieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _TEXTS_AT_A_TIME, _CHARACTERS_AT_A_TIME = 1024, 1 << 20
@@ -64,8 +64,17 @@ def pieces_of(task: Task[Any], examples: Sequence[Any], tokenizer: Tokenizer) ->
     texts = [task.texts(example) for example in examples]
     blank = " " if task.is_pretokenized and tokenizer.family == "byte-level" else ""  # Ġ begins a word
     every = [blank + text for each in texts for text in each]
-    pieces = tokenizer.encode_words(every) if task.is_pretokenized else tokenizer.encode_pieces(every, enough)
     ends = accumulate(len(each) for each in texts)
+    if task.is_pretokenized:
+        words = tokenizer.encode_words(every)
+        return [words[end - len(each) : end] for each, end in zip(texts, ends, strict=True)]
+    distinct = list(dict.fromkeys(every))
+    found = tokenizer.encode_pieces(distinct, enough)
+    if len(distinct) == len(every):
+        pieces = list(found)
+    else:  # as where a query stands before each of many documents
+        shared = dict(zip(distinct, map(SharedPieces, found), strict=True))
+        pieces = [shared[text] for text in every]
     return [pieces[end - len(each) : end] for each, end in zip(texts, ends, strict=True)]
 
 

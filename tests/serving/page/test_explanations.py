@@ -120,10 +120,47 @@ def test_one_explanation_at_a_time_and_none_for_those_who_left(
         browser.wait_for("document.querySelector('#explanation .progress')")
         browser.click("#explanation .waits button")
         browser.wait_for("document.querySelector('#explanation').innerText.includes('Cancelled.')")
-    until = time.monotonic() + 20
+    until = time.monotonic() + 20  # of the patience of one that comes meanwhile, more than enough
     while (status := served.post("page/attributions", body)[0]) == 429 and time.monotonic() < until:
         time.sleep(0.05)
     assert status == 200
+
+
+def test_one_that_comes_while_another_ends_waits_for_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"model": "classification", "input": TEXT}
+    with held(monkeypatch) as (begun, go_on):
+        first = threading.Thread(target=served.post, args=("page/attributions", body))
+        first.start()
+        assert begun.wait(20)
+        threading.Timer(0.3, go_on.set).start()
+        status, _ = served.post("page/attributions", body)
+        first.join()
+    assert status == 200
+
+
+def test_a_late_picture_does_not_replace_the_one_asked_for_last(served: Served, browser: Browser) -> None:
+    begin(browser, served, "classification/predict")
+    ask(browser)
+    browser.run("[...document.querySelectorAll('#explanation button')].at(-1).click()")
+    browser.wait_for("document.querySelector('.map')")
+    browser.run("""
+        window.held = [];
+        const usual = window.fetch;
+        window.fetch = async (...asked) => {
+          const answer = await usual(...asked);
+          if (held.length === 0) await new Promise((resolve) => held.push(resolve));
+          return answer;
+        };
+        document.querySelectorAll('.head')[0].click();
+    """)
+    browser.wait_for("held.length === 1")
+    browser.run("document.querySelectorAll('.head')[1].click()")
+    browser.wait_for("document.querySelector('.large h3').textContent === 'Layer 2, head 1'")
+    browser.run("held[0](); new Promise((resolve) => setTimeout(resolve, 300))")
+    time.sleep(0.5)
+    assert browser.run("document.querySelector('.large h3').textContent") == "Layer 2, head 1"
 
 
 def test_an_explanation_that_takes_too_long_is_ended(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

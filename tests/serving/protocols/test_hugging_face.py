@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +16,8 @@ from running_service import Running, running
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertsmith import Embedder, MaskedLanguageModel, Predictor
+from bertsmith.serving.protocols.pipelines import masks_and_vectors
+from served_models import save_unanswerable
 
 TEXTS = ["bano delo", "firu", "guma kano lelo miru bano"]
 LONG = "bano delo firu. guma kano? lelo " * 12
@@ -236,6 +239,12 @@ def test_a_server_of_one_model_answers_at_its_root(encoder_server: Running, serv
         ("/models/tagging/pipeline/question-answering", {"inputs": "bano"}, 422, "answers no questions"),
         ("/models/urgent/pipeline/ner", {"inputs": "bano"}, 422, "it tags no words"),
         ("/models/tagging", {"inputs": {"text": "bano"}}, 422, "inputs must be a text"),
+        (
+            "/models/question-answering",
+            {"inputs": ["bano ?", "delo"], "parameters": {"handle_impossible_answer": "no"}},
+            422,
+            "handle_impossible_answer must be true or false",
+        ),
         ("/models/urgent", {"inputs": 7}, 422, "found 7"),
         ("/models/urgent", {"inputs": "bano", "parameters": {"top_k": "2"}}, 422, "top_k must be"),
         ("/models/urgent", {"inputs": "bano", "parameters": {"seed": 2}}, 422, "'seed' isn't done"),
@@ -246,3 +255,24 @@ def test_what_cannot_be_done_is_said(
     server: Running, path: str, body: dict[str, Any], status: int, said: str
 ) -> None:
     assert said in post(server, path, body, status)["error"]
+
+
+def test_an_answer_that_there_must_be_is_not_made_up(tmp_path: Path) -> None:
+    folder = save_unanswerable(tmp_path / "silent")
+    with running({"silent": folder}) as server:
+        body: dict[str, Any] = {"inputs": {"question": "bano ?", "context": "delo"}}
+        assert post(server, "/models/silent", body)["answer"] == ""
+        for asked, status in ((True, 200), (False, 422)):
+            body["parameters"] = {"handle_impossible_answer": asked}
+            said = post(server, "/models/silent", body, status)
+        assert "asks for one all the same" in said["error"]
+
+
+def test_texts_around_more_candidates_than_fit_into_an_answer_are_refused(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"inputs": "bano [MASK] [MASK]", "parameters": {"top_k": 3}}
+    assert len(post(server, "/pipeline/fill-mask", body)) == 2
+    monkeypatch.setattr(masks_and_vectors, "_MOST_TOKENS", 29)  # 2 masks, 3 candidates, 5 tokens each
+    said = post(server, "/pipeline/fill-mask", body, 413)["error"]
+    assert "6 texts of 30 tokens together; at most 29" in said

@@ -68,6 +68,7 @@ class PassageTable:
     def __init__(self, folder: Path, table: Any) -> None:
         self.folder = folder
         self.table = table
+        self._passed: str | None = None  # the filter that was checked last: it costs two plans of a query
 
     @classmethod
     def create(
@@ -184,7 +185,7 @@ class PassageTable:
 
     def check_filter(self, where: str | None) -> None:
         """Raises InputError for a filter that isn't one expression of SQL, or names what there isn't."""
-        if where is None:
+        if where is None or where == self._passed:
             return
         problem = problem_of(where)
         if problem is not None:
@@ -197,6 +198,7 @@ class PassageTable:
             # LanceDB reads one expression and ignores what follows it, as it then does this.
             self._plan(f"{where}\nAND {_NOT_THERE}")
         except _LANCE_ERRORS:
+            self._passed = where
             return
         raise self._filter_error(where, "something follows the expression")
 

@@ -13,6 +13,7 @@ export async function showAttention(output, fetched) {
   const first = await fetched(null, 0, true);
   const large = h("div", { class: "large" });
   const size = first.side * first.side;
+  let wanted = 0; // which click's answer is shown: an earlier one's may come later
   const buttons = [];
   for (let layer = 0; layer < first.layers; layer += 1) {
     for (let head = 0; head < first.heads; head += 1) {
@@ -39,10 +40,12 @@ export async function showAttention(output, fetched) {
   }
 
   async function enlarge(layer, head) {
+    const mine = (wanted += 1);
     try {
-      choose(await fetched(layer, head, false));
+      const data = await fetched(layer, head, false);
+      if (mine === wanted) choose(data);
     } catch (error) {
-      if (error.name !== "AbortError") large.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
+      if (mine === wanted && error.name !== "AbortError") large.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
     }
   }
 }

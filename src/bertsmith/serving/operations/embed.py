@@ -20,14 +20,14 @@ from bertsmith.inference.embedding.vectors import Vectors, cut, normalised
 from bertsmith.inference.engine import autocasting
 from bertsmith.model.bert import Bert
 from bertsmith.model.static_table import StaticTable
-from bertsmith.serving.operations.operation import Options, Pass, Prepared
+from bertsmith.serving.operations.operation import LongText, Options, Pass, Prepared
 from bertsmith.serving.refusals import TooLarge, TooLong
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.heads.pooling import Pooling, join_pooled, pool_examples
 from bertsmith.tasks.task import Outputs
 
 _STRIDE = 32  # tokens that neighbouring windows share
-_MOST_NUMBERS = 1 << 24  # of an answer, which has 20 characters for each in JSON
+_MOST_NUMBERS = 1 << 23  # of an answer, which has 12 characters for each in JSON: a text of 8,192 tokens
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,19 @@ class TextEncoder:
         return self.dimensions or self.encoder.config.hidden_size
 
     def sequences(
-        self, inputs: Sequence[Any], options: Options
+        self, inputs: Sequence[Any], options: Options, names: Sequence[str] = ()
     ) -> tuple[list[Encoded], list[int], list[bool]]:
         """(W,) sequences, the number of the input of each, and whether each input (E,) was cut. Inputs are
-        texts, or token ids.
+        texts, or token ids; `names` are what messages call the first ones that aren't the request's inputs.
         """
         made, owners, longer = list[Encoded](), list[int](), list[bool]()
         prefix = self._prefix(options)
-        for number, ids in enumerate(self._ids(inputs, prefix)):
+        called = [*names, *(f"Input {number}" for number in range(1, len(inputs) - len(names) + 1))]
+        for number, ids in enumerate(self._ids(inputs, prefix, options.long_text, called)):
             longer.append(len(ids) > self.windows.room)
             if longer[-1] and options.long_text == "error":
                 raise TooLong(
-                    f"Input {number + 1} is longer than the {self.windows.max_length} tokens that the model "
+                    f"{called[number]} is longer than the {self.windows.max_length} tokens that the model "
                     "reads at a time. Shorten it, or say long_text = 'truncate' or 'windows'."
                 )
             stride = min(_STRIDE, self.windows.room // 4) if options.long_text == "windows" else None
@@ -77,22 +78,26 @@ class TextEncoder:
             raise InputError(f"kind must be {' or '.join(self.prefixes)}, found {kind!r}.")
         return self.prefixes[kind]
 
-    def _ids(self, inputs: Sequence[Any], prefix: str) -> list[Sequence[int]]:
+    def _ids(
+        self, inputs: Sequence[Any], prefix: str, long_text: LongText | None, called: Sequence[str]
+    ) -> list[Sequence[int]]:
+        """Of a text that isn't read in windows, one more than is read."""
         texts = [each for each in inputs if isinstance(each, str)]
         shown = [prefix + (text.lower() if self.windows.lowercase else text) for text in texts]
-        read = iter(self.windows.tokenizer.encode_batch(shown))
+        enough = None if long_text == "windows" else self.windows.room + 1
+        read = iter(self.windows.tokenizer.encode_batch(shown, enough))
         return [
-            next(read) if isinstance(each, str) else self._given_ids(each, number)
-            for number, each in enumerate(inputs, 1)
+            next(read) if isinstance(each, str) else self._given_ids(each, name)
+            for name, each in zip(called, inputs, strict=True)
         ]
 
-    def _given_ids(self, given: Any, number: int) -> Sequence[int]:
+    def _given_ids(self, given: Any, name: str) -> Sequence[int]:
         """Token ids from a client, with or without the special tokens around them."""
         tokenizer = self.windows.tokenizer
         known = range(tokenizer.vocab_size)
         if not isinstance(given, list) or not all(type(each) is int and each in known for each in given):
             raise InputError(
-                f"input {number}: expected a text, or its token ids from 0 to {tokenizer.vocab_size - 1}."
+                f"{name}: expected a text, or its token ids from 0 to {tokenizer.vocab_size - 1}."
             )
         first, last = int(given[:1] == [tokenizer.cls_id]), int(given[-1:] == [tokenizer.sep_id])
         return given[first : len(given) - last]
@@ -115,13 +120,17 @@ class Embed:
 
         self.run = Pass(compute, encoder.device, encoder.name)
 
-    def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], options: Options, names: Sequence[str] = ()) -> Prepared:
+        """`names` as `TextEncoder.sequences` has them."""
         width = self.encoder.width
         dimensions = options.more.get("dimensions")
         if dimensions is not None and (type(dimensions) is not int or not 1 <= dimensions <= width):
             raise InputError(f"dimensions must be 1 to {width}, the model's width, found {dimensions!r}.")
         normalise = options.more.get("normalise")
-        made, owners, cut_off = self.encoder.sequences(inputs, options)
+        if normalise is not None and type(normalise) is not bool:
+            raise InputError(f"normalise must be true or false, found {normalise!r}.")
+        _require_few(len(inputs), dimensions or width, "inputs")
+        made, owners, cut_off = self.encoder.sequences(inputs, options, names)
         tokens = np.bincount(owners, [each.tokens for each in made], len(inputs)).astype(int).tolist()
 
         def finish(outputs: Sequence[Outputs]) -> Vectors:
@@ -129,7 +138,7 @@ class Embed:
             vectors = projected(vectors, self.encoder.projection)
             if dimensions:
                 vectors = cut(vectors, dimensions, normalise=False)
-            return normalised(vectors) if normalise in (None, True) else vectors
+            return vectors if normalise is False else normalised(vectors)
 
         return Prepared(self.run, made, finish, tokens, cut_off)
 
@@ -156,7 +165,7 @@ class Similarity:
         source = more.pop("source", None)
         if not isinstance(source, str):
             raise InputError(f"source must be a text, found {source!r}.")
-        prepared = self.embed.prepare([source, *inputs], Options(options.long_text, more))
+        prepared = self.embed.prepare([source, *inputs], Options(options.long_text, more), ["The source"])
 
         def finish(outputs: Sequence[Outputs]) -> list[float]:
             vectors = prepared.finish(list(outputs))
@@ -186,10 +195,15 @@ class EmbedTokens:
         if options.long_text == "windows":
             raise InputError("Vectors of tokens are of one window: say long_text = 'truncate' or 'error'.")
         made, _, cut_off = self.encoder.sequences(inputs, options)
-        tokens, width = sum(each.tokens for each in made), self.encoder.encoder.config.hidden_size
-        if tokens * width > _MOST_NUMBERS:
-            raise TooLarge(
-                f"The vectors of {tokens:,} tokens are {tokens * width:,} numbers; at most {_MOST_NUMBERS:,} "
-                "are sent at a time. Send fewer inputs at a time."
-            )
-        return Prepared(self.run, made, list, [each.tokens for each in made], cut_off)
+        tokens = [each.tokens for each in made]
+        _require_few(sum(tokens), self.encoder.encoder.config.hidden_size, "tokens")
+        return Prepared(self.run, made, list, tokens, cut_off)
+
+
+def _require_few(vectors: int, width: int, of: str) -> None:
+    """Raises TooLarge for more numbers than are sent at a time."""
+    if vectors * width > _MOST_NUMBERS:
+        raise TooLarge(
+            f"The vectors of {vectors:,} {of} are {vectors * width:,} numbers; at most {_MOST_NUMBERS:,} are "
+            "sent at a time. Send fewer inputs at a time."
+        )

@@ -14,13 +14,16 @@ from bertsmith.errors import InputError
 from bertsmith.inference.engine import Engine
 from bertsmith.model.cpu.kernel_linear import as_kernel
 from bertsmith.serving.operations.operation import Options, Pass, Prepared
-from bertsmith.serving.refusals import TooLong
+from bertsmith.serving.refusals import TooLarge, TooLong
 from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.pretraining.fill_mask import masked_window
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.task import Outputs
 
 _MOST = 1000  # candidates
+_MOST_OF_ALL = 100_000  # candidates of all masks of a request: each is an object in the answer
+_MOST_NUMBERS = 1 << 27  # masks × V of a text, which a worker has at a time: 512 MB
+_Best = tuple[Tensor, Tensor]  # (K, top) probabilities and ids
 
 
 class FillMask:
@@ -53,11 +56,29 @@ class FillMask:
             raise InputError(f"top must be 1 to {_MOST}, found {top!r}.")
         targets = self._targets(options.more.get("targets"))
         encoded = [self._encoded(each, f"input {number}") for number, each in enumerate(inputs, 1)]
+        self._require_few(encoded, top if targets is None else min(top, len(targets)))
 
-        def finish(outputs: Sequence[Outputs]) -> list[list[list[dict[str, Any]]]]:
-            return [[self._best(logits, top, targets) for logits in each] for each in outputs]
+        def keep(logits: Outputs) -> _Best:
+            return _best(logits, top, targets)
 
-        return Prepared(self.run, encoded, finish, [each.tokens for each in encoded], [False] * len(encoded))
+        def finish(outputs: Sequence[_Best]) -> list[list[list[dict[str, Any]]]]:
+            return [self._shown(*each) for each in outputs]
+
+        tokens = [each.tokens for each in encoded]
+        return Prepared(self.run, encoded, finish, tokens, [False] * len(encoded), keep)
+
+    def _require_few(self, encoded: Sequence[Encoded], top: int) -> None:
+        """Raises TooLarge for more masks than are computed, or candidates than are sent, at a time."""
+        masks = [len(window.rows) for each in encoded for window in each.windows]
+        pieces = self.engine.tokenizer.vocab_size
+        most = min(_MOST_OF_ALL // top, _MOST_NUMBERS // pieces)
+        if sum(masks) * top > _MOST_OF_ALL:
+            raise TooLarge(
+                f"The request has {sum(masks):,} masks with {top:,} candidates each; at most "
+                f"{_MOST_OF_ALL:,} candidates are sent at a time. Send fewer texts, or a smaller top."
+            )
+        if max(masks) > most:
+            raise TooLarge(f"A text has {max(masks):,} masks; at most {most:,} are filled at a time.")
 
     def _encoded(self, text: Any, where: str) -> Encoded:
         tokenizer, longest = self.engine.tokenizer, self.engine.model.config.max_length
@@ -72,22 +93,32 @@ class FillMask:
         """The ids of the pieces that alone are candidates; None for all."""
         if given is None:
             return None
-        known = {piece: number for number, piece in enumerate(self.engine.tokenizer.pieces)}
         if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
             raise InputError(f"targets must be a list of pieces of the vocabulary, found {given!r}.")
-        if strange := [each for each in given if each not in known]:
+        numbers = {each: self.engine.tokenizer.backend.token_to_id(each) for each in given}
+        if strange := [each for each, number in numbers.items() if number is None]:
             raise InputError(f"{strange[0][:80]!r} is no piece of the vocabulary: it can't be a target.")
-        return torch.tensor(sorted({known[each] for each in given}))
+        return torch.tensor(sorted(set(numbers.values())))
 
-    def _best(self, logits: Any, top: int, targets: torch.Tensor | None) -> list[dict[str, Any]]:
-        """(V,) -> the likeliest, best first."""
-        among = torch.from_numpy(logits).softmax(0)
+    def _shown(self, probabilities: Tensor, best: Tensor) -> list[list[dict[str, Any]]]:
+        """(K, top) of an input -> for each mask the likeliest, best first."""
+        name = self.engine.tokenizer.id_to_token
+        return [
+            [
+                {"token": name(number), "token_id": number, "probability": each}
+                for number, each in zip(numbers, shares, strict=True)
+            ]
+            for numbers, shares in zip(best.tolist(), probabilities.tolist(), strict=True)
+        ]
+
+
+def _best(logits: Outputs, top: int, targets: Tensor | None) -> _Best:
+    """(K, V) -> (K, top), best first: what is kept while other texts of the request are still computed."""
+    found = []
+    for row in logits:  # one at a time: the probabilities of all would be as much again
+        among = torch.from_numpy(row).softmax(0)
         if targets is not None:
             among = among[targets]
-        probabilities, best = among.topk(min(top, len(among)))
-        if targets is not None:
-            best = targets[best]
-        return [
-            {"token": self.engine.tokenizer.id_to_token(number), "token_id": number, "probability": each}
-            for number, each in zip(best.tolist(), probabilities.tolist(), strict=True)
-        ]
+        found.append(among.topk(min(top, len(among))))
+    probabilities, best = (torch.stack(each) for each in zip(*found, strict=True))
+    return probabilities, best if targets is None else targets[best]

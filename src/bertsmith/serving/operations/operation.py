@@ -17,7 +17,6 @@ from bertsmith.tasks.examples.encoding import Encoded, Layout
 from bertsmith.tasks.task import Outputs
 
 LongText = Literal["error", "truncate", "windows"]
-LONG_TEXTS: tuple[LongText, ...] = ("error", "truncate", "windows")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,20 +44,28 @@ class Pass:
 class Prepared:
     """A request ready to be computed.
 
-    `finish` makes of the E outputs what is answered: one result an input, or what the operation says.
-    `input_tokens` and `truncated` are of the inputs, in their order.
+    `keep` makes of a sequence's outputs what has to wait for the others; a worker calls it. `finish` makes of
+    the E that were kept what is answered: one result an input, or what the operation says; `is_slow` where
+    that takes as long as computing, so that no worker should do it. `input_tokens` and `truncated` are of the
+    inputs, in their order.
     """
 
     run: Pass
     encoded: Sequence[Encoded]
-    finish: Callable[[list[Outputs]], Any]
+    finish: Callable[[list[Any]], Any]
     input_tokens: Sequence[int]
     truncated: Sequence[bool]
+    keep: Callable[[Outputs], Any] = lambda outputs: outputs
+    is_slow: bool = False
 
     @property
     def tokens(self) -> int:
         """That have to be computed."""
         return sum(each.tokens for each in self.encoded)
+
+    def answer(self) -> Any:
+        """Computes and finishes it in this thread, past any queue. Raises NotFinite."""
+        return self.finish([self.keep(each) for each in self.run.outputs(self.encoded)])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from bertsmith.data.batch import PackedBatch
 from bertsmith.errors import InputError
 from bertsmith.inference.engine import Engine
-from bertsmith.serving.operations.operation import Options, Pass, Prepared
+from bertsmith.serving.operations.operation import LongText, Options, Pass, Prepared
 from bertsmith.serving.refusals import TooLong
 from bertsmith.tasks.computing.task_model import TaskModel, at_least_float32
 from bertsmith.tasks.examples.encoding import Encoded, Layout, special_tokens
@@ -33,10 +33,15 @@ class Predict:
             return at_least_float32(model(batch, layout))
 
         self.run = Pass(compute, engine.device, name, model.head.per_row)
-        self._tasks = {None: task, "error": task, "truncate": _cutting(task), "windows": _windowed(task)}
+        self.tasks: dict[LongText | None, Task[Any]] = {
+            None: task,
+            "error": task,
+            "truncate": _cutting(task),
+            "windows": _windowed(task),
+        }
 
     def prepare(self, inputs: Sequence[Any], options: Options) -> Prepared:
-        task = self._tasks[options.long_text]
+        task = self.tasks[options.long_text]
         if options.long_text == "truncate" and task.is_pretokenized:
             raise InputError(
                 "A tagging model reads long sentences as windows: cut, some words would have no tag. "

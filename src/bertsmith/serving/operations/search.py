@@ -1,7 +1,7 @@
 """The passages of an index that answer a query."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from bertsmith.errors import InputError
@@ -43,4 +43,4 @@ class Search:
             questions = [Question(*each, k, mode, where) for each in zip(inputs, vectors, strict=True)]
             return [[asdict(hit) for hit in self.index.find(question)] for question in questions]
 
-        return Prepared(prepared.run, prepared.encoded, finish, prepared.input_tokens, prepared.truncated)
+        return replace(prepared, finish=finish, is_slow=True)

@@ -27,6 +27,8 @@ from bertsmith.serving.service import Service
 from bertsmith.text.tokens.shown_tokens import shown_tokens
 
 _SECONDS = 60.0  # for one explanation
+_PATIENCE = 2.0  # seconds for which one waits for another's: whoever chose anew has just left his
+_LOOK = 0.02  # seconds between two looks at whether it is done
 Check = Callable[[], None]  # raises where nobody waits any more
 
 
@@ -93,8 +95,11 @@ class _Explanations:
         can't be explained, Expired. A client that goes away ends it at the next points.
         """
         self._thread = self._thread or start_one_core_threads(1, "explaining")
-        if not self._busy.acquire(blocking=False):
-            raise Overloaded("Another answer is being explained. Come back in 2 seconds.", 2.0)
+        patient = time.monotonic() + _PATIENCE
+        while not self._busy.acquire(blocking=False):
+            if time.monotonic() > patient:
+                raise Overloaded("Another answer is being explained. Come back in 2 seconds.", 2.0)
+            await asyncio.sleep(_LOOK)
         gone, until = Event(), time.monotonic() + _SECONDS
 
         def check() -> None:

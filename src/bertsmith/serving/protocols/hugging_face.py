@@ -19,7 +19,7 @@ from bertsmith.serving.protocols.pipelines.masks_and_vectors import (
 from bertsmith.serving.protocols.pipelines.pipeline import Asked, Pipeline
 from bertsmith.serving.protocols.pipelines.spans import answer_questions, classify_tokens
 from bertsmith.serving.protocols.pipelines.text_labels import classify_by_entailment, classify_texts
-from bertsmith.serving.protocols.routing import JsonResponse, note, router_of
+from bertsmith.serving.protocols.routing import json_response, note, router_of
 from bertsmith.serving.protocols.scored_labels import TASKS
 from bertsmith.serving.refusals import InvalidRequest, Refusal
 from bertsmith.serving.served_model import ServedModel
@@ -82,7 +82,7 @@ def routes(service: Service) -> APIRouter:
         model, kind = _choose(service, body, body.model or name, task)
         model.operation(kind.operation)  # raises Unsupported, naming what it has
         content, found = await kind.run(Asked(service, request, model, body.inputs, body.all_parameters()))
-        return JsonResponse(content, headers=dict(note(request, found)))
+        return await json_response(content, note(request, found))
 
     @router.post("/models/{model}", summary="A model's own pipeline")
     async def of_model(body: PipelineBody, request: Request, model: ModelName) -> Response:

@@ -11,7 +11,16 @@ import numpy as np
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from bertsmith.serving.protocols.routing import InvalidBody, JsonResponse, ListOf, ask, note, router_of
+from bertsmith.serving.operations.operation import LongText
+from bertsmith.serving.protocols.routing import (
+    InvalidBody,
+    JsonResponse,
+    ListOf,
+    ask,
+    json_response,
+    note,
+    router_of,
+)
 from bertsmith.serving.refusals import InvalidRequest, Refusal, TooLarge
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
@@ -40,7 +49,7 @@ class EmbeddingsBody(BaseModel):
     dimensions: int | None = Field(None, ge=1)
     user: str | None = None
     kind: Literal["query", "document"] | None = None
-    long_text: Literal["error", "truncate", "windows"] = "error"
+    long_text: LongText = "error"
 
 
 def error_body(refusal: Refusal) -> dict[str, Any]:
@@ -85,7 +94,7 @@ def routes(service: Service) -> APIRouter:
         ]
         usage = {"prompt_tokens": answer.total_tokens, "total_tokens": answer.total_tokens}
         found = {"object": "list", "data": data, "model": answer.model.name, "usage": usage}
-        return JsonResponse(found, headers=dict(note(request, answer)))
+        return await json_response(found, note(request, answer))
 
     @router.get("/v1/models", summary="The models, for clients of OpenAI and of System One")
     async def models() -> Response:
@@ -126,7 +135,7 @@ def _shown(model: ServedModel) -> dict[str, Any]:
     return {
         "id": model.name,
         "object": "model",
-        "created": int(model.folder.stat().st_mtime),
+        "created": int(model.written),
         "owned_by": "bertsmith",
         "task": model.task,
         "operations": list(model.operations),
@@ -138,7 +147,7 @@ def _shown(model: ServedModel) -> dict[str, Any]:
 def _described(model: ServedModel) -> dict[str, Any]:
     """As System One lists a model."""
     labels = ", ".join(model.labels[:20]) + (", …" if len(model.labels) > 20 else "")
-    written = datetime.fromtimestamp(model.folder.stat().st_mtime, UTC)
+    written = datetime.fromtimestamp(model.written, UTC)
     return {
         "name": model.name,
         "description": f"{model.task}: {labels}" if labels else model.task,

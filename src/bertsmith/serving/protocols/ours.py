@@ -1,12 +1,12 @@
 """Our own route: POST /v1/{model}, with everything that a task's predictions say."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from bertsmith.serving.operations.operation import Options
-from bertsmith.serving.protocols.routing import JsonResponse, key_of, note, router_of, timeout_of
+from bertsmith.serving.operations.operation import LongText, Options
+from bertsmith.serving.protocols.routing import json_response, key_of, note, router_of, timeout_of
 from bertsmith.serving.refusals import Refusal
 from bertsmith.serving.service import Request as ServiceRequest
 from bertsmith.serving.service import Service
@@ -24,7 +24,7 @@ class Body(BaseModel):
 
     inputs: Any
     operation: str | None = None
-    long_text: Literal["error", "truncate", "windows"] | None = None
+    long_text: LongText | None = None
     timeout_ms: float | None = Field(None, gt=0)
     options: dict[str, Any] = {}
 
@@ -62,6 +62,6 @@ def routes(service: Service) -> APIRouter:
             "input_tokens": answer.input_tokens[0] if one else answer.input_tokens,
             "truncated": answer.truncated[0] if one else answer.truncated,
         }
-        return JsonResponse(found, headers=dict(note(request, answer)))
+        return await json_response(found, note(request, answer))
 
     return router

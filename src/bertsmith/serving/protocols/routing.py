@@ -1,11 +1,12 @@
 """What the routes of every protocol share: bodies in, answers and refusals out."""
 
-import logging
+import asyncio
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from json import JSONDecodeError
 from typing import Annotated, Any, TypeVar
 
+import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -13,6 +14,7 @@ from fastapi.routing import APIRoute
 from opentelemetry import trace
 from pydantic import BaseModel, FailFast, ValidationError, model_validator
 
+from bertsmith.serving.json_log import LOG
 from bertsmith.serving.operations.operation import LongText, Options
 from bertsmith.serving.refusals import InvalidRequest, Refusal, documented
 from bertsmith.serving.service import ANONYMOUS, Answer, Service
@@ -33,7 +35,8 @@ StatusOf = Callable[[Refusal], int]
 TIMEOUT = "x-timeout-ms"
 _FIELD = 2  # parts of a place in the body, "body" among them; below are the ways to read the field
 _DEEPEST = 64  # lists and objects within each other, in a body
-_LOG = logging.getLogger("bertsmith.serving")
+_MANY = 100_000  # numbers
+_JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 class JsonRequest(Request):
@@ -53,7 +56,56 @@ class JsonResponse(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(content, option=_JSON)
+
+
+async def json_response(content: Any, headers: Mapping[str, str]) -> Response:
+    """A JsonResponse; of megabytes of numbers it is written beside the event loop, row by row, since orjson
+    lets no other thread go on while it writes.
+    """
+    if not _has_many(content):
+        return JsonResponse(content, headers=dict(headers))
+    written = await asyncio.to_thread(lambda: b"".join(_in_parts(content)))
+    return Response(written, headers=dict(headers), media_type=JsonResponse.media_type)
+
+
+def _has_many(content: Any) -> bool:
+    """Whether there are more numbers and texts than are written in some milliseconds."""
+    left, count = [content], 0
+    while left and count <= _MANY:
+        each = left.pop()
+        if isinstance(each, np.ndarray):
+            count += each.size
+        elif isinstance(each, (list, tuple, dict)):
+            count += len(each)
+            left += each.values() if isinstance(each, dict) else each
+    return count > _MANY
+
+
+def _in_parts(content: Any) -> Iterator[bytes]:
+    """The same bytes as JsonResponse writes, those of a row at a time."""
+    if not _has_rows(content):
+        yield orjson.dumps(content, option=_JSON)
+    elif isinstance(content, dict):
+        for place, (name, value) in enumerate(content.items()):
+            yield b"," if place else b"{"
+            yield orjson.dumps({name: 0}, option=_JSON)[1:-2]  # the name and its colon, whatever it is
+            yield from _in_parts(value)
+        yield b"}"
+    else:
+        for place, each in enumerate(content):
+            yield b"," if place else b"["
+            yield from _in_parts(each)
+        yield b"]"
+
+
+def _has_rows(content: Any) -> bool:
+    if isinstance(content, np.ndarray):
+        return content.ndim > 1 and len(content) > 0
+    if not isinstance(content, (list, tuple, dict)):
+        return False
+    inside = content.values() if isinstance(content, dict) else content
+    return any(isinstance(each, (list, tuple, dict, np.ndarray)) for each in inside)
 
 
 class StrictBody(BaseModel):
@@ -95,7 +147,7 @@ def router_of(error_body: ErrorBody, status_of: StatusOf | None = None, **more: 
                 except RequestValidationError as error:
                     return refused(InvalidBody(error), request)
                 except Exception:
-                    _LOG.exception("a request failed by a bug of the service")
+                    LOG.exception("a request failed by a bug of the service")
                     return refused(Refusal("The service failed. Its log says why."), request)
 
             return handle

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 import bertsmith
 from bertsmith.errors import BertsmithError
 from bertsmith.serving.operations.operation import LongText
-from bertsmith.serving.protocols.routing import JsonResponse, ListOf, ask, note, router_of
+from bertsmith.serving.protocols.routing import JsonResponse, ListOf, ask, json_response, note, router_of
 from bertsmith.serving.protocols.scored_labels import (
     TASKS,
     best_first,
@@ -154,7 +154,7 @@ def _add_vectors(router: APIRouter, service: Service) -> None:
         answer = await ask(
             service, request, embed_inputs(body.inputs), name, "embed", body.long_text(), **more
         )
-        return JsonResponse(np.ascontiguousarray(answer.results), headers=dict(note(request, answer)))
+        return await json_response(np.ascontiguousarray(answer.results), note(request, answer))
 
     @router.post("/embed_all", summary="Vectors of all tokens, as TEI has them")
     async def embed_all(body: EmbedAllBody, request: Request, model: Named = None) -> Response:
@@ -163,7 +163,7 @@ def _add_vectors(router: APIRouter, service: Service) -> None:
             service, request, inputs, name, "embed_tokens", body.long_text(), kind=body.prompt_name
         )
         found = [np.ascontiguousarray(each) for each in answer.results]
-        return JsonResponse(found, headers=dict(note(request, answer)))
+        return await json_response(found, note(request, answer))
 
     @router.post("/similarity", summary="How alike texts are, as TEI has it")
     async def similarity(body: SimilarityBody, request: Request, model: Named = None) -> Response:
@@ -298,7 +298,7 @@ def _info(service: Service, model: ServedModel) -> dict[str, Any]:
         "model_type": _model_type(model),
         "max_concurrent_requests": max(settings.queue_tokens // model.max_length, 1),
         "max_input_length": model.max_length,
-        "max_batch_tokens": settings.batch_tokens,
+        "max_batch_tokens": service.workers.budget,
         "max_batch_requests": None,
         "max_client_batch_size": settings.max_inputs,
         "auto_truncate": True,

@@ -7,6 +7,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Protocol, overload
 
@@ -43,6 +44,23 @@ class LongPieces:
 
     ids: Sequence[int]
     offsets: Int32s
+
+
+class SharedPieces:
+    """A text's pieces that are read many times: the library makes their ids anew each time."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+
+    @cached_property
+    def ids(self) -> Sequence[int]:
+        """(T,)"""
+        return self._pieces.ids
+
+    @cached_property
+    def offsets(self) -> Sequence[tuple[int, int]] | Ints | Int32s:
+        """(T, 2) characters."""
+        return self._pieces.offsets
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """fill-mask: what may stand in place of a mask; feature-extraction: a vector a text; sentence-similarity."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -9,9 +10,11 @@ from pydantic import BaseModel, ValidationError
 from bertsmith.serving.protocols import tei
 from bertsmith.serving.protocols.pipelines.pipeline import Asked
 from bertsmith.serving.protocols.routing import first_problem
-from bertsmith.serving.refusals import InvalidRequest, Unsupported
+from bertsmith.serving.refusals import InvalidRequest, TooLarge, Unsupported
 from bertsmith.serving.service import Answer
 from bertsmith.text.tokens.tokenizer import Tokenizer
+
+_MOST_TOKENS = 2_000_000  # of the texts in an answer: a second of work, and ten megabytes
 
 
 class VectorParameters(BaseModel):
@@ -31,8 +34,23 @@ async def fill_masks(asked: Asked) -> tuple[Any, Answer]:
     top, targets = asked.whole_number("top_k"), asked.texts("targets")
     texts = asked.listed()
     answer = await asked.answer(texts, "fill_mask", top=top, targets=targets)
-    found = [_shown(*each, asked.model.tokenizer) for each in zip(texts, answer.results, strict=True)]
+    _require_few(answer)
+    found = await asyncio.to_thread(
+        lambda: [_shown(*each, asked.model.tokenizer) for each in zip(texts, answer.results, strict=True)]
+    )
     return found[0] if asked.one else found, answer
+
+
+def _require_few(answer: Answer) -> None:
+    """Raises TooLarge: each candidate of each mask is shown with the whole text around it."""
+    candidates = [sum(map(len, masks)) for masks in answer.results]
+    size = sum(count * tokens for count, tokens in zip(candidates, answer.input_tokens, strict=True))
+    if size > _MOST_TOKENS:
+        raise TooLarge(
+            f"The answer would be {sum(candidates):,} texts of {size:,} tokens together; at most "
+            f"{_MOST_TOKENS:,} are sent at a time. Send fewer texts or a smaller top_k, or ask "
+            f"/v1/{answer.model.name}, which shows no text around a word."
+        )
 
 
 def _shown(text: str, masks: list[list[dict[str, Any]]], tokenizer: Tokenizer) -> Any:

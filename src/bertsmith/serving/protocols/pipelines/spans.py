@@ -95,6 +95,11 @@ async def answer_questions(asked: Asked) -> tuple[Any, Answer]:
     score the probability that there is none.
     """
     asked.require_known(("top_k", "handle_impossible_answer"))
+    may_be_none = asked.parameters.get("handle_impossible_answer")
+    if may_be_none is not None and type(may_be_none) is not bool:
+        raise InvalidRequest(
+            f"handle_impossible_answer must be true or false, found {str(may_be_none)[:80]!r}."
+        )
     if asked.whole_number("top_k") not in (None, 1):
         raise Unsupported("top_k above 1 isn't done here: the best answer alone is given.")
     answer = await asked.answer(asked.listed(), "predict")
@@ -103,6 +108,11 @@ async def answer_questions(asked: Asked) -> tuple[Any, Answer]:
         if "null_odds" not in prediction:
             raise Unsupported(
                 f"{asked.model.name} is a model for {asked.model.task}: it answers no questions."
+            )
+        if may_be_none is False and prediction["start"] is None:
+            raise Unsupported(
+                f"{asked.model.name} finds no answer in a passage, and handle_impossible_answer = false asks "
+                "for one all the same, which isn't done here. Leave it away."
             )
         found.append(_shown(prediction))
     return found[0] if asked.one else found, answer

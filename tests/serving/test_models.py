@@ -1,0 +1,151 @@
+"""Models that are opened again: what is served already stays, and nothing waits for the opening."""
+
+import asyncio
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertsmith.serving import models as models_module
+from bertsmith.serving.app import make_app
+from bertsmith.serving.models import Models, probe_once
+from bertsmith.serving.protocols import openai
+from bertsmith.serving.refusals import Unsupported
+from bertsmith.serving.settings import read_settings
+from live_server import threaded_server
+from served_models import save_fine_tuned
+
+
+def opened(path: Path) -> Models:
+    found = Models(read_settings([f"m={path}"], None, {}, {}))
+    found.open_all()
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save_fine_tuned(tmp_path / "model", "classification")
+
+
+def test_a_second_reload_of_the_same_folder_keeps_the_version_to_go_back_to(
+    folder: Path, tmp_path: Path
+) -> None:
+    models = opened(folder)
+    first = models["m"]
+    assert models.replace("m") is first
+    shutil.rmtree(folder)
+    save_fine_tuned(folder, "classification", seed=9)
+    second = models.replace("m")
+    assert second.version == 2
+    assert models.replace("m") is second
+    assert models.roll_back("m") is first
+    with pytest.raises(Unsupported):
+        models.roll_back("m")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json", "bertsmith.json", "model.safetensors"])
+def test_another_file_of_a_model_is_seen(folder: Path, name: str) -> None:
+    models = opened(folder)
+    copied = Path(shutil.copy(folder / name, folder / "new"))
+    copied.replace(folder / name)
+    assert models.replace("m").version == 2
+
+
+def test_a_link_that_leads_elsewhere_is_seen(folder: Path, tmp_path: Path) -> None:
+    other = save_fine_tuned(tmp_path / "other", "classification", seed=9)
+    link = tmp_path / "current"
+    link.symlink_to(folder)
+    models = opened(link)
+    assert models.replace("m").version == 1
+    link.unlink()
+    link.symlink_to(other)
+    assert models.replace("m").version == 2
+
+
+def test_when_the_folder_was_written_is_known_while_it_is_away(folder: Path, tmp_path: Path) -> None:
+    models = opened(folder)
+    written = folder.stat().st_mtime
+    folder.rename(tmp_path / "away")
+    assert models["m"].written == written
+    assert openai._shown(models["m"])["created"] == int(written)
+    assert openai._described(models["m"])["release_date"].startswith("20")
+
+
+def test_the_health_s_forward_pass_does_not_wait_for_a_model_that_is_opened(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = opened(folder)
+    usual, begun, go_on = models_module.open_model, threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return usual(*arguments)
+
+    monkeypatch.setattr(models_module, "open_model", slow)
+    os.utime(folder / "model.safetensors")
+    opening = threading.Thread(target=models.replace, args=("m",))
+    opening.start()
+    try:
+        assert begun.wait(60)
+        models.apart(probe_once, models["m"]).result(timeout=30)
+    finally:
+        go_on.set()
+        opening.join()
+    assert models["m"].version == 2
+
+
+def test_a_way_back_that_waits_for_a_model_that_is_opened_holds_nobody(tmp_path: Path) -> None:
+    folder = save_fine_tuned(tmp_path / "model", "classification")
+    (tmp_path / "keys").write_text(f"operator {'o' * 20} admin\n")
+    given = {"keys_file": tmp_path / "keys"}
+    app = make_app(read_settings([f"m={folder}"], None, given, {}))
+    with threaded_server(app) as server:
+        changing = app.state.service.models._changing
+        key = {"authorization": f"Bearer {'o' * 20}"}
+        with changing:  # as `replace` has it while it opens
+            asking = threading.Thread(
+                target=server.ask, args=("/admin/models/m/rollback", b"", key), daemon=True
+            )
+            asking.start()
+            time.sleep(0.2)
+            answered = threading.Event()
+            health = threading.Thread(
+                target=lambda: (server.ask("/health/live"), answered.set()), daemon=True
+            )
+            health.start()
+            held = not answered.wait(10)
+        asking.join()
+        assert not held
+
+
+def test_signals_that_come_while_models_are_opened_are_one_look_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bertsmith.serving.draining_server import DrainingServer
+
+    models = opened(folder)
+    looks = list[str]()
+
+    def slow(name: str) -> Any:
+        looks.append(name)
+        time.sleep(0.1)
+        return models["m"]
+
+    monkeypatch.setattr(models, "replace", slow)
+    settings = read_settings([f"m={folder}"], None, {}, {})
+
+    async def ask() -> None:
+        server = DrainingServer(settings, models, lambda: None, is_worker=False)
+        for _ in range(10):
+            server._reload()
+            await asyncio.sleep(0.005)
+        assert server._loading is not None
+        await server._loading
+
+    asyncio.run(ask())
+    assert looks == ["m", "m"]

@@ -1,0 +1,88 @@
+"""Processes that can't be begun again: what becomes of the others."""
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from bertsmith.serving import processes
+from bertsmith.serving.processes import _Processes, _Worker
+from bertsmith.serving.settings import read_settings
+
+
+class Made:
+    """Stands for a process that the system began; what is tested is what is done about its death."""
+
+    pid, exitcode, sentinel = 0, 2, -1
+
+    def __init__(self, is_alive: bool) -> None:
+        self.alive = is_alive
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def terminate(self) -> None:
+        self.alive = False
+
+    kill = terminate
+
+
+class Line:
+    """Its lifeline."""
+
+    def poll(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[_Processes, list[float]]]:
+    """Two processes, of which one is dead and can't be begun again; and when that was tried."""
+    tried = list[float]()
+    settings = read_settings(["m=nowhere"], None, {"workers": 2}, {})
+    with socket.socket() as listener:
+        found = _Processes(settings, listener)
+
+        def begin() -> None:
+            tried.append(time.monotonic())
+            found._workers.append(_Worker(Made(False), Line()))  # type: ignore[arg-type]
+
+        monkeypatch.setattr(found, "_begin", begin)
+        monkeypatch.setattr(processes.connection, "wait", lambda *_, **__: time.sleep(0.005))
+        monkeypatch.setattr(processes.multiprocess, "mark_process_dead", lambda _: None)
+        monkeypatch.setattr(processes, "_PAUSE", 0.02)
+        yield found, tried
+
+
+def test_one_that_cannot_be_begun_again_leaves_the_others_and_is_tried_more_and_more_seldom(
+    watched: tuple[_Processes, list[float]], caplog: pytest.LogCaptureFixture
+) -> None:
+    found, tried = watched
+    alive: Any = Made(True)
+    found._workers = [
+        _Worker(alive, Line(), True),  # type: ignore[arg-type]
+        _Worker(Made(False), Line(), True),  # type: ignore[arg-type]
+    ]
+    found._announced = True
+    with caplog.at_level(logging.ERROR, "bertsmith.serving"):
+        until = time.monotonic() + 30
+        while len(tried) < 5 and time.monotonic() < until:
+            found._look()
+    pauses = [after - before for before, after in pairwise(tried)]
+    assert pauses[-1] > 2 * pauses[0]
+    assert alive.is_alive()
+    assert not found._stopping
+    assert "the next one tries in" in caplog.text
+
+
+def test_one_that_cannot_begin_at_first_ends_all(watched: tuple[_Processes, list[float]]) -> None:
+    found, tried = watched
+    alive: Any = Made(True)
+    found._workers = [_Worker(alive, Line(), True), _Worker(Made(False), Line())]  # type: ignore[arg-type]
+    found._look()
+    assert not alive.is_alive()
+    assert not found._well
+    assert tried == []
