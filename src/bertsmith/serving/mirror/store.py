@@ -42,6 +42,7 @@ class Store:
         with self._reading() as connection:
             salt = connection.execute(select(META.c.value).where(META.c.name == "salt")).scalar_one()
         self._salt = bytes.fromhex(salt)
+        self._is_left = False  # deleted calls may still be in SQLite's log
 
     def close(self) -> None:
         """Ends the connections."""
@@ -122,7 +123,8 @@ class Store:
         readable in a SQLite file's unused bytes until the next `forget`. Raises as `forget`.
         """
         deleted = self._delete(CALLS.c.began < before)
-        if deleted:
+        self._is_left = self._is_left or bool(deleted)
+        if self._is_left:
             self._write_over()
         return deleted
 
@@ -146,6 +148,7 @@ class Store:
         if not is_sqlite(self.engine):
             with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
                 connection.exec_driver_sql(f"VACUUM {CALLS.name}, {VERSIONS.name}")
+            self._is_left = False
             return
         raw = self.engine.raw_connection()
         try:
@@ -161,6 +164,7 @@ class Store:
                 "The calls are deleted, but the store's log still has them while another process reads it. "
                 "Run this again when that has ended."
             )
+        self._is_left = False
 
     def _reading(self) -> Connection:
         """For a transaction that keeps nobody from writing."""
