@@ -51,6 +51,7 @@ class Request:
     most_bytes: int
     named: str = ""
     subject: str = ""
+    query: bytes = b""
 
 
 class Audits:
@@ -138,7 +139,7 @@ class Audits:
         answer = await self.connections.ask(
             request.method, request.target.url, request.headers, request.content
         )
-        self.keys.note(dict(request.headers), answer.status)
+        self.keys.note(dict(request.headers), answer.status, request.query)
         try:
             if answer.status in _LATER:
                 raise _NoAnswer

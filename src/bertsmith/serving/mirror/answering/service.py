@@ -31,10 +31,17 @@ class Service:
         return self.keeper.panel.answers
 
     async def turn(
-        self, asked: Asked, site: str, headers: Mapping[bytes, bytes], *, can_audit: bool
+        self,
+        asked: Asked,
+        site: str,
+        headers: Mapping[bytes, bytes],
+        *,
+        can_audit: bool,
+        query: bytes = b"",
     ) -> Turn | None:
         """None where no student answers at this site: then nothing is different from recording. The audit is
-        drawn here, before anybody is asked; `can_audit`: there is room for it. `headers` are the client's.
+        drawn here, before anybody is asked; `can_audit`: there is room for it. `headers` and `query` are the
+        client's.
         """
         panel = self.keeper.panel
         if site not in panel.answering:
@@ -45,7 +52,7 @@ class Service:
         playing = panel.playing.get(version)
         if playing is None or not playing.stage.answers:
             return Turn(version, "", panel.why_new(site, asked))
-        if not self.keys.has(headers):
+        if not self.keys.has(headers, query):
             return Turn(version, playing.stage.student, "new-key")
         turn = await self._asked(asked, version, playing, redaction)
         share = self.settings.audit_share
