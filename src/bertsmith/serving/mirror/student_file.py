@@ -19,6 +19,7 @@ from bertsmith.serving.mirror.template import Template
 from bertsmith.validation import first_problem
 
 FILE, MODEL, SPANS = "student.json", "model", "spans"
+_ID = 12  # hexadecimal digits
 
 
 class _Part(BaseModel):
@@ -151,6 +152,23 @@ def read_student_file(folder: Path) -> StudentFile:
                 f"{part} is missing or was altered. Take the student from a copy, or train again."
             )
     return found
+
+
+def student_id(folder: Path) -> str:
+    """Names the student in a folder: the first digits of the hash of student.json, which has all others."""
+    return sha256(folder / FILE)[:_ID]
+
+
+def require_student(folder: Path, number: str) -> None:
+    """Raises ModelError where the folder holds none, or another than `number`: what was proven, and what was
+    compared since, is not of that one.
+    """
+    if not (folder / FILE).is_file():
+        raise ModelError(f"{folder} is no student: it has no {FILE}. bertsmith mirror train makes one.")
+    if student_id(folder) != number:
+        raise ModelError(
+            f"{folder} holds another student than {number}. Put that one back, or promote this one."
+        )
 
 
 def hashes_of(folder: Path) -> dict[str, str]:

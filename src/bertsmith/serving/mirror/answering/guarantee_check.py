@@ -72,15 +72,13 @@ def _failed(audits: dict[tuple[str, str], int], student: str) -> tuple[int, int]
 
 def _problem(student: Student | None, number: str) -> str:
     """With a student's files, in a sentence; empty where there is none."""
-    from bertsmith.files import sha256
-    from bertsmith.serving.mirror.student_file import FILE, read_student_file
+    from bertsmith.serving.mirror.student_file import read_student_file, require_student
 
     if student is None:
         return f"student {number} isn't known to the store"
     try:
         read_student_file(Path(student.folder))
+        require_student(Path(student.folder), number)
     except BertsmithError as error:
         return str(error)
-    if sha256(Path(student.folder) / FILE)[:12] != number:
-        return f"{student.folder} holds another student than {number}"
     return ""

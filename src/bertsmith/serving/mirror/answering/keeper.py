@@ -26,6 +26,7 @@ from bertsmith.serving.mirror.answering.stages import Student
 from bertsmith.serving.mirror.answering.training_process import Trainer
 from bertsmith.serving.mirror.answering.understudy import StudentLike, Understudy
 from bertsmith.serving.mirror.settings import MirrorSettings
+from bertsmith.serving.mirror.student_file import require_student
 
 AUDIT_PATIENCE = 900.0  # seconds after which an audit of which nothing is known has failed
 OpenStudent = Callable[[Path], StudentLike]
@@ -183,6 +184,7 @@ class Keeper:
         try:
             if student is None:
                 raise FileNotFoundError("the store doesn't know it")
+            require_student(Path(student.folder), number)
             return Understudy(number, self.opening(Path(student.folder)))
         except (BertsmithError, OSError) as error:
             LOG.error("student %s can't be opened: %s", number, error)

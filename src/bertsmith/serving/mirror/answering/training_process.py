@@ -128,11 +128,11 @@ class Trainer:
 
 def read_student(folder: Path, version: str) -> Student | None:
     """What is to be known of a student's folder; None where nothing is proven of it. Raises ModelError."""
-    from bertsmith.files import sha256
-    from bertsmith.serving.mirror.student_file import FILE, read_student_file
+    from bertsmith.serving.mirror.student_file import read_student_file, student_id
 
     file = read_student_file(folder)
     if not file.claims.coverage:
         return None
-    number = sha256(folder / FILE)[:12]
-    return Student(number, version, str(folder.absolute()), file.claims.epsilon, file.claims.delta)
+    return Student(
+        student_id(folder), version, str(folder.absolute()), file.claims.epsilon, file.claims.delta
+    )
