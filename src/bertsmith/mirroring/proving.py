@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertsmith.arrays import Bools, Floats
+from bertsmith.arrays import Bools, Floats, Ints
 from bertsmith.metrics.guarantees.groups import Group, certify_each
 from bertsmith.metrics.guarantees.learn_then_test import STARTS, Certificate, threshold_sequence
 from bertsmith.metrics.guarantees.prices import Prices, certify_by_prices
@@ -44,10 +44,20 @@ def hopeful(confidence: Floats, differs: Bools, epsilon: float) -> float:
     """The largest share of these calls (E,) of dev that might be answered with at most `epsilon` of the
     answers differing; 0 where that is a handful. It proves nothing.
     """
-    wrong = np.cumsum(differs[np.argsort(-confidence, kind="stable")])
+    wrong = _wrong(confidence, differs)
     answered = np.arange(1, len(wrong) + 1)
     fine = answered[(wrong <= epsilon * answered) & (answered >= _FEWEST_ON_DEV)]
-    return float(fine.max() / len(wrong)) if len(fine) else 0.0
+    return float(fine.max() / len(confidence)) if len(fine) else 0.0
+
+
+def _wrong(confidence: Floats, differs: Bools) -> Ints:
+    """(A,) how many of the surest 1, 2, … answers differ, of the A that are ever given."""
+    return np.cumsum(differs[np.argsort(-confidence, kind="stable")])[: int((confidence >= 0).sum())]
+
+
+def _thresholds(confidence: Floats) -> Floats:
+    """Of dev, the last of them 0: it answers all that is ever given."""
+    return np.unique(np.maximum(threshold_sequence(confidence), 0.0))[::-1]
 
 
 def epsilon_of(settings: LearnSettings) -> float:
@@ -68,7 +78,7 @@ def calls_needed(confidence: Floats, differs: Bools, calls: int, epsilon: float,
     dev: the fewest over thresholds, infinite where none is good enough. Of dev's `calls` the group has those
     of `confidence` (E,) and `differs` (E,).
     """
-    wrong = np.cumsum(differs[np.argsort(-confidence, kind="stable")])
+    wrong = _wrong(confidence, differs)
     found = math.inf
     for answered in np.unique(np.linspace(_FEWEST_ON_DEV, len(wrong), _PLACES).astype(int)).tolist():
         if answered > len(wrong):
@@ -170,7 +180,7 @@ def _proven(
         asked = _groups(calibration, settings)
         for name, (confidence, _) in _groups(dev, settings).items():
             calls = asked.get(name, (np.empty(0), np.empty(0, np.bool_)))
-            groups[number, name] = Group(*calls, threshold_sequence(confidence), settings.epsilon)
+            groups[number, name] = Group(*calls, _thresholds(confidence), settings.epsilon)
     proven = certify_each(
         {f"{number} {name}": group for (number, name), group in groups.items()}, settings.delta
     )
@@ -208,7 +218,7 @@ def _by_prices(
         priced = certify_by_prices(
             calibration.confidence,
             calibration.differs,
-            threshold_sequence(dev.confidence),
+            _thresholds(dev.confidence),
             prices,
             settings.delta / len(devs),
         )
