@@ -35,7 +35,6 @@ from bertsmith.serving.mirror.writing.own_answer import OwnAnswer, Written
 from bertsmith.serving.mirror.writing.registry import write
 
 _CONNECT_SECONDS = 10.0
-_AUDITS_END = 5.0  # seconds that a stopping mirror leaves its audits
 _HEADER = b"x-bertsmith"
 
 
@@ -63,7 +62,7 @@ class Relay:
 
     async def close(self) -> None:
         """Lets audits end that are under way, and ends the connections to the upstream."""
-        await self.audits.close(_AUDITS_END)
+        await self.audits.close(self.settings.drain_seconds)
         await self.connections.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -38,8 +38,8 @@ class StudentAnswer:
     """`values` by path, and the same as the `answer` that the teacher would have written; `confidence` that
     all of it agrees with the teacher, and that of each field. `is_sure`: the confidence reaches the threshold
     that is proven; `reason` says so in a word: sure, low-confidence, not-proven, redacted where it holds a
-    placeholder. `milliseconds` is what this text took, its share where several were asked together. `probabilities` are of each value of a field that
-    holds one of several, by path.
+    placeholder. `milliseconds` is what this text took, its share where several were asked together.
+    `probabilities` are of each value of a field that holds one of several, by path.
     """
 
     values: Values

@@ -49,11 +49,11 @@ class Service:
         playing = panel.playing.get(version)
         if playing is None or not playing.stage.answers:
             return Turn(version, "", panel.why_new(site, asked))
-        if not self.keys.has(headers, query):
-            return Turn(version, playing.stage.student, "new-key")
-        turn = await self._asked(asked, version, playing)
         share = self.settings.audit_share
         to_llm = playing.stage.sent_to_llm(share)
+        if not self.keys.has(headers, query):
+            return Turn(version, playing.stage.student, "new-key", least=to_llm)
+        turn = await self._asked(asked, version, playing)
         turn = replace(turn, probability=to_llm if turn.is_sure else 1.0, least=to_llm)
         if not turn.is_ours:
             return turn
