@@ -15,7 +15,7 @@ import numpy as np
 from bertsmith.arrays import Bools, Floats, Ints
 from bertsmith.metrics.guarantees.groups import Group, certify_each
 from bertsmith.metrics.guarantees.learn_then_test import STARTS, Certificate, threshold_sequence
-from bertsmith.metrics.guarantees.prices import Prices, certify_by_prices
+from bertsmith.metrics.guarantees.prices import CLAIMS, Prices, certify_by_prices
 from bertsmith.metrics.guarantees.sample_size import calls_to_prove, fewest_calls
 from bertsmith.mirroring.candidate import Candidate, Judged
 from bertsmith.mirroring.claims_in_words import percent
@@ -94,12 +94,13 @@ def why_not_yet(devs: Sequence[Judged], calls: int, settings: LearnSettings) -> 
     """Why the calibration calls are better kept for another training; empty where they aren't."""
     epsilon = epsilon_of(settings)
     groups = [(*of, len(dev.confidence)) for dev in devs for of in _groups(dev, settings).values()]
-    level = settings.delta / len(groups) / STARTS
+    claims = len(groups) * (CLAIMS if settings.call_price is not None else 1)
+    level = settings.delta / claims / STARTS
     needed = fewest_calls(epsilon, level)
     if calls < needed:
         return (
             f"{calls:,} new calls are there to prove anything with, and it takes at least {needed:,} "
-            f"to prove {percent(epsilon)} of {len(groups)} claim{'s' if len(groups) > 1 else ''}, "
+            f"to prove {percent(epsilon)} of {claims} claim{'s' if claims > 1 else ''}, "
             "whatever they say"
         )
     if not any(hopeful(*of[:2], epsilon) for of in groups):

@@ -10,11 +10,12 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError
-from bertsmith.serving.mirror.call import AGAIN, Call
+from bertsmith.serving.mirror.call import AGAIN, IMPORTED, UNDATED, Call
 from bertsmith.serving.mirror.database import READING, is_sqlite, open_database
 from bertsmith.serving.mirror.rows import call_of_row, call_row, fields_of, site_row, version_row
 from bertsmith.serving.mirror.tables import CALLS, FIELDS, META, PASSED, SITES, VERSIONS
 
+_IMPORTS = (IMPORTED, UNDATED)
 _AT_ONCE = 500  # rows that are looked up or read together
 
 
@@ -64,7 +65,7 @@ class Store:
                 ({"version": version, "path": path, "type": kind} for version, path, kind in fields),
             )
             known = self._known(connection, calls)
-            new = (each for each in calls if each.source != "import" or each.content not in known)
+            new = (each for each in calls if each.source not in _IMPORTS or each.content not in known)
             added = self._insert(connection, CALLS, (self._row(each) for each in new))
             self._count(connection, passed or {})
         return added
@@ -77,7 +78,7 @@ class Store:
 
     def _known(self, connection: Connection, calls: Sequence[Call]) -> set[str]:
         """Contents of imported calls that were recorded, or imported before."""
-        contents = sorted({each.content for each in calls if each.source == "import"})
+        contents = sorted({each.content for each in calls if each.source in _IMPORTS})
         found = set[str]()
         for begin in range(0, len(contents), _AT_ONCE):
             part = contents[begin : begin + _AT_ONCE]

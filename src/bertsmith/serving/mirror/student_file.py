@@ -61,7 +61,8 @@ class Claim(_Part):
 
 
 class Claims(_Part):
-    """All true together with probability 1 - `delta`. None: not proven. `whole` is of the whole answer, by
+    """All true together with probability 1 - `delta`, and with 1 - 2 `delta` their coverage intervals too.
+    None: not proven. `whole` is of the whole answer, by
     the product of its fields' confidences; `fields` of each one by itself. Where each value of a field has a
     claim of its own, `by` is that field's path and `classes` has the claims on the whole answers that give
     it the value; the calibration calls were `calls`, and `whole` is None.
