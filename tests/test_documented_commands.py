@@ -26,7 +26,7 @@ PAGES = [
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 NAMES = {command.name for command in COMMANDS}
-GROUPS = ("corpus", "tokenizer", "index", "mirror")  # of commands
+GROUPS = ("corpus", "sequences", "tokenizer", "index", "mirror", "benchmark")  # of commands
 RECIPES = (Recipe, FinetuneRecipe, EncoderDistilRecipe)
 SETTINGS = {name: default for recipe in RECIPES for name, default in settings(recipe)}
 SECTIONS = {name.partition(".")[0] for name in SETTINGS if "." in name}

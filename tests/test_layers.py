@@ -27,6 +27,7 @@ LAYERS = [
     "planning",
     "inference",
     "compression",
+    "benchmarks",
     "estimators",
     "serving",
     "mirroring",

@@ -6,4 +6,5 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]  # of which many are held
 Floats = npt.NDArray[np.float64]
+Float32s = npt.NDArray[np.float32]  # of which many are held, or a head gives
 Bools = npt.NDArray[np.bool_]

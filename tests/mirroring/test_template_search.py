@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mirrored_calls import message
 
-from bertsmith.mirroring.understanding.template_search import find_template, pieces_of
 from bertsmith.serving.mirror.call import Message
 from bertsmith.serving.mirror.template import PartTemplate
+from bertsmith.serving.mirror.template_search import find_template, pieces_of
 
 DRAW = random.Random(0)
 TEXTS = [message(DRAW) for _ in range(60)]

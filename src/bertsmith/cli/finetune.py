@@ -13,6 +13,7 @@ def finetune(
     columns: Annotated[LabelledColumns | None, AS_NAMED] = None,
     layout: Annotated[FileLayout | None, AS_NAMED] = None,
     unlabelled: Path | None = None,
+    features: str | None = None,
     resume: Flag = False,
 ) -> None:
     """Fine-tune an encoder on labelled text, and report its baselines beside it.
@@ -31,6 +32,9 @@ def finetune(
     unlabelled
         More texts, without labels: a classification learns from them too where cross-validation says that
         it helps.
+    features
+        Columns to read beside the text, numbers and categories, as in age,plan: what each is its values say,
+        unless age:number or plan:category tells. For classification, multi-label and regression.
     resume
         Resume an interrupted run, bit for bit.
 
@@ -43,6 +47,8 @@ def finetune(
 
     bertsmith finetune classification --model minilm --train fifty.csv --unlabelled tickets.csv --out runs/few
 
+    bertsmith finetune classification --model minilm --train tickets.csv --features age,plan --out runs/mixed
+
     bertsmith finetune tagging --model minilm --train train.conll --dev dev.conll --out runs/names epochs=3
 
     bertsmith finetune retrieval --model minilm --train pairs.jsonl --out runs/search batch_size=64
@@ -52,7 +58,10 @@ def finetune(
     from bertsmith.model.contamination import unchecked_warning
     from bertsmith.training.finetuning.finetune import finetune as run
 
-    values = given(files, columns, layout) | ({} if unlabelled is None else {"unlabelled": str(unlabelled)})
+    more = {"unlabelled": None if unlabelled is None else str(unlabelled), "features": features}
+    values = given(files, columns, layout) | {
+        name: value for name, value in more.items() if value is not None
+    }
     result = run(task, *overrides, resume=resume, console=console, **values)
     show_results(result.results)
     if files.test is not None and (unchecked := unchecked_warning(result.model, files.test)) is not None:

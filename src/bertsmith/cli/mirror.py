@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from bertsmith.cli import mirror_label, mirror_learn
 from bertsmith.cli.mirror_guard import guard
-from bertsmith.cli.mirror_options import Answering, Recording, Upstreams
+from bertsmith.cli.mirror_options import Answering, PageOptions, Recording, Upstreams
 from bertsmith.cli.mirror_stages import check, demote, print_accounts, promote
 from bertsmith.cli.mirror_store import mirror_settings, open_store
 from bertsmith.cli.options import Flag, given
@@ -35,6 +35,7 @@ def serve(
     upstreams: Annotated[Upstreams | None, Parameter(group="The LLM")] = None,
     recording: Annotated[Recording | None, Parameter(group="What is recorded")] = None,
     answering: Annotated[Answering | None, Parameter(group="When a student answers")] = None,
+    page: Annotated[PageOptions | None, Parameter(group="The page at /bertsmith/")] = None,
     config: Path | None = None,
     host: str | None = None,
     port: int | None = None,
@@ -70,14 +71,14 @@ def serve(
 
     bertsmith mirror serve --anthropic-base-url https://api.anthropic.com --store calls.sqlite
 
-    bertsmith mirror serve --config mirror.toml --host 0.0.0.0 --retention-days 90
+    bertsmith mirror serve --config mirror.toml --host 0.0.0.0 --page-keys-file keys.txt
 
     bertsmith mirror serve --upstream https://api.openai.com/v1 --auto --epsilon 0.03
     """
     from bertsmith.errors import require
 
     own = {"host": host, "port": port, "drain_seconds": drain_seconds, "log_requests": log_requests}
-    settings = mirror_settings(config, **own, **given(upstreams, recording, answering))
+    settings = mirror_settings(config, **own, **given(upstreams, recording, answering, page))
     if show_settings:
         from bertsmith.serving.mirror.database import shown
 
@@ -153,7 +154,7 @@ def status(*, store: str | None = None, config: Path | None = None, json: Flag =
     config
         A TOML file with the mirror's settings.
     json
-        Print JSON.
+        Print JSON: all that the page at /bertsmith/ shows, but for texts of calls.
 
     Examples
     --------
@@ -163,27 +164,18 @@ def status(*, store: str | None = None, config: Path | None = None, json: Flag =
     """
     from bertsmith.serving.mirror.answering.accounts import accounts
     from bertsmith.serving.mirror.answering.stage_store import StageStore
+    from bertsmith.serving.mirror.looking.state import Looking
 
     settings = mirror_settings(config, store=store)
     opened = open_store(config, store)
     try:
+        if json:
+            print_json(Looking(opened, settings).state())
+            return
         versions, passed, calls = opened.versions(), opened.passed(), opened.count()
         answering = accounts(StageStore(opened), settings.prices)
     finally:
         opened.close()
-    if json:
-        print_json(
-            {
-                "calls": calls,
-                "versions": [vars(each) | {"fields": dict(_fields(each))} for each in versions],
-                "answering": [each.as_json() for each in answering],
-                "not_mirrored": [
-                    {"protocol": protocol, "reason": reason, "calls": count}
-                    for (protocol, reason), count in sorted(passed.items())
-                ],
-            }
-        )
-        return
     print_facts("Recorded", {"calls": f"{calls:,}", "sites": f"{len({each.site for each in versions}):,}"})
     if versions:
         _print_versions(versions)

@@ -1,6 +1,7 @@
 """Options of the mirror's commands, in groups."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from cyclopts import Parameter
 
@@ -88,3 +89,21 @@ class Answering:
     train_after: int | None = None
     canary_share: float | None = None
     audit_share: float | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class PageOptions:
+    """Who may look at the page, and at what.
+
+    Parameters
+    ----------
+    page_keys_file
+        Lines of NAME KEY, or NAME KEY admin for who may change modes. Without it the page is shown on this
+        machine alone.
+    page_texts
+        Show texts of calls, as they are stored, where a student and the LLM differ.
+    """
+
+    page_keys_file: Path | None = None
+    page_texts: bool | None = None

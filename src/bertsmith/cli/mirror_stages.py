@@ -21,6 +21,7 @@ def promote(
     *,
     to: Mode | None = None,
     student: Path | None = None,
+    candidate: Flag = False,
     share: float | None = None,
     store: str | None = None,
     config: Path | None = None,
@@ -39,6 +40,8 @@ def promote(
     student
         The folder of another student, made by `bertsmith mirror train`: it is taken as the candidate, or as
         the student where there is none.
+    candidate
+        Put the candidate in the student's place, in the same mode, without waiting for more comparisons.
     share
         Of the sure calls that are answered in canary: 0.1 unless said.
     store
@@ -51,9 +54,16 @@ def promote(
     bertsmith mirror promote b1a8c286578d
 
     bertsmith mirror promote b1a8c286578d --student students/intents --to canary --share 0.2
-    """
-    from bertsmith.serving.mirror.answering.stages import promoted
 
+    bertsmith mirror promote b1a8c286578d --candidate
+    """
+    from bertsmith.errors import InputError
+    from bertsmith.serving.mirror.answering.moves import moved
+
+    if candidate and (to is not None or student is not None):
+        raise InputError(
+            "--candidate keeps the mode. Leave out --to and --student, or promote in a second step."
+        )
     settings = mirror_settings(config, store=store, canary_share=share)
     opened = open_store(config, store)
     try:
@@ -63,8 +73,8 @@ def promote(
         if student is not None and to is None and before.answers:
             after = given  # a candidate is compared; it takes its turn when that has proven it
         else:
-            after = promoted(given, settings.canary_share, to or "")
-            _refuse_disproven(stages, after)
+            move = "approve" if candidate else "promote"
+            after = moved(stages, given, move, settings.canary_share, to or "")
         _change(stages, before, after)
     finally:
         opened.close()
@@ -102,7 +112,7 @@ def demote(
     bertsmith mirror demote b1a8c286578d --former
     """
     from bertsmith.errors import InputError
-    from bertsmith.serving.mirror.answering.stages import demoted, rolled_back
+    from bertsmith.serving.mirror.answering.moves import moved
 
     if former and to is not None:
         raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
@@ -111,7 +121,8 @@ def demote(
     try:
         stages = _stages(opened)
         before = _found(stages, site)
-        after = rolled_back(before) if former else demoted(before, settings.canary_share, to or "")
+        move = "roll-back" if former else "demote"
+        after = moved(stages, before, move, settings.canary_share, to or "")
         _change(stages, before, after)
     finally:
         opened.close()
@@ -247,27 +258,10 @@ def _with_student(stages: "StageStore", before: "Stage", folder: Path) -> "Stage
     return replace(before, candidate=found.id) if before.student else replace(before, student=found.id)
 
 
-def _refuse_disproven(stages: "StageStore", after: "Stage") -> None:
-    """A student that the evidence is against would be taken back at once."""
-    from bertsmith.errors import InputError
-    from bertsmith.serving.mirror.answering.judging import said
-
-    known = stages.evidence().get(after.student)
-    if known is not None and known.decision == "demote":
-        raise InputError(
-            f"The evidence is against student {after.student}: {said(known)}, and {known.audits.epsilon:.1%} "
-            "may. Train another."
-        )
-
-
 def _change(stages: "StageStore", before: "Stage", after: "Stage") -> None:
-    from bertsmith.errors import InputError
+    from bertsmith.serving.mirror.answering.moves import change
 
-    if not stages.change(before, after, "hand", "by command"):
-        raise InputError(
-            f"Version {before.version} was changed by somebody else meanwhile. Look at `bertsmith mirror "
-            "status`, and say it again."
-        )
+    change(stages, before, after, "by command")
     said = f"{before.version}: {before.mode} → {after.mode}"
     if after.candidate and after.candidate != before.candidate:
         said += f", candidate {after.candidate}"

@@ -42,7 +42,7 @@ def rank(
     reranker
         A model fine-tuned on pairs, which reads the first documents of each query anew.
     format
-        beir, trec, reqa, wikiqa: where the files don't tell.
+        beir, nanobeir, trec, reqa, wikiqa: where the files don't tell.
     split
         Which judgements of a folder that has several.
     encoding

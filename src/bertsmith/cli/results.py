@@ -3,6 +3,8 @@
 from bertsmith.cli.screen import console, print_table, print_warning
 from bertsmith.reporting import formatting
 from bertsmith.tasks.evaluating.evaluation import Evaluation
+from bertsmith.training.finetuning.column_study import ColumnStudy
+from bertsmith.training.finetuning.figures import column_tables
 from bertsmith.training.finetuning.results import Results
 
 _FIGURES = {"ece_before": "calibration error before", "ece_after": "after scaling by the temperature"}
@@ -14,6 +16,8 @@ def show_results(results: Results) -> None:
         error = results.standard_errors[name]
         spread = "" if error is None else f", {results.task.main_metric} ± {error:.4f}"
         show_evaluation(evaluation, f"{name}: {evaluation.rows:,} rows{spread}")
+    if results.columns is not None:
+        _show_columns(results.columns, results.task.main_metric)
     summary = results.summary()
     if len(results.restarts) > 1:
         console.print(
@@ -32,6 +36,12 @@ def show_results(results: Results) -> None:
         console.print(results.learning_curve.as_sentence(results.task.main_metric), markup=False)
     for warning in results.warnings:
         print_warning(warning)
+
+
+def _show_columns(study: ColumnStudy, metric: str) -> None:
+    for table in column_tables(study, metric):
+        print_table(table.columns, table.rows, title=table.title)
+    console.print(study.as_sentence(metric), markup=False)
 
 
 def show_evaluation(evaluation: Evaluation, title: str) -> None:

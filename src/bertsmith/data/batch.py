@@ -3,6 +3,7 @@
 N tokens in the packed batch, B sequences.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -26,7 +27,8 @@ class Sequences:
 
     token_ids (N,) int64, segment_ids (N,) int64, lengths (B,) int64 with N = sum(lengths);
     keys (B,) uint64 names each sequence's place in the whole run: masks are drawn from it;
-    labels (B,) int64, of a pair 0 = the next one, 1 = random, or swapped (as in Hugging Face).
+    labels (B,) int64, of a pair 0 = the next one, 1 = random, or swapped (as in Hugging Face);
+    values (N, P) float32 of tokens that are patches, zeros for others; None for text.
     """
 
     token_ids: npt.NDArray[np.int64]
@@ -34,6 +36,7 @@ class Sequences:
     lengths: npt.NDArray[np.int64]
     keys: npt.NDArray[np.uint64]
     labels: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -49,6 +52,7 @@ class Sequences:
             self.lengths[rows],
             self.keys[rows],
             self.labels[rows],
+            None if self.values is None else self.values[tokens],
         )
 
 
@@ -58,7 +62,7 @@ class PackedBatch:
 
     token_ids (N,), segment_ids (N,), position_ids (N,) int64; cumulative_lengths (B + 1,) int32;
     `lengths` stays on the host so that shapes are known without asking the device. Tokens after the last
-    sequence are padding, whose states say nothing.
+    sequence are padding, whose states say nothing. values (N, P) of patches, None for text.
     """
 
     token_ids: Tensor
@@ -66,6 +70,7 @@ class PackedBatch:
     position_ids: Tensor
     cumulative_lengths: Tensor
     lengths: tuple[int, ...]
+    values: Tensor | None = None
 
     @staticmethod
     def pack(
@@ -74,13 +79,14 @@ class PackedBatch:
         lengths: npt.NDArray[np.int64],
         device: torch.device | str = "cpu",
         multiple: int = 1,
+        values: npt.NDArray[np.float32] | None = None,
     ) -> "PackedBatch":
         """Spare tokens make N a multiple. Raises TypeError for what are no integers, ValueError when the
         lengths don't add up to the tokens, or a sequence is empty.
         """
-        for name, values in (("token ids", token_ids), ("segment ids", segment_ids), ("lengths", lengths)):
-            if not np.issubdtype(np.asarray(values).dtype, np.integer):
-                raise TypeError(f"expected integers as {name}, found {np.asarray(values).dtype}")
+        for name, numbers in (("token ids", token_ids), ("segment ids", segment_ids), ("lengths", lengths)):
+            if not np.issubdtype(np.asarray(numbers).dtype, np.integer):
+                raise TypeError(f"expected integers as {name}, found {np.asarray(numbers).dtype}")
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if len(ends) else 0
         if not (total == len(token_ids) == len(segment_ids)):
@@ -97,15 +103,19 @@ class PackedBatch:
         cumulative = np.zeros(len(ends) + 1, np.int32)
         cumulative[1:] = ends
         of_tokens = to_device(ids, device).unbind()
+        on_device = None
+        if values is not None:
+            on_device = to_device(np.pad(values, ((0, ids.shape[1] - total), (0, 0))), device)
         return PackedBatch(
-            of_tokens[0], of_tokens[1], of_tokens[2], to_device(cumulative, device), tuple(lengths.tolist())
+            *(of_tokens[0], of_tokens[1], of_tokens[2]),
+            *(to_device(cumulative, device), tuple(lengths.tolist()), on_device),
         )
 
     @staticmethod
     def of(sequences: Sequences, device: torch.device | str = "cpu", multiple: int = 1) -> "PackedBatch":
         """The same sequences on the device."""
         of_tokens = sequences.token_ids, sequences.segment_ids
-        return PackedBatch.pack(*of_tokens, sequences.lengths, device, multiple)
+        return PackedBatch.pack(*of_tokens, sequences.lengths, device, multiple, sequences.values)
 
     @cached_property
     def padding(self) -> int:
@@ -139,7 +149,14 @@ def concatenate(parts: list[Sequences]) -> Sequences:
         np.concatenate([part.lengths for part in parts]),
         np.concatenate([part.keys for part in parts]),
         np.concatenate([part.labels for part in parts]),
+        joined_values([part.values for part in parts]),
     )
+
+
+def joined_values(parts: Sequence[npt.NDArray[np.float32] | None]) -> npt.NDArray[np.float32] | None:
+    """The values of patches end to end; None for text, which has none."""
+    known = [part for part in parts if part is not None]
+    return np.concatenate(known) if known else None
 
 
 def ragged_range(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

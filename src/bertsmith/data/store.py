@@ -17,6 +17,7 @@ from bertsmith.data.store_manifest import (
     SENTENCES,
     SPLITS,
     TOKENS,
+    VALUES,
     StoredSplit,
     StoreManifest,
     read_manifest,
@@ -44,6 +45,7 @@ class TokenStore:
     tokens: npt.NDArray[np.uint16] | npt.NDArray[np.uint32]  # (T,)
     sentence_starts: npt.NDArray[np.int64]  # (S+1,)
     document_starts: npt.NDArray[np.int64]  # (D+1,)
+    values: npt.NDArray[np.float32] | None = None  # (T, P) of patches
 
     @classmethod
     @door(path=place, tokenizer=optional(kind(Tokenizer)))
@@ -71,6 +73,7 @@ class TokenStore:
             tokens=_mapped(path / TOKENS, manifest.dtype, entry.tokens),
             sentence_starts=_mapped(path / SENTENCES, OFFSETS, entry.sentences + 1),
             document_starts=_mapped(path / DOCUMENTS, OFFSETS, entry.documents + 1),
+            values=_values(path / VALUES, entry),
         )
 
     def __len__(self) -> int:
@@ -125,6 +128,16 @@ def _require_tokenizer(path: Path, manifest: StoreManifest, tokenizer: Tokenizer
             f"({tokenizer.vocab_size:,} pieces), found {manifest.tokenizer_sha256} "
             f"({manifest.vocab_size:,} pieces). {REMAKE}"
         )
+
+
+def _values(path: Path, entry: StoredSplit) -> npt.NDArray[np.float32] | None:
+    """As many a token as the file has bytes for."""
+    if VALUES not in entry.files:
+        return None
+    size = entry.files[VALUES].size // 4
+    if not entry.tokens or size % entry.tokens:
+        return np.empty((0, 1), np.float32)
+    return _mapped(path, "<f4", size).reshape(entry.tokens, -1)
 
 
 def _mapped(path: Path, dtype: str, length: int) -> npt.NDArray[Any]:

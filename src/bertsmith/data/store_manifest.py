@@ -6,6 +6,7 @@
     STORE/train/tokens.bin       (T,)    token ids, uint16 up to 65,536 pieces, else uint32
     STORE/train/sentences.bin    (S+1,)  int64: where each sentence starts in tokens; the last is T
     STORE/train/documents.bin    (D+1,)  int64: where each document starts in sentences; the last is S
+    STORE/train/values.bin       (T, P)  float32, of stores of patches alone: each token's values
     STORE/heldout/...            the same
 
 All little-endian, without headers: any language reads them. They hold no special tokens, no empty
@@ -24,6 +25,7 @@ from bertsmith.validation import first_problem
 
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 TOKENS, SENTENCES, DOCUMENTS = "tokens.bin", "sentences.bin", "documents.bin"
+VALUES = "values.bin"
 OFFSETS = "<i8"
 REMAKE = "Make the store again with `bertsmith corpus tokenize`."
 
@@ -54,7 +56,7 @@ class StoredSplit(Entry):
     @field_validator("files")
     @classmethod
     def _all_three(cls, files: dict[str, StoredFile]) -> dict[str, StoredFile]:
-        if set(files) != {TOKENS, SENTENCES, DOCUMENTS}:
+        if set(files) - {VALUES} != {TOKENS, SENTENCES, DOCUMENTS}:
             raise ValueError(f"expected {TOKENS}, {SENTENCES} and {DOCUMENTS}")
         return files
 

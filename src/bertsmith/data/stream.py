@@ -162,15 +162,18 @@ class PretrainingStream:
         segment_ids = np.zeros_like(token_ids)
         token_ids[starts] = self.tokenizer.cls_id
         token_ids[starts + 1 + first] = self.tokenizer.sep_id
-        token_ids[ragged_range(starts + 1, first)] = self.store.tokens[
-            ragged_range(instances.first_start, first)
-        ]
+        places, found = ragged_range(starts + 1, first), ragged_range(instances.first_start, first)
+        token_ids[places] = self.store.tokens[found]
+        values = None
+        if self.store.values is not None:
+            values = np.zeros((len(token_ids), self.store.values.shape[1]), np.float32)
+            values[places] = self.store.values[found]
         if self.next_sentence:
             places = ragged_range(starts + 2 + first, second)
             token_ids[places] = self.store.tokens[ragged_range(instances.second_start, second)]
             token_ids[starts + lengths - 1] = self.tokenizer.sep_id
             segment_ids[ragged_range(starts + 2 + first, second + 1)] = 1
-        return Sequences(token_ids, segment_ids, lengths, keys, instances.is_random)
+        return Sequences(token_ids, segment_ids, lengths, keys, instances.is_random, values)
 
 
 def require_documents(store: TokenStore, sentence_order: bool = False) -> None:

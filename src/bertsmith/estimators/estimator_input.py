@@ -43,6 +43,24 @@ def as_texts(X: Any) -> list[TextOrPair]:  # noqa: N803 - scikit-learn's name
     return texts
 
 
+def as_mixed_rows(X: Any) -> list[Mapping[str, Any]]:  # noqa: N803
+    """One mapping a row, {"text": …, "age": …}, for a model that reads columns beside the text. Raises
+    RefusedInput naming the row.
+    """
+    if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
+        raise RefusedInput(f'X must be a list of rows such as {{"text": …, "age": …}}, found {_shown(X)}.')
+    rows = list(X)
+    if not rows:
+        raise RefusedInput("X has 0 rows. Expected at least one.")
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise RefusedInput(
+                f'X[{number}]: with features expected {{"text": …, "age": …}}, found {_shown(row)}. '
+                'Of a table X.to_dict("records") gives such rows.'
+            )
+    return rows
+
+
 def _as_text(row: Any, number: int) -> TextOrPair:
     if isinstance(row, str):
         return str(row)

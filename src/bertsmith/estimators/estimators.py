@@ -7,7 +7,7 @@ E texts, C classes. X is a list of texts or of pairs of texts, or one or two col
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
@@ -20,7 +20,13 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from bertsmith.estimators.estimator_input import RefusedInput, TextEstimator, TextOrPair, as_texts
+from bertsmith.estimators.estimator_input import (
+    RefusedInput,
+    TextEstimator,
+    TextOrPair,
+    as_mixed_rows,
+    as_texts,
+)
 from bertsmith.inference.predictor import Predictor
 from bertsmith.machine.hardware import device_of
 from bertsmith.metrics.calibration import probabilities_of
@@ -28,13 +34,15 @@ from bertsmith.model.locate import locate_model
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
-from bertsmith.tasks.examples.text_task import TextExample
+from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe, task_settings
 from bertsmith.training.finetuning.examples_in_memory import finetune_examples
+
+Row = TextOrPair | Mapping[str, Any]
 
 _FILES = "model_files"  # what a pickle has in place of the model
 
@@ -110,11 +118,15 @@ class _FinetunedEstimator(TextEstimator):
                 model, task = load_task_model(folder)  # not packed, for it may be saved again
                 self.predictor_ = Predictor(model.to(device_of("auto")), task, Tokenizer.load(folder))
 
-    def _train(self, texts: list[TextOrPair], labels: list[Any]) -> None:
+    def _rows(self, X: Any) -> list[Row]:
+        """Texts, or mappings where `settings` name features."""
+        return [*(as_mixed_rows(X) if (self.settings or {}).get("features") else as_texts(X))]
+
+    def _train(self, texts: list[Row], labels: list[Any]) -> None:
         recipe = self._recipe()
         kind = find_task(recipe.task)
         task = kind(task_settings(recipe, kind))
-        examples = [_example(*each) for each in zip(range(len(texts)), texts, labels, strict=True)]
+        examples = [_example(task, *each) for each in zip(range(len(texts)), texts, labels, strict=True)]
         train, dev = self._held_out(examples, recipe.seed)
         source = locate_model(recipe.model).folder
         trained = finetune_examples(task, recipe, source, train, dev)
@@ -160,9 +172,10 @@ class _FinetunedEstimator(TextEstimator):
     def _outputs(self, X: Any) -> npt.NDArray[np.float64]:
         """(E, C) of the head."""
         check_is_fitted(self, "predictor_")
-        texts = as_texts(X)
-        examples = [_example(number, text, None) for number, text in enumerate(texts)]
         task: Task[Any] = self.predictor_.task
+        mixed = isinstance(task, TextTask) and task.features
+        rows: list[Row] = [*(as_mixed_rows(X) if mixed else as_texts(X))]
+        examples = [_example(task, number, row, None) for number, row in enumerate(rows)]
         encoded = encode_examples(task, examples, self.predictor_.tokenizer).encoded
         return np.stack(outputs_of(self.predictor_.model, encoded)).astype(np.float64)
 
@@ -173,7 +186,8 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
     >>> BertClassifier("minilm").fit(texts, labels).predict_proba(["Where is my parcel?"])
 
     Parameters are those of `bertsmith finetune classification`, which chooses epochs and learning rate where
-    they are None; `settings` takes its dotted names, such as {"freeze_layers": 3, "lora.rank": 8}.
+    they are None; `settings` takes its dotted names, such as {"freeze_layers": 3, "lora.rank": 8}. With
+    {"features": ["age", "plan"]} rows of X are {"text": …, "age": …, "plan": …}.
     class_weights: none, auto, or a weight a class.
 
     All of X is trained on. Of up to 1,000 texts cross-validation chooses the `method`, linear, contrastive or
@@ -222,7 +236,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         Raises RefusedInput (a ValueError) for what is no text or has one class only, RecipeError for a wrong
         parameter, ModelError when there is no such model.
         """
-        texts, gold = as_texts(X), _targets(y)
+        texts, gold = self._rows(X), _targets(y)
         check_consistent_length(texts, gold)
         check_classification_targets(gold)
         classes = np.unique(gold)
@@ -271,7 +285,7 @@ class BertRegressor(RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """X: E texts or pairs; y: (E,) finite numbers, not all equal. Raises as BertClassifier's does."""
-        texts = as_texts(X)
+        texts = self._rows(X)
         gold = check_array(_targets(y), ensure_2d=False, dtype=np.float64, input_name="y")
         check_consistent_length(texts, gold)
         if (gold == gold[0]).all():
@@ -291,7 +305,10 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _example(number: int, text: TextOrPair, label: Any) -> TextExample:
+def _example(task: Task[Any], number: int, text: Row, label: Any) -> TextExample:
+    if isinstance(text, Mapping):
+        mixed: TextExample = replace(task.example(text, f"X[{number}]"), label=label)
+        return mixed
     first, second = (text, None) if isinstance(text, str) else text
     return TextExample(first, second, label, f"X[{number}]")
 

@@ -38,6 +38,7 @@ from bertsmith.tasks.pretraining.fill_mask import masked_window
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Task
+from bertsmith.text.tokens.patch_tokenizer import require_text
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 LONGEST = 512  # tokens of what is explained
@@ -71,6 +72,7 @@ class ExplainedModel:
         read: Callable[["ExplainedModel", Any, Any], Explained],
     ) -> None:
         self.module = module.requires_grad_(False).eval()
+        require_text(tokenizer, "Looking inside")
         self.encoder, self.tokenizer = encoder, tokenizer
         self._read = read
 

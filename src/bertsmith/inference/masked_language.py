@@ -16,6 +16,7 @@ from bertsmith.model.locate import locate_model
 from bertsmith.tasks.computing.finite import require_finite
 from bertsmith.tasks.pretraining.fill_mask import Candidate
 from bertsmith.tasks.pretraining.fill_mask import fill_mask as fill
+from bertsmith.tasks.pretraining.patch_reconstruction import PatchReconstruction
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -55,7 +56,7 @@ class MaskedLanguageModel:
         self, data: str | Path, max_tokens: int = 1_000_000, sequence_length: int = 128
     ) -> dict[str, float]:
         """Masked-language loss, perplexity and accuracy, and next-sentence or sentence-order accuracy where
-        the model has that head.
+        the model has that head; of series and images the error of values when half of the patches are masked.
 
         The loss of a masked piece depends on what a piece is. In nats a character, models with different
         vocabularies can be compared: `mlm_loss_per_character` is of single pieces, which may see the rest of
@@ -100,6 +101,10 @@ class MaskedLanguageModel:
             sentence_order=self.model.sentence_order,
         )
         device = next(self.model.parameters()).device
+        if store.values is not None:
+            masker = Masker(self.tokenizer, MaskingRates(mask_rate=0.5), device)
+            patches = PatchReconstruction(self.model, [stream], masker, stream, max_tokens, device)
+            return patches.metrics(patches.sums(0, 1))
         masker = Masker(self.tokenizer, MaskingRates(), device)
         task = PretrainingTask(self.model, [stream], masker, stream, max_tokens, device)
         sums = task.sums(0, 1)

@@ -52,7 +52,9 @@ def hopeful(confidence: Floats, differs: Bools, epsilon: float) -> float:
 
 def _wrong(confidence: Floats, differs: Bools) -> Ints:
     """(A,) how many of the surest 1, 2, … answers differ, of the A that are ever given."""
-    return np.cumsum(differs[np.argsort(-confidence, kind="stable")])[: int((confidence >= 0).sum())]
+    return np.cumsum(differs[np.argsort(-confidence, kind="stable")], dtype=np.int64)[
+        : int((confidence >= 0).sum())
+    ]
 
 
 def _thresholds(confidence: Floats) -> Floats:

@@ -3,8 +3,7 @@
 The page has some calls' texts. It is as private as they are, and is not changed when a call is deleted.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,13 @@ import numpy as np
 from bertsmith.mirroring.call_curve import CallCurve
 from bertsmith.mirroring.candidate import Judged
 from bertsmith.mirroring.claims_in_words import agreement_row, ceiling_sentence, claim_rows, claim_sentence
+from bertsmith.mirroring.confusions import confusions_of
+from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.mirroring.parts import Parts
 from bertsmith.reporting.charts import FIRST, MUTED, SECOND, picture
 from bertsmith.reporting.page import as_markup, render_page
 from bertsmith.reporting.tables import Table
-from bertsmith.serving.mirror.fields import ABSENT, AnswerShape, as_text
+from bertsmith.serving.mirror.fields import AnswerShape
 from bertsmith.serving.mirror.student_file import CallsUsed, StudentFile
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def render_report(report: ReportParts) -> str:
         pictures=_pictures(report, judged, of),
         curve=report.curve.forecast(1 - file.claims.epsilon) if report.curve is not None else "",
         ceiling=ceiling_sentence(file.ceiling),
-        confusions=_confusions(report.shape, judged, [(call.text, call.values) for call in calls]),
+        confusions=_confusions(report.shape, judged, calls),
         of=of,
         templates=list(dict.fromkeys(each.shown() for each in file.templates.values())),
         facts=_facts(report),
@@ -170,21 +171,20 @@ def _curve(curve: CallCurve) -> Any:
     return paint
 
 
-def _confusions(shape: AnswerShape, judged: Judged, calls: list[tuple[str, Any]]) -> Table:
+def _confusions(shape: AnswerShape, judged: Judged, calls: Sequence[LearnedCall]) -> Table:
     """The most frequent differences, each with a text, the surest of its kind."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    texts: dict[tuple[str, str, str], list[tuple[float, str]]] = defaultdict(list)
-    for ours, (text, taught), confidence in zip(judged.answers, calls, judged.confidence, strict=True):
-        for path in shape.differing(ours, taught):
-            key = path, as_text(taught.get(path, ABSENT)), as_text(ours.get(path, ABSENT))
-            counts[key] += 1
-            texts[key].append((max(float(confidence), 0.0), text))
-    rows = []
-    for key, count in counts.most_common(_CONFUSIONS):
-        confidence, text = max(texts[key])
-        rows.append([*(_short(each) for each in key), f"{count:,}", f"{confidence:.2f}", _short(text)])
+    found = confusions_of(shape, judged, calls)
+    rows = [
+        [
+            *map(_short, (each.path, each.taught, each.ours)),
+            f"{each.calls:,}",
+            f"{each.confidence:.2f}",
+            _short(each.example.text),
+        ]
+        for each in found[:_CONFUSIONS]
+    ]
     columns = ["the LLM says", "the student says", "calls", "confidence", "for instance"]
-    more = max(len(counts) - _CONFUSIONS, 0)
+    more = max(len(found) - _CONFUSIONS, 0)
     if len(shape.fields) == 1:
         return Table("", columns, [row[1:] for row in rows], more, frozenset({0, 1, 4}))
     return Table("", ["field", *columns], rows, more, frozenset({0, 1, 2, 5}))

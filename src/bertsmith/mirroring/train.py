@@ -19,12 +19,13 @@ from rich.console import Console
 
 from bertsmith.door import door, function, kind, optional, place
 from bertsmith.errors import InputError, MissingExtra
-from bertsmith.files import make_folder, read_json, write_json
+from bertsmith.files import make_folder, read_json, sha256, write_json
 from bertsmith.locks import locked_folder
 from bertsmith.mirroring.call_curve import CallCurve, draw_curve
 from bertsmith.mirroring.call_records import CallRecords
 from bertsmith.mirroring.candidate import Candidate, Judged, judge
 from bertsmith.mirroring.encoder_tier import train_encoder
+from bertsmith.mirroring.findings import findings
 from bertsmith.mirroring.learn_settings import LearnSettings
 from bertsmith.mirroring.learned_calls import ReadCalls, read_calls
 from bertsmith.mirroring.parts import Parts, by_ids, divide, uses
@@ -42,9 +43,10 @@ from bertsmith.mirroring.student_folder import free_folder, student_file, write_
 from bertsmith.mirroring.teacher import teacher_ceiling
 from bertsmith.mirroring.understanding.understand import Understood, understand
 from bertsmith.mirroring.word_tier import train_words
+from bertsmith.serving.mirror.answering.agreement import keep_learned
 from bertsmith.serving.mirror.fields import AnswerShape
 from bertsmith.serving.mirror.store import Store
-from bertsmith.serving.mirror.student_file import StudentFile, TeacherCeiling
+from bertsmith.serving.mirror.student_file import FILE, StudentFile, TeacherCeiling
 from bertsmith.serving.mirror.template import Template
 
 _PLAN = "plan.json"
@@ -206,8 +208,10 @@ def _train(
     learned = Learned(
         out, file, parts, training.read.strange, dev, calibration, tiers, curve, verdict.why, tuple(notes)
     )
-    page = render_report(ReportParts(file, parts, shape, dev, calibration, tiers, curve, verdict.why))
-    written = write_student(out, file, chosen, page)
+    report = ReportParts(file, parts, shape, dev, calibration, tiers, curve, verdict.why)
+    written = write_student(out, file, chosen, render_report(report))
+    number = sha256(out / FILE)[:12]  # as the store names it once it serves
+    keep_learned(records.store, number, training.understood.latest.version, findings(report))
     return Learned(**{**vars(learned), "file": written})
 
 

@@ -155,6 +155,10 @@ def probe_of(model: ServedModel, operation: str) -> tuple[list[Any], Options]:
         return texts, Options(more={"query": texts[0]})
     if operation == "similarity":
         return texts, Options(more={"source": texts[0]})
+    columns = getattr(model.opened, "column_names", ())
+    if operation == "predict" and columns:  # blank ones
+        beside = dict.fromkeys(columns) | ({"text_pair": texts[0]} if reads_pairs(model) else {})
+        return [{**beside, "text": text} for text in texts], Options()
     if operation == "predict" and model.opened is not None and reads_pairs(model):
         return [(texts[0], text) for text in texts], Options()
     return texts, Options()

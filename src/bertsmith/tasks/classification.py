@@ -25,7 +25,7 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, class_errors, without_temperature
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.encoding import Encoded
-from bertsmith.tasks.examples.text_task import PooledSettings, TextExample, as_text_or_pair
+from bertsmith.tasks.examples.text_task import MixedSettings, TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings, some_of
 from bertsmith.text.files.values import as_label
@@ -33,7 +33,7 @@ from bertsmith.text.files.values import as_label
 _Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class ClassificationSettings(PooledSettings):
+class ClassificationSettings(MixedSettings):
     """`class_weights`: auto weighs each class by the inverse of its frequency (mean 1), or a weight a label.
 
     When to abstain from an answer: `coverage` is the share of texts to be answered, the surest ones. Or
@@ -93,6 +93,7 @@ class Classification(CalibratedTask):
             )
         self.labels = tuple(sorted(counts, key=_natural))
         self._weights = self._class_weights(counts)
+        self.fit_columns(train)
 
     def check(self, examples: Sequence[TextExample]) -> None:
         for example in examples:
@@ -105,7 +106,7 @@ class Classification(CalibratedTask):
         return self.label_ids[label]
 
     def head(self, config: BertConfig) -> Head:
-        return PooledHead(config, len(self.labels), self.settings.linear_pooling)
+        return PooledHead(config, len(self.labels), self.settings.linear_pooling, self.column_width)
 
     def loss(self, outputs: Tensor, targets: Sequence[int]) -> Tensor:
         """Cross-entropy of (E, C) logits."""

@@ -24,13 +24,13 @@ from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, label_set_errors
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.encoding import Encoded
-from bertsmith.tasks.examples.text_task import PooledSettings, TextExample, as_text_or_pair
+from bertsmith.tasks.examples.text_task import MixedSettings, TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.text.files.values import as_labels
 
 
-class MultiLabelSettings(PooledSettings):
+class MultiLabelSettings(MixedSettings):
     """`separator` divides labels that stand in one cell of a table; JSON and Parquet may hold lists."""
 
     separator: str = Field(",", min_length=1)
@@ -58,6 +58,7 @@ class MultiLabel(CalibratedTask):
         counts = Counter(label for example in train for label in set(example.label))
         held = np.array([counts[label] for label in self.labels]) + 0.5
         self.log_odds = np.log(held / (len(train) + 1 - held))
+        self.fit_columns(train)
 
     def check(self, examples: Sequence[TextExample]) -> None:
         """Labels that training never showed can't be predicted: they count as missed, and are no error."""
@@ -74,7 +75,7 @@ class MultiLabel(CalibratedTask):
         section 4.1): from even odds every text's first lesson would be to have fewer labels, which drives
         the pooler to where all texts look alike. With Reuters' 114 topics four epochs then taught no more.
         """
-        head = PooledHead(config, len(self.labels), self.settings.linear_pooling)
+        head = PooledHead(config, len(self.labels), self.settings.linear_pooling, self.column_width)
         if self.log_odds is not None:
             head.out.bias = nn.Parameter(torch.from_numpy(self.log_odds).float())
         return head

@@ -17,7 +17,7 @@ from bertsmith.metrics.baselines import mean_number, tfidf_numbers
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.evaluating.error_analysis import ErrorAnalysis, number_errors
 from bertsmith.tasks.examples.encoding import Encoded
-from bertsmith.tasks.examples.text_task import PooledSettings, TextExample, TextTask, as_text_or_pair
+from bertsmith.tasks.examples.text_task import MixedSettings, TextExample, TextTask, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.saved_state import require_number
@@ -34,9 +34,14 @@ class NumberHead(PooledHead):
     """
 
     def __init__(
-        self, config: BertConfig, mean: float, deviation: float, pooling: Pooling | None = None
+        self,
+        config: BertConfig,
+        mean: float,
+        deviation: float,
+        pooling: Pooling | None = None,
+        columns: int = 0,
     ) -> None:
-        super().__init__(config, 1, pooling)
+        super().__init__(config, 1, pooling, columns)
         self.mean, self.deviation = mean, deviation
 
     def in_units(self, outputs: Tensor) -> Tensor:
@@ -55,8 +60,8 @@ class Regression(TextTask):
 
     name = "regression"
     main_metric = "spearman"
-    Settings: ClassVar[type[TaskSettings]] = PooledSettings
-    settings: PooledSettings
+    Settings: ClassVar[type[TaskSettings]] = MixedSettings
+    settings: MixedSettings
     mean, deviation = 0.0, 1.0
     bounds: tuple[float, float] | None = None  # of the training scores; None where nobody knows
 
@@ -68,6 +73,7 @@ class Regression(TextTask):
         numbers = np.array([example.label for example in train])
         self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
         self.bounds = float(numbers.min()), float(numbers.max())
+        self.fit_columns(train)
         if numbers.min() == numbers.max():  # whose deviation may be a rounding error
             raise InputError(
                 f"Every one of the {len(train):,} training texts has the score {self.mean:g}, from "
@@ -75,7 +81,7 @@ class Regression(TextTask):
             )
 
     def head(self, config: BertConfig) -> Head:
-        return NumberHead(config, self.mean, self.deviation, self.settings.linear_pooling)
+        return NumberHead(config, self.mean, self.deviation, self.settings.linear_pooling, self.column_width)
 
     def loss(self, outputs: Tensor, targets: Sequence[float]) -> Tensor:
         """Squared error in deviations of the training scores."""

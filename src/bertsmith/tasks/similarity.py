@@ -51,13 +51,13 @@ class PairHead(Head):
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """(N, H) -> (E, 1) or (E, C)."""
-        return self.answer(self.pool(states, layout), layout.texts_of_example)
+        return self.answer(self.pool(states, layout), layout)
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:
         return pool_texts(states, layout, self.pooling)
 
-    def answer(self, pooled: Tensor, texts: Sequence[int]) -> Tensor:
-        first, second = pooled.view(len(texts), 2, -1).unbind(1)
+    def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
+        first, second = pooled.view(layout.examples, 2, -1).unbind(1)
         if self.classifier is None:
             return F.cosine_similarity(first, second).unsqueeze(1)
         logits: Tensor = self.classifier(torch.cat([first, second, (first - second).abs()], 1))

@@ -98,8 +98,8 @@ class Head(nn.Module):
         """(R, H) -> (T, H): each text of the examples by itself, for a head that `joins`."""
         raise NotImplementedError
 
-    def answer(self, pooled: Tensor, texts: Sequence[int]) -> Tensor:
-        """(T, H) -> (E, ...): what `forward` makes of what `pool` gives. E examples have so many `texts`."""
+    def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
+        """(T, H) -> (E, ...): what `forward` makes of what `pool` gives."""
         raise NotImplementedError
 
     def finish(self) -> None:

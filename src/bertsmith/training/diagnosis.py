@@ -19,7 +19,7 @@ from bertsmith.reporting.formatting import counted
 from bertsmith.training.machine import usual_threads
 
 # Of pyproject.toml, for users.
-EXTRAS = ("minilm", "hub", "tune", "retrieval", "ray", "serving", "mirror", "export", "openvino")
+EXTRAS = ("minilm", "hub", "tune", "retrieval", "ray", "serving", "mirror", "export", "openvino", "mteb")
 
 _GB = 10**9
 # The demo holds about 2 GB at its peak and writes about 1 GB, environment not counted.

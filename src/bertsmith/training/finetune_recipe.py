@@ -226,5 +226,10 @@ def _refuse_unknown(values: dict[str, Any], task: type[Task[Any]]) -> None:
                 f"finetune: {key}.* is for pre-training. Here evaluations=N says how often in an epoch the "
                 "model is measured and saved."
             )
+        if key == "features" and key not in known:
+            raise RecipeError(
+                f"features: {task.name} reads no columns beside the text. classification, multi-label and "
+                "regression do."
+            )
         if key not in known:
             raise RecipeError(f"finetune: unknown key {key!r}.{did_you_mean(key, known)}")

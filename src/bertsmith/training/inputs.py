@@ -21,6 +21,7 @@ from bertsmith.model.meta_init import meta_init
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
 from bertsmith.text.corpus.corpus import Corpus
+from bertsmith.text.tokens.patch_tokenizer import load_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks, wait
 from bertsmith.training.machine import Machine
@@ -97,9 +98,11 @@ def _model(
 
 def _tokenizer(recipe: Recipe, init: Path | None) -> Tokenizer:
     if recipe.tokenizer is not None:
-        return Tokenizer.load(Path(recipe.tokenizer))
+        return load_tokenizer(Path(recipe.tokenizer))
     if init is not None:
         return read_own_tokenizer(init)
+    if recipe.corpus is not None and (own := Path(recipe.corpus) / "tokenizer").is_dir():
+        return load_tokenizer(own)  # of `bertsmith sequences build`
     raise RecipeError("The run needs a tokenizer: tokenizer=FOLDER (bertsmith tokenizer train makes one).")
 
 

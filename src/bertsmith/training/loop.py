@@ -238,7 +238,8 @@ class Loop:
 
     def _keep_bad_batch(self, batch: GlobalBatch, step: int) -> None:
         if self.folder is not None and self.machine.ranks.is_first:
-            tensors = {name: getattr(batch.sequences, name) for name in Sequences.__dataclass_fields__}
+            every = {name: getattr(batch.sequences, name) for name in Sequences.__dataclass_fields__}
+            tensors = {name: array for name, array in every.items() if array is not None}
             with tensors_written_to(_bad_batch(self.folder, step)):
                 save_file(tensors, _bad_batch(self.folder, step))
 

@@ -28,7 +28,15 @@ from bertsmith.model.locate import locate_model
 from bertsmith.model.meta_init import meta_init
 from bertsmith.tasks.objective import Objective
 from bertsmith.tasks.pretraining.fill_mask import Candidate, fill_mask, masked_examples
-from bertsmith.tasks.pretraining.objectives import MODEL, OBJECTIVES, PretrainedModel, TaskInputs
+from bertsmith.tasks.pretraining.objectives import (
+    MODEL,
+    OBJECTIVES,
+    PATCHES,
+    PretrainedModel,
+    PretrainingObjective,
+    TaskInputs,
+)
+from bertsmith.tasks.pretraining.patch_reconstruction import add_decoder, no_better_than_mean, without_decoder
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, start_at_frequencies
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import leave, text_of_first, wait
@@ -104,11 +112,14 @@ def _run(
     inputs = open_inputs(recipe, out, machine, hardware, console if first else None)
     require_same_text(recipe, inputs.tokenizer, inputs.train)
     write_beside = _with_extension(recipe)
+    objective = _objective(recipe, inputs)
     if first:
         write_recipe(recipe, out)
-    objective = OBJECTIVES[recipe.objective]
     head = objective.masked_language(inputs.model).masked_language
-    start_at_frequencies(head, inputs.train, inputs.tokenizer)
+    if inputs.train.values is None:
+        start_at_frequencies(head, inputs.train, inputs.tokenizer)
+    else:
+        add_decoder(objective.masked_language(inputs.model), recipe.loss.decoder_layers)
     inputs.model.to(machine.device)
     task = _task(recipe, inputs, machine)
     examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, _EXAMPLES)
@@ -134,7 +145,7 @@ def _run(
     if first:
         another: Callable[[], PretrainedModel] = inputs.model.another
         model = meta_init(another)  # in one piece, however it was divided between the ranks
-        model.load_state_dict(weights, assign=True)
+        model.load_state_dict(without_decoder(weights), assign=True)
         model.to(machine.device)
         after = _filled(objective.masked_language(model), inputs.tokenizer, examples)
         provenance = _provenance(recipe, inputs, loop.progress.step, metrics)
@@ -144,6 +155,24 @@ def _run(
         write_summary(out, recipe, model, hardware, gains_and_losses(at_first, metrics))
     wait()
     return PretrainingResult(out / MODEL, out / "report.html", metrics, at_first)
+
+
+def _objective(recipe: Recipe, inputs: Inputs) -> PretrainingObjective[Any]:
+    """What the recipe names; of a store of patches their reconstruction. Raises RecipeError for settings that
+    are the other kind's.
+    """
+    if inputs.train.values is None:
+        if recipe.loss.decoder_layers:
+            raise RecipeError(
+                "loss.decoder_layers is for series and images: leave it out for other sequences."
+            )
+        return OBJECTIVES[recipe.objective]
+    if recipe.objective != "masked-language" or recipe.data.next_sentence or recipe.general is not None:
+        raise RecipeError(
+            "Series and images are pre-trained by objective=masked-language, whose masked patches are "
+            "predicted, with data.next_sentence=false and without general."
+        )
+    return PATCHES
 
 
 def _measured_before(recipe: Recipe, out: Path, loop: Loop) -> dict[str, Any] | None:
@@ -191,11 +220,11 @@ def _baseline_warnings(metrics: dict[str, float]) -> list[str]:
             f"held-out RTD loss {metrics['rtd_loss']:.3f} is no better than knowing the share of replaced "
             f"tokens alone ({metrics['rtd_majority_loss']:.3f}): the discriminator has learned nothing yet"
         )
-    return warnings
+    return warnings + no_better_than_mean(metrics)
 
 
 def _task(recipe: Recipe, inputs: Inputs, machine: Machine) -> Objective:
-    data, objective = recipe.data, OBJECTIVES[recipe.objective]
+    data, objective = recipe.data, _objective(recipe, inputs)
 
     def stream(store: TokenStore, length: int, batch_tokens: int, seed: int) -> PretrainingStream:
         return PretrainingStream(

@@ -156,9 +156,13 @@ class MaskingSettings(UserSettings):
 class LossSettings(UserSettings):
     """Jean et al. 2015, section 3.1: a masked token is compared with so many pieces of the vocabulary, drawn
     anew for every step; 0: with all.
+
+    He et al. 2022, section 3, of series and images: with `decoder_layers` the encoder sees only the patches
+    that aren't masked, and a decoder of so many layers predicts the others; 0: the encoder does.
     """
 
     sampled_pieces: int = Field(0, ge=0)
+    decoder_layers: int = Field(0, ge=0, le=100)
 
 
 class ReplacedSettings(UserSettings):

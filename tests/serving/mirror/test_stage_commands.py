@@ -124,6 +124,28 @@ def test_status_says_who_answers_and_what_it_saves(
     assert "Saved and paid" in said
 
 
+def test_what_a_student_that_was_taken_back_saved_and_cost_stays_in_the_account(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bertsmith.serving.mirror.answering.stages import dismissed
+
+    site.run("promote", site.call.site, "--student", site.folder, "--to", "live")
+    answered(site, 40, 1)
+    config = tmp_path / "mirror.toml"
+    config.write_text("[prices]\ncall = 2\nerror = 5\n")
+    accounts = []
+    for _ in range(2):
+        capsys.readouterr()
+        assert site.run("status", "--config", config, "--json") == 0
+        accounts += json.loads(capsys.readouterr().out)["answering"]
+        stage = site.stages.stages()[site.call.version]
+        assert site.stages.change(stage, dismissed(stage), "evidence", "9.0% differ")
+    before, after = accounts
+    assert after["stage"]["student"] == ""
+    for name in ("answered", "calls_avoided", "audits", "money", "seconds_saved"):
+        assert after[name] == before[name]
+
+
 def test_check_exits_with_1_where_something_does_not_hold(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -160,6 +160,11 @@ def padded_head(head: Head, encoder: Bert, name: str) -> PaddedHead:
         return SpanLogits(head)
     if isinstance(head, RowHead):
         return TokenLogits(head)
+    if isinstance(head, PooledHead) and head.columns:
+        raise ModelError(
+            f"The model is for {name} of a text beside columns of a table (features), and an exported graph "
+            "reads texts alone. Train without features, or serve this model by bertsmith serve."
+        )
     if isinstance(head, PooledHead):
         return SequenceLogits(head, encoder.pooler if head.pooled else None)
     raise ModelError(

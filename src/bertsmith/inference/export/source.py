@@ -36,6 +36,7 @@ from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.encoding import Encoded, Layout, Window
 from bertsmith.tasks.registry import TASKS
 from bertsmith.tasks.task import Task
+from bertsmith.text.tokens.patch_tokenizer import require_text
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 Answer = npt.NDArray[np.floating[Any]]  # of one sequence: (C,), (R, C) or (H,)
@@ -58,6 +59,9 @@ class Source:
     sentences: SentenceSettings | None
     max_length: int
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_text(self.tokenizer, "Export")
 
     @property
     def config(self) -> BertConfig:

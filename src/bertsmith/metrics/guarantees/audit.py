@@ -139,6 +139,10 @@ class Audits:
         values, weights, times = self._table()
         return float((values * weights * times).sum() / (weights * times).sum())
 
+    def disagreements(self) -> float:
+        """How many audits disagreed, whatever they weigh."""
+        return float(sum(value * times for (value, _), times in self._seen.items()))
+
     def interval(self) -> Interval:
         """The rates not refuted at delta / 2 from either side by the audits so far."""
         if not self.count:

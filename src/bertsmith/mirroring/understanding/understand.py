@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from bertsmith.errors import InputError
 from bertsmith.mirroring.understanding.schema_fields import Observation, shape_of
-from bertsmith.mirroring.understanding.template_search import FEWEST, find_template
 from bertsmith.serving.mirror.call import AGAIN, Call
 from bertsmith.serving.mirror.fields import ABSENT, AnswerShape, Field, as_text
 from bertsmith.serving.mirror.store import Store, VersionCount
 from bertsmith.serving.mirror.template import Template
+from bertsmith.serving.mirror.template_search import FEWEST, find_template
 
 _LOOKED_AT = 2000  # calls of a version, the latest
 _ALL_SMALL = ""  # the template of versions that have too few calls for one of their own

@@ -1,6 +1,6 @@
 """Token ids → hidden states.
 
-N tokens in the packed batch, E width of the embeddings, H hidden size.
+N tokens in the packed batch, E width of the embeddings, H hidden size, V vocabulary, P values of a patch.
 """
 
 import torch
@@ -16,6 +16,8 @@ class Embeddings(nn.Module):
     """Token embeddings, plus those of positions and segments where the family has them, normalised (Devlin et
     al. 2019, figure 2). Where they are of another width than the layers a product follows (Clark et al. 2020,
     section 3.2).
+
+    A patch is read by a linear layer: value p of it times row V - P + p of the token embeddings.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -40,6 +42,8 @@ class Embeddings(nn.Module):
     def lookup(self, batch: PackedBatch) -> Tensor:
         """Without the product behind them: -> (N, E)."""
         embedded: Tensor = self.token(batch.token_ids)
+        if batch.values is not None:
+            embedded = embedded + batch.values @ self.token.weight[-batch.values.shape[1] :]
         if self.position is not None:
             embedded = embedded + self.position(batch.position_ids + self.position_offset)
         if self.segment is not None:

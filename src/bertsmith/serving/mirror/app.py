@@ -1,7 +1,8 @@
-"""The mirror as an ASGI application: two paths of its own, all others relayed.
+"""The mirror as an ASGI application: paths of its own under /bertsmith/, all others relayed.
 
 GET /bertsmith/health   200 while it relays; 503 on its way out
 GET /bertsmith/status   how many calls are stored, wait, and were lost
+/bertsmith/…            the page
 """
 
 import asyncio
@@ -14,6 +15,8 @@ from bertsmith.serving.mirror.answering.keeper import Keeper, OpenStudent, Pace,
 from bertsmith.serving.mirror.answering.service import Service
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.answering.training_process import Command, Trainer, train_command
+from bertsmith.serving.mirror.looking.state import Looking
+from bertsmith.serving.mirror.page.page import Page, is_of_page
 from bertsmith.serving.mirror.recorder import Recorder
 from bertsmith.serving.mirror.relay import Relay
 from bertsmith.serving.mirror.settings import MirrorSettings
@@ -48,6 +51,7 @@ class MirrorApp:
         )
         service = Service(settings, self.keeper, settings.redactor)
         self.relay = Relay(settings, self.recorder, service, stages)
+        self.page = Page(settings, Looking(store, settings), self._running)
         self.leaving = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,6 +59,8 @@ class MirrorApp:
             await self._live(receive, send)
         elif scope["type"] == "http" and scope["method"] == "GET" and scope["path"] in (HEALTH, STATUS):
             await self._say(scope["path"], send)
+        elif scope["type"] == "http" and is_of_page(scope["path"]):
+            await self.page(scope, receive, send)
         elif scope["type"] == "http":
             await self.relay(scope, receive, send)
 
@@ -73,23 +79,30 @@ class MirrorApp:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _say(self, path: str, send: Send) -> None:
-        recorder = self.recorder
         said: dict[str, object] = {"status": "stopping" if self.leaving else "ok"}
         if path == STATUS:
-            said |= {
-                "under_way": self.relay.under_way,
-                "stored": recorder.stored,
-                "waiting": recorder.waiting,
-                "dropped": recorder.dropped,
-                "failed": recorder.failed,
-                "store_problem": recorder.problem or None,
-                "answering": sorted(
-                    version for version, each in self.keeper.panel.playing.items() if each.stage.answers
-                ),
-                "audits_waiting": self.relay.audits.waiting,
-            }
+            said |= self._running()
         body = orjson.dumps(said)
         status = 503 if self.leaving and path == HEALTH else 200
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+    def _running(self) -> dict[str, object]:
+        """What this process has to say, beside the store."""
+        recorder, playing = self.recorder, self.keeper.panel.playing
+        return {
+            "under_way": self.relay.under_way,
+            "stored": recorder.stored,
+            "waiting": recorder.waiting,
+            "dropped": recorder.dropped,
+            "failed": recorder.failed,
+            "store_problem": recorder.problem or None,
+            "answering": sorted(version for version, each in playing.items() if each.stage.answers),
+            "merged": {
+                version: each.stage.version
+                for version, each in sorted(playing.items())
+                if each.stage.version != version
+            },
+            "audits_waiting": self.relay.audits.waiting,
+        }

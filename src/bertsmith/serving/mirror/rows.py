@@ -13,16 +13,22 @@ _TYPES = {
 }  # fmt: skip
 
 
-def fields_of(value: Json, path: str = "$", depth: int = _DEEPEST) -> Iterator[tuple[str, str]]:
-    """JSON paths of an answer's values with their types; all of an array's are one: $.tags[]."""
+def values_of(value: Json, path: str = "$", depth: int = _DEEPEST) -> Iterator[tuple[str, Json]]:
+    """JSON paths of an answer's values with these; all of an array's have one path: $.tags[]."""
     if isinstance(value, dict) and depth:
         for name, each in value.items():
-            yield from fields_of(each, f"{path}.{_plain(name)}", depth - 1)
+            yield from values_of(each, f"{path}.{_plain(name)}", depth - 1)
     elif isinstance(value, list) and depth:
         for each in value:
-            yield from fields_of(each, f"{path}[]", depth - 1)
+            yield from values_of(each, f"{path}[]", depth - 1)
     else:
-        yield path, _TYPES.get(type(value), "object")
+        yield path, value
+
+
+def fields_of(value: Json) -> Iterator[tuple[str, str]]:
+    """The same paths with the values' types."""
+    for path, each in values_of(value):
+        yield path, _TYPES.get(type(each), "object")
 
 
 def site_row(call: Call) -> dict[str, Any]:

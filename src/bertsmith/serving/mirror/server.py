@@ -31,3 +31,4 @@ def _announce(settings: MirrorSettings, address: str) -> None:
         return
     print(f"\nMirroring on {address}, recording into {store}  (Ctrl-C stops)\n", file=sys.stderr)
     print(f"  OPENAI_BASE_URL={address}/v1\n  ANTHROPIC_BASE_URL={address}\n", file=sys.stderr)
+    print(f"  What it does: {address}/bertsmith/\n", file=sys.stderr)

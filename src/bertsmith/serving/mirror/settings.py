@@ -38,6 +38,9 @@ class MirrorSettings(RelaySettings):
     comparisons, canary `canary_calls` with `canary_share` of the sure calls answered. `audit_share` of what
     is answered is put to the LLM too. A student that takes more than `answer_seconds` leaves the call to the
     LLM. `seed` makes draws repeatable.
+
+    The page at /bertsmith/ shows itself to this machine alone; with `page_keys_file` to whoever has a key,
+    and who is an admin there may change modes. Texts of calls stand on it with `page_texts`.
     """
 
     store: str = Field(STORE, min_length=1)
@@ -58,6 +61,8 @@ class MirrorSettings(RelaySettings):
     audit_share: float = Field(0.05, gt=0, le=1)
     answer_seconds: float = Field(1.0, gt=0)
     seed: int | None = None
+    page_keys_file: Path | None = None
+    page_texts: bool = False
     prices: PriceSettings = Field(default_factory=PriceSettings)
 
     @field_validator("redact")

@@ -4,6 +4,8 @@ stages     of each version: its mode, and which students answer, answered before
 changes    every change of a stage, in order: one row a revision, so that two replicas can't both make it
 students   trained students by the hash of their folder's student.json
 evidence   of each student: the audits' confidence sequence, and the test of drift
+agreement  how that sequence ran: a point now and then
+learned    what a training found: its learning curve, and where the student and the LLM differ
 tallies    who answered how often, why, and how long it took
 audits     calls drawn to be put to the LLM too, stored before it is asked
 trainings  of each version: when one was begun, by whom, on how many calls, and what came of it
@@ -90,4 +92,23 @@ TRAININGS = Table(
     Column("owner", Text, nullable=False),
     Column("until", Float, nullable=False),  # the owner's word holds so long; 0 where none trains
     Column("outcome", Text, nullable=False),
+)
+AGREEMENT = Table(
+    "mirror_agreement",
+    METADATA,
+    Column("student", Text, primary_key=True),
+    Column("compared", Integer, primary_key=True),  # comparisons so far
+    Column("at", Float, nullable=False),  # seconds since 1970
+    Column("differing", Float, nullable=False),  # of them
+    Column("rate", Float, nullable=False),
+    Column("low", Float, nullable=False),
+    Column("high", Float, nullable=False),
+)
+LEARNED = Table(
+    "mirror_learned",
+    METADATA,
+    Column("student", Text, primary_key=True),
+    Column("version", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    Column("found", Text, nullable=False),  # JSON
 )

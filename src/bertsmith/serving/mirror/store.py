@@ -17,6 +17,11 @@ from bertsmith.serving.mirror.tables import CALLS, FIELDS, META, PASSED, SITES, 
 
 _IMPORTS = (IMPORTED, UNDATED)
 _AT_ONCE = 500  # rows that are looked up or read together
+_WHOLE = (  # calls with what their version knows of them
+    select(CALLS, VERSIONS.c.site, VERSIONS.c.protocol, VERSIONS.c.model, VERSIONS.c.way,
+           VERSIONS.c.schema_name, VERSIONS.c.schema, VERSIONS.c.system, VERSIONS.c.parameters)
+    .join(VERSIONS, CALLS.c.version == VERSIONS.c.id)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -212,13 +217,19 @@ class Store:
 
     def calls(self, version: str) -> Iterator[Call]:
         """Of one version, the oldest first. Their subject is its fingerprint."""
-        asking = (
-            select(CALLS, VERSIONS.c.site, VERSIONS.c.protocol, VERSIONS.c.model, VERSIONS.c.way,
-                   VERSIONS.c.schema_name, VERSIONS.c.schema, VERSIONS.c.system, VERSIONS.c.parameters)
-            .join(VERSIONS, CALLS.c.version == VERSIONS.c.id)
-            .where(CALLS.c.version == version)
-            .order_by(CALLS.c.began, CALLS.c.id)
-        )  # fmt: skip
+        asking = _WHOLE.where(CALLS.c.version == version).order_by(CALLS.c.began, CALLS.c.id)
         with self._reading() as connection:
             for row in connection.execution_options(yield_per=_AT_ONCE).execute(asking):
                 yield call_of_row(row)
+
+    def latest(self, version: str, count: int) -> list[Call]:
+        """The last `count` of them, the latest first."""
+        asking = _WHOLE.where(CALLS.c.version == version).order_by(CALLS.c.began.desc(), CALLS.c.id)
+        with self._reading() as connection:
+            return [call_of_row(row) for row in connection.execute(asking.limit(count))]
+
+    def calls_named(self, names: Iterable[str]) -> dict[str, Call]:
+        """By id, those that are there."""
+        asking = _WHOLE.where(CALLS.c.id.in_(sorted(names)))
+        with self._reading() as connection:
+            return {row.id: call_of_row(row) for row in connection.execute(asking)}

@@ -19,8 +19,9 @@ from bertsmith.text.tokens.long_texts import Pieces
 
 
 class Predict:
-    """`question` and `context`, or `text` and `text_pair`, may be named in place of a pair. `logits` True
-    adds what the head gave, before temperature and softmax, where it answers for whole texts.
+    """`question` and `context`, or `text` and `text_pair`, may be named in place of a pair; the columns of a
+    model that reads some beside the text are always named: {"text": …, "age": …}. `logits` True adds what the
+    head gave, before temperature and softmax, where it answers for whole texts.
     """
 
     def __init__(self, name: str, engine: Engine[TaskModel], task: Task[Any]) -> None:

@@ -1,7 +1,4 @@
-"""The page at /, its files, and what it has to know of the models.
-
-Nothing comes from another machine, and a browser that obeys the policy below would not fetch it either.
-"""
+"""The page at /, its files, and what it has to know of the models."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,7 @@ from bertsmith.inference.explained_model import LONGEST
 from bertsmith.reporting.page import WEB
 from bertsmith.serving.models import reads_pairs
 from bertsmith.serving.operations.search import Search
-from bertsmith.serving.page import explaining
+from bertsmith.serving.page import explaining, page_files
 from bertsmith.serving.protocols.ours import error_body
 from bertsmith.serving.protocols.routing import JsonResponse, router_of
 from bertsmith.serving.refusals import UnknownModel
@@ -21,20 +18,7 @@ from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Service
 
 STATIC = "/page/static/"  # what a browser may have without a key, beside / itself
-_FOLDERS = (WEB, Path(__file__).parent / "static")
-_MEDIA_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-_HEADERS = {
-    "content-security-policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
-    "frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",  # the next version of the service has other files
-}
+_FOLDERS = (WEB, page_files.STATIC)
 _ASKED = ("predict", "rerank", "similarity", "embed", "fill_mask", "search")  # what the page has a form for
 
 
@@ -46,7 +30,7 @@ def routes(service: Service) -> APIRouter:
     files = {path.name: path.read_bytes() for folder in _FOLDERS for path in sorted(folder.iterdir())}
 
     def answer(name: str) -> Response:
-        headers = _HEADERS | {"content-type": _MEDIA_TYPES[Path(name).suffix]}
+        headers = page_files.HEADERS | {"content-type": page_files.MEDIA_TYPES[Path(name).suffix]}
         return Response(files[name], headers=headers)
 
     @router.get("/")

@@ -84,7 +84,8 @@ def save_task_model(
                 save_file(own, partial / HEAD)
         if isinstance(head, PooledHead) and head.pooling is not None:
             longest = task.settings.max_length
-            write_sentence_folder(partial, config, head.pooling, longest, normalise=True, dense=head.out)
+            dense = None if head.columns else head.out  # which reads more than the text's vector
+            write_sentence_folder(partial, config, head.pooling, longest, normalise=True, dense=dense)
         task.write_extra_files(partial, config)
 
     save_checkpoint(

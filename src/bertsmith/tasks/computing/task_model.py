@@ -131,7 +131,7 @@ def _long_output(
     assert model.head.joins is not None  # whoever has parts of a text joins them
     pooled = torch.from_numpy(_joined(vectors, parts, model.head.joins)).to(device)
     with torch.inference_mode():
-        (output,) = at_least_float32(model.head.answer(pooled, (len(pooled),)))
+        (output,) = at_least_float32(model.head.answer(pooled, Layout([encoded], device)))
     return np.asarray(require_finite(output.cpu()).numpy())
 
 

@@ -1,6 +1,7 @@
 """Examples as sequences: one window or several each, packed end to end, and what a head reads of them.
 
 N   tokens in the packed batch     W   windows     E   examples     R   rows that the head reads
+F   features of columns beside the text
 """
 
 from collections.abc import Sequence
@@ -9,13 +10,16 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertsmith.arrays import Bools, Int32s, Ints
-from bertsmith.data.batch import Sequences, to_device
+from bertsmith.arrays import Bools, Float32s, Int32s, Ints
+from bertsmith.data.batch import Sequences, joined_values, to_device
 from bertsmith.data.windows import windows
+from bertsmith.errors import InputError
 from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.patch_tokenizer import PatchPieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -31,6 +35,7 @@ class Window:
     segment_ids: Ints
     rows: Ints
     text: int = 0
+    values: npt.NDArray[np.float32] | None = None  # (L, P) where tokens are patches
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,13 @@ class Encoded:
     """An example as its windows.
 
     `target` is what the loss compares the head's outputs with, None without a label; `decoding` is what
-    decoding must know of the windows, where it must.
+    decoding must know of the windows, where it must. `columns` (F,) are what a table says beside the texts.
     """
 
     windows: tuple[Window, ...]
     target: Any = None
     decoding: Any = None
+    columns: Float32s | None = None
 
     @cached_property
     def tokens(self) -> int:
@@ -124,6 +130,13 @@ class Layout:
         return tuple(np.bincount(self._numbers[self._begins], minlength=self.examples).tolist())
 
     @cached_property
+    def columns(self) -> Tensor:
+        """(E, F): F is 0 where there is nothing beside the texts."""
+        none = np.zeros(0, np.float32)
+        found = [none if each.columns is None else each.columns for each in self.encoded]
+        return to_device(np.stack(found), self.device)
+
+    @cached_property
     def _windows(self) -> list[Window]:
         return [window for each in self.encoded for window in each.windows]
 
@@ -154,6 +167,7 @@ def pack_examples(encoded: Sequence[Encoded], numbers: Sequence[int]) -> Sequenc
         np.array([len(window.token_ids) for window in sequences], np.int64),
         keys,
         np.array([window.text for window in sequences], np.int64),
+        joined_values([window.values for window in sequences]),
     )
 
 
@@ -166,6 +180,8 @@ def windows_apart(
     room = max_length - special_tokens(tokenizer, 1)
     made = []
     for number, piece in enumerate(pieces):
+        if isinstance(piece, PatchPieces):
+            raise InputError("A model of patches is fine-tuned for classification or regression only.")
         for start, end in windows(piece.ids, room, stride):
             token_ids, segment_ids = join_segments(tokenizer, piece.ids[start:end])
             made.append(Window(token_ids, segment_ids, every_row(len(token_ids)), number))

@@ -1,16 +1,19 @@
 """What tasks on a text, or a pair of texts, have in common: rows and windows."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from pydantic import field_validator
 
+from bertsmith.arrays import Int32s, Ints
 from bertsmith.data.windows import windows
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, ModelError
 from bertsmith.tasks.checkpoints.sentence_settings import read_pooling
+from bertsmith.tasks.examples.columns import Cell, Columns, Wanted, as_cell, cells_of
 from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.task import Prediction, Task, TaskSettings
@@ -18,6 +21,7 @@ from bertsmith.text.files.columns import guess_columns, listed
 from bertsmith.text.files.values import as_text, shown
 from bertsmith.text.labelled.rows import LINES_HAVE, are_lines, read_column_names, read_rows
 from bertsmith.text.tokens.long_texts import Pieces
+from bertsmith.text.tokens.patch_tokenizer import PatchPieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 ID = "id"  # the column that is carried over to the predictions
@@ -27,7 +31,8 @@ _FIRST_ROW = np.zeros(1, np.int64)
 @dataclass(frozen=True)
 class TextExample:
     """A text, perhaps a second one, and its label (None where it is to be predicted). `id` is what the file
-    calls it, to be known again among the predictions.
+    calls it, to be known again among the predictions. `columns` are the cells of the table beside the text
+    that the task reads too.
     """
 
     text: str
@@ -35,6 +40,7 @@ class TextExample:
     label: Any
     where: str
     id: str | int | None = None
+    columns: tuple[Cell, ...] = ()
 
 
 class PooledSettings(TaskSettings):
@@ -50,6 +56,32 @@ class PooledSettings(TaskSettings):
         return None if self.pooling == "published" else self.pooling
 
 
+class MixedSettings(PooledSettings):
+    """`features` are columns that are read beside the text, such as age,plan: numbers and categories. What a
+    column is its values say, unless age:number or plan:category tells.
+    """
+
+    features: tuple[str, ...] = ()
+
+    @field_validator("features", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(","))
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("features")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names = [Wanted.of(each).name for each in value]
+        if not all(names):
+            raise ValueError(f"expected names of columns such as age,plan, found an empty one in {value}")
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ValueError(f"the column {twice[0]!r} is named twice")
+        return value
+
+
 def choose_pooling(task: Task[Any], source: Path) -> None:
     """Settles, where the user didn't, what a head of the task reads: the pooling that the encoder's folder
     names, else the mean.
@@ -62,6 +94,29 @@ class TextTask(Task[TextExample]):
     """Reads a table's columns; a subclass says what a label is."""
 
     without_label: ClassVar[str] = ""  # what else could be done about rows that have none
+    columns: Columns | None = None  # what training showed of the columns beside the text, where there are any
+
+    @property
+    def features(self) -> tuple[Wanted, ...]:
+        """The columns beside the text."""
+        settings = self.settings
+        return tuple(map(Wanted.of, settings.features)) if isinstance(settings, MixedSettings) else ()
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Theirs."""
+        return tuple(each.name for each in self.features)
+
+    def fit_columns(self, train: Sequence[TextExample]) -> None:
+        """What the training rows say of the columns. Raises InputError for one that says nothing."""
+        if self.features:
+            rows, places = [example.columns for example in train], [example.where for example in train]
+            self.columns = Columns.fit(self.features, rows, places)
+
+    @property
+    def column_width(self) -> int:
+        """F, the features of all columns."""
+        return 0 if self.columns is None else self.columns.width
 
     def read(self, path: Path | str, *, labelled: bool = True) -> list[TextExample]:
         """One example a row. Raises InputError naming file and line."""
@@ -71,15 +126,15 @@ class TextTask(Task[TextExample]):
         settings = self.settings
         rows = read_rows(
             path,
-            list(roles.values()),
+            [*roles.values(), *self.column_names],
             format=settings.format,
             header=settings.header,
             encoding=settings.encoding,
             optional=[] if labelled else [ID],
             blank_lines=not labelled,
         )
-        names = [*roles] if labelled else [*roles, ID]
-        return [self._example(dict(zip(names, values, strict=True)), where) for values, where in rows]
+        named = [*roles] if labelled else [*roles, ID]
+        return [self._example(*self._divided(named, values, len(roles)), where) for values, where in rows]
 
     def read_partly_labelled(self, path: Path | str) -> list[TextExample]:
         """One example a row; its label is None where its cell is blank, or there is no such column. Raises as
@@ -90,25 +145,34 @@ class TextTask(Task[TextExample]):
             names = read_column_names(
                 path, format=settings.format, header=settings.header, encoding=settings.encoding
             )
-            column = guess_columns(names, str(path)).label if settings.label is None else settings.label
+            free = [name for name in names if name not in self.column_names]
+            column = guess_columns(free, str(path)).label if settings.label is None else settings.label
             if column in names or (column is not None and not settings.header):
                 columns = self._columns(path, True)
         if columns is None:
             return self.read(path, labelled=False)
         rows = read_rows(
             path,
-            list(columns.values()),
+            [*columns.values(), *self.column_names],
             format=settings.format,
             header=settings.header,
             encoding=settings.encoding,
         )
         found = []
         for values, where in rows:
-            named = dict(zip(columns, values, strict=True))
+            named, cells = self._divided([*columns], values, len(columns))
             if named["label"] is None or (isinstance(named["label"], str) and not named["label"].strip()):
                 del named["label"]
-            found.append(self._example(named, where))
+            found.append(self._example(named, cells, where))
         return found
+
+    def _divided(
+        self, named: Sequence[str], values: Sequence[Any], roles: int
+    ) -> tuple[dict[str, Any], Sequence[Any]]:
+        """A row's values by what they are, and the cells that stand behind so many roles."""
+        cells = values[roles : roles + len(self.features)]
+        others = [*values[:roles], *values[roles + len(cells) :]]
+        return dict(zip(named, others, strict=True)), cells
 
     def _columns(self, path: Path | str, labelled: bool) -> dict[str, str | int]:
         """Which column plays which role: as set, else by the names in the file."""
@@ -122,7 +186,8 @@ class TextTask(Task[TextExample]):
             names = read_column_names(
                 path, format=settings.format, header=settings.header, encoding=settings.encoding
             )
-            guessed = guess_columns(names, str(path))._asdict()
+            free = [name for name in names if name not in self.column_names]
+            guessed = guess_columns(free, str(path))._asdict()
             if settings.text is not None:  # who names the text means no pair, unless one is named
                 guessed["text_pair"] = None
             roles = {role: guessed[role] if column is None else column for role, column in roles.items()}
@@ -132,21 +197,34 @@ class TextTask(Task[TextExample]):
             if single and are_lines(path, format=settings.format, encoding=settings.encoding):
                 return {"text": LINES_HAVE[0]}  # whatever the column was called in training
         elif roles["label"] is None:
+            beside = f", beside the features {listed(self.column_names)}" if self.features else ""
             raise InputError(
                 f"{path}: no column has a name that says it is the label. There are: "
-                f"{listed(names)}. Name it with --label.{self.without_label}"
+                f"{listed(free)}{beside}. Name it with --label.{self.without_label}"
             )
+        for role, column in roles.items():
+            if column is not None and str(column) in self.column_names:
+                raise InputError(
+                    f"{path}: the column {column!r} is the {role}: it can't be one of the features too."
+                )
         return {role: column for role, column in roles.items() if column is not None}
 
-    def _example(self, values: dict[str, Any], where: str) -> TextExample:
+    def _example(self, values: dict[str, Any], cells: Sequence[Any], where: str) -> TextExample:
         pair = as_text(values["text_pair"], where) if "text_pair" in values else None
         label = self.as_target(values["label"], where) if "label" in values else None
         id = values.get(ID)
         known = id if id is None or isinstance(id, str | int) else str(id)
-        return TextExample(as_text(values["text"], where), pair, label, where, known)
+        columns = tuple(
+            as_cell(cell, where, name) for cell, name in zip(cells, self.column_names, strict=True)
+        )
+        return TextExample(as_text(values["text"], where), pair, label, where, known, columns)
 
-    def example(self, text: str | Sequence[str], where: str = "the input") -> TextExample:
-        """An unlabelled example from a text, or from two, as in training; InputError for anything else."""
+    def example(self, text: str | Sequence[str] | Mapping[str, Any], where: str = "the input") -> TextExample:
+        """An unlabelled example from a text, or from two, as in training; where it read columns beside them,
+        from {"text": …, "age": …}. InputError for anything else.
+        """
+        if self.features:
+            return self._mixed_example(text, where)
         pairs = self.reads_pairs
         match text:
             case str() if not pairs:
@@ -155,6 +233,19 @@ class TextTask(Task[TextExample]):
                 return TextExample(first, second, None, where)
         wanted = "a text, or a pair of texts" if pairs is None else "a pair of texts" if pairs else "a text"
         raise InputError(f"{where}: the model reads {wanted}; found {shown(text)}.")
+
+    def _mixed_example(self, given: Any, where: str) -> TextExample:
+        roles = ("text", "text_pair") if self.reads_pairs else ("text",)
+        if not isinstance(given, Mapping) or not all(isinstance(given.get(role), str) for role in roles):
+            wanted = ", ".join(f'"{name}": …' for name in (*roles, *self.column_names))
+            raise InputError(
+                f"{where}: the model reads columns beside the text: {{{wanted}}}; found "
+                f"{shown(dict(given) if isinstance(given, Mapping) else given)}."
+            )
+        others = {name: value for name, value in given.items() if name not in roles}
+        cells = cells_of(others, self.column_names, where)
+        pair = given["text_pair"] if self.reads_pairs else None
+        return TextExample(given["text"], pair, None, where, None, cells)
 
     @property
     def reads_pairs(self) -> bool | None:
@@ -191,7 +282,40 @@ class TextTask(Task[TextExample]):
             spans = single_windows(ids[0], room, stride)
         made = [join_segments(tokenizer, *parts) for parts in spans]
         target = None if example.label is None else self.target(example.label)
-        return Encoded(tuple(Window(*each, _FIRST_ROW) for each in made), target)
+        columns = None if self.columns is None else self.columns.vector(example.columns, example.where)
+        if isinstance(pieces[0], PatchPieces):
+            shown: tuple[Window, ...] = (_patch_window(example, pieces, *made[0]),)
+        else:
+            shown = tuple(Window(*each, _FIRST_ROW) for each in made)
+        return Encoded(shown, target, columns=columns)
+
+    def state(self) -> dict[str, Any]:
+        """What training showed of the columns is part of it, where there are any."""
+        return super().state() | ({} if self.columns is None else {"columns": self.columns.to_json()})
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], where: str) -> Self:
+        task = super().from_state(state, where)
+        if task.features:
+            task.columns = Columns.from_json(state.get("columns"), task.column_names, where)
+        elif "columns" in state:
+            raise ModelError(
+                f"{where}: has columns, but the settings name no features. The file was altered: take it "
+                "from a copy, or train again."
+            )
+        return task
+
+
+def _patch_window(
+    example: TextExample, pieces: Sequence[Pieces], token_ids: Int32s, segment_ids: Ints
+) -> Window:
+    """[CLS] patches [SEP] and their values; of a row that is too long its beginning."""
+    first = pieces[0]
+    if len(pieces) != 1 or not isinstance(first, PatchPieces):
+        raise InputError(f"{example.where}: a model of patches reads one row of numbers, not a pair.")
+    values = np.zeros((len(token_ids), first.values.shape[1]), np.float32)
+    values[1:-1] = first.values[: len(token_ids) - 2]
+    return Window(token_ids, segment_ids, _FIRST_ROW, values=values)
 
 
 def as_text_or_pair(example: TextExample) -> str | tuple[str, str]:

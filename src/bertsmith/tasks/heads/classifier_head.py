@@ -1,11 +1,11 @@
 """What stands between hidden states and a classifier's outputs, as the encoder's family has it.
 
-R rows, W windows, E examples, H hidden size, C outputs.
+R rows, W windows, E examples, H hidden size, F features of columns beside the text, C outputs.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,9 +27,14 @@ class ClassifierHead(Head):
     """
 
     def __init__(
-        self, config: BertConfig, names: HeadNames | None, outputs: int, dropout: float | None = None
+        self,
+        config: BertConfig,
+        names: HeadNames | None,
+        outputs: int,
+        dropout: float | None = None,
+        columns: int = 0,
     ) -> None:
-        """`dropout` is the encoder's where nothing is said."""
+        """`dropout` is the encoder's where nothing is said; `out` reads F `columns` too."""
         super().__init__()
         probability = config.hidden_dropout_prob if dropout is None else dropout
         known = names or HeadNames("")
@@ -43,16 +48,17 @@ class ClassifierHead(Head):
         if known.drops_first:
             self.before_dense = Dropout(probability)
         self.dropout = Dropout(probability)
-        self.out = nn.Linear(config.hidden_size, outputs)
+        self.columns = columns
+        self.out = nn.Linear(config.hidden_size + columns, outputs)
         files = {"dense": known.dense, "norm": known.norm, "out": known.out}
         self.file_names = {ours: theirs for ours, theirs in files.items() if theirs}
-        if names is None:
-            self.architecture = None
+        if names is None or columns:  # no class of transformers reads them
+            self.architecture, self.file_names = None, {}
         initialise(self, config.initializer_range)
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """-> (E, C), or (R, C) where the head answers for each row."""
-        return self.in_units(self.out(self.dropout(self.features(states, layout))))
+        return self.in_units(self.out(self.dropped(self.features(states, layout))))
 
     def features(self, states: Tensor, layout: Layout) -> Tensor:
         """What `out` reads: (R, H) -> (R, H)."""
@@ -64,6 +70,14 @@ class ClassifierHead(Head):
             states = self.norm(states)
         return states
 
+    def dropped(self, features: Tensor) -> Tensor:
+        """With dropout of the text's part: a column is too much to lose at once."""
+        if not self.columns:
+            whole: Tensor = self.dropout(features)
+            return whole
+        text, columns = features[..., : -self.columns], features[..., -self.columns :]
+        return torch.cat([self.dropout(text), columns], -1)
+
     def in_units(self, outputs: Tensor) -> Tensor:
         """What `out` gives, in the unit of the task's labels."""
         return outputs
@@ -73,22 +87,26 @@ class PooledHead(ClassifierHead):
     """One answer for each example: as the family was published, from [CLS] or from the mean of all tokens,
     over several windows of a text the mean of what they come to. Or linear in the `pooling` of all tokens,
     made as long as all others: what sentence-transformers calls pooling, normalisation and a dense layer.
+    Beside the text's features `out` reads those of `columns` of the table, where there are any.
     """
 
     architecture: str | None = "ForSequenceClassification"
 
-    def __init__(self, config: BertConfig, outputs: int, pooling: Pooling | None = None) -> None:
-        super().__init__(config, None if pooling else config.family.sequence_head, outputs)
+    def __init__(
+        self, config: BertConfig, outputs: int, pooling: Pooling | None = None, columns: int = 0
+    ) -> None:
+        names = None if pooling else config.family.sequence_head
+        super().__init__(config, names, outputs, columns=columns)
         self.pooling = pooling
         self.joins = pooling or "cls"  # a mean of windows
         self.reads_all = pooling is not None or config.classifier_pooling == "mean"
 
     def features(self, states: Tensor, layout: Layout) -> Tensor:
-        """(W, H), a row for each window, or (N, H) for a head that `reads_all` -> (E, H)."""
-        return self._scaled(self.pool(states, layout))
+        """(W, H), a row for each window, or (N, H) for a head that `reads_all` -> (E, H + F)."""
+        return self._joined(self.pool(states, layout), layout)
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:
-        """The same, not yet of length 1."""
+        """The text's part of it, (E, H), not yet of length 1."""
         if self.pooling is not None:
             return pool_tokens(states, layout, self.pooling)
         if self.reads_all:
@@ -96,12 +114,13 @@ class PooledHead(ClassifierHead):
         features = super().features(states, layout)
         return features if layout.windows == layout.examples else pool_examples(features, layout, "mean")
 
-    def answer(self, pooled: Tensor, texts: Sequence[int]) -> Tensor:
+    def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
         """(E, H) -> (E, C)."""
-        return self.in_units(self.out(self.dropout(self._scaled(pooled))))
+        return self.in_units(self.out(self.dropped(self._joined(pooled, layout))))
 
-    def _scaled(self, pooled: Tensor) -> Tensor:
-        return pooled if self.pooling is None else F.normalize(pooled, dim=1)
+    def _joined(self, pooled: Tensor, layout: Layout) -> Tensor:
+        text = pooled if self.pooling is None else F.normalize(pooled, dim=1)
+        return torch.cat([text, layout.columns.to(text.dtype)], 1) if self.columns else text
 
 
 class RowHead(ClassifierHead):

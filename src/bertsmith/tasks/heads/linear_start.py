@@ -9,7 +9,7 @@ E examples, R rows that the head answers for, F features, C outputs.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ _MOST_TO_CHOOSE_BY = 2000
 _FOLDS = 3
 # Of the mean loss, multiplied by the examples: as scikit-learn's 1 / C.
 _STRENGTHS = (4.0, 1.0, 0.25, 0.06, 0.015, 0.004)
+_USUAL_STRENGTH, _COLUMN_SHARES = 0.06, (1.0, 0.5, 0.25, 0.1, 0.03)
 _ITERATIONS = 100
 
 
@@ -106,9 +107,7 @@ class LinearProbe:
         """`features` (F,) of each example, or (R, F). See `of`."""
         self._task, self._head, self._examples = task, head, examples
         self._features, self._targets, self.seconds = features, targets, seconds
-        # features of mean square length 1, so that strengths mean the same for every encoder
-        squares = sum(float(each.square().sum()) for each in features)
-        self._scale = math.sqrt(squares / sum(each.numel() // each.shape[-1] for each in features)) or 1.0
+        self._scale = _mean_lengths(features, head.columns)
 
     @classmethod
     def of(
@@ -129,14 +128,53 @@ class LinearProbe:
         chosen = train.some(_some(len(train), MOST_EXAMPLES if most is None else most))
         features = features_of(model, chosen.encoded, progress)
         targets = [each.target for each in chosen.encoded]
-        return cls(task, head, chosen.examples, features, targets, time.monotonic() - begun)
+        probe = cls(task, head, chosen.examples, features, targets, time.monotonic() - begun)
+        if head.columns:
+            probe.weigh_columns()
+        return probe
 
     def __len__(self) -> int:
         return len(self._targets)
 
+    def weigh_columns(self) -> None:
+        """Settles by cross-validation how large the columns' features are beside the text's, and so how
+        strongly their weights are held small: at the same size, columns that say nothing cost seven points of
+        accuracy with banking77's 77 classes of eight rows.
+        """
+        whole = self._scale
+        chosen, folds = self._judging()
+        of_columns = _parts(self._head.columns)[1]
+        scales, losses = [], []
+        for share in _COLUMN_SHARES:
+            self._scale = torch.as_tensor(whole).clone()
+            self._scale[of_columns] /= share
+            scales.append(self._scale)
+            losses.append(0.0)
+            for learned, held in _divided(chosen, folds):
+                weights = self.begin()
+                self.solve(weights, learned, _USUAL_STRENGTH)
+                losses[-1] += self.loss(weights, held)
+        self._scale = scales[int(np.argmin(losses))]
+
+    def _judging(self) -> tuple[Ints, Ints]:
+        """Rows to choose by, and the fold of each."""
+        chosen = _some(len(self._targets), _MOST_TO_CHOOSE_BY)
+        return chosen, folds_of(self._task, [self._examples[each] for each in chosen], _FOLDS)
+
     def scaled(self, features: Tensor) -> Tensor:
         """(…, F) as `solve` takes them."""
         return features / self._scale
+
+    def without(self, *, text: bool = False, columns: bool = False) -> "LinearProbe":
+        """The same examples without what the text says, or without what the columns beside it do."""
+        of_text, of_columns = _parts(self._head.columns)
+        features = [each.clone() for each in self._features]
+        for each in features:
+            if text:
+                each[..., of_text] = 0
+            if columns:
+                each[..., of_columns] = 0
+        return LinearProbe(self._task, self._head, self._examples, features, self._targets, self.seconds)
 
     def class_shares(self, rows: Ints) -> Tensor:
         """(C,) how often each class is the target of some of a classification's examples, each once more than
@@ -149,13 +187,8 @@ class LinearProbe:
     def best(self) -> LinearStart:
         """With the strength that does best on examples it hasn't learned from."""
         begun = time.monotonic()
-        chosen = _some(len(self._targets), _MOST_TO_CHOOSE_BY)
-        folds = folds_of(self._task, [self._examples[each] for each in chosen], _FOLDS)
         losses = np.zeros(len(_STRENGTHS))
-        for fold in range(_FOLDS):
-            learned, held = chosen[folds != fold], chosen[folds == fold]
-            if not len(learned) or not len(held):
-                continue
+        for learned, held in _divided(*self._judging()):
             weights = self.begin()
             for number, strength in enumerate(_STRENGTHS):  # each begins where the one before ended
                 self.solve(weights, learned, strength)
@@ -169,20 +202,37 @@ class LinearProbe:
         """What is said of each example, (C,) or (R, C), by the linear model that learned from the other
         folds, or from that share of them, drawn by the seed. `folds` (E,): at least two.
         """
-        draw = np.random.default_rng(seed)
         found: list[Outputs] = [np.empty(0, np.float32)] * len(self._targets)
-        for fold in sorted(set(folds.tolist())):
-            held, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-            if share < 1:
-                others = np.sort(draw.choice(others, max(round(share * len(others)), 1), replace=False))
-            weights = self.begin()
-            self.solve(weights, others, strength)
+        for held, weights in self.learned(folds, strength, share, seed):
             outputs = self.outputs(weights, held).numpy()
             ends = np.cumsum([len(self._features[row]) for row in held[:-1].tolist()])
             pieces = np.split(outputs, ends) if self._head.per_row else list(outputs)
             for row, piece in zip(held.tolist(), pieces, strict=True):
                 found[row] = piece
         return found
+
+    def learned(
+        self, folds: Ints, strength: float, share: float = 1.0, seed: int = 0
+    ) -> Iterator[tuple[Ints, tuple[Tensor, Tensor]]]:
+        """The rows of each fold, with the weights learned from the others as `judge` has it."""
+        draw = np.random.default_rng(seed)
+        for fold in sorted(set(folds.tolist())):
+            held, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+            if share < 1:
+                others = np.sort(draw.choice(others, max(round(share * len(others)), 1), replace=False))
+            weights = self.begin()
+            self.solve(weights, others, strength)
+            yield held, weights
+
+    def features(self, rows: Ints) -> Tensor:
+        """(E, F), or (R, F), of some of the examples."""
+        parts = [self._features[row] for row in rows.tolist()]
+        return torch.cat(parts) if self._head.per_row else torch.stack(parts)
+
+    def answers(self, weights: tuple[Tensor, Tensor], features: Tensor) -> Tensor:
+        """(E, C), or (R, C), of features as `features` has them."""
+        with torch.no_grad():
+            return self._outputs(weights, self.scaled(features))
 
     def begin(self) -> tuple[Tensor, Tensor]:
         """No weights, and the head's own biases: what it would say without a look at the text."""
@@ -216,9 +266,7 @@ class LinearProbe:
         return self._summed(weights, *self._data(rows), strength)
 
     def _data(self, rows: Ints) -> tuple[Tensor, list[Any]]:
-        parts = [self._features[row] for row in rows.tolist()]
-        features = torch.cat(parts) if self._head.per_row else torch.stack(parts)
-        return self.scaled(features), [self._targets[row] for row in rows.tolist()]
+        return self.scaled(self.features(rows)), [self._targets[row] for row in rows.tolist()]
 
     def _summed(
         self, weights: tuple[Tensor, Tensor], features: Tensor, targets: list[Any], strength: float
@@ -250,6 +298,32 @@ def minimise(
         return found
 
     optimizer.step(closure)
+
+
+def _mean_lengths(features: Sequence[Tensor], columns: int) -> float | Tensor:
+    """What makes features of mean square length 1 of them, so that strengths mean the same for every encoder:
+    one number or, where the last are those of columns beside the text, (F,): each part for itself.
+    """
+    if columns:
+        text, beside = ([each[..., place] for each in features] for place in _parts(columns))
+        both = [_mean_lengths(part, 0) for part in (text, beside)]
+        widths = torch.tensor([text[0].shape[-1], columns])
+        return torch.tensor(both).repeat_interleave(widths)
+    squares = sum(float(each.square().sum()) for each in features)
+    return math.sqrt(squares / sum(each.numel() // each.shape[-1] for each in features)) or 1.0
+
+
+def _parts(columns: int) -> tuple[slice, slice]:
+    """Where the text's features are, and those of columns beside it."""
+    return slice(None, -columns), slice(-columns, None)
+
+
+def _divided(rows: Ints, folds: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Those to learn from and those to judge by, fold by fold, where there are both."""
+    for fold in range(_FOLDS):
+        learned, held = rows[folds != fold], rows[folds == fold]
+        if len(learned) and len(held):
+            yield learned, held
 
 
 def _some(count: int, most: int) -> Ints:

@@ -3,8 +3,6 @@
 N   tokens in the packed batch    E   examples    T   texts of an example    H   hidden size
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,12 +23,13 @@ class VectorHead(Head):
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """(N, H) -> (E, T, H), T the most texts that an example has; those with fewer end in zeros."""
-        return self.answer(self.pool(states, layout), layout.texts_of_example)
+        return self.answer(self.pool(states, layout), layout)
 
     def pool(self, states: Tensor, layout: Layout) -> Tensor:
         return pool_texts(states, layout, self.pooling)
 
-    def answer(self, pooled: Tensor, texts: Sequence[int]) -> Tensor:
+    def answer(self, pooled: Tensor, layout: Layout) -> Tensor:
+        texts = layout.texts_of_example
         vectors = pooled.to(torch.promote_types(pooled.dtype, torch.float32))
         if self.normalise:
             vectors = F.normalize(vectors, dim=1)

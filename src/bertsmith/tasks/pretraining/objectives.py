@@ -17,6 +17,7 @@ from bertsmith.model.checkpoint import SavesItself
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.pretraining.masked_task import MaskedTask
 from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
+from bertsmith.tasks.pretraining.patch_reconstruction import PatchReconstruction
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import (
     load_pretraining_model,
@@ -196,6 +197,16 @@ class ReplacedTokens(PretrainingObjective[ReplacedTokenModel]):
         save_replaced_token_model(*of_both, write_extra_files=write_extra_files, replace=True)
 
 
+class Patches(MaskedLanguage):
+    """Masked patches of series and images, by their values: what masked language modelling is to them."""
+
+    def task(
+        self, model: PretrainingModel, inputs: TaskInputs, choices: ObjectiveChoices
+    ) -> MaskedTask[PretrainingModel]:
+        return PatchReconstruction(model, **vars(inputs))
+
+
+PATCHES = Patches()
 OBJECTIVES: dict[ObjectiveName, PretrainingObjective[Any]] = {
     each.name: each for each in (MaskedLanguage(), SentenceOrder(), ReplacedTokens())
 }

@@ -62,6 +62,7 @@ class PretrainingModel(nn.Module):
         self.config, self.sentence_order = config, sentence_order
         self.encoder = Bert(config)
         self.masked_language = MaskedLanguageHead(config)
+        self.decoder: nn.ModuleList | None = None  # of patches, while it is trained; never saved
         self.next_sentence: nn.Linear | None = None
         if config.has_next_sentence if next_sentence is None else next_sentence:
             self.next_sentence = nn.Linear(config.hidden_size, 2)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.text.retrieval.beir import is_beir, read_beir
+from bertsmith.text.retrieval.nanobeir import is_nanobeir, read_nanobeir
 from bertsmith.text.retrieval.reqa import read_reqa
 from bertsmith.text.retrieval.retrieval_data import RetrievalData
 from bertsmith.text.retrieval.trec import read_trec
@@ -24,6 +25,7 @@ class DatasetLayout(NamedTuple):
 
 LAYOUTS = {
     "beir": DatasetLayout(read_beir),
+    "nanobeir": DatasetLayout(lambda path, split, encoding: read_nanobeir(path)),
     "trec": DatasetLayout(read_trec),
     "reqa": DatasetLayout(lambda path, split, encoding: read_reqa(path, encoding), ".json"),
     "wikiqa": DatasetLayout(lambda path, split, encoding: read_wikiqa(path, encoding), ".tsv"),
@@ -35,8 +37,8 @@ def read_retrieval_data(
 ) -> RetrievalData:
     """The collection in a folder, or in a file of ReQA's (.json) or WikiQA's (.tsv) layout.
 
-    format: beir, trec, reqa or wikiqa, where the files don't tell. split: which judgements of a folder that
-    has several, by name (BEIR's qrels/test.tsv, a file *test.json or *test.tsv).
+    format: beir, nanobeir, trec, reqa or wikiqa, where the files don't tell. split: which judgements of a
+    folder that has several, by name (BEIR's qrels/test.tsv, a file *test.json or *test.tsv).
     Raises InputError naming file and line, for whatever isn't as the layout has it.
     """
     path = Path(path)
@@ -61,6 +63,8 @@ def _guess(path: Path, split: str) -> str:
         return endings[path.suffix]
     if is_beir(path):
         return "beir"
+    if is_nanobeir(path):
+        return "nanobeir"
     return next((name for end, name in endings.items() if list(path.glob(f"*{split}{end}"))), "trec")
 
 

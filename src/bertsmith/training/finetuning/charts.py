@@ -14,6 +14,7 @@ from bertsmith.metrics.scores import LengthScore
 from bertsmith.reporting.charts import FIRST, MOST_POINTS, MUTED, SECOND, picture
 from bertsmith.reporting.curves import Curve, Point
 from bertsmith.tasks.evaluating.error_analysis import Calibration
+from bertsmith.training.finetuning.column_study import THE_TEXT, ColumnStudy
 from bertsmith.training.finetuning.learning_curve import LearningCurve
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MOST_DOTS = 2000
 _GOLDEN = 0.6180339887  # its multiples spread dots evenly, without chance
 _DASHES = (0, (2, 3))
+_MOST_BARS, _LONGEST_NAME = 15, 24
 
 
 def restart_strip(scores: Sequence[float], best: int, baselines: Mapping[str, float], metric: str) -> str:
@@ -59,6 +61,28 @@ def learning_curve(title: str, curve: LearningCurve) -> str:
         axes.legend(loc="lower right")
 
     return picture(title, paint)
+
+
+def column_worths(study: ColumnStudy, metric: str) -> str:
+    """What the score loses without each column, the dearest on top, with a 95 % interval to either side."""
+    shown = study.worths[:_MOST_BARS][::-1]
+
+    def paint(axes: "Axes") -> None:
+        places, losses = range(len(shown)), [each.loss for each in shown]
+        colours = [SECOND if each.name == THE_TEXT else FIRST for each in shown]
+        axes.barh(places, losses, xerr=[1.96 * each.error for each in shown], color=colours, height=0.6)
+        axes.set_yticks(places, [cut_name(each.name) for each in shown])
+        axes.axvline(0, color=MUTED, linewidth=1)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(f"{metric} lost when shuffled")
+
+    return picture("what columns are worth", paint, height=1.2 + 0.3 * len(shown))
+
+
+def cut_name(name: str) -> str:
+    """A column's name as an axis has room for it; mathematics in it stays text."""
+    short = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    return short.replace("$", r"\$")
 
 
 def restart_curves(

@@ -20,6 +20,7 @@ from bertsmith.tasks.evaluating.error_analysis import Answer, Confusion, ErrorAn
 from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.evaluating.uncertainty import groups_of, score_of
 from bertsmith.tasks.task import Task
+from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.results import Results
 
 MOST_CLASSES = 20
@@ -158,6 +159,25 @@ def tried_table(results: Results) -> Table:
         for each in results.tried
     ]
     return Table("", ["Method", metric_name(metric), "Gain over the first", "Rows judged", "Time"], rows)
+
+
+def column_tables(study: ColumnStudy, metric: str) -> list[Table]:
+    """What text and columns reach, and what each column is worth."""
+    name = metric_name(metric)
+    reached = [
+        [each.name, figure(metric, each.score), _interval(metric, each.interval)] for each in study.reached
+    ]
+    worths = [
+        [each.name, each.kind, each.showed, figure(metric, each.loss, each.error)] for each in study.worths
+    ]
+    return [
+        Table(f"{study.judge}: {study.rows:,} rows", ["Linear model of", name, "95 % interval"], reached),
+        Table("", ["Shuffled", "Kind", "Training showed", f"{name} lost"], worths, 0, frozenset({0, 1, 2})),
+    ]
+
+
+def _interval(metric: str, ends: tuple[float, float] | None) -> str:
+    return formatting.UNKNOWN if ends is None else " to ".join(figure(metric, end) for end in ends)
 
 
 def class_table(found: Sequence[ClassScore]) -> Table:

@@ -20,7 +20,7 @@ from bertsmith.tasks.checkpoints.task_checkpoint import head_tensors, save_task_
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import evaluate
 from bertsmith.tasks.examples.folds import folds_of
-from bertsmith.tasks.examples.text_task import choose_pooling
+from bertsmith.tasks.examples.text_task import TextTask, choose_pooling
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples, steps_of_epoch
 from bertsmith.tasks.heads.linear_start import (
     MOST_EXAMPLES,
@@ -67,7 +67,7 @@ class FinetuneSession:
     """A task that knows its labels, its data, and where to compute. `source` is the model's folder, `layers`
     and `width` its encoder's; `linear` is what the head begins with, `methods` are the possible ones. `folds`
     (E,) are those of `train`, where its rows judge in turn and `dev` is empty; `probe` has their features
-    then, and `self_training` those of texts without labels.
+    then, and where columns stand beside the texts, and `self_training` those of texts without labels.
     """
 
     task: Task[Any]
@@ -129,7 +129,8 @@ class FinetuneSession:
         parts = folds_of(task, train.examples, count, recipe.seed) if count else None
         if data.unlabelled and not count and recipe.method != SELF_TRAINING:
             data = replace(data, warnings=(*data.warnings, _UNUSED))
-        probe = probe if count else None  # its features are as large as the data
+        mixed = isinstance(task, TextTask) and task.columns is not None
+        probe = probe if count or mixed else None  # its features are as large as the data
         found = task, source, tokenizer, data, train, dev, machine, layers, width, linear, methods
         return cls(*found, parts, probe, self_training)
 

@@ -6,11 +6,13 @@ from copy import copy
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import evaluate
 from bertsmith.tasks.examples.folds import CROSS_VALIDATION
+from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, MOST_EXAMPLES
 from bertsmith.tasks.task import Prediction
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import Choice, evaluate_choice
+from bertsmith.training.finetuning.column_study import ColumnStudy, study_by_folds, study_on
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.learning_curve import LearningCurve, draw_learning_curve
 from bertsmith.training.finetuning.methods import FULL, LINEAR
@@ -43,7 +45,8 @@ def measure(
     }
     warnings, rows = session.data.warnings, len(session.data.train)
     found = tuple(restarts), leading(restarts), evaluations, figures, warnings
-    return Results(task, *found, rows, method=method)
+    columns = _columns(session, recipe, model)
+    return Results(task, *found, rows, method=method, columns=columns)
 
 
 def _measure_choice(
@@ -69,7 +72,22 @@ def _measure_choice(
     found = tuple(restarts), leading(restarts), evaluations, figures, session.data.warnings
     rows, curve = len(session.data.train), learning_curve(session)
     folds = len(set(session.folds.tolist()))
-    return Results(task, *found, rows, choice.tried, choice.method, curve, folds)
+    columns = _columns(session, recipe, model)
+    return Results(task, *found, rows, choice.tried, choice.method, curve, folds, columns)
+
+
+def _columns(session: FinetuneSession, recipe: FinetuneRecipe, model: TaskModel) -> ColumnStudy | None:
+    """What columns beside the text add; None where there are none, or the head isn't linear in features."""
+    task, probe = session.task, session.probe
+    if probe is None or session.linear is None or not isinstance(task, TextTask) or task.columns is None:
+        return None
+    strength = session.linear.strength
+    if session.folds is not None:
+        if len(probe) < len(session.train):
+            return None
+        return study_by_folds(task, probe, strength, session.train, session.folds, CROSS_VALIDATION)
+    start = session.start(recipe, recipe.seed)
+    return study_on(task, probe, strength, start, model, session.train, session.dev, "dev")
 
 
 def learning_curve(session: FinetuneSession) -> LearningCurve | None:

@@ -73,6 +73,10 @@ def shown_results(results: Results, logs: Sequence[Sequence[Record]]) -> dict[st
         )
         if results.learning_curve
         else "",
+        "columns": figures.column_tables(results.columns, task.main_metric) if results.columns else None,
+        "columns_in_words": results.columns.as_sentence(task.main_metric) if results.columns else "",
+        "columns_model": results.columns.model if results.columns else "",
+        "column_pictures": _column_pictures(results),
         "strip": _strip(results),
         "restarts": figures.restart_table(results) if len(results.restarts) > 1 else None,
         "curves": _curves(logs, results),
@@ -110,6 +114,13 @@ def _more_rows(results: Results) -> Pictures:
         return []
     title = f"{metric} by rows learned from"
     return [(title, as_markup(charts.learning_curve(title, curve)))]
+
+
+def _column_pictures(results: Results) -> Pictures:
+    if results.columns is None:
+        return []
+    metric = figures.metric_name(results.task.main_metric)
+    return [("What text and columns are worth", as_markup(charts.column_worths(results.columns, metric)))]
 
 
 def as_override(value: Any) -> str:

@@ -21,6 +21,7 @@ from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.best import WORST
 from bertsmith.training.finetuning.choosing import Tried
+from bertsmith.training.finetuning.column_study import ColumnStudy
 from bertsmith.training.finetuning.expectation import Expectation, expect
 from bertsmith.training.finetuning.learning_curve import LearningCurve
 from bertsmith.training.finetuning.methods import FULL
@@ -59,7 +60,8 @@ def leading(restarts: Sequence[Restart]) -> int:
 class Results:
     """Of the whole run. `best` is the index of the restart whose weights were kept; `tried` are the methods
     that were compared by cross-validation, `method` the one by which the model was trained;
-    `learning_curve` what more rows would bring, where few judged in turn, in so many `folds`.
+    `learning_curve` what more rows would bring, where few judged in turn, in so many `folds`; `columns` what
+    those beside the text add to it.
     """
 
     task: Task[Any]
@@ -73,6 +75,7 @@ class Results:
     method: str = FULL
     learning_curve: LearningCurve | None = None
     folds: int = 0
+    columns: ColumnStudy | None = None
 
     @property
     def judge(self) -> str:
@@ -161,6 +164,7 @@ class Results:
             "tried": [asdict(each) for each in self.tried],
             "learning_curve": asdict(self.learning_curve) if self.learning_curve else None,
             "expected": asdict(self.expected) if self.expected else None,
+            "columns": asdict(self.columns) if self.columns else None,
             "figures": self.figures,
             "restarts": [each._asdict() for each in self.restarts],
             "best_restart": self.best + 1,

@@ -1,11 +1,13 @@
 """What answering has saved and cost: calls, time, money, of each version that has or had a student."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from bertsmith.metrics.significance import Interval
 from bertsmith.serving.mirror.answering.evidence import Evidence
-from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.answering.stage_store import StageStore, Tallies
 from bertsmith.serving.mirror.answering.stages import Stage
 from bertsmith.serving.mirror.settings import PriceSettings
 
@@ -82,44 +84,46 @@ def accounts(store: StageStore, prices: PriceSettings) -> list[Account]:
     stages = [each for each in store.stages().values() if each.revision]
     found = []
     for stage in sorted(stages, key=lambda each: (each.site, each.version)):
-        counts: dict[str, int] = {}
-        seconds = 0.0
-        for (version, _, outcome), (calls, took) in tallies.items():
-            if version == stage.version and not outcome.startswith(_SECRET):
-                counts[outcome] = counts.get(outcome, 0) + calls
-                seconds += took if outcome == "answered" else 0.0
-        answered = counts.pop("answered", 0)
-        of_student = {
-            outcome: count for (student, outcome), count in audits.items() if student == stage.student
-        }
+        own, relayed, seconds = _counted(stage, tallies)
+        of_students = Counter[str]()
+        for (student, outcome), count in audits.items():
+            if student == stage.student or student in own:
+                of_students[outcome] += count
         found.append(
             _account(
-                stage,
-                answered,
-                counts,
-                of_student,
-                evidence.get(stage.student),
-                seconds,
-                means.get(stage.version),
-                prices,
+                stage, own, relayed, dict(of_students), evidence, seconds, means.get(stage.version), prices
             )
-        )
+        )  # fmt: skip
     return found
+
+
+def _counted(stage: Stage, tallies: Tallies) -> tuple[dict[str, int], dict[str, int], float]:
+    """Calls answered by each student, those relayed by reason, and seconds of the first together."""
+    own, relayed, seconds = dict[str, int](), Counter[str](), 0.0
+    for (version, student, outcome), (calls, took) in tallies.items():
+        if version != stage.version or outcome.startswith(_SECRET):
+            continue
+        if outcome == "answered":
+            own[student], seconds = calls, seconds + took
+        else:
+            relayed[outcome] += calls
+    return own, dict(relayed), seconds
 
 
 def _account(
     stage: Stage,
-    answered: int,
+    own: dict[str, int],
     relayed: dict[str, int],
     audits: dict[str, int],
-    evidence: Evidence | None,
+    known: Mapping[str, Evidence],
     seconds: float,
     means: tuple[float, float, float] | None,
     prices: PriceSettings,
 ) -> Account:
     llm_seconds, tokens_in, tokens_out = means or (0.0, 0.0, 0.0)
+    answered, evidence = sum(own.values()), known.get(stage.student)
     compared = 0 if evidence is None else evidence.audits.count
-    interval = Interval(0.0, 1.0) if evidence is None else evidence.audits.interval()
+    interval = _interval(evidence)
     price = prices.call
     if price is None and (prices.million_input_tokens or prices.million_output_tokens):
         price = (
@@ -129,7 +133,9 @@ def _account(
     if price is not None:
         errors = None
         if prices.error is not None:
-            errors = answered * interval.low * prices.error, answered * interval.high * prices.error
+            of_each = [(calls, _interval(known.get(student))) for student, calls in own.items()]
+            low, high = (sum(calls * each[end] for calls, each in of_each) for end in (0, 1))
+            errors = low * prices.error, high * prices.error
         money = Money(answered * price, sum(audits.values()) * price, errors)
     return Account(
         stage,
@@ -146,3 +152,7 @@ def _account(
         price,
         money,
     )
+
+
+def _interval(evidence: Evidence | None) -> Interval:
+    return Interval(0.0, 1.0) if evidence is None else evidence.audits.interval()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 from sqlalchemy import Connection, Table, and_, func, select, update
 
+from bertsmith.serving.mirror.answering.agreement import keep_point
 from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Evidence, evidence_of_row, first_evidence
 from bertsmith.serving.mirror.answering.stages import Stage, Student
 from bertsmith.serving.mirror.database import READING, is_sqlite
@@ -158,6 +159,8 @@ class StageStore:
             evidence = evidence.after(counted, batch.confidences)
             mine = EVIDENCE.c.student == student.id
             connection.execute(update(EVIDENCE).where(mine).values(**evidence.row()))
+            if counted:
+                keep_point(connection, student.id, evidence.audits)
         return evidence
 
     def _locked(self, connection: Connection, student: Student) -> Evidence:

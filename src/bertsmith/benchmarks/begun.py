@@ -1,0 +1,32 @@
+"""The folder of a benchmark: begun once, or gone on with by the same settings."""
+
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import RecipeError
+from bertsmith.files import make_folder, read_json, write_json
+
+BEGUN = "benchmark.json"
+
+
+def begin(out: Path, settings: dict[str, Any], resume: bool) -> None:
+    """Makes the folder and notes what was begun there. Raises RecipeError where it holds something else,
+    other settings, or the same unasked.
+    """
+    stored = out / BEGUN
+    if stored.exists():
+        if not resume:
+            raise RecipeError(
+                f"{out} already holds a benchmark. Go on with it by --resume, or take another folder."
+            )
+        begun = read_json(stored)
+        if differing := [name for name in settings if begun.get(name) != settings[name]]:
+            raise RecipeError(
+                f"{out} was begun with other settings: {', '.join(differing)}. Resume with the same ones, or "
+                "choose another folder."
+            )
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RecipeError(f"{out} exists and holds no benchmark. Choose another folder.")
+    make_folder(out)
+    write_json(stored, settings)

@@ -1,0 +1,130 @@
+"""GLUE's tasks as a benchmark: official files to rows, rows judged by GLUE's metrics, files for its server.
+
+OUT/TASK/data/train.jsonl and so on hold the rows; OUT/submission/MRPC.tsv and so on what is handed in.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bertsmith.benchmarks.benchmark_task import BenchmarkTask, Figures, TaskFiles
+from bertsmith.benchmarks.glue_scores import class_figures, head_of, number_figures
+from bertsmith.benchmarks.glue_tasks import GLUE, GlueRecord
+from bertsmith.benchmarks.official_files import (
+    Layouts,
+    OfficialRows,
+    find_layout,
+    names_of,
+    read_official,
+    write_rows,
+)
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_write
+from bertsmith.text.files.values import as_label, as_number
+
+_LOWEST, _HIGHEST = 0.0, 5.0  # of STS-B
+
+
+class GlueTask(BenchmarkTask):
+    """One of them, by its record."""
+
+    settings: Mapping[str, Any] = {"text": "text", "label": "label"}
+
+    def __init__(self, record: GlueRecord) -> None:
+        self.record = record
+        self.name, self.measures = record.name, record.measures
+        self.head = head_of(record.measures, not record.labels)
+        self.judged_by = " and ".join(record.measures) + (", their mean" if len(record.measures) > 1 else "")
+        if record.train[0][0].pair is not None:
+            self.settings = {**self.settings, "text_pair": "text_pair"}
+
+    def is_in(self, folder: Path) -> bool:
+        return self._folder(folder) is not None
+
+    def source(self) -> str:
+        record = self.record
+        wanted = f"{record.folders[0]}/ with {names_of(record.train)}, and {names_of(record.dev)}"
+        return f"Expected {wanted}. The files are those of {record.source}."
+
+    def prepare(self, folder: Path, out: Path, rows: int | None) -> TaskFiles:
+        """As JSON lines: id, text, text_pair, label."""
+        found = self._folder(folder)
+        if found is None:
+            raise InputError(f"{folder} has no {self.name}. {self.source()}")
+        notes: list[str] = []
+        parts = {"train": self.record.train, "dev": self.record.dev, **self.record.others}
+        paths, labelled = dict[str, Path](), dict[str, bool]()
+        for part, layouts in parts.items():
+            read = self._read(found, part, layouts)
+            if read is None:
+                continue
+            if read.short:
+                notes.append(f"{self.name}, {part}: {read.short:,} broken rows of the official file left out")
+            paths[part], labelled[part] = out / f"{part}.jsonl", read.labelled
+            write_rows(paths[part], read.rows, rows)
+        missing = [name for name in self.record.submission if name not in paths]
+        if missing:
+            wanted = "; ".join(names_of(self.record.others[name]) for name in missing)
+            notes.append(
+                f"{self.name}: nothing to hand in for {', '.join(missing)}, for there is no {wanted}"
+            )
+        judged = {part: path for part, path in paths.items() if part in self.record.others and labelled[part]}
+        unjudged = {part: path for part, path in paths.items() if not labelled[part]}
+        return TaskFiles(paths["train"], paths["dev"], judged, unjudged, tuple(notes))
+
+    def figures(self, rows: Path, predictions: Path) -> Figures:
+        gold = [row["label"] for row in _lines(rows)]
+        if self.record.labels:
+            labels = [row["label"] for row in _lines(predictions)]
+            return class_figures(gold, labels, self.record.labels, self.measures)
+        return number_figures(gold, [row["score"] for row in _lines(predictions)], self.measures)
+
+    def hand_in(self, part: str, predictions: Path, out: Path) -> Path | None:
+        """index and prediction, tab-separated; scores of STS-B within 0 to 5, by three digits."""
+        if part not in self.record.submission:
+            return None
+        path = out / self.record.submission[part]
+        lines = [f"{number}\t{self._answer(row)}\n" for number, row in enumerate(_lines(predictions))]
+        atomic_write(path, "index\tprediction\n" + "".join(lines))
+        return path
+
+    def _answer(self, row: Mapping[str, Any]) -> str:
+        if self.record.labels:
+            return str(row["label"])
+        return f"{min(max(float(row['score']), _LOWEST), _HIGHEST):.3f}"
+
+    def _folder(self, folder: Path) -> Path | None:
+        """The task's own, if there are rows to train on."""
+        own = (folder / name for name in self.record.folders)
+        return next((each for each in own if find_layout(each, self.record.train) is not None), None)
+
+    def _read(self, folder: Path, part: str, layouts: Layouts) -> OfficialRows | None:
+        layout = find_layout(folder, layouts)
+        if layout is None and part == "dev":
+            raise InputError(f"{folder}: expected {names_of(layouts)}, found neither. {self.source()}")
+        if layout is None:
+            return None
+        return read_official(folder, layout, self._label, skip_short=self.record.skip_short)
+
+    def _label(self, value: str, where: str) -> str | float:
+        if not self.record.labels:
+            return as_number(value, where)
+        label = as_label(value, where)
+        if label not in self.record.labels:
+            raise InputError(
+                f"{where}: expected one of {', '.join(self.record.labels)}, the labels of {self.name}, found "
+                f"{label!r}. Take the file from the benchmark anew."
+            )
+        return label
+
+
+def glue_tasks() -> list[BenchmarkTask]:
+    """All of them, in the order of GLUE's table."""
+    return [GlueTask(record) for record in GLUE]
+
+
+def _lines(path: Path) -> Iterator[Any]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)

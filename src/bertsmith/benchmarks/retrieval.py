@@ -1,0 +1,200 @@
+"""BEIR and NanoBEIR run whole: every data set of a folder, searched by BM25, by a model, by both, re-ranked.
+
+OUT/benchmark.json  what was begun       OUT/DATASET/   results, report and run files of one data set
+OUT/results.json    every figure         OUT/report.html
+
+As in BEIR's own evaluation, a document whose id is the query's is passed over, for ArguAna's queries are
+documents; in NanoBEIR it counts, as in sentence-transformers' evaluator. MS MARCO is judged by its split dev,
+and CQADupStack's forums count as one data set, by their mean.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertsmith.benchmarks.begun import begin
+from bertsmith.benchmarks.published import BM25 as PUBLISHED_BM25
+from bertsmith.errors import InputError, did_you_mean
+from bertsmith.files import read_json, write_json
+from bertsmith.inference.embedding.embedder import Embedder
+from bertsmith.inference.ranking.folder import write_comparison
+from bertsmith.inference.ranking.ranking import RankingSettings, System, rank_by_all
+from bertsmith.inference.ranking.reranker import Reranker, open_reranker
+from bertsmith.inference.ranking.results import compare, metrics_for
+from bertsmith.progress import Progress
+from bertsmith.text.retrieval.beir import is_beir
+from bertsmith.text.retrieval.layouts import read_retrieval_data
+from bertsmith.text.retrieval.nanobeir import is_nanobeir
+
+WHERE = "https://github.com/beir-cellar/beir lists them; NanoBEIR's are zeta-alpha-ai's on the hub"
+FIRST = 10  # documents that count: nDCG@10
+_DEPTH = 100
+BEIR, NANOBEIR = "BEIR", "NanoBEIR"
+_SPLITS = {"msmarco": "dev"}
+_FORUMS = "cqadupstack"
+_RESULTS = "results.json"
+
+
+@dataclass(frozen=True)
+class DatasetResult:
+    """One data set: nDCG@10 of each system by name with its 95 % interval, BM25 the first."""
+
+    name: str
+    documents: int
+    queries: int
+    scores: dict[str, float]
+    intervals: dict[str, list[float]]
+
+    @property
+    def published(self) -> float | None:
+        """BM25's as published, in points."""
+        return PUBLISHED_BM25.get(self.name.lower())
+
+
+@dataclass(frozen=True)
+class RetrievalResult:
+    """Data sets that have ended, by name."""
+
+    name: str
+    model: str
+    datasets: tuple[DatasetResult, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def systems(self) -> list[str]:
+        return list(self.datasets[0].scores)
+
+    def means(self) -> dict[str, float]:
+        """Of the data sets, each system's; a data set counts once, CQADupStack as the mean of its forums."""
+        return {system: statistics.mean(_scores(self.datasets, system)) for system in self.systems}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values: shares of one, published ones in points."""
+        return {
+            "benchmark": self.name,
+            "model": self.model,
+            "metric": f"nDCG@{FIRST}",
+            "datasets": {
+                each.name: vars(each) | {"published_bm25": each.published} for each in self.datasets
+            },
+            "means": self.means(),
+            "notes": list(self.notes),
+        }
+
+
+def run_retrieval(
+    name: str,
+    folder: Path,
+    model: str,
+    out: Path,
+    *,
+    reranker: str | None = None,
+    datasets: Sequence[str] | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    on_dataset: Callable[[DatasetResult], None] | None = None,
+) -> RetrievalResult:
+    """Each data set under `folder` that has BEIR's or NanoBEIR's layout. `on_dataset` hears of each that has
+    ended; with `resume` those are not done again. Raises InputError for a folder without any and for unknown
+    `datasets`, RecipeError as `begin`, MissingExtra without the extra `retrieval`.
+    """
+    chosen = choose(folder, datasets)
+    begin(out, {"benchmark": name, "model": model, "reranker": reranker}, resume)
+    finished = []
+    opened: tuple[Embedder, Reranker | None] | None = None
+    for dataset, path in chosen.items():
+        target = out / dataset
+        if not (target / _RESULTS).exists():
+            opened = opened or (Embedder(model), open_reranker(reranker) if reranker else None)
+            facts = {"model": model, "reranker": reranker}
+            _run_dataset(path, target, *opened, facts, own_counts=name != BEIR, progress=progress)
+        finished.append(_read(dataset, target))
+        if on_dataset is not None:
+            on_dataset(finished[-1])
+    result = RetrievalResult(name, model, tuple(finished), _notes(finished))
+    write_json(out / _RESULTS, result.to_json())
+    return result
+
+
+def choose(folder: Path, names: Sequence[str] | None) -> dict[str, Path]:
+    """Data sets by name, in alphabetical order: folders of the folder, or those below CQADupStack's."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder. Expected one folder a data set in it. {WHERE}.")
+    found = {
+        str(path.relative_to(folder)): path
+        for depth in ("*", "*/*")
+        for path in sorted(folder.glob(depth))
+        if path.is_dir() and (is_beir(path) or is_nanobeir(path))
+    }
+    if not found:
+        raise InputError(
+            f"{folder}: expected folders with corpus.jsonl, queries.jsonl and qrels/ (BEIR), or with Parquet "
+            f"files in corpus/, queries/ and qrels/ (NanoBEIR), found none. {WHERE}."
+        )
+    if names is None:
+        return dict(sorted(found.items()))
+    for name in names:
+        if not any(_is_of(key, name) for key in found):
+            there = ", ".join(found)
+            raise InputError(
+                f"{folder} has no data set {name!r}.{did_you_mean(name, found)} There are: {there}."
+            )
+    return {key: found[key] for key in sorted(found) if any(_is_of(key, name) for name in names)}
+
+
+def _cut(system: System, depth: int, own_counts: bool) -> System:
+    """Rankings of so many documents, without the one that has the query's own id unless that counts."""
+    rankings = {
+        query: [(document, score) for document, score in ranking if own_counts or document != query][:depth]
+        for query, ranking in system.rankings.items()
+    }
+    return system._replace(rankings=rankings)
+
+
+def _run_dataset(
+    path: Path,
+    target: Path,
+    embedder: Embedder,
+    reranker: Reranker | None,
+    facts: dict[str, Any],
+    *,
+    own_counts: bool,
+    progress: Progress | None,
+) -> None:
+    data = read_retrieval_data(path, split=_SPLITS.get(path.name.lower(), "test"))
+    systems = rank_by_all(data, embedder, reranker, RankingSettings(_DEPTH + 1), progress)
+    kept = [_cut(system, _DEPTH, own_counts) for system in systems]
+    found = compare(kept, data, metrics_for(data, FIRST, _DEPTH), facts)
+    write_comparison(target, found, f"bertsmith rank {facts['model']} {path.name}")
+
+
+def _read(dataset: str, target: Path) -> DatasetResult:
+    record = read_json(target / _RESULTS)
+    metric = f"ndcg@{FIRST}"
+    return DatasetResult(
+        dataset,
+        record["documents"],
+        record["queries"],
+        {name: system["scores"][metric] for name, system in record["systems"].items()},
+        {name: system["intervals"][metric] for name, system in record["systems"].items()},
+    )
+
+
+def _scores(datasets: Sequence[DatasetResult], system: str) -> list[float]:
+    forums = [each.scores[system] for each in datasets if _is_of(each.name, _FORUMS)]
+    others = [each.scores[system] for each in datasets if not _is_of(each.name, _FORUMS)]
+    return others + ([statistics.mean(forums)] if forums else [])
+
+
+def _notes(datasets: Sequence[DatasetResult]) -> tuple[str, ...]:
+    unknown = [each.name for each in datasets if each.published is None and not _is_of(each.name, _FORUMS)]
+    if not unknown:
+        return ()
+    return (f"no published BM25 for {', '.join(unknown)}: compare with the BM25 that was measured here",)
+
+
+def _is_of(dataset: str, name: str) -> bool:
+    """Whether a data set is the one of that name, or a part of it."""
+    return dataset.lower() == name.lower() or dataset.lower().startswith(f"{name.lower()}/")

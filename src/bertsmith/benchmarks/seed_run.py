@@ -1,0 +1,134 @@
+"""One seed of one task: fine-tuned, predicted, judged by the official metrics.
+
+OUT/TASK/seed-N is the folder of `bertsmith finetune`; OUT/TASK/seed-N/score.json what came of it, without
+which the seed is trained on.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from bertsmith.benchmarks.benchmark_task import SCORE, BenchmarkTask, Figures, TaskFiles
+from bertsmith.files import make_folder, read_json, sha256, write_json
+from bertsmith.inference.predictor import Predictor
+from bertsmith.progress import Progress
+from bertsmith.training.finetuning.finetune import finetune
+from bertsmith.training.log import json_value
+from bertsmith.training.run_folder import require_same_data
+
+DEV = "dev"
+_SCORE_FILE = "score.json"
+
+
+@dataclass(frozen=True)
+class SeedScore:
+    """Official figures of each part by name, `dev` the first; the standard error of dev's score over its
+    rows; how many rows each part has; the seconds of training.
+    """
+
+    seed: int
+    figures: dict[str, Figures]
+    standard_error: float | None
+    rows: dict[str, int]
+    seconds: float
+    warnings: list[str]
+
+    @property
+    def score(self) -> float:
+        """On dev."""
+        return self.figures[DEV][SCORE]
+
+
+def seed_folder(task_folder: Path, seed: int) -> Path:
+    return task_folder / f"seed-{seed}"
+
+
+def read_seed(task_folder: Path, seed: int) -> SeedScore | None:
+    """What came of a seed; None for one that has not ended."""
+    path = seed_folder(task_folder, seed) / _SCORE_FILE
+    return SeedScore(**read_json(path)) if path.exists() else None
+
+
+def run_seed(
+    task: BenchmarkTask,
+    files: TaskFiles,
+    model: str,
+    task_folder: Path,
+    seed: int,
+    overrides: Sequence[str],
+    console: Console | None,
+) -> SeedScore:
+    """Trains, or goes on where a killed run was, and judges. One that has ended is read. Raises RecipeError
+    where it was trained on other rows.
+    """
+    out = seed_folder(task_folder, seed)
+    if (known := read_seed(task_folder, seed)) is not None:
+        require_same_data(out, {"train": sha256(files.train), "dev": sha256(files.dev)})
+        return known
+    values = run_values(task, files, model) | {"seed": seed}
+    result = finetune(task.head, *overrides, **values, out=str(out), resume=True, console=console)
+    results = result.results
+    figures = {DEV: task.figures(files.dev, out / "predictions" / "dev.jsonl")}
+    rows = {"train": results.train_rows, DEV: results.evaluations["dev"].rows}
+    predictor = Predictor.load(result.model, compute_dtype=torch.float32) if files.judged else None
+    for part, path in files.judged.items():
+        assert predictor is not None
+        rows[part] = predict_part(predictor, path, out, part)
+        figures[part] = task.figures(path, predictions_of(out, part))
+    error = results.standard_errors["dev"]
+    seconds = sum(restart.seconds for restart in results.restarts)
+    found = SeedScore(seed, figures, error, rows, seconds, results.warnings)
+    write_json(out / _SCORE_FILE, json_value(asdict(found)))
+    return found
+
+
+def run_values(task: BenchmarkTask, files: TaskFiles, model: str) -> dict[str, Any]:
+    """What `finetune` and `tune` are told of the model and the rows."""
+    return {"model": model, "train": str(files.train), "dev": str(files.dev), **task.settings}
+
+
+def keep_leading_model(task_folder: Path, scores: Sequence[SeedScore]) -> SeedScore:
+    """The seed that did best on dev, of equals the first; the weights of the others are removed."""
+    leading = max(scores, key=lambda score: (score.score, -score.seed))
+    for score in scores:
+        folder = seed_folder(task_folder, score.seed)
+        shutil.rmtree(folder / "restarts", ignore_errors=True)
+        if score is not leading:
+            shutil.rmtree(folder / "model", ignore_errors=True)
+    return leading
+
+
+def hand_in(
+    task: BenchmarkTask, files: TaskFiles, task_folder: Path, seed: int, out: Path, progress: Progress
+) -> list[Path]:
+    """The files for the benchmark's server, by the model of one seed, into the folder `out`."""
+    run = seed_folder(task_folder, seed)
+    make_folder(out)
+    missing = {part: path for part, path in files.predicted.items() if not predictions_of(run, part).exists()}
+    if missing:
+        predictor = Predictor.load(run / "model", compute_dtype=torch.float32)
+        for part, path in missing.items():
+            predict_part(predictor, path, run, part, progress)
+    return hand_in_parts(task, files.predicted, run, out)
+
+
+def hand_in_parts(task: BenchmarkTask, parts: Mapping[str, Path], run: Path, out: Path) -> list[Path]:
+    """Predictions that there are, as the server takes them; dev too, where the benchmark has a file of it."""
+    written = (task.hand_in(part, predictions_of(run, part), out) for part in (DEV, *parts))
+    return [path for path in written if path is not None]
+
+
+def predict_part(
+    predictor: Predictor, rows: Path, run: Path, part: str, progress: Progress | None = None
+) -> int:
+    """Into the run's folder; returns how many."""
+    return predictor.predict_file(rows, predictions_of(run, part), progress, overwrite=True)
+
+
+def predictions_of(run: Path, part: str) -> Path:
+    return run / "predictions" / f"{part}.jsonl"

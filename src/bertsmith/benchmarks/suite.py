@@ -1,0 +1,226 @@
+"""A benchmark of fine-tuned tasks run whole: each task and seed in a folder of its own, all in one table.
+
+OUT/benchmark.json     what was begun          OUT/TASK/data/      the official rows
+OUT/results.json       every figure            OUT/TASK/search/    settings searched on dev, with a budget
+OUT/report.html        the same to look at     OUT/TASK/seed-1 …   a fine-tuning run a seed
+OUT/submission/        files for the server
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bertsmith.benchmarks.begun import begin
+from bertsmith.benchmarks.benchmark_task import BenchmarkTask, TaskFiles
+from bertsmith.benchmarks.devices import Share, part_after
+from bertsmith.benchmarks.published import Published
+from bertsmith.benchmarks.report import write_benchmark_report
+from bertsmith.benchmarks.results import BenchmarkResult, TaskResult, gather_seeds
+from bertsmith.benchmarks.seed_run import (
+    SeedScore,
+    hand_in,
+    keep_leading_model,
+    read_seed,
+    run_seed,
+    run_values,
+)
+from bertsmith.benchmarks.settings_search import CHOSEN, Searched, search_settings
+from bertsmith.errors import InputError, RecipeError, did_you_mean
+from bertsmith.files import read_json, write_json
+from bertsmith.model.locate import locate_model
+from bertsmith.progress import Progress
+from bertsmith.training.log import json_value
+
+_RESULTS, _SUBMISSION = "results.json", "submission"
+_ALONE = Share()
+OnSeed = Callable[[str, SeedScore], None]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A benchmark: its name, its tasks in the order of its table, and what others reached."""
+
+    name: str
+    tasks: Sequence[BenchmarkTask]
+    published: tuple[Published, ...]
+
+
+@dataclass(frozen=True)
+class SuiteSettings:
+    """`tasks` None: all whose files are there. `hours` of search, divided evenly among the tasks; 0 takes the
+    defaults. `rows` of each part, for a trial; None takes all. `overrides` are settings of `finetune`.
+    """
+
+    tasks: tuple[str, ...] | None = None
+    seeds: int = 3
+    hours: float = 0.0
+    rows: int | None = None
+    overrides: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise RecipeError(f"seeds must be 1 or more, found {self.seeds}.")
+        if not 0 <= self.hours < float("inf"):
+            raise RecipeError(f"hours of search must be 0 or more, found {self.hours:g}.")
+        if self.rows is not None and self.rows < 50:
+            raise RecipeError(f"rows must be 50 or more of each part, found {self.rows}: fewer say nothing.")
+        for override in self.overrides:
+            key = override.partition("=")[0]
+            if key in ("seed", "restarts", "out", "model", "train", "dev", "test", "resume", "unlabelled"):
+                raise RecipeError(f"{key} is the benchmark's to set. Leave out {override}.")
+
+    def begun_as(self) -> dict[str, Any]:
+        """What must be the same when a benchmark goes on; tasks and seeds may be added."""
+        return {"hours": self.hours, "rows": self.rows, "overrides": list(self.overrides)}
+
+
+@dataclass
+class _Run:
+    """What all tasks of one call share."""
+
+    suite: Suite
+    folder: Path
+    model: str
+    out: Path
+    settings: SuiteSettings
+    command: str
+    console: Console | None
+    progress: Progress
+    notes: dict[str, list[str]] = field(default_factory=dict)
+
+
+def run_suite(
+    suite: Suite,
+    folder: Path,
+    model: str,
+    out: Path,
+    settings: SuiteSettings,
+    *,
+    resume: bool = False,
+    share: Share = _ALONE,
+    command: str = "",
+    console: Console | None = None,
+    progress: Progress = lambda done, total, unit: None,
+    on_seed: OnSeed | None = None,
+) -> BenchmarkResult:
+    """Trains, judges and gathers. With `resume` a run that was killed goes on, and what has ended is not done
+    again; more `tasks` and `seeds` may be asked for. `share`: of several processes, which of the tasks are
+    this one's. `on_seed` hears of each seed that has ended. Raises InputError, RecipeError and what
+    `finetune` raises; a task that can't be read is refused before anything is trained.
+    """
+    chosen, absent = _choose(suite, folder, settings.tasks)
+    locate_model(model)
+    run = _Run(suite, folder, model, out, settings, command, console, progress)
+    begun = {"benchmark": suite.name, "model": model, **settings.begun_as()}
+    if share.rank == 0:
+        begin(out, begun, resume)
+    part_after(share)
+    if share.rank > 0:
+        begin(out, begun, resume=True)
+    _require_no_more_seeds(out, chosen, settings.seeds)
+    run.notes[""] = absent
+    files = {
+        task.name: task.prepare(folder, _task_folder(out, task) / "data", settings.rows) for task in chosen
+    }
+    for task in chosen:
+        run.notes[task.name] = list(files[task.name].notes)
+    for task in share.of(chosen):
+        _run_task(run, chosen, task, files[task.name], on_seed)
+    return _gather(run, chosen)
+
+
+def _choose(
+    suite: Suite, folder: Path, names: tuple[str, ...] | None
+) -> tuple[list[BenchmarkTask], list[str]]:
+    """The tasks to run, and a sentence on each that isn't there."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder. {suite.tasks[0].source()}")
+    known = {task.name.lower(): task for task in suite.tasks}
+    if names is None:
+        there = [task for task in suite.tasks if task.is_in(folder)]
+        absent = [
+            f"{task.name} is not in {folder.name}. {task.source()}"
+            for task in suite.tasks
+            if task not in there
+        ]
+        if not there:
+            raise InputError(f"{folder} has no task of {suite.name}. {suite.tasks[0].source()}")
+        return there, absent
+    for name in names:
+        if name.lower() not in known:
+            meant = did_you_mean(name, [task.name for task in suite.tasks])
+            there_are = ", ".join(task.name for task in suite.tasks)
+            raise InputError(f"{suite.name} has no task {name!r}.{meant} There are: {there_are}.")
+        if not known[name.lower()].is_in(folder):
+            raise InputError(f"{folder} has no {known[name.lower()].name}. {known[name.lower()].source()}")
+    wanted = {name.lower() for name in names}
+    return [task for task in suite.tasks if task.name.lower() in wanted], []
+
+
+def _require_no_more_seeds(out: Path, chosen: Sequence[BenchmarkTask], seeds: int) -> None:
+    """Of more, the leading one's model alone is kept: fewer seeds might lack theirs."""
+    for task in chosen:
+        if read_seed(_task_folder(out, task), seeds + 1) is not None:
+            raise RecipeError(
+                f"{out} has more than {seeds} seeds of {task.name} already. Ask for as many, or for more."
+            )
+
+
+def _run_task(
+    run: _Run, chosen: Sequence[BenchmarkTask], task: BenchmarkTask, files: TaskFiles, on_seed: OnSeed | None
+) -> None:
+    folder = _task_folder(run.out, task)
+    overrides = list(run.settings.overrides)
+    if run.settings.hours:
+        overrides += _search(run, task, files, run.settings.hours / len(chosen)).overrides()
+    scores = []
+    for seed in range(1, run.settings.seeds + 1):
+        scores.append(run_seed(task, files, run.model, folder, seed, overrides, run.console))
+        keep_leading_model(folder, scores)
+        _gather(run, chosen)
+        if on_seed is not None:
+            on_seed(task.name, scores[-1])
+    leading = keep_leading_model(folder, scores)
+    hand_in(task, files, folder, leading.seed, run.out / _SUBMISSION, run.progress)
+
+
+def _search(run: _Run, task: BenchmarkTask, files: TaskFiles, hours: float) -> Searched:
+    shown = run.console or Console(quiet=True)
+
+    def tell(trial: Any) -> None:
+        shown.print(f"{task.name}: trial {trial.number} of the search, dev {trial.score}", markup=False)
+
+    values = run_values(task, files, run.model)
+    folder = _task_folder(run.out, task) / "search"
+    return search_settings(task.head, run.settings.overrides, values, folder, hours, tell)
+
+
+def _gather(run: _Run, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:
+    """All that has ended, written anew."""
+    tasks = []
+    for task in chosen:
+        folder = _task_folder(run.out, task)
+        searched = folder / "search" / CHOSEN
+        if seeds := gather_seeds(folder, range(1, run.settings.seeds + 1)):
+            found = read_json(searched) if searched.exists() else None
+            tasks.append(TaskResult(task.name, task.judged_by, seeds, found))
+    notes = [sentence for sentences in run.notes.values() for sentence in sentences]
+    if run.settings.rows is not None:
+        notes.insert(
+            0, f"a trial on {run.settings.rows:,} rows of each part: not to be compared with anything"
+        )
+    facts = run.settings.begun_as() | {"seeds": run.settings.seeds}
+    result = BenchmarkResult(
+        run.suite.name, run.model, tuple(tasks), facts, tuple(notes), run.suite.published
+    )
+    if tasks:
+        write_json(run.out / _RESULTS, json_value(result.to_json()))
+        write_benchmark_report(run.out, result, run.command)
+    return result
+
+
+def _task_folder(out: Path, task: BenchmarkTask) -> Path:
+    return out / task.name.replace(" ", "-")

@@ -1,0 +1,290 @@
+"""`bertsmith benchmark`: GLUE, SQuAD and BEIR run whole."""
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from bertsmith.cli.options import Flag, Out
+
+if TYPE_CHECKING:
+    from bertsmith.benchmarks.results import BenchmarkResult
+    from bertsmith.benchmarks.seed_run import SeedScore
+    from bertsmith.benchmarks.suite import Suite
+
+app = App(name="benchmark", help="Run a benchmark whole: official files, metrics and submissions.")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Trained:
+    """What a benchmark of fine-tuned tasks is told.
+
+    Parameters
+    ----------
+    model
+        What to begin with: a folder such as runs/NAME/model, minilm, or a hub name.
+    out
+        The folder for everything.
+    seeds
+        How often each task is trained.
+    hours
+        Of search for settings, all tasks together, on dev alone. Without: the defaults.
+    rows
+        Only so many of each part, drawn at random, for a trial of the whole path.
+    """
+
+    model: str
+    out: Out
+    seeds: int = 3
+    hours: float = 0.0
+    rows: int | None = None
+
+
+@app.command
+def glue(
+    folder: Path,
+    *overrides: str,
+    run: Annotated[Trained, Parameter(name="*")],
+    tasks: str | None = None,
+    resume: Flag = False,
+) -> None:
+    """Fine-tune and judge every task of GLUE, beside the published tables.
+
+    FOLDER is glue_data/ as every GLUE script downloads it, a folder a task. OUT/report.html has every figure
+    with intervals, OUT/submission the files for GLUE's server. Started by torchrun, each process takes tasks
+    of its own on a GPU of its own.
+
+    Parameters
+    ----------
+    folder
+        With CoLA/, SST-2/, MRPC/, STS-B/, QQP/, MNLI/, QNLI/, RTE/, WNLI/: those that are there.
+    overrides
+        Settings of finetune for all tasks as key=value, for instance epochs=3 max_length=128.
+    tasks
+        Some of them, by name with commas between.
+    resume
+        Go on with a benchmark that was interrupted, or with more tasks or seeds.
+
+    Examples
+    --------
+    bertsmith benchmark glue glue_data/ --model minilm --out runs/glue
+
+    bertsmith benchmark glue glue_data/ --model runs/law/model --tasks SST-2,RTE --seeds 5 --hours 2 \
+              --out runs/glue
+
+    bertsmith benchmark glue glue_data/ --model minilm --rows 200 --seeds 1 --out runs/trial
+    """
+    from bertsmith.benchmarks.glue import glue_tasks
+    from bertsmith.benchmarks.published import GLUE
+    from bertsmith.benchmarks.suite import Suite
+
+    _run(Suite("GLUE", glue_tasks(), GLUE), folder, run, overrides, _names(tasks), resume)
+
+
+@app.command
+def squad(
+    folder: Path,
+    *overrides: str,
+    run: Annotated[Trained, Parameter(name="*")],
+    version: str | None = None,
+    resume: Flag = False,
+) -> None:
+    """Fine-tune and judge SQuAD v1.1 or v2.0 by the rules of the official scripts.
+
+    OUT/submission/predictions.json is what the official scripts take.
+
+    Parameters
+    ----------
+    folder
+        With train-v1.1.json and dev-v1.1.json, or those of v2.0.
+    overrides
+        Settings of finetune as key=value, for instance epochs=2 max_length=384.
+    version
+        1.1 or 2.0, where the folder has both.
+    resume
+        Go on with a benchmark that was interrupted, or with more seeds.
+
+    Examples
+    --------
+    bertsmith benchmark squad squad/ --model minilm --out runs/squad
+
+    bertsmith benchmark squad squad/ --model bert-base/ --version 2.0 --seeds 1 --out runs/squad2 epochs=2
+    """
+    from bertsmith.benchmarks.published import SQUAD
+    from bertsmith.benchmarks.squad import SquadTask, version_in
+    from bertsmith.benchmarks.suite import Suite
+    from bertsmith.errors import InputError
+
+    chosen = version_in(folder) if version is None else version
+    if chosen not in SQUAD:
+        raise InputError(f"There is no SQuAD v{chosen}. The versions are {' and '.join(SQUAD)}.")
+    suite = Suite(f"SQuAD v{chosen}", [SquadTask(chosen)], SQUAD[chosen])
+    _run(suite, folder, run, overrides, None, resume)
+
+
+@app.command
+def beir(
+    folder: Path,
+    *,
+    model: str,
+    out: Out,
+    reranker: str | None = None,
+    datasets: str | None = None,
+    resume: Flag = False,
+) -> None:
+    """Measure search on every data set of BEIR, beside BM25 and BM25 as published.
+
+    Each folder in FOLDER that has corpus.jsonl, queries.jsonl and qrels/ is searched by BM25, by the model's
+    vectors, by both fused and, with a re-ranker, re-ranked. Needs the extra `retrieval`.
+
+    Parameters
+    ----------
+    folder
+        With a folder a data set, as BEIR's archives unpack.
+    model
+        A folder such as runs/NAME/model, minilm, or a hub name.
+    out
+        The folder for everything.
+    reranker
+        A model fine-tuned on pairs, which reads the first documents of each query anew.
+    datasets
+        Some of them, by name with commas between.
+    resume
+        Go on with a benchmark that was interrupted, or with more data sets.
+
+    Examples
+    --------
+    bertsmith benchmark beir beir/ --model minilm --out runs/beir
+
+    bertsmith benchmark beir beir/ --model runs/search/model --datasets scifact,nfcorpus --out runs/two
+    """
+    from bertsmith.benchmarks.retrieval import BEIR
+
+    _search(BEIR, folder, model, out, reranker, datasets, resume)
+
+
+@app.command
+def nanobeir(
+    folder: Path,
+    *,
+    model: str,
+    out: Out,
+    reranker: str | None = None,
+    datasets: str | None = None,
+    resume: Flag = False,
+) -> None:
+    """Measure search on NanoBEIR's small data sets, beside BM25.
+
+    Each folder in FOLDER that has Parquet files in corpus/, queries/ and qrels/, as on the hub, or BEIR's own
+    layout. Needs the extra `retrieval`.
+
+    Parameters
+    ----------
+    folder
+        With a folder a data set, such as NanoSciFact.
+    model
+        A folder such as runs/NAME/model, minilm, or a hub name.
+    out
+        The folder for everything.
+    reranker
+        A model fine-tuned on pairs, which reads the first documents of each query anew.
+    datasets
+        Some of them, by name with commas between.
+    resume
+        Go on with a benchmark that was interrupted, or with more data sets.
+
+    Examples
+    --------
+    bertsmith benchmark nanobeir nanobeir/ --model minilm --out runs/nano
+    """
+    from bertsmith.benchmarks.retrieval import NANOBEIR
+
+    _search(NANOBEIR, folder, model, out, reranker, datasets, resume)
+
+
+def _search(
+    name: str, folder: Path, model: str, out: Path, reranker: str | None, datasets: str | None, resume: bool
+) -> None:
+    from bertsmith.benchmarks.retrieval import run_retrieval
+    from bertsmith.benchmarks.retrieval_report import dataset_table, write_retrieval_report
+    from bertsmith.cli.screen import print_note, print_paths, print_table, progress_bar
+
+    with progress_bar("Ranking") as progress:
+        result = run_retrieval(
+            name,
+            folder,
+            model,
+            out,
+            reranker=reranker,
+            datasets=_names(datasets),
+            resume=resume,
+            progress=progress,
+        )
+    report = write_retrieval_report(out, result, _command())
+    print_table(*dataset_table(result), title=f"{name}, {model}: nDCG@10 in points")
+    for note in result.notes:
+        print_note(note)
+    print_paths(report=report, results=out / "results.json")
+
+
+def _names(listed: str | None) -> tuple[str, ...] | None:
+    """Names with commas between; None where nobody named any."""
+    return None if listed is None else tuple(name.strip() for name in listed.split(",") if name.strip())
+
+
+def _command() -> str:
+    """What was typed, as it may be typed again."""
+    return shlex.join(["bertsmith", *sys.argv[1:]])
+
+
+def _run(
+    suite: "Suite",
+    folder: Path,
+    run: Trained,
+    overrides: tuple[str, ...],
+    tasks: tuple[str, ...] | None,
+    resume: bool,
+) -> None:
+    from bertsmith.benchmarks.devices import own_share
+    from bertsmith.benchmarks.suite import SuiteSettings, run_suite
+    from bertsmith.cli.screen import console, progress_bar
+
+    share = own_share()
+    settings = SuiteSettings(tasks, run.seeds, run.hours, run.rows, overrides)
+
+    def on_seed(name: str, found: "SeedScore") -> None:
+        console.print(f"{name}, seed {found.seed}: {100 * found.score:.1f}", markup=False, soft_wrap=True)
+
+    with progress_bar("Predicting") as progress:
+        result = run_suite(
+            suite,
+            folder,
+            run.model,
+            run.out,
+            settings,
+            resume=resume,
+            share=share,
+            command=_command(),
+            console=console if share.rank == 0 else None,
+            progress=progress,
+            on_seed=on_seed,
+        )
+    if share.rank == 0:
+        _show(result, run.out)
+
+
+def _show(result: "BenchmarkResult", out: Path) -> None:
+    from bertsmith.benchmarks.report import beside_published, task_table
+    from bertsmith.cli.screen import print_note, print_paths, print_table, print_warning
+
+    print_table(*task_table(result), title=f"{result.name}, {result.model}: task by task, in points")
+    print_table(*beside_published(result), title="Beside the published")
+    for note in result.notes:
+        print_note(note)
+    for warning in result.warnings():
+        print_warning(warning)
+    print_paths(report=out / "report.html", results=out / "results.json", handin=out / "submission")

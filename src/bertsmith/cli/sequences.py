@@ -1,0 +1,86 @@
+"""`bertsmith sequences`: integers, symbols and table rows to a token store; labelled rows likewise."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from bertsmith.cli.options import Flag, Out, OutOrDash
+from bertsmith.cli.screen import console, print_facts, print_warning, progress_bar
+from bertsmith.data.sequences.building import SequenceSettings
+from bertsmith.output_file import is_standard_output
+
+app = App(name="sequences", help="Sequences that are no text: to tokens, and labelled rows to the same.")
+DEFAULTS = SequenceSettings()
+
+
+@app.command
+def build(
+    *files: Path,
+    out: Out,
+    settings: Annotated[SequenceSettings, Parameter(name="*")] = DEFAULTS,
+) -> None:
+    """Read sequences of integers or strings, rows of a table, series or images; write a token store of them.
+
+    The vocabulary is counted, and lies in OUT/tokenizer. Of a table each cell is a token: numbers by the
+    bin they fall into, categories by themselves. Series and images are cut into patches of numbers.
+
+    Parameters
+    ----------
+    files
+        Parquet, JSON lines, CSV, TSV, .npy or .npz.
+    out
+        The folder to make.
+
+    Examples
+    --------
+    bertsmith sequences build logs.parquet --column events --out stores/logs
+    bertsmith sequences build proteins.csv --column protein --characters --out stores/proteins
+    bertsmith sequences build games.npy --out stores/games
+    bertsmith sequences build customers.csv --kind table --leave-out id label --out stores/customers
+    bertsmith sequences build sensors.npz --kind series --column signal --patch 16 --out stores/sensors
+    bertsmith sequences build images.npy --kind images --patch 4 --out stores/images
+    """
+    from bertsmith.data.sequences.building import build_sequences
+
+    with progress_bar("Reading sequences") as progress:
+        built = build_sequences(files, out, settings, progress)
+    facts = {
+        "rows": f"{built.rows['train']:,} to train on, {built.rows['heldout']:,} held out",
+        "tokens": f"{built.tokens:,}, {built.unknown:,} of them [UNK]",
+        "vocabulary": f"{built.vocab_size:,} tokens, five of them special",
+    }
+    for column in built.codec.columns:
+        bins = f"number, {len(column.edges) + 1} bins" if column.kind == "number" else "category"
+        facts[column.name] = bins
+    print_facts(f"Sequences {out}", facts)
+    if built.empty:
+        print_warning(f"{built.empty:,} rows have no item and were left out.")
+    console.print(f"Pre-train on them with corpus={out} data.next_sentence=false", markup=False)
+
+
+@app.command
+def encode(file: Path, *, like: Path, out: OutOrDash, overwrite: Flag = False) -> None:
+    """Write labelled rows, or new ones, as JSON lines in the symbols of a store: for finetune and predict.
+
+    Parameters
+    ----------
+    file
+        Rows with the columns that the store was built of, and any others: labels stay as they are.
+    like
+        The store, made by `bertsmith sequences build`.
+    out
+        The JSON lines to write; a dash is standard output.
+    overwrite
+        Replace OUT if it exists.
+
+    Examples
+    --------
+    bertsmith sequences encode labelled.parquet --like stores/logs --out labelled.jsonl
+    """
+    from bertsmith.data.sequences.encoding import encode_sequences
+
+    with progress_bar("Encoding") as progress:
+        rows = encode_sequences(file, like, out, overwrite=overwrite, progress=progress)
+    if not is_standard_output(out):
+        console.print(f"{rows:,} rows written to {out}", markup=False)

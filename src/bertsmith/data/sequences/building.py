@@ -1,0 +1,111 @@
+"""Files of sequences or table rows → a token store with its tokenizer and codec, in two passes.
+
+STORE/manifest.json, train/, heldout/     a token store like any other (bertsmith.data.store_manifest)
+STORE/tokenizer/                          its vocabulary, one symbol a token
+STORE/sequences.json                      how rows became symbols (bertsmith.data.sequences.codec)
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from pydantic import Field
+
+from bertsmith.data.sequences.codec import NAMES, NUMBERS, Codec, Kind, guess_column
+from bertsmith.data.sequences.patch_building import build_patches
+from bertsmith.data.sequences.records import Row, column_names, stream_records
+from bertsmith.data.sequences.store_writer import BuiltSequences, StoreWriter
+from bertsmith.data.sequences.symbol_tokenizer import SPECIAL, choose_symbols, symbol_tokenizer
+from bertsmith.data.sequences.table_columns import SAMPLE, find_columns
+from bertsmith.door import door, function, kind, optional, place, several
+from bertsmith.errors import InputError
+from bertsmith.files import atomic_folder, refuse_existing
+from bertsmith.progress import Progress
+from bertsmith.text.files.columns import unknown_column
+from bertsmith.validation import UserSettings
+
+_EVERY = 1000  # rows between two words on progress
+
+
+class SequenceSettings(UserSettings):
+    """Every choice of `bertsmith sequences build`; the defaults live here and nowhere else."""
+
+    kind: Kind = Field(
+        "symbols", description="a column of sequences; each row of a table; columns of numbers in patches"
+    )
+    column: str | None = Field(None, description="where the sequences are, if the name doesn't say it")
+    characters: bool = Field(False, description="each character of a string is an item (proteins, DNA)")
+    leave_out: tuple[str, ...] = Field((), description="columns of a table that aren't read: ids, labels")
+    patch: int = Field(8, ge=1, le=4096, description="steps of a series' patch, side of an image's")
+    bins: int = Field(16, ge=2, le=1000, description="bins of a table's numbers, of about as many cells each")
+    min_count: int = Field(1, ge=1, description="rarer symbols become [UNK]")
+    vocab_size: int = Field(100_000, ge=len(SPECIAL) + 1, description="tokens at most, special ones included")
+    heldout: float = Field(0.05, ge=0, lt=1, description="share of rows kept for evaluation")
+
+
+@door(files=several(place), out=place, settings=kind(SequenceSettings), progress=optional(function))
+def build_sequences(
+    files: Sequence[Path | str],
+    out: Path | str,
+    settings: SequenceSettings | None = None,
+    progress: Progress | None = None,
+) -> BuiltSequences:
+    """Writes the store, whole or not at all, with one row in memory at a time (of .npz, the file).
+
+    Which rows are held out depends on their content alone: equal rows are on the same side. Raises
+    InputError for files that can't be read, naming the row, and when `out` exists.
+    """
+    settings, out = settings or SequenceSettings(), Path(out)
+    refuse_existing(out)
+    if not files:
+        raise InputError("Name at least one file: Parquet, JSON lines, CSV, .npy or .npz.")
+    codec = find_codec(files, settings)
+    if codec.kind in ("series", "images"):
+        return build_patches(files, out, codec, settings.patch, settings.heldout, progress)
+    counts, rows = Counter[str](), 0
+    for symbols in _sequences(files, codec):
+        counts.update(symbols)
+        rows += 1
+        if progress is not None and not rows % _EVERY:
+            progress(rows, None, "rows counted")
+    tokenizer = symbol_tokenizer(choose_symbols(counts, settings.min_count, settings.vocab_size))
+    ids = {piece: number for number, piece in enumerate(tokenizer.pieces)}
+    unknown = sum(counts.values()) - sum(counts[piece] for piece in ids)
+    with atomic_folder(out) as folder:
+        writer = StoreWriter(folder, tokenizer, settings.heldout)
+        with writer:
+            for done, symbols in enumerate(_sequences(files, codec), start=1):
+                content = " ".join(symbols).encode(errors="surrogatepass")
+                writer.add([ids.get(symbol, tokenizer.unk_id) for symbol in symbols], content)
+                if progress is not None and (not done % _EVERY or done == rows):
+                    progress(done, rows, "rows written")
+        return writer.finish(files, codec, unknown)
+
+
+def find_codec(files: Sequence[Path | str], settings: SequenceSettings) -> Codec:
+    """How the rows are to be read, told from the first file. Raises InputError."""
+    names = column_names(files[0])
+    if settings.kind != "table":
+        known = NAMES if settings.kind == "symbols" else NUMBERS
+        column = settings.column or guess_column(names, str(files[0]), known)
+        if column not in names:
+            raise unknown_column(column, names, str(files[0]))
+        return Codec(kind=settings.kind, column=column, characters=settings.characters)
+    strange = next((name for name in settings.leave_out if name not in names), None)
+    if strange is not None:
+        raise unknown_column(strange, names, str(files[0]))
+    read = [name for name in names if name not in settings.leave_out]
+    if not read:
+        raise InputError(f"{files[0]}: --leave-out leaves no column to read.")
+    sample = (row.values for row in islice(_records(files), SAMPLE))
+    return Codec(kind="table", columns=find_columns(sample, read, settings.bins))
+
+
+def _records(files: Sequence[Path | str]) -> Iterator[Row]:
+    for path in files:
+        yield from stream_records(path)
+
+
+def _sequences(files: Sequence[Path | str], codec: Codec) -> Iterator[list[str]]:
+    return (codec.symbols(row) for row in _records(files))

@@ -1,0 +1,129 @@
+"""How rows become symbols: found once on the training rows, kept beside the store, used on every later file.
+
+sequences.json    kind, columns, and the bins of a table's numbers
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+
+from bertsmith.data.sequences.records import SEQUENCE, Row
+from bertsmith.data.sequences.symbol_tokenizer import as_symbol
+from bertsmith.data.sequences.table_columns import TableColumn
+from bertsmith.errors import InputError, StoreError
+from bertsmith.files import read_json
+from bertsmith.text.files.columns import listed, unknown_column
+from bertsmith.text.files.values import shown
+from bertsmith.validation import Strict, first_problem
+
+FILE = "sequences.json"
+NAMES = (SEQUENCE, "sequences", "events", "symbols", "tokens", "ids", "input_ids", "text")
+NUMBERS = (SEQUENCE, "series", "values", "image", "images", "pixels")
+
+Kind = Literal["symbols", "table", "series", "images"]
+
+
+class Codec(Strict):
+    """symbols: `column` holds the sequence, a list or a string, whose items stand between blanks or are its
+    `characters`. table: a row is the sequence of its `columns`' cells. series, images: `column` holds lists
+    of numbers, which the store's tokenizer cuts into patches.
+    """
+
+    format_version: Literal[1] = 1
+    kind: Kind
+    column: str | None = None
+    characters: bool = False
+    columns: tuple[TableColumn, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns that become symbols."""
+        if self.kind == "table":
+            return tuple(column.name for column in self.columns)
+        return () if self.column is None else (self.column,)
+
+    def symbols(self, row: Row) -> list[str]:
+        """A row's symbols, perhaps none. Raises InputError naming file and row."""
+        lacking = next((name for name in self.reads if name not in row.values), None)
+        if lacking is not None:
+            raise unknown_column(lacking, list(row.values), row.where)
+        if self.kind == "table":
+            return [column.symbol(row.values[column.name], row.where) for column in self.columns]
+        return [as_symbol(item, row.where) for item in self._items(row)]
+
+    def text(self, row: Row) -> str:
+        """What the store's tokenizer reads of a row: symbols, or numbers, with blanks between them."""
+        if self.kind not in ("series", "images"):
+            return " ".join(self.symbols(row))
+        return " ".join(f"{number:.7g}" for number in self.numbers(row).reshape(-1))
+
+    def numbers(self, row: Row) -> npt.NDArray[np.float64]:
+        """A row of a series or an image, as it is nested. Raises InputError naming file and row."""
+        if self.column not in row.values:
+            raise unknown_column(str(self.column), list(row.values), row.where)
+        value = row.values[self.column]
+        try:
+            found = np.array(value.split() if isinstance(value, str) else value, np.float64)
+        except (ValueError, TypeError):
+            found = np.zeros(0)
+        if not found.ndim or not found.size or not np.isfinite(found).all():
+            raise InputError(
+                f"{row.where}: expected a list of finite numbers in the column {self.column}, as many in "
+                f"one part of it as in another; found {shown(value)}. Mend the row, or name another "
+                "with --column."
+            )
+        return found
+
+    def _items(self, row: Row) -> Sequence[Any]:
+        value = row.values[str(self.column)]
+        if value is None:
+            return []
+        if isinstance(value, str):
+            return list("".join(value.split())) if self.characters else value.split()
+        if isinstance(value, list | tuple):
+            return _without_padding(value)
+        raise InputError(
+            f"{row.where}: expected a sequence in the column {self.column}: a list, or a string of items "
+            f"with blanks between them; found {shown(value)}. Name another with --column."
+        )
+
+
+def _without_padding(items: Sequence[Any]) -> Sequence[Any]:
+    """Without the negative numbers at the end, by which arrays make rows of different lengths equal."""
+    end = len(items)
+    while end and isinstance(items[end - 1], int) and items[end - 1] < 0:
+        end -= 1
+    return items[:end]
+
+
+def guess_column(names: Sequence[str], where: str, known: Sequence[str] = NAMES) -> str:
+    """The column that holds the sequences: by its name, or since there is no other. Raises InputError."""
+    found = [name for name in names if name.lower() in known]
+    if len(names) == 1:
+        return names[0]
+    if len(found) != 1:
+        which = "more than one column has" if found else "no column has"
+        raise InputError(
+            f"{where}: {which} a name that says it holds the sequences ({', '.join(known)}). There are: "
+            f"{listed(names)}. Name one with --column."
+        )
+    return found[0]
+
+
+def read_codec(store: Path | str) -> Codec:
+    """The one of a store. Raises StoreError when it is missing or was altered."""
+    path = Path(store) / FILE
+    if not path.is_file():
+        raise StoreError(
+            f"{store} holds no {FILE}. Make one: `bertsmith sequences build FILE --out {store}`."
+        )
+    try:
+        return Codec.model_validate(read_json(path))
+    except ValidationError as error:
+        raise StoreError(
+            f"{path} was altered: {first_problem(error, Codec)} Build the store again."
+        ) from error

@@ -1,0 +1,82 @@
+"""Rows of JSON lines, CSV, TSV, Parquet and NumPy's files as records: column → value, with their place.
+
+A .npy file is one column, `sequence`; in an .npz each array is a column, and its first axis the rows.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bertsmith.errors import InputError
+from bertsmith.text.files.columns import listed
+from bertsmith.text.labelled.rows import read_column_names, stream_rows
+
+SEQUENCE = "sequence"  # the column of a .npy
+_ENDINGS = (".npy", ".npz")
+
+
+class Row(NamedTuple):
+    """A row's values by column, and its place for messages."""
+
+    values: dict[str, Any]
+    where: str
+
+
+def column_names(path: Path | str) -> list[str]:
+    """The columns of a file. Raises InputError when it can't be read."""
+    if _is_numpy(path):
+        return list(_arrays(Path(path)))
+    return read_column_names(path)
+
+
+def stream_records(path: Path | str) -> Iterator[Row]:
+    """Every row, one at a time; an .npz is in memory whole. Raises InputError naming file and row."""
+    if not _is_numpy(path):
+        names = read_column_names(path)
+        for values, where in stream_rows(path, names):
+            yield Row(dict(zip(names, values, strict=True)), where)
+        return
+    arrays = _arrays(Path(path))
+    rows = {name: len(array) for name, array in arrays.items()}
+    if len(set(rows.values())) != 1 or not next(iter(rows.values())):
+        raise InputError(f"{path}: expected arrays of the same number of rows, one at least; found {rows}.")
+    for number in range(next(iter(rows.values()))):
+        yield Row(
+            {name: _plain(array[number]) for name, array in arrays.items()}, f"{path}, row {number + 1}"
+        )
+
+
+def _is_numpy(path: Path | str) -> bool:
+    return str(path).endswith(_ENDINGS)
+
+
+def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Without pickle: an array of Python objects could run code."""
+    try:
+        opened = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
+        if isinstance(opened, np.ndarray):
+            found = {SEQUENCE: opened}
+        else:
+            with opened:
+                found = {name: opened[name] for name in opened.files}
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file.") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(
+            f"{path}: expected NumPy's arrays of numbers or strings (no objects, which would need pickle): "
+            f"{error}. Rows of different lengths go into Parquet or JSON lines, or are padded with -1."
+        ) from error
+    flat = [name for name, array in found.items() if array.ndim == 0]
+    if not found or flat:
+        raise InputError(f"{path}: expected arrays with a row each; found single values in {listed(flat)}.")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A row of an array as Python has it, padding left out."""
+    if np.ndim(value) == 0:
+        return value.item() if hasattr(value, "item") else value
+    return np.asarray(value).tolist()

@@ -1,0 +1,1 @@
+"""The mirror's own page."""

@@ -1,0 +1,20 @@
+"""How a page's files are sent: nothing comes from another machine, and a browser that obeys the policy below
+would not fetch it either.
+"""
+
+from pathlib import Path
+
+STATIC = Path(__file__).parent / "static"
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+HEADERS = {
+    "content-security-policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",  # the next version of the service has other files
+}

@@ -1,0 +1,161 @@
+"""Pre-training on patches: masked ones are predicted by their values (He et al. 2022, section 3, in BERT's
+layout: [MASK] stands where a patch was).
+
+The masked-language head without its softmax: its outputs for the last P pieces are the values.
+N tokens in the packed batch, K masked positions, H hidden size, V vocabulary, P values of a patch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bertsmith.data.batch import PackedBatch, Sequences, to_device
+from bertsmith.data.masking import IGNORED, MaskedTokens, Masker
+from bertsmith.model.flops import encoder_flops
+from bertsmith.model.layers.layer import Layer
+from bertsmith.tasks.pretraining.masked_task import MaskedTask
+from bertsmith.tasks.pretraining.pretraining import PretrainingModel
+
+
+@dataclass
+class PatchReconstruction(MaskedTask[PretrainingModel]):
+    """Fulfils `Objective`: squared error of normalised values, a mean over the masked patches' values.
+
+    A masked patch is [MASK] always, in figures too: a random piece would have no values.
+    """
+
+    def __post_init__(self) -> None:
+        self.masker.rates = replace(self.masker.rates, masked=1.0, random=0.0)
+        self.sampled_pieces = 0  # nothing is compared with the vocabulary
+        super().__post_init__()
+        self.evaluation_masker = Masker(self.streams[0].tokenizer, self.rates, self.device)
+
+    def counts(self, sequences: Sequences) -> dict[str, float]:
+        """Values to predict."""
+        assert sequences.values is not None
+        return {"reconstruction": self.host_masker.count(sequences) * sequences.values.shape[1]}
+
+    def loss(self, sequences: Sequences) -> dict[str, Tensor]:
+        """The summed squared error of one micro-batch."""
+        predicted, truth = self._predict(sequences, self.masker)
+        return {"reconstruction": F.mse_loss(predicted.float(), truth, reduction="sum")}
+
+    def flops(self, sequences: Sequences) -> float:
+        """Of the layers: with a decoder the encoder has the visible patches, and the decoder all."""
+        config, layers = self.model.config, self.model.decoder
+        hidden = self.host_masker.wanted(sequences)
+        if layers is None:
+            return 3 * encoder_flops(config, sequences.lengths, float(hidden.sum()))
+        decoder = config.model_copy(update={"num_hidden_layers": len(layers), "layer_types": None})
+        visible = sequences.lengths - hidden
+        return 3 * (
+            encoder_flops(config, visible, float(visible.sum()))
+            + encoder_flops(decoder, sequences.lengths, float(hidden.sum()))
+        )
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """Mean squared error of a value, and that of always predicting the mean; `explained` is what is
+        gained over it, 1 at best. Empty without held-out rows.
+        """
+        if not sums["count"]:
+            return {}
+        error, of_mean = sums["error"] / sums["count"], sums["of_mean"] / sums["count"]
+        return {
+            "reconstruction_error": error,
+            "error_of_mean": of_mean,
+            "explained": 1 - error / of_mean if of_mean else 0.0,
+        }
+
+    def _masked_batch(self, batch: PackedBatch, masked: MaskedTokens) -> PackedBatch:
+        """A masked patch's values are zeros, which is their mean."""
+        assert batch.values is not None
+        hidden = masked.token_ids == self.host_masker.mask_id
+        values = batch.values.masked_fill(hidden[:, None], 0.0)
+        return replace(batch, token_ids=masked.token_ids, values=values)
+
+    def _predict(self, sequences: Sequences, masker: Masker) -> tuple[Tensor, Tensor]:
+        """Predicted and true values of the masked patches, both (K, P)."""
+        whole = PackedBatch.of(sequences, self.device)
+        masked = masker.draw(sequences, whole)
+        batch = self._masked_batch(whole, masked)
+        positions = masked.positions[masked.labels != IGNORED]
+        if self.model.decoder is None:
+            predicting = self.model.encoder(batch, positions)
+        else:
+            hidden = masker.wanted(sequences)
+            predicting = _decode(self.model, batch, masked.token_ids != masker.mask_id, hidden, positions)
+        assert whole.values is not None
+        truth = whole.values[positions]
+        return patch_values(self.model, predicting, truth.shape[1]), truth
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        return "error", "of_mean", "count"
+
+    def sums_of(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
+        predicted, truth = self._predict(sequences, masker)
+        return {
+            "error": float(F.mse_loss(predicted.float(), truth, reduction="sum")),
+            "of_mean": float(truth.square().sum()),
+            "count": float(truth.numel()),
+        }
+
+
+def add_decoder(model: PretrainingModel, layers: int) -> None:
+    """Gives the model a decoder of so many layers of its own kind, drawn from torch's generator; 0: none."""
+    if layers:
+        last = model.config.num_hidden_layers - 1
+        model.decoder = nn.ModuleList(Layer(model.config, last) for _ in range(layers))
+        for layer in model.decoder:
+            layer.initialise(model.config)  # type: ignore[operator]
+
+
+def _decode(
+    model: PretrainingModel,
+    batch: PackedBatch,
+    visible: Tensor,
+    hidden: npt.NDArray[np.int64],
+    positions: Tensor,
+) -> Tensor:
+    """(K, H) of the masked `positions`: the encoder has read the `visible` rows (N,) alone, each in its
+    place, and the decoder sees what came of them beside the embeddings of [MASK]. `hidden` (B,) are masked.
+    """
+    assert model.decoder is not None and batch.values is not None
+    lengths = np.array(batch.lengths) - hidden
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    shown = PackedBatch(
+        *(batch.token_ids[visible], batch.segment_ids[visible], batch.position_ids[visible]),
+        *(to_device(ends, batch.token_ids.device), tuple(lengths.tolist()), batch.values[visible]),
+    )
+    encoded = model.encoder(shown)
+    states = model.encoder.embeddings(batch).to(encoded.dtype).masked_scatter(visible[:, None], encoded)
+    *lower, last = model.decoder
+    for layer in lower:
+        states = layer(states, batch)
+    decoded: Tensor = last(states, batch, positions)
+    return decoded
+
+
+def patch_values(model: PretrainingModel, hidden_states: Tensor, count: int) -> Tensor:
+    """(K, H) rows of hidden states -> (K, P): the vocabulary's last `count` outputs."""
+    weight, bias = model.encoder.embeddings.token.weight, model.masked_language.bias
+    return F.linear(model.masked_language(hidden_states), weight[-count:], bias[-count:])
+
+
+def without_decoder(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A model's weights without those of its decoder, which has done its work."""
+    return {name: tensor for name, tensor in weights.items() if not name.startswith("decoder.")}
+
+
+def no_better_than_mean(metrics: dict[str, float]) -> list[str]:
+    """A sentence where the model is no better than predicting the mean of everything."""
+    if metrics.get("explained", 1.0) > 0.005:
+        return []
+    return [
+        f"held-out reconstruction error {metrics['reconstruction_error']:.3f} is no better than always "
+        f"predicting the mean ({metrics['error_of_mean']:.3f}): this model has learned nothing yet"
+    ]

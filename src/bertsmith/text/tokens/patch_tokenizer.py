@@ -1,0 +1,191 @@
+"""Numbers as patches: the tokenizer of models that read images and series.
+
+A row of numbers is cut into patches of P values each: squares of an image (Dosovitskiy et al. 2021, section
+3.1) or windows of a series (Nie et al. 2023, section 3.1). Each is the token [PATCH] with its values beside
+it, normalised. The vocabulary's last P pieces stand for the values' places: their embeddings are the linear
+layer that reads a patch, and the one that predicts it (see bertsmith.model.layers.embeddings).
+
+n patches of a row, P values of a patch, C channels.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, ValidationError, model_validator
+
+from bertsmith.arrays import Int32s
+from bertsmith.errors import InputError, TokenizerError
+from bertsmith.files import read_json, write_json
+from bertsmith.text.tokens.long_texts import Pieces, WordPieces
+from bertsmith.text.tokens.tokenizer import Encoding, Tokenizer
+from bertsmith.validation import Strict, first_problem
+
+PATCHES = "patches.json"  # beside tokenizer.json
+PATCH = "[PATCH]"
+MOST_VALUES = 65_536  # of a patch
+Floats = npt.NDArray[np.float32]
+
+
+class PatchShape(Strict):
+    """How a row of numbers becomes patches. images: a row is `height` x `width` x `channels` numbers, cut
+    into squares of `size`. series: steps of `channels` numbers, cut into windows of `size` steps, the last
+    one filled up with the mean. `mean` and `deviation` (C,) are those of all rows that a store was built of.
+    """
+
+    format_version: Literal[1] = 1
+    kind: Literal["images", "series"]
+    size: int = Field(ge=1, le=4096)
+    channels: int = Field(1, ge=1, le=4096)
+    height: int = Field(0, ge=0, le=65_536)
+    width: int = Field(0, ge=0, le=65_536)
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.kind == "images" and (
+            not self.height or not self.width or self.height % self.size or self.width % self.size
+        ):
+            raise ValueError(
+                f"images of {self.height} x {self.width} can't be cut into squares of {self.size}: choose a "
+                "side that divides both"
+            )
+        if self.values > MOST_VALUES:
+            raise ValueError(f"a patch has {self.values:,} values; at most {MOST_VALUES:,} are possible")
+        if not len(self.mean) == len(self.deviation) == self.channels:
+            raise ValueError(f"expected {self.channels} means and deviations, one a channel")
+        if not all(map(math.isfinite, self.mean)) or not all(0 < each < math.inf for each in self.deviation):
+            raise ValueError("means must be finite, and deviations positive too")
+        return self
+
+    @property
+    def values(self) -> int:
+        """P."""
+        return self.channels * self.size ** (2 if self.kind == "images" else 1)
+
+    def cut(self, numbers: npt.ArrayLike, where: str) -> Floats:
+        """(n, P) of a row, normalised. Raises InputError for a wrong number of values, or one not finite."""
+        flat = np.asarray(numbers, np.float64).reshape(-1)
+        if not np.isfinite(flat).all():
+            raise InputError(f"{where}: expected finite numbers, found {flat[~np.isfinite(flat)][0]}.")
+        if self.kind == "images":
+            expected = self.height * self.width * self.channels
+            if len(flat) != expected:
+                raise InputError(
+                    f"{where}: expected an image of {self.height} x {self.width} x {self.channels}, so "
+                    f"{expected:,} numbers, found {len(flat):,}."
+                )
+            side, rows, columns = self.size, self.height // self.size, self.width // self.size
+            whole = self._normalised(flat).reshape(rows, side, columns, side, self.channels)
+            squares: Floats = whole.transpose(0, 2, 1, 3, 4).reshape(rows * columns, self.values)
+            return squares
+        if not len(flat) or len(flat) % self.channels:
+            raise InputError(
+                f"{where}: expected steps of {self.channels} numbers, at least one step, found "
+                f"{len(flat):,} numbers."
+            )
+        steps = self._normalised(flat)  # (T, C)
+        return np.pad(steps, ((0, -len(steps) % self.size), (0, 0))).reshape(-1, self.values)
+
+    def _normalised(self, flat: npt.NDArray[np.float64]) -> Floats:
+        """(T·C,) -> (T, C)."""
+        steps = (flat.reshape(-1, self.channels) - np.array(self.mean)) / np.array(self.deviation)
+        single: Floats = steps.astype(np.float32)
+        return single
+
+
+@dataclass(frozen=True)
+class PatchPieces:
+    """A row as pieces: [PATCH] n times, and the values (n, P)."""
+
+    ids: Sequence[int]
+    offsets: Int32s
+    values: Floats
+
+
+class PatchTokenizer(Tokenizer):
+    """Reads rows of numbers with blanks between them."""
+
+    shape: PatchShape
+    patch_id: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, shape: PatchShape) -> "PatchTokenizer":
+        """A vocabulary that ends with the places of a patch's values, and the shape of a row."""
+        made = cls(tokenizer.backend, tokenizer._special)
+        made.shape, made.patch_id = shape, tokenizer.token_to_id(PATCH)
+        if made.vocab_size != made.patch_id + 1 + shape.values:
+            raise TokenizerError(
+                f"{PATCHES} describes patches of {shape.values:,} values, but the vocabulary has places for "
+                f"{made.vocab_size - made.patch_id - 1:,}. The files don't belong together."
+            )
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (super().__reduce__(), self.shape)
+
+    def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[Pieces]:
+        """The patches of each row, at most `enough`. Raises InputError for what are no numbers."""
+        return [self._pieces(text, enough) for text in texts]
+
+    def encode(self, text: str, *, read_special_tokens: bool = False) -> Encoding:
+        raise self._only_rows()
+
+    def encode_batch(self, texts: Sequence[str], enough: int | None = None) -> list[Sequence[int]]:
+        raise self._only_rows()
+
+    def encode_words(self, words: Sequence[str]) -> WordPieces:
+        raise self._only_rows()
+
+    def save(self, folder: Path | str, *, segments: bool = True, max_length: int = 512) -> None:
+        """As `Tokenizer.save`, and the shape of a row."""
+        super().save(folder, segments=segments, max_length=max_length)
+        write_json(Path(folder) / PATCHES, self.shape.model_dump(mode="json"))
+
+    def _pieces(self, text: str, enough: int | None) -> PatchPieces:
+        try:
+            numbers = np.array(text.split(), np.float64)
+        except ValueError as error:
+            raise InputError(
+                f"Expected numbers with blanks between them, for the model reads {self.shape.kind}; found "
+                f"{text[:60]!r}. `bertsmith sequences encode` writes such rows."
+            ) from error
+        values = self.shape.cut(numbers, f"The row {text[:40]}…")[:enough]
+        return PatchPieces([self.patch_id] * len(values), np.zeros((len(values), 2), np.int32), values)
+
+    def _only_rows(self) -> InputError:
+        return InputError(
+            f"This model reads {self.shape.kind}, not text: classification and regression take it, other "
+            "tasks and commands don't."
+        )
+
+
+def require_text(tokenizer: Tokenizer, what: str) -> None:
+    """Raises InputError where `what` is for text, and the model reads patches."""
+    if isinstance(tokenizer, PatchTokenizer):
+        raise InputError(
+            f"{what} is for models of text and symbols; this one reads {tokenizer.shape.kind}. Use predict."
+        )
+
+
+def load_tokenizer(folder: Path | str) -> Tokenizer:
+    """A tokenizer of text or of patches, by its files. Raises TokenizerError."""
+    tokenizer, path = Tokenizer.load(folder), Path(folder) / PATCHES
+    if not path.is_file():
+        return tokenizer
+    try:
+        shape = PatchShape.model_validate(read_json(path))
+    except (ValidationError, InputError) as error:
+        problem = first_problem(error, PatchShape) if isinstance(error, ValidationError) else str(error)
+        raise TokenizerError(f"{path} was cut or altered: {problem}") from error
+    return PatchTokenizer.of(tokenizer, shape)
+
+
+def _again(parts: tuple[Any, ...], shape: PatchShape) -> PatchTokenizer:
+    make, arguments = parts
+    return PatchTokenizer.of(make(*arguments), shape)

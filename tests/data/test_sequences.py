@@ -1,0 +1,197 @@
+"""Sequences that are no text: what becomes of rows, and what is refused."""
+
+import json
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertsmith.data.sequences.building import SequenceSettings, build_sequences
+from bertsmith.data.sequences.codec import read_codec
+from bertsmith.data.sequences.encoding import encode_sequences
+from bertsmith.data.sequences.table_columns import find_columns
+from bertsmith.data.store import TokenStore
+from bertsmith.errors import BertsmithError, InputError
+from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer, load_tokenizer
+from bertsmith.text.tokens.tokenizer import Tokenizer
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def stored_rows(store: Path) -> list[list[str]]:
+    """All rows of both splits as the tokenizer reads them."""
+    tokenizer = Tokenizer.load(store / "tokenizer")
+    found = []
+    for split in ("train", "heldout"):
+        opened = TokenStore.open(store / split, tokenizer)
+        opened.verify()
+        starts = opened.sentence_starts
+        for start, end in pairwise(starts.tolist()):
+            found.append([tokenizer.id_to_token(int(number)) for number in opened.tokens[start:end]])
+    return found
+
+
+def test_random_sequences_come_back_from_the_store_symbol_by_symbol(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    symbols = ["7", "42", "##x", "a", "ab", "-3", "[mask]", "Ä", "2,5"]
+    rows = [chance.choices(symbols, k=chance.randrange(1, 9)) for _ in range(200)]
+    file = write(tmp_path / "rows.jsonl", [{"events": row} for row in rows])
+    build_sequences([file], tmp_path / "store", SequenceSettings(heldout=0.3))
+    assert sorted(stored_rows(tmp_path / "store")) == sorted(rows)
+
+
+def test_text_of_symbols_has_the_ids_of_the_store(tmp_path: Path) -> None:
+    """##x after a is no continuation of it, and an unknown symbol is one [UNK] whatever it begins with."""
+    file = write(tmp_path / "rows.jsonl", [{"events": ["a", "b", "ab", "##b"]}] * 3)
+    build_sequences([file], tmp_path / "store")
+    tokenizer = Tokenizer.load(tmp_path / "store/tokenizer")
+    assert tokenizer.encode("ab a ##b aab").tokens == ["ab", "a", "##b", "[UNK]"]
+    assert not tokenizer.continues_word.any()
+
+
+def test_integers_of_arrays_end_where_padding_begins(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.array([[4, 5, -1], [6, -1, -1], [-1, -1, -1]]))
+    built = build_sequences([tmp_path / "rows.npy"], tmp_path / "store", SequenceSettings(heldout=0))
+    assert stored_rows(tmp_path / "store") == [["4", "5"], ["6"]]
+    assert built.empty == 1
+
+
+def test_equal_rows_are_on_the_same_side_and_a_build_repeats_to_the_byte(tmp_path: Path) -> None:
+    rows = [{"events": [number % 40, number % 7]} for number in range(800)]
+    file = write(tmp_path / "rows.jsonl", rows)
+    for name in ("one", "two"):
+        build_sequences([file], tmp_path / name, SequenceSettings(heldout=0.3))
+    splits = []
+    for split in ("train", "heldout"):
+        opened = TokenStore.open(tmp_path / "one" / split)
+        splits.append({tuple(row) for row in opened.tokens.reshape(-1, 2).tolist()})
+        same = [(tmp_path / name / split / "tokens.bin").read_bytes() for name in ("one", "two")]
+        assert same[0] == same[1]
+    assert splits[0] and splits[1] and not splits[0] & splits[1]
+
+
+def test_rare_symbols_and_those_beyond_the_size_are_unknown(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [{"events": ["a"] * 3 + ["b"] * 2 + ["c"] * 2 + ["d"]}])
+    settings = SequenceSettings(min_count=2, vocab_size=7, heldout=0)
+    built = build_sequences([file], tmp_path / "store", settings)
+    tokenizer = Tokenizer.load(tmp_path / "store/tokenizer")
+    assert tokenizer.pieces[5:] == ("a", "b")
+    assert built.unknown == 3
+
+
+def test_characters_of_a_string_are_items(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [{"protein": "MKV A", "id": 1}])
+    settings = SequenceSettings(column="protein", characters=True, heldout=0)
+    build_sequences([file], tmp_path / "store", settings)
+    assert stored_rows(tmp_path / "store") == [["M", "K", "V", "A"]]
+
+
+def test_bins_hold_about_as_many_cells_each_and_keep_their_order() -> None:
+    values = np.random.default_rng(0).lognormal(size=1000)
+    (column,) = find_columns(({"x": value} for value in values.tolist()), ["x"], bins=10)
+    assert column.kind == "number"
+    bins = [int(column.symbol(value, "").partition(":")[2]) for value in np.sort(values).tolist()]
+    assert bins == sorted(bins)
+    assert np.bincount(bins).tolist() == pytest.approx([100] * 10, abs=1)
+
+
+def test_a_table_s_cells_are_symbols_of_their_column(tmp_path: Path) -> None:
+    lines = ["age,city,label"] + [
+        f"{number},{('Oslo', 'New York', '')[number % 3]},x" for number in range(60)
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    settings = SequenceSettings(kind="table", leave_out=("label",), bins=4, heldout=0)
+    build_sequences([tmp_path / "rows.csv"], tmp_path / "store", settings)
+    assert stored_rows(tmp_path / "store")[-2:] == [["age:3", "city=New_York"], ["age:3", "city=?"]]
+    (tmp_path / "more.csv").write_text("label,city,age\nbad,Rome,-5\n")
+    encode_sequences(tmp_path / "more.csv", tmp_path / "store", tmp_path / "more.jsonl")
+    assert json.loads((tmp_path / "more.jsonl").read_text()) == {"text": "age:0 city=Rome", "label": "bad"}
+
+
+def test_an_image_s_patches_are_its_squares_normalised(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).normal(5, 3, (20, 4, 6))
+    np.save(tmp_path / "images.npy", images)
+    settings = SequenceSettings(kind="images", patch=2, heldout=0)
+    build_sequences([tmp_path / "images.npy"], tmp_path / "store", settings)
+    tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
+    store = TokenStore.open(tmp_path / "store/train", tokenizer)
+    assert store.values is not None
+    normal = (images - images.mean()) / images.std()
+    expected = [
+        normal[0, row : row + 2, column : column + 2].ravel() for row in (0, 2) for column in (0, 2, 4)
+    ]
+    np.testing.assert_allclose(store.values[:6], expected, atol=1e-5)
+
+
+def test_a_row_of_text_has_the_values_of_the_store(tmp_path: Path) -> None:
+    """What fine-tuning reads is what pre-training read."""
+    rows = np.random.default_rng(0).normal(size=(5, 10, 2)).tolist()
+    file = write(tmp_path / "rows.jsonl", [{"series": row, "label": 1} for row in rows])
+    settings = SequenceSettings(kind="series", patch=4, heldout=0)
+    build_sequences([file], tmp_path / "store", settings)
+    encode_sequences(file, tmp_path / "store", tmp_path / "encoded.jsonl")
+    texts = [json.loads(line)["text"] for line in (tmp_path / "encoded.jsonl").read_text().splitlines()]
+    tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
+    assert isinstance(tokenizer, PatchTokenizer)
+    store = TokenStore.open(tmp_path / "store/train", tokenizer)
+    assert store.values is not None and store.values.shape == (15, 8)
+    pieces = tokenizer.encode_pieces(texts)
+    np.testing.assert_allclose(np.concatenate([each.values for each in pieces]), store.values, atol=1e-5)
+    assert (store.values[2::3, 4:] == 0).all()  # ten steps are two windows and a half
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "sentence"),
+    [
+        ([{"events": [1.5]}], {}, "line 1: expected integers or strings as the items"),
+        ([{"events": ["a"]}, {"events": ["[MASK]"]}], {}, "line 2: '[MASK]' (str) can't be an item"),
+        ([{"events": 5}], {}, "line 1: expected a sequence in the column events"),
+        ([{"a": [1], "b": [2]}], {}, "no column has a name that says it holds the sequences"),
+        ([{"events": [1], "ids": [2]}], {}, "more than one column has a name"),
+        ([{"events": [1]}], {"column": "event"}, "no column 'event'. There are: events. Did you mean"),
+        ([{"events": [1]}], {"min_count": 5}, "occurs 5 times or more. Lower --min-count"),
+        ([{"events": []}], {"heldout": 0.5}, "None of 0 different symbols"),
+        ([{"x": 1}], {"kind": "table", "leave_out": ("y",)}, "no column 'y'"),
+        ([{"x": 1}], {"kind": "table", "leave_out": ("x",)}, "--leave-out leaves no column"),
+        ([{"x": n} for n in range(20)] + [{"y": 2}], {"kind": "table"}, "line 21: no column 'x'"),
+        ([{"series": [1, None]}], {"kind": "series"}, "line 1: expected a list of finite numbers"),
+        ([{"series": [[1, 2], [3]]}], {"kind": "series"}, "line 1: expected a list of finite numbers"),
+        ([{"series": [[1, 2]]}, {"series": [[1]]}], {"kind": "series"}, "line 2: expected the shape of"),
+        ([{"image": [1, 2]}], {"kind": "images"}, "line 1: expected an image as rows of pixels"),
+        ([{"image": [[1, 2], [3, 4]]}], {"kind": "images", "patch": 3}, "can't be cut into squares of 3"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
+    tmp_path: Path, rows: list[dict[str, Any]], settings: dict[str, Any], sentence: str
+) -> None:
+    file = write(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(InputError) as caught:
+        build_sequences([file], tmp_path / "store", SequenceSettings(**settings))
+    assert sentence in str(caught.value)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_objects_in_arrays_are_refused_unopened(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.array([[1], [1, 2]], object), allow_pickle=True)
+    with pytest.raises(InputError, match="no objects, which would need pickle"):
+        build_sequences([tmp_path / "rows.npy"], tmp_path / "store")
+
+
+def test_damaged_files_of_a_store_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "series.npy", np.random.default_rng(0).normal(size=(9, 16)))
+    build_sequences([tmp_path / "series.npy"], tmp_path / "s", SequenceSettings(kind="series", heldout=0))
+    (tmp_path / "s/sequences.json").write_text('{"kind": "songs"}')
+    with pytest.raises(BertsmithError, match=r"sequences\.json was altered"):
+        read_codec(tmp_path / "s")
+    shape = tmp_path / "s/tokenizer/patches.json"
+    shape.write_text(shape.read_text().replace('"size": 8', '"size": 4'))
+    with pytest.raises(BertsmithError, match="The files don't belong together"):
+        load_tokenizer(tmp_path / "s/tokenizer")
+    with pytest.raises(BertsmithError, match=r"holds no sequences\.json"):
+        encode_sequences(tmp_path / "series.npy", tmp_path, tmp_path / "out.jsonl")
