@@ -9,6 +9,7 @@ from bertsmith.errors import InputError
 from bertsmith.mirroring.learn_settings import LearnSettings
 from bertsmith.mirroring.learned_calls import LABELLED, LearnedCall
 from bertsmith.mirroring.parts import AUDIT, as_they_came, by_ids, divide, uses
+from bertsmith.serving.mirror.call import UNDATED
 from bertsmith.serving.mirror.fields import AnswerShape, Field
 
 SHAPE = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=("a", "b")),), order=(("x",),))
@@ -34,6 +35,14 @@ def test_a_file_that_was_labelled_proves_nothing_of_traffic() -> None:
     assert {each.source for each in divide(both, (), {}, SHAPE, LearnSettings()).calibration} == {"relay"}
     alone = both[500:]
     assert len(divide(alone, (), {}, SHAPE, LearnSettings()).calibration) == 150
+
+
+def test_imports_of_which_nobody_knows_the_time_are_learned_from_and_prove_nothing() -> None:
+    both = [call(number) for number in range(500)] + [call(500 + n, UNDATED) for n in range(500)]
+    parts = divide(both, (), {}, SHAPE, LearnSettings())
+    assert {each.source for each in parts.calibration} == {"relay"}
+    assert {each.source for each in parts.learned} == {"relay", UNDATED}
+    assert divide(both[500:], (), {}, SHAPE, LearnSettings()).calibration == []
 
 
 def test_blank_texts_teach_nothing() -> None:

@@ -7,9 +7,11 @@ import pytest
 from scipy.stats import binomtest
 
 from bertsmith.errors import RecipeError
+from bertsmith.metrics.guarantees.learn_then_test import STARTS
+from bertsmith.metrics.guarantees.sample_size import fewest_calls
 from bertsmith.mirroring.candidate import Candidate, Judged
 from bertsmith.mirroring.learn_settings import LearnSettings
-from bertsmith.mirroring.proving import calls_needed, hopeful, prove, why_not_yet
+from bertsmith.mirroring.proving import calls_needed, epsilon_of, hopeful, prove, why_not_yet
 from bertsmith.serving.mirror.student_file import Claims
 
 SETTINGS = LearnSettings(epsilon=0.05, delta=0.05)
@@ -152,3 +154,15 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         LearnSettings(call_price=0.1)
     with pytest.raises(RecipeError, match="epsilon"):
         LearnSettings(epsilon=1.5)
+
+
+def test_by_prices_it_takes_as_many_calls_as_all_its_claims_do() -> None:
+    """Four risks are tested, each at a quarter of delta: calls that carry one claim don't carry these."""
+    draw = np.random.default_rng(0)
+    good = judged(draw.random(600), np.zeros(600, bool))
+    prices = LearnSettings(call_price=0.01, error_price=0.1, delta=0.05)  # half of the break-even: 5 %
+    assert epsilon_of(prices) == pytest.approx(0.05)
+    one, four = (fewest_calls(0.05, 0.05 / claims / STARTS) for claims in (1, 4))
+    assert one < four
+    assert f"at least {four:,} to prove" in why_not_yet([good], four - 1, prices)
+    assert "it takes at least" not in why_not_yet([good], four, prices)

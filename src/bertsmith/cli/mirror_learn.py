@@ -155,7 +155,8 @@ def train(
     version
         One version of it, and those merged with it; the one with the latest call unless said.
     out
-        The student's folder; students/SITE unless said. Another student there is replaced.
+        The student's folder; students/SITE unless said. Another student there is replaced, but for one that
+        the mirror uses: then it is the first of OUT-2, OUT-3 … that is free.
     store
         A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
     config

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import orjson
 
 from bertsmith.arrays import Bools, Floats
 from bertsmith.mirroring.learn_settings import Tier
 from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.serving.mirror.field_heads import FieldHead, Guess
 from bertsmith.serving.mirror.fields import AnswerShape, Values
+from bertsmith.serving.mirror.redaction import holds_placeholder
 
+NEVER = -1.0  # the confidence of an answer that is never given
 Guesses = Mapping[str, list[Guess]]
 
 
@@ -32,7 +35,8 @@ class Candidate:
 @dataclass(frozen=True)
 class Judged:
     """A model's answers beside the teacher's: `confidence` (E,) and `differs` (E,) of the whole answer, and
-    by path those of each field; `answers` are the model's.
+    by path those of each field; `answers` are the model's. An answer that holds a placeholder of a redacted
+    text is never given (bertsmith.serving.mirror.student.Student), and has confidence -1.
     """
 
     confidence: Floats
@@ -54,8 +58,12 @@ def judge(candidate: Candidate, calls: Sequence[LearnedCall], shape: AnswerShape
     ]
     differing = [shape.differing(ours, call.values) for ours, call in zip(answers, calls, strict=True)]
     confidences = {path: np.array([guess.confidence for guess in of]) for path, of in guesses.items()}
+    given = np.array(
+        [not holds_placeholder(orjson.dumps(shape.compose(ours)).decode()) for ours in answers], np.bool_
+    )
+    confidences = {path: np.where(given, each, NEVER) for path, each in confidences.items()}
     return Judged(
-        np.prod(list(confidences.values()), axis=0),
+        np.where(given, np.prod(list(confidences.values()), axis=0), NEVER),
         np.array([bool(paths) for paths in differing]),
         {
             path: (confidence, np.array([path in paths for paths in differing]))

@@ -16,15 +16,17 @@ def claim_sentence(claims: Claims) -> str:
         which = f"the answers it gives, whatever it says of {claims.by},"
     return (
         f"With {percent(1 - claims.delta)} confidence, {which} differ from the LLM's in {share}. "
-        f"It answers {percent(claims.coverage)} of the calls{_interval(claims.whole)}."
+        f"It answers {percent(claims.coverage)} of the calls{_interval(claims.whole, claims.delta)}."
     )
 
 
-def _interval(claim: Claim | None) -> str:
+def _interval(claim: Claim | None, delta: float) -> str:
+    """It may fail with probability `delta` for itself, and so may the claim."""
     if claim is None:
         return ""
     low, high = claim.coverage_interval
-    return f" ({percent(low)} to {percent(high)})"
+    together = percent(max(1 - 2 * delta, 0.0))
+    return f" ({percent(low)} to {percent(high)}; both together hold with {together} confidence)"
 
 
 def claim_rows(claims: Claims) -> list[list[str]]:

@@ -32,5 +32,5 @@ def confusions_of(shape: AnswerShape, judged: Judged, calls: Sequence[LearnedCal
             key = path, as_text(call.values.get(path, ABSENT)), as_text(ours.get(path, ABSENT))
             counts[key] += 1
             if key not in surest or confidence > surest[key][0]:
-                surest[key] = float(confidence), call
+                surest[key] = max(float(confidence), 0.0), call
     return [Confusion(*key, count, *surest[key]) for key, count in counts.most_common()]

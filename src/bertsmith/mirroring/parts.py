@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from bertsmith.errors import InputError
 from bertsmith.mirroring.learn_settings import LearnSettings
 from bertsmith.mirroring.learned_calls import LABELLED, LearnedCall, once_each, part_of
+from bertsmith.serving.mirror.call import UNDATED
 from bertsmith.serving.mirror.fields import AnswerShape
 
 FEWEST = 50  # calls to learn from
@@ -43,7 +44,8 @@ def divide(
     """
     fresh = [call for call in calls if call.id not in used and call.text.strip()]
     fresh = as_they_came(fresh, audited, settings.seed)
-    traffic = [call for call in fresh if call.source != LABELLED] or fresh
+    dated = [call for call in fresh if call.source != UNDATED]  # the others may be older than what was used
+    traffic = [call for call in dated if call.source != LABELLED] or dated
     wanted = min(round(settings.calibration_share * len(calls)), settings.most_calibration)
     calibration = traffic[-wanted:] if wanted else []
     return by_ids(calls, {call.id for call in calibration}, shape, settings)

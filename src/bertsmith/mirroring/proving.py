@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertsmith.arrays import Bools, Floats
+from bertsmith.arrays import Bools, Floats, Ints
 from bertsmith.metrics.guarantees.groups import Group, certify_each
 from bertsmith.metrics.guarantees.learn_then_test import STARTS, Certificate, threshold_sequence
-from bertsmith.metrics.guarantees.prices import Prices, certify_by_prices
+from bertsmith.metrics.guarantees.prices import CLAIMS, Prices, certify_by_prices
 from bertsmith.metrics.guarantees.sample_size import calls_to_prove, fewest_calls
 from bertsmith.mirroring.candidate import Candidate, Judged
 from bertsmith.mirroring.claims_in_words import percent
@@ -44,10 +44,22 @@ def hopeful(confidence: Floats, differs: Bools, epsilon: float) -> float:
     """The largest share of these calls (E,) of dev that might be answered with at most `epsilon` of the
     answers differing; 0 where that is a handful. It proves nothing.
     """
-    wrong = np.cumsum(differs[np.argsort(-confidence, kind="stable")])
+    wrong = _wrong(confidence, differs)
     answered = np.arange(1, len(wrong) + 1)
     fine = answered[(wrong <= epsilon * answered) & (answered >= _FEWEST_ON_DEV)]
-    return float(fine.max() / len(wrong)) if len(fine) else 0.0
+    return float(fine.max() / len(confidence)) if len(fine) else 0.0
+
+
+def _wrong(confidence: Floats, differs: Bools) -> Ints:
+    """(A,) how many of the surest 1, 2, … answers differ, of the A that are ever given."""
+    return np.cumsum(differs[np.argsort(-confidence, kind="stable")], dtype=np.int64)[
+        : int((confidence >= 0).sum())
+    ]
+
+
+def _thresholds(confidence: Floats) -> Floats:
+    """Of dev, the last of them 0: it answers all that is ever given."""
+    return np.unique(np.maximum(threshold_sequence(confidence), 0.0))[::-1]
 
 
 def epsilon_of(settings: LearnSettings) -> float:
@@ -68,7 +80,7 @@ def calls_needed(confidence: Floats, differs: Bools, calls: int, epsilon: float,
     dev: the fewest over thresholds, infinite where none is good enough. Of dev's `calls` the group has those
     of `confidence` (E,) and `differs` (E,).
     """
-    wrong = np.cumsum(differs[np.argsort(-confidence, kind="stable")])
+    wrong = _wrong(confidence, differs)
     found = math.inf
     for answered in np.unique(np.linspace(_FEWEST_ON_DEV, len(wrong), _PLACES).astype(int)).tolist():
         if answered > len(wrong):
@@ -84,12 +96,13 @@ def why_not_yet(devs: Sequence[Judged], calls: int, settings: LearnSettings) -> 
     """Why the calibration calls are better kept for another training; empty where they aren't."""
     epsilon = epsilon_of(settings)
     groups = [(*of, len(dev.confidence)) for dev in devs for of in _groups(dev, settings).values()]
-    level = settings.delta / len(groups) / STARTS
+    claims = len(groups) * (CLAIMS if settings.call_price is not None else 1)
+    level = settings.delta / claims / STARTS
     needed = fewest_calls(epsilon, level)
     if calls < needed:
         return (
             f"{calls:,} new calls are there to prove anything with, and it takes at least {needed:,} "
-            f"to prove {percent(epsilon)} of {len(groups)} claim{'s' if len(groups) > 1 else ''}, "
+            f"to prove {percent(epsilon)} of {claims} claim{'s' if claims > 1 else ''}, "
             "whatever they say"
         )
     if not any(hopeful(*of[:2], epsilon) for of in groups):
@@ -170,7 +183,7 @@ def _proven(
         asked = _groups(calibration, settings)
         for name, (confidence, _) in _groups(dev, settings).items():
             calls = asked.get(name, (np.empty(0), np.empty(0, np.bool_)))
-            groups[number, name] = Group(*calls, threshold_sequence(confidence), settings.epsilon)
+            groups[number, name] = Group(*calls, _thresholds(confidence), settings.epsilon)
     proven = certify_each(
         {f"{number} {name}": group for (number, name), group in groups.items()}, settings.delta
     )
@@ -208,7 +221,7 @@ def _by_prices(
         priced = certify_by_prices(
             calibration.confidence,
             calibration.differs,
-            threshold_sequence(dev.confidence),
+            _thresholds(dev.confidence),
             prices,
             settings.delta / len(devs),
         )

@@ -122,7 +122,8 @@ def _pictures(report: ReportParts, judged: Judged, of: str) -> list[tuple[str, A
 
 
 def _risk(report: ReportParts, judged: Judged) -> Any:
-    order = np.argsort(-judged.confidence, kind="stable")
+    calls, given = len(judged.confidence), int((judged.confidence >= 0).sum())
+    order = np.argsort(-judged.confidence, kind="stable")[:given]
     answered = np.arange(1, len(order) + 1)
     risk = np.cumsum(judged.differs[order]) / answered
     first = min(_FEWEST_SHOWN, len(order)) - 1
@@ -130,7 +131,7 @@ def _risk(report: ReportParts, judged: Judged) -> Any:
     def paint(axes: "Axes") -> None:
         from matplotlib.ticker import PercentFormatter
 
-        axes.plot(answered[first:] / len(order), risk[first:], color=FIRST, label="differ")
+        axes.plot(answered[first:] / calls, risk[first:], color=FIRST, label="differ")
         axes.axhline(report.file.claims.epsilon, color=MUTED, linewidth=1, linestyle="dashed", label="ε")
         if report.file.claims.coverage:
             axes.axvline(report.file.claims.coverage, color=SECOND, linewidth=1, label="answered")

@@ -10,6 +10,8 @@ from bertsmith.mirroring.candidate import Candidate
 from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.mirroring.parts import Parts
 from bertsmith.mirroring.understanding.understand import Understood
+from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.store import Store
 from bertsmith.serving.mirror.student_file import (
     FILE,
     CallsUsed,
@@ -46,6 +48,25 @@ def student_file(
         trained_on=_used(parts.learned),
         ceiling=ceiling,
     )
+
+
+def free_folder(store: Store, out: Path) -> Path:
+    """`out`, or the first of out-2, out-3 … in which there is no student that a stage names: it may be
+    answering, or be gone back to.
+    """
+    stages = StageStore(store)
+    students = stages.students()
+    named = {
+        number
+        for stage in stages.changed_stages().values()
+        for number in (stage.student, stage.former, stage.candidate)
+    }
+    taken = {Path(students[number].folder).resolve() for number in named & students.keys()}
+    found, count = out, 1
+    while found.resolve() in taken:
+        count += 1
+        found = out.with_name(f"{out.name}-{count}")
+    return found
 
 
 def write_student(out: Path, file: StudentFile, candidate: Candidate, report: str) -> StudentFile:

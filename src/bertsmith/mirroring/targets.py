@@ -28,12 +28,6 @@ def targets_of(head: FieldHead, field: Field, calls: Sequence[LearnedCall]) -> F
     return np.array([_row(head, field, call) for call in calls], np.float64).reshape(-1, len(head.classes))
 
 
-def is_plain(targets: Floats) -> bool:
-    """Whether each call has one class, known for sure."""
-    known = targets[~np.isnan(targets[:, 0])]
-    return bool(((known == 0) | (known == 1)).all())
-
-
 def _head(field: Field, train: Sequence[LearnedCall]) -> FieldHead:
     values = [call.values[field.path] for call in train]
     if field.kind == "labels":

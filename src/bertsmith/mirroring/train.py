@@ -39,7 +39,7 @@ from bertsmith.mirroring.proving import (
     why_not_yet,
 )
 from bertsmith.mirroring.report import ReportParts, render_report
-from bertsmith.mirroring.student_folder import student_file, write_student
+from bertsmith.mirroring.student_folder import free_folder, student_file, write_student
 from bertsmith.mirroring.teacher import teacher_ceiling
 from bertsmith.mirroring.understanding.understand import Understood, understand
 from bertsmith.mirroring.word_tier import train_words
@@ -102,6 +102,8 @@ def train_student(
 ) -> Learned:
     """Trains on the calls of a site's latest version, or of `version`, and those merged with it.
 
+    A student in `out` that a stage of the mirror names stays: the new one goes to out-2, out-3 ….
+
     Goes on where an earlier training with these settings in OUT.training ended. `say` is told in a sentence
     what is being done. Raises InputError where the site can't be mirrored or there are too few calls, and
     where another training is at work there.
@@ -112,10 +114,13 @@ def train_student(
     understood = understand(store, records.group(site, version))
     understood.require_mirrorable()
     _require_field(settings, understood)
-    work = out.with_name(out.name + ".training")
+    free = free_folder(store, out)
+    if free != out:
+        say(f"The student in {out} is one of the mirror's and stays: the new one goes to {free}")
+    out, work = free, free.with_name(free.name + ".training")
     make_folder(work)
-    with locked_folder(work) as free:
-        if not free:
+    with locked_folder(work) as is_free:
+        if not is_free:
             raise InputError(f"{work} is in use: another training is at work there. Wait until it has ended.")
         learned = _train(_begin(store, records, understood, settings, work), records, out, console, say)
         shutil.rmtree(work, ignore_errors=True)

@@ -102,6 +102,16 @@ def test_pairs_of_every_format_are_read_as_the_relay_reads_them(
     assert calls(store)[0].answered.value == {"intent": "card", "urgent": False}
 
 
+def test_a_call_without_a_time_has_its_answers_or_is_undated(tmp_path: Path, store: Store) -> None:
+    dated, undated, timed = pair("card 1"), pair("card 2"), pair("card 3", time=5)
+    dated["response"]["created"] = 7
+    undated["response"].pop("created", None)
+    import_files([written(tmp_path / "log.jsonl", dated, undated, timed)], store, NOTHING)
+    assert [(each.source, each.began) for each in calls(store)[:2]] == [("import", 5.0), ("import", 7.0)]
+    assert calls(store)[2].source == "undated"
+    assert import_files([tmp_path / "log.jsonl"], store, NOTHING).known == 3
+
+
 def test_importing_again_or_what_was_recorded_adds_none(tmp_path: Path, mirror: RunningMirror) -> None:
     path = "/v1/chat/completions"
     objects = []

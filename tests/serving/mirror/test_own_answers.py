@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from test_mirrored_clients import (
     openai_at,
     without_ids,
 )
+
+from bertsmith.serving.mirror.answering.known_keys import KnownKeys
 
 WORDS = {word: {"intent": word} for word in ("card", "transfer", "hello")}
 WORDS["hello"] = {"intent": "other"}
@@ -153,6 +156,51 @@ def test_only_whom_the_llm_has_answered_is_answered(
     unaudited.app.relay.service.keys.seconds = -1.0  # an hour later
     unaudited.app.relay.service.keys.note({b"authorization": b"Bearer good"}, 200)
     assert ask("good").endswith("reason=new-key")
+
+
+def test_an_open_path_of_the_llms_makes_no_key_known(
+    upstream: Upstream, unaudited: RunningMirror, tmp_path: Path
+) -> None:
+    body = {"model": "m", "messages": messages("my card"), "response_format": JSON_SCHEMA}
+    path, made_up = "/v1/chat/completions", {"authorization": "Bearer made-up"}
+    unaudited.ask(path, body)
+    go_live(unaudited, tmp_path)
+    script = upstream.script
+    upstream.script = lambda _: Reply([b"{}"], 200)
+    assert unaudited.ask("/health", headers=made_up).status == 200
+    upstream.script = script
+    assert unaudited.ask(path, body, made_up).headers["x-bertsmith"].endswith("reason=new-key")
+
+
+@pytest.mark.parametrize(
+    "name", ["authorization", "x-api-key", "api-key", "ocp-apim-subscription-key", "x-goog-api-key", "cookie"]
+)
+def test_callers_are_told_apart_by_each_header_and_the_query(name: str) -> None:
+    keys = KnownKeys()
+    keys.note({name.encode(): b"one"}, 200, b"key=one")
+    assert keys.has({name.encode(): b"one"}, b"key=one")
+    assert not keys.has({name.encode(): b"two"}, b"key=one")
+    assert not keys.has({name.encode(): b"one"}, b"key=two")
+
+
+@pytest.mark.parametrize(("mode", "share"), [("live", 1.0), ("canary", 0.01)])
+def test_a_call_that_only_the_llm_can_answer_is_no_evidence(
+    upstream: Upstream, unaudited: RunningMirror, tmp_path: Path, mode: str, share: float
+) -> None:
+    """It is never answered by the student: a text that is asked so all the time would decide of the rest."""
+    body = {"model": "m", "messages": messages("my card"), "response_format": JSON_SCHEMA}
+    unaudited.ask("/v1/chat/completions", body)
+    go_live(unaudited, tmp_path)
+    stages = unaudited.stages
+    (stage,) = [each for each in stages.stages().values() if each.student]
+    assert stages.change(stage, replace(stage, mode=mode, share=share), "hand", "a test")
+    wait_until(lambda: unaudited.app.keeper.panel.playing[stage.version].stage.share == share)
+    for _ in range(3):
+        said = unaudited.ask("/v1/chat/completions", body | {"store": True}).headers["x-bertsmith"]
+        assert said.endswith("reason=store-wanted")
+    unaudited.follow()
+    evidence = stages.evidence().get(stage.student)
+    assert evidence is None or evidence.audits.count == 0
 
 
 def test_system_one_is_answered_with_probabilities(

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ import pytest
 from running_mirror import MirrorProcess, RunningMirror, mirror_process, running_mirror, wait_until
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
 from sqlalchemy.exc import DataError, OperationalError
+from test_call_store import call_of
 
 from bertsmith.serving.mirror.exchange import Exchange
 from bertsmith.serving.mirror.formats import openai_chat
 from bertsmith.serving.mirror.recorder import Recorder
 from bertsmith.serving.mirror.redaction import Redactor
+from bertsmith.serving.mirror.store import Store
 
 CHAT = "/v1/chat/completions"
 
@@ -266,3 +269,69 @@ def test_a_fault_of_ours_is_never_the_clients(mirror: RunningMirror, monkeypatch
     monkeypatch.undo()
     assert mirror.ask(CHAT, body_of("transfer")).status == 200
     assert [each.answered.value["intent"] for each in mirror.calls()] == ["transfer"]
+
+
+def test_an_error_that_no_database_names_fails_its_call_alone(
+    failing: tuple[FailingStore, Recorder],
+) -> None:
+    store, recorder = failing
+    store.errors += [OverflowError("Python int too large"), OverflowError("again")]
+    recorder.count("openai-chat", "cut")
+    for number in range(2):
+        recorder.offer(offered(f"card {number}"))
+    recorder.start()
+    wait_until(lambda: recorder.is_idle)
+    recorder.offer(offered("card 2"))
+    wait_until(lambda: recorder.is_idle)
+    assert store.added == ["card 0", "card 1", "card 2"]  # the second error met the counts alone
+
+
+def test_a_batch_that_cannot_be_told_of_does_not_end_the_recording(
+    failing: tuple[FailingStore, Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, recorder = failing
+    said = list[str]()
+    monkeypatch.setattr(recorder, "_say", said.append)
+
+    def told(_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    recorder.told = told
+    recorder.start()
+    recorder.offer(offered("card 0"))
+    wait_until(lambda: recorder.is_idle)
+    assert "RuntimeError in a batch of 1 calls" in said
+    recorder.told = None
+    recorder.offer(offered("card 1"))
+    wait_until(lambda: recorder.is_idle)
+    assert store.added == ["card 0", "card 1"]
+
+
+def test_a_deletion_that_meets_a_reader_is_made_later(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "calls.sqlite"))
+    recorder = Recorder(store, Redactor((), {}), 10_000_000, retention_days=1.0)
+    with closing(sqlite3.connect(tmp_path / "calls.sqlite", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM mirror_calls").fetchone()
+        recorder.offer(replace(offered("old"), began=1.0))
+        recorder.start()
+        wait_until(lambda: recorder.problem, 30)
+        assert "another process reads it" in recorder.problem
+        recorder.offer(offered("new"))
+        wait_until(lambda: recorder.stored == 2)
+        reader.execute("COMMIT")
+    recorder._expired_at = 0.0
+    wait_until(lambda: recorder.is_idle and not recorder.problem)
+    recorder.close(10)
+    assert store.count() == 1
+    store.close()
+
+
+def test_a_count_of_tokens_that_no_column_holds_is_left_out(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "calls.sqlite"))
+    call = call_of(1)
+    huge = replace(call, answered=replace(call.answered, input_tokens=2**63, output_tokens=-1))
+    assert store.add([huge]) == 1
+    (found,) = store.calls(call.version)
+    assert (found.answered.input_tokens, found.answered.output_tokens) == (None, None)
+    store.close()

@@ -127,3 +127,37 @@ def test_when_another_training_is_due() -> None:
     assert [wants_training(new, 500, 500, is_urgent=False) for new in (249, 250)] == [False, True]
     assert [wants_training(new, 4000, 500, is_urgent=False) for new in (1999, 2000)] == [False, True]
     assert [wants_training(new, 4000, 500, is_urgent=True) for new in (249, 250)] == [False, True]
+
+
+def test_a_process_that_cannot_be_begun_is_no_training(settings: MirrorSettings, stages: StageStore) -> None:
+    trainer = Trainer(settings, stages, lambda *_: ["/no/such/program"])
+    with pytest.raises(OSError, match="no/such/program"):
+        trainer.begin(stage(stages), 7)
+    assert not trainer.is_busy
+    row = stages.trainings()[stage(stages).version]
+    assert (row.calls, row.until, row.outcome) == (0, 0.0, "could not be begun")
+
+
+def test_a_training_that_outlived_its_mirror_is_adopted(settings: MirrorSettings, stages: StageStore) -> None:
+    (call,) = stages.store.calls(stage(stages).version)
+    trainer = Trainer(settings, stages)
+    assert stages.begin_training(call.version, 7, "killed", 60)
+    assert trainer.adopt(stages.stages(), stages.trainings()) is None  # its owner may be alive
+    assert stages.trainings()[call.version].owner == "killed"
+    stages.keep_training(call.version, "killed", -1)
+    folder = make_student(trainer._folder(stage(stages)), call, {"text": {}}, {})
+    found = trainer.adopt(stages.stages(), stages.trainings())
+    assert found is not None
+    assert (found[0].version, found[1].folder) == (call.version, str(folder))
+    assert stages.trainings()[call.version].outcome == f"student {found[1].id}"
+    assert trainer.adopt(stages.stages(), stages.trainings()) is None
+
+
+def test_a_training_that_was_killed_with_its_mirror_counts_as_none(
+    settings: MirrorSettings, stages: StageStore
+) -> None:
+    version = stage(stages).version
+    assert stages.begin_training(version, 7, "killed", -1)
+    assert Trainer(settings, stages).adopt(stages.stages(), stages.trainings()) is None
+    row = stages.trainings()[version]
+    assert (row.calls, row.began, row.outcome) == (0, 0.0, "killed")

@@ -16,6 +16,7 @@ from bertsmith.metrics.guarantees.levels import share
 
 # Of the break-even risk. At the whole of it the proven saving would be nothing.
 _PARTS = (0.75, 0.5, 0.25, 0.125)
+CLAIMS = len(_PARTS)  # that are tested, each at its share of delta
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,7 @@ def certify_by_prices(
     the same calls costs nothing more. Raises InputError as `certify` does.
     """
     claims = [
-        certify(confidence, losses, thresholds, part * prices.break_even, delta / len(_PARTS))
-        for part in _PARTS
+        certify(confidence, losses, thresholds, part * prices.break_even, delta / CLAIMS) for part in _PARTS
     ]
     proven = [claim for claim in claims if claim is not None]
     if not proven:

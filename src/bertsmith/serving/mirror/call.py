@@ -6,6 +6,7 @@ from typing import Any
 
 SYSTEM_ROLES = ("system", "developer")
 AGAIN = "again"  # the source of calls that asked a recorded input once more, which are no traffic
+IMPORTED, UNDATED = "import", "undated"  # sources of calls that were recorded elsewhere
 Json = Any  # what json.loads gives
 Probabilities = Mapping[str, list[tuple[Json, float]]]  # of a field's values, by the field's JSON path
 
@@ -73,8 +74,9 @@ class Answered:
 class Call:
     """`id` is its own, `content` the same for equal calls. Times: `began` in seconds since 1970, `seconds` to
     the answer's last byte and `first_seconds` to its first, None where nobody measured. `site` is the place
-    in the application, `version` one prompt, schema and model of it. `source`: relay or import; audit for one
-    that a student answered; label for a file's text, again for a recorded input that was asked once more.
+    in the application, `version` one prompt, schema and model of it. `source`: relay or import; undated for
+    an import of which nobody knows when it was; audit for one that a student answered; label for a file's
+    text, again for a recorded input that was asked once more.
     """
 
     id: str

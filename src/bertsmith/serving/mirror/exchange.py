@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from bertsmith.serving.mirror.call import Answered, Asked, Call, Json, NotMirrored
+from bertsmith.serving.mirror.call import IMPORTED, UNDATED, Answered, Asked, Call, Json, NotMirrored
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
 from bertsmith.serving.mirror.identity import content_of, site_of, version_of
 from bertsmith.serving.mirror.redaction import Redactor
@@ -91,7 +91,7 @@ def make_call(
     answered = redaction.answered(answered)
     content = content_of(asked, answered)
     version = version_of(asked, site)
-    own = content if source == "import" else own or uuid.uuid4().hex
+    own = content if source in (IMPORTED, UNDATED) else own or uuid.uuid4().hex
     return Call(own, content, site, version, began, asked, answered, source, seconds, first_seconds)
 
 

@@ -2,7 +2,7 @@
 
 site      a place in the application: what the client's header says, else the protocol with the schema's
           name and fields, so that a site stays itself when its prompt is mended or a label is added
-version   one prompt, schema and model of a site
+version   of a site: one prompt, schema with its name and descriptions, model, and choice of tools
 content   equal for equal calls, wherever they were read
 """
 
@@ -15,6 +15,9 @@ import orjson
 from bertsmith.serving.mirror.call import Answered, Asked
 
 _NAMED = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
+# Of a request's parameters, in whatever protocol.
+_READ_BY_MODEL = ("response_format", "output_format", "tools", "tool_choice")
+_WITH_FORMAT = ("text", "output_config")
 _LENGTH = 12  # hexadecimal digits: two of a million sites meet with a chance of 1 in 560
 
 
@@ -30,7 +33,20 @@ def site_of(asked: Asked, named: str = "") -> str:
 def version_of(asked: Asked, site: str) -> str:
     """Of a site."""
     system = [[each.role, *each.parts] for each in asked.system]
-    return _fingerprint([site, asked.protocol, asked.way, asked.model, asked.schema, system])[:_LENGTH]
+    said = [site, asked.protocol, asked.way, asked.model, asked.schema, system]
+    return _fingerprint([*said, asked.schema_name, _instructions(asked)])[:_LENGTH]
+
+
+def _instructions(asked: Asked) -> dict[str, Any]:
+    """What else the model reads that tells it what to answer: descriptions beside the schema, all tools, and
+    which of them it may call. Settings of the text that stand beside its format aren't among it.
+    """
+    found = {name: asked.parameters[name] for name in _READ_BY_MODEL if name in asked.parameters}
+    for name in _WITH_FORMAT:
+        beside = asked.parameters.get(name)
+        if isinstance(beside, dict) and "format" in beside:
+            found[name] = beside["format"]
+    return found
 
 
 def content_of(asked: Asked, answered: Answered) -> str:

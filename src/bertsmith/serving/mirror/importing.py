@@ -17,7 +17,7 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.progress import Progress
-from bertsmith.serving.mirror.call import Answered, Asked, Call, Json, NotMirrored
+from bertsmith.serving.mirror.call import IMPORTED, UNDATED, Answered, Asked, Call, Json, NotMirrored
 from bertsmith.serving.mirror.exchange import make_call, read_answered, read_asked
 from bertsmith.serving.mirror.formats.registry import FORMATS, format_of
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
@@ -138,12 +138,6 @@ def _kind(value: Mapping[str, Json]) -> str:
     return "spans" if holds_spans(value) else "unknown"
 
 
-def _calls(
-    placed: Placed, requests: Mapping[str, Placed], answered: set[str], redactor: Redactor
-) -> Iterator[Call]:
-    return _READERS[_kind(placed.value)](placed, requests, answered, redactor)
-
-
 def _of_pair(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Call]:
     value = placed.value
     body, answer = value["request"], value["response"]
@@ -160,7 +154,7 @@ def _of_pair(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Ca
         read_asked(form, body),
         lambda asked: read_answered(form, asked, answer),
         redactor,
-        _time(value.get("time"), placed),
+        _created(answer) if value.get("time") is None else _time(value["time"], placed),
         str(value.get("site") or ""),
         str(value.get("subject") or ""),
     )
@@ -200,7 +194,7 @@ def _of_answer(
 def _of_spans(placed: Placed, _: Any, __: Any, redactor: Redactor) -> Iterator[Call]:
     for span in calls_of_spans(placed.value):
         yield make_call(
-            span.asked, span.answered, redactor, source="import", began=span.began, seconds=span.seconds
+            span.asked, span.answered, redactor, source=IMPORTED, began=span.began, seconds=span.seconds
         )
 
 
@@ -223,13 +217,13 @@ def _made(
     asked: Asked,
     answer: Callable[[Asked], Answered],
     redactor: Redactor,
-    began: float,
+    began: float | None,
     site: str = "",
     subject: str = "",
 ) -> Call:
-    return make_call(
-        asked, answer(asked), redactor, source="import", began=began, named=site, subject=subject
-    )
+    """Without a time it counts as of now, and is marked: it can't be told from the latest traffic."""
+    source, began = (UNDATED, time.time()) if began is None else (IMPORTED, began)
+    return make_call(asked, answer(asked), redactor, source=source, began=began, named=site, subject=subject)
 
 
 def guessed(request: Mapping[str, Json], response: Mapping[str, Json]) -> WireFormat | None:
@@ -252,9 +246,7 @@ def _protocol(value: Mapping[str, Json]) -> str:
 
 
 def _time(given: Json, placed: Placed) -> float:
-    """Seconds since 1970, or as ISO 8601; now where nothing is said."""
-    if given is None:
-        return time.time()
+    """Seconds since 1970, or as ISO 8601."""
     if isinstance(given, int | float) and not isinstance(given, bool):
         return float(given)
     try:
@@ -265,9 +257,9 @@ def _time(given: Json, placed: Placed) -> float:
         ) from None
 
 
-def _created(body: Mapping[str, Json]) -> float:
-    """As the answer says."""
+def _created(body: Mapping[str, Json]) -> float | None:
+    """As the answer says, if it does."""
     for name in ("created", "created_at"):
         if isinstance(body.get(name), int | float):
             return float(body[name])
-    return time.time()
+    return None

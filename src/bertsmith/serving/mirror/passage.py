@@ -20,9 +20,11 @@ class Passage:
     where one answers at this site. `is_over`: all of the answer is out.
     """
 
-    def __init__(self, method: str, path: str, headers: dict[bytes, bytes], most_bytes: int) -> None:
+    def __init__(
+        self, method: str, path: str, headers: dict[bytes, bytes], most_bytes: int, query: bytes = b""
+    ) -> None:
         self.form = format_of(method, path)
-        self.headers, self.most_bytes = headers, most_bytes
+        self.headers, self.most_bytes, self.query = headers, most_bytes, query
         self.asked: Asked | None = None
         self.turn: Turn | None = None
         self.site = ""
@@ -77,9 +79,11 @@ class Passage:
             LOG.error("a request could not be looked at: %s", type(error).__name__)
 
     def decline(self, reason: str) -> None:
-        """The LLM is to answer what the student could have."""
+        """The LLM is to answer what the student could have. No call like it is ever answered by the student,
+        so it says nothing of the answers given, whatever the confidence.
+        """
         if self.turn is not None:
-            self.turn = replace(self.turn, reason=reason, audit="")
+            self.turn = replace(self.turn, reason=reason, audit="", is_sure=False, probability=1.0)
 
     def look_at_answer(self, answer: UpstreamAnswer) -> None:
         """Its head has come."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from bertsmith.errors import InputError
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.call import Call, NotMirrored
 from bertsmith.serving.mirror.exchange import Exchange, call_of
@@ -27,6 +28,7 @@ _PAUSE = 0.001
 _GATHERED = 0.1  # seconds that a call waits for others to be written with
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0  # seconds before a store that failed is tried again
 _EXPIRED_EVERY = 3600.0  # seconds between two deletions of what is too old
+_EXPIRED_AGAIN = 60.0  # seconds after one that another process's reading kept from ending
 _DAY = 86400.0
 
 
@@ -53,6 +55,7 @@ class Recorder:
         self._is_writing = False
         self._ends_at: float | None = None
         self._expired_at = 0.0
+        self._expiry_problem = ""
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
 
     def start(self) -> None:
@@ -103,15 +106,14 @@ class Recorder:
     def _work(self) -> None:
         while True:
             batch = self._next()
-            calls, outcomes = self._calls(batch)
-            with self._changed:
-                passed, self._passed = self._passed, Counter()
-                self._is_writing = True
-            if not self._write(calls, passed):
-                return
-            if self.told is not None:
-                for outcome in outcomes:
-                    self.told(outcome)
+            problem = ""
+            try:
+                if not self._record(batch):
+                    return
+            except Exception as error:  # no batch may end the thread
+                problem = f"{type(error).__name__} in a batch of {len(batch)} calls"
+            if problem:
+                self._say(problem)
             with self._changed:
                 self._is_writing = False
                 for exchange in batch:
@@ -119,6 +121,19 @@ class Recorder:
                     self._waiting_bytes -= exchange.size
                 if self._ends_at is not None and not self._waiting:
                     return
+
+    def _record(self, batch: list[Exchange]) -> bool:
+        """False where the mirror has to end before the store works again."""
+        calls, outcomes = self._calls(batch)
+        with self._changed:
+            passed, self._passed = self._passed, Counter()
+            self._is_writing = True
+        if not self._write(calls, passed):
+            return False
+        if self.told is not None:
+            for outcome in outcomes:
+                self.told(outcome)
+        return True
 
     def _next(self) -> list[Exchange]:
         """What waits, which stays in the queue until it is stored; now and then nothing."""
@@ -160,18 +175,18 @@ class Recorder:
                     self.stored += len(calls)
                     calls, passed = [], Counter()
                 self._expire()
-                self._say("")
+                self._say(self._expiry_problem)
                 return True
             except OperationalError as error:
                 self._say(_said(error))
-            except DBAPIError as error:
-                if len(calls) == 1:
-                    self.failed += 1
-                    LOG.error("a call could not be stored: %s", _said(error))
-                    return True
-                return all([self._write([], passed), *(self._write([each], Counter()) for each in calls)])
             except OSError as error:
                 self._say(type(error).__name__)
+            except Exception as error:  # what no other try would store
+                if len(calls) + bool(passed) > 1:
+                    return all([self._write([], passed), *(self._write([each], Counter()) for each in calls)])
+                self.failed += len(calls)
+                LOG.error("a call could not be stored: %s", _said(error))
+                return True
             if self._ended(wait):
                 return False
             wait = min(2 * wait, _LONGEST_WAIT)
@@ -187,8 +202,12 @@ class Recorder:
     def _expire(self) -> None:
         if self.retention_days is None or time.monotonic() < self._expired_at:
             return
-        deleted = self.store.expire(time.time() - self.retention_days * _DAY)
-        self._expired_at = time.monotonic() + _EXPIRED_EVERY
+        try:
+            deleted = self.store.expire(time.time() - self.retention_days * _DAY)
+        except InputError as error:  # the rows are deleted, the log isn't written over: later
+            self._expired_at, self._expiry_problem = time.monotonic() + _EXPIRED_AGAIN, str(error)
+            return
+        self._expired_at, self._expiry_problem = time.monotonic() + _EXPIRED_EVERY, ""
         if deleted:
             LOG.info("%d calls were older than %g days and are deleted", deleted, self.retention_days)
 
@@ -201,7 +220,9 @@ class Recorder:
         self.problem = problem
 
 
-def _said(error: DBAPIError) -> str:
+def _said(error: Exception) -> str:
     """The database's own words without the statement: its values may be texts."""
+    if not isinstance(error, DBAPIError):
+        return type(error).__name__
     words = str(error.orig).splitlines()
     return (words[0] if words else type(error).__name__)[:200]

@@ -35,7 +35,6 @@ from bertsmith.serving.mirror.writing.own_answer import OwnAnswer, Written
 from bertsmith.serving.mirror.writing.registry import write
 
 _CONNECT_SECONDS = 10.0
-_AUDITS_END = 5.0  # seconds that a stopping mirror leaves its audits
 _HEADER = b"x-bertsmith"
 
 
@@ -63,12 +62,12 @@ class Relay:
 
     async def close(self) -> None:
         """Lets audits end that are under way, and ends the connections to the upstream."""
-        await self.audits.close(_AUDITS_END)
+        await self.audits.close(self.settings.drain_seconds)
         await self.connections.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         most = self.settings.max_recorded_bytes
-        passage = Passage(scope["method"], scope["path"], dict(scope["headers"]), most)
+        passage = Passage(scope["method"], scope["path"], dict(scope["headers"]), most, scope["query_string"])
         body = RequestBody(receive, most)
         work = asyncio.ensure_future(self._pass(scope, body, passage, send))
         watching = asyncio.ensure_future(body.client_gone())
@@ -107,7 +106,8 @@ class Relay:
             LOG.warning("the upstream gave no answer: %s", type(error).__name__)
             await _refuse(*meaning_of(error), passage, send)
             return
-        self.service.keys.note(passage.headers, answer.status)
+        if passage.form is not None:
+            self.service.keys.note(passage.headers, answer.status, passage.query)
         try:
             await _answer(answer, passage, send)
         finally:
@@ -123,10 +123,14 @@ class Relay:
             return None
         try:
             turn = await self.service.turn(
-                passage.asked, passage.site, passage.headers, can_audit=self.audits.has_room
+                passage.asked,
+                passage.site,
+                passage.headers,
+                query=passage.query,
+                can_audit=self.audits.has_room,
             )
             passage.turn = turn
-            if turn is None or not turn.is_ours:
+            if turn is None or not (turn.is_ours or turn.is_sure):
                 return None
             own = OwnAnswer(
                 passage.asked,
@@ -135,7 +139,8 @@ class Relay:
                 turn.student,
                 turn.probabilities or {},
             )
-            return write(own)
+            written = write(own)  # also where the draw is the LLM's: declined calls count alike in all modes
+            return written if turn.is_ours else None
         except NotMirrored as found:
             passage.decline(found.reason)
         except Exception as error:  # whatever it is, the LLM can answer
@@ -172,6 +177,7 @@ class Relay:
                 self.settings.max_recorded_bytes,
                 passage.said(SITE),
                 passage.said(SUBJECT),
+                passage.query,
             )
         )
 

@@ -78,9 +78,14 @@ def call_row(call: Call, subject: str | None) -> dict[str, Any]:
         "answer_model": _plain(answered.model),
         "response_id": _plain(answered.response_id),
         "finish_reason": _plain(answered.finish_reason),
-        "input_tokens": answered.input_tokens,
-        "output_tokens": answered.output_tokens,
+        "input_tokens": _tokens(answered.input_tokens),
+        "output_tokens": _tokens(answered.output_tokens),
     }
+
+
+def _tokens(count: int | None) -> int | None:
+    """None for a count that no column holds: PostgreSQL's integer has 32 bits, and it is a stranger's."""
+    return count if count is not None and 0 <= count < 2**31 else None
 
 
 def _plain(text: str) -> str:

@@ -10,11 +10,12 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError
-from bertsmith.serving.mirror.call import AGAIN, Call
+from bertsmith.serving.mirror.call import AGAIN, IMPORTED, UNDATED, Call
 from bertsmith.serving.mirror.database import READING, is_sqlite, open_database
 from bertsmith.serving.mirror.rows import call_of_row, call_row, fields_of, site_row, version_row
 from bertsmith.serving.mirror.tables import CALLS, FIELDS, META, PASSED, SITES, VERSIONS
 
+_IMPORTS = (IMPORTED, UNDATED)
 _AT_ONCE = 500  # rows that are looked up or read together
 _WHOLE = (  # calls with what their version knows of them
     select(CALLS, VERSIONS.c.site, VERSIONS.c.protocol, VERSIONS.c.model, VERSIONS.c.way,
@@ -47,6 +48,7 @@ class Store:
         with self._reading() as connection:
             salt = connection.execute(select(META.c.value).where(META.c.name == "salt")).scalar_one()
         self._salt = bytes.fromhex(salt)
+        self._is_left = False  # deleted calls may still be in SQLite's log
 
     def close(self) -> None:
         """Ends the connections."""
@@ -68,7 +70,7 @@ class Store:
                 ({"version": version, "path": path, "type": kind} for version, path, kind in fields),
             )
             known = self._known(connection, calls)
-            new = (each for each in calls if each.source != "import" or each.content not in known)
+            new = (each for each in calls if each.source not in _IMPORTS or each.content not in known)
             added = self._insert(connection, CALLS, (self._row(each) for each in new))
             self._count(connection, passed or {})
         return added
@@ -81,7 +83,7 @@ class Store:
 
     def _known(self, connection: Connection, calls: Sequence[Call]) -> set[str]:
         """Contents of imported calls that were recorded, or imported before."""
-        contents = sorted({each.content for each in calls if each.source == "import"})
+        contents = sorted({each.content for each in calls if each.source in _IMPORTS})
         found = set[str]()
         for begin in range(0, len(contents), _AT_ONCE):
             part = contents[begin : begin + _AT_ONCE]
@@ -127,7 +129,8 @@ class Store:
         readable in a SQLite file's unused bytes until the next `forget`. Raises as `forget`.
         """
         deleted = self._delete(CALLS.c.began < before)
-        if deleted:
+        self._is_left = self._is_left or bool(deleted)
+        if self._is_left:
             self._write_over()
         return deleted
 
@@ -151,6 +154,7 @@ class Store:
         if not is_sqlite(self.engine):
             with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
                 connection.exec_driver_sql(f"VACUUM {CALLS.name}, {VERSIONS.name}")
+            self._is_left = False
             return
         raw = self.engine.raw_connection()
         try:
@@ -166,6 +170,7 @@ class Store:
                 "The calls are deleted, but the store's log still has them while another process reads it. "
                 "Run this again when that has ended."
             )
+        self._is_left = False
 
     def _reading(self) -> Connection:
         """For a transaction that keeps nobody from writing."""

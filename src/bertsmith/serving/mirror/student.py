@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import orjson
 
 from bertsmith.arrays import Floats
 from bertsmith.errors import ModelError
@@ -21,13 +22,14 @@ from bertsmith.model.manifest import read_manifest
 from bertsmith.serving.mirror.call import Asked, Json
 from bertsmith.serving.mirror.field_heads import Guess
 from bertsmith.serving.mirror.fields import ABSENT, Field, Values
+from bertsmith.serving.mirror.redaction import holds_placeholder
 from bertsmith.serving.mirror.student_file import MODEL, SPANS, StudentFile, read_student_file
 from bertsmith.serving.mirror.word_model import WordModel
 from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.fields import Fields
 from bertsmith.tasks.finetuning import encode_examples
 
-SURE, UNSURE, UNPROVEN = "sure", "low-confidence", "not-proven"
+SURE, UNSURE, UNPROVEN, REDACTED = "sure", "low-confidence", "not-proven", "redacted"
 _AT_A_TIME = 1024  # texts
 
 
@@ -35,9 +37,9 @@ _AT_A_TIME = 1024  # texts
 class StudentAnswer:
     """`values` by path, and the same as the `answer` that the teacher would have written; `confidence` that
     all of it agrees with the teacher, and that of each field. `is_sure`: the confidence reaches the threshold
-    that is proven; `reason` says so in a word: sure, low-confidence, not-proven. `milliseconds` is what this
-    text took, its share where several were asked together. `probabilities` are of each value of a field that
-    holds one of several, by path.
+    that is proven; `reason` says so in a word: sure, low-confidence, not-proven, redacted where it holds a
+    placeholder. `milliseconds` is what this text took, its share where several were asked together.
+    `probabilities` are of each value of a field that holds one of several, by path.
     """
 
     values: Values
@@ -101,10 +103,11 @@ class Student:
 
     def input_of(self, asked: Asked, version: str) -> str | None:
         """The text to answer for. None for a version it wasn't trained on, and for a call that doesn't fit
-        its template: then the LLM answers.
+        its template or says nothing: then the LLM answers.
         """
         template = self.file.templates.get(version)
-        return None if template is None else template.input_of(asked)
+        text = None if template is None else template.input_of(asked)
+        return text if text is not None and text.strip() else None
 
     def answer(self, texts: Sequence[str]) -> list[StudentAnswer]:
         """One answer a text."""
@@ -136,14 +139,18 @@ class Student:
         values = {path: guess.value for path, guess in guesses.items()}
         confidences = {path: guess.confidence for path, guess in guesses.items()}
         confidence, threshold = prod(confidences.values()), self.file.claims.threshold_for(values)
-        is_sure = threshold is not None and confidence >= threshold
+        answer = self.file.shape.compose(values)
+        if threshold is None or confidence < threshold:
+            reason = UNPROVEN if threshold is None else UNSURE
+        else:
+            reason = REDACTED if holds_placeholder(orjson.dumps(answer).decode()) else SURE
         return StudentAnswer(
             values,
-            self.file.shape.compose(values),
+            answer,
             confidence,
             confidences,
-            is_sure,
-            SURE if is_sure else UNPROVEN if threshold is None else UNSURE,
+            reason == SURE,
+            reason,
             milliseconds,
             {path: list(guess.spread) for path, guess in guesses.items() if guess.spread},
         )

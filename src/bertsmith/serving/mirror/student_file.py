@@ -19,6 +19,7 @@ from bertsmith.serving.mirror.template import Template
 from bertsmith.validation import first_problem
 
 FILE, MODEL, SPANS = "student.json", "model", "spans"
+_ID = 12  # hexadecimal digits
 
 
 class _Part(BaseModel):
@@ -60,7 +61,8 @@ class Claim(_Part):
 
 
 class Claims(_Part):
-    """All true together with probability 1 - `delta`. None: not proven. `whole` is of the whole answer, by
+    """All true together with probability 1 - `delta`, and with 1 - 2 `delta` their coverage intervals too.
+    None: not proven. `whole` is of the whole answer, by
     the product of its fields' confidences; `fields` of each one by itself. Where each value of a field has a
     claim of its own, `by` is that field's path and `classes` has the claims on the whole answers that give
     it the value; the calibration calls were `calls`, and `whole` is None.
@@ -151,6 +153,23 @@ def read_student_file(folder: Path) -> StudentFile:
                 f"{part} is missing or was altered. Take the student from a copy, or train again."
             )
     return found
+
+
+def student_id(folder: Path) -> str:
+    """Names the student in a folder: the first digits of the hash of student.json, which has all others."""
+    return sha256(folder / FILE)[:_ID]
+
+
+def require_student(folder: Path, number: str) -> None:
+    """Raises ModelError where the folder holds none, or another than `number`: what was proven, and what was
+    compared since, is not of that one.
+    """
+    if not (folder / FILE).is_file():
+        raise ModelError(f"{folder} is no student: it has no {FILE}. bertsmith mirror train makes one.")
+    if student_id(folder) != number:
+        raise ModelError(
+            f"{folder} holds another student than {number}. Put that one back, or promote this one."
+        )
 
 
 def hashes_of(folder: Path) -> dict[str, str]:

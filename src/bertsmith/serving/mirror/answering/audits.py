@@ -2,7 +2,8 @@
 
     drawn → stored → LLM asked → recorded as a call → compared
 
-Each is stored before the LLM is asked. An LLM that is away is asked again until the audit's patience is over;
+Each is stored before the LLM is asked, so that none is forgotten; until it is, an audit that was drawn is in
+memory only. An LLM that is away is asked again until the audit's patience is over;
 audits wait meanwhile, and when too many do, the LLM answers all calls.
 """
 
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.exc import DBAPIError
 
 from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.answering.evidence import VOID
 from bertsmith.serving.mirror.answering.keeper import AUDIT_PATIENCE
 from bertsmith.serving.mirror.answering.known_keys import KnownKeys
 from bertsmith.serving.mirror.answering.ledger import Ledger
@@ -51,6 +53,7 @@ class Request:
     most_bytes: int
     named: str = ""
     subject: str = ""
+    query: bytes = b""
 
 
 class Audits:
@@ -85,24 +88,28 @@ class Audits:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self, seconds: float) -> None:
-        """Those that are drawn may end within this time; the LLM isn't asked about the others."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
-        for each in list(self._tasks):
+        """Those that are under way may end within this time; the others are void."""
+        tasks = list(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+        for each in tasks:
             each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _audit(self, request: Request) -> None:
+        turn = replace(request.turn, audit=uuid.uuid4().hex)
         try:
             async with self._slots:
-                number = uuid.uuid4().hex
-                turn = replace(request.turn, audit=number)
                 await self._drawn(turn)
                 exchange = await self._answer(replace(request, turn=turn))
-                if exchange is None:
-                    self.ledger.outcome(Outcome(turn.version, None, turn, reason="failed"))
+                if isinstance(exchange, str):
+                    self.ledger.outcome(Outcome(turn.version, None, turn, reason=exchange))
                     return
                 while not self.recorder.offer(exchange):
                     await asyncio.sleep(_FIRST_WAIT)
+        except asyncio.CancelledError:
+            self.ledger.outcome(Outcome(turn.version, None, turn, reason=VOID))
+            raise
         except Exception as error:
             LOG.error("an audit could not be made: %s", type(error).__name__)
         finally:
@@ -121,15 +128,15 @@ class Audits:
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
 
-    async def _answer(self, request: Request) -> Exchange | None:
-        """None where there was none in time, or the LLM won't answer."""
+    async def _answer(self, request: Request) -> Exchange | str:
+        """Or "failed" where the LLM won't answer, VOID where it was away for too long."""
         end, wait = time.monotonic() + AUDIT_PATIENCE / 2, _FIRST_WAIT
         while True:
             try:
-                return await self._once(request)
+                return await self._once(request) or "failed"
             except (_NoAnswer, *FAILED):
                 if time.monotonic() + wait > end:
-                    return None
+                    return VOID
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 
@@ -138,7 +145,7 @@ class Audits:
         answer = await self.connections.ask(
             request.method, request.target.url, request.headers, request.content
         )
-        self.keys.note(dict(request.headers), answer.status)
+        self.keys.note(dict(request.headers), answer.status, request.query)
         try:
             if answer.status in _LATER:
                 raise _NoAnswer

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.errors import BertsmithError
+from bertsmith.serving.mirror.answering.evidence import VOID
 from bertsmith.serving.mirror.answering.judging import said
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.answering.stages import Stage, Student
@@ -50,9 +51,11 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
             if known.has_drifted:
                 say(False, "the calls have changed since the student was first compared")
         if stage.answers:
-            count, failed = _failed(audits, stage.student)
-            if count >= _FEWEST_OUTCOMES and failed > _MOST_FAILED * count:
-                say(False, f"{failed:,} of {count:,} audits got no answer from the LLM")
+            over, untold = _without_answer(audits, stage.student)
+            if over >= _FEWEST_OUTCOMES and sum(untold.values()) > _MOST_FAILED * over:
+                failed, void = untold["failed"], untold[VOID]
+                without = f"{failed + void:,} of {over:,} audits got no answer from the LLM"
+                say(False, f"{without}: {failed:,} count as disagreements, {void:,} are void")
         if looks_at_files and (problem := _problem(student, stage.student)):
             say(False, problem)
     return found
@@ -64,23 +67,21 @@ def _is_down(before: str, after: str) -> bool:
     return MODES.index(after) < MODES.index(before)
 
 
-def _failed(audits: dict[tuple[str, str], int], student: str) -> tuple[int, int]:
-    """Audits that are over, and those that failed."""
+def _without_answer(audits: dict[tuple[str, str], int], student: str) -> tuple[int, dict[str, int]]:
+    """Audits that are over, and those that failed or are void."""
     mine = {outcome: count for (of, outcome), count in audits.items() if of == student and outcome != "open"}
-    return sum(mine.values()), mine.get("failed", 0)
+    return sum(mine.values()), {name: mine.get(name, 0) for name in ("failed", VOID)}
 
 
 def _problem(student: Student | None, number: str) -> str:
     """With a student's files, in a sentence; empty where there is none."""
-    from bertsmith.files import sha256
-    from bertsmith.serving.mirror.student_file import FILE, read_student_file
+    from bertsmith.serving.mirror.student_file import read_student_file, require_student
 
     if student is None:
         return f"student {number} isn't known to the store"
     try:
         read_student_file(Path(student.folder))
+        require_student(Path(student.folder), number)
     except BertsmithError as error:
         return str(error)
-    if sha256(Path(student.folder) / FILE)[:12] != number:
-        return f"{student.folder} holds another student than {number}"
     return ""

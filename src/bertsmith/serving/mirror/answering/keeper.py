@@ -8,8 +8,9 @@ A store that can't be written is tried again; what happened waits meanwhile.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,28 +18,30 @@ from sqlalchemy.exc import DBAPIError
 
 from bertsmith.errors import BertsmithError
 from bertsmith.serving.json_log import LOG
-from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
+from bertsmith.serving.mirror.answering.evidence import Batch, Comparison, Evidence
 from bertsmith.serving.mirror.answering.judging import Rules, judged, wants_training
 from bertsmith.serving.mirror.answering.ledger import Folded, Ledger
 from bertsmith.serving.mirror.answering.panel import Panel, Playing, with_merged
 from bertsmith.serving.mirror.answering.stage_store import StageStore, VersionFacts
-from bertsmith.serving.mirror.answering.stages import Student
+from bertsmith.serving.mirror.answering.stages import Stage, Student
 from bertsmith.serving.mirror.answering.training_process import Trainer
 from bertsmith.serving.mirror.answering.understudy import StudentLike, Understudy
 from bertsmith.serving.mirror.settings import MirrorSettings
+from bertsmith.serving.mirror.student_file import require_student
 
 AUDIT_PATIENCE = 900.0  # seconds after which an audit of which nothing is known has failed
 OpenStudent = Callable[[Path], StudentLike]
 
 
 class Pace(NamedTuple):
-    """Seconds between two steps, between two looks at the stages, and between two counts of the calls that
-    might be trained on.
+    """Seconds between two steps, between two looks at the stages, between two counts of the calls that might
+    be trained on, and between two tries to open a student that can't be.
     """
 
     between_steps: float = 0.25
     between_looks: float = 1.0
     between_counts: float = 5.0
+    between_openings: float = 30.0
 
 
 def open_student(folder: Path) -> StudentLike:
@@ -68,7 +71,9 @@ class Keeper:
         self._students: dict[str, Student] = {}
         self._pending: Folded | None = None
         self._looked = self._counted = 0.0
-        self._problem = ""
+        self._problems: dict[str, str] = {}
+        self._failed: dict[str, float] = {}  # students that could not be opened, and when
+        self._found: tuple[Stage, Student] | None = None  # trained, and no candidate yet
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="keeper", daemon=True)
 
@@ -99,43 +104,50 @@ class Keeper:
 
     def _work(self) -> None:
         while not self._ending.wait(self.pace.between_steps):
-            self._guarded(self._step)
+            self._step()
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """No fault here may end the thread, or reach a call."""
+        """No fault here may end the thread, keep another step from being made, or reach a call. What an error
+        says may be a text of a call: its type alone is logged.
+        """
+        name = step.__name__.strip("_")
         try:
             step()
         except (DBAPIError, OSError) as error:
-            self._say(f"{type(error).__name__}: the store is tried again")
+            self._say(name, f"{type(error).__name__}: the store is tried again")
         except Exception as error:
-            self._say(f"{type(error).__name__}: {error}"[:300])
+            self._say(name, type(error).__name__)
         else:
-            self._say("")
+            self._say(name, "")
 
-    def _say(self, problem: str) -> None:
-        if problem and problem != self._problem:
-            LOG.error("the mirror's keeper: %s", problem)
-        self._problem = problem
+    def _say(self, name: str, problem: str) -> None:
+        """Once a problem."""
+        if problem and problem != self._problems.get(name):
+            LOG.error("the mirror's keeper: %s: %s", name, problem)
+        self._problems[name] = problem
 
     def _step(self) -> None:
-        self._fold()
+        self._guarded(self._fold)
         now = time.monotonic()
         if now - self._counted >= self.pace.between_counts:
-            self._expire_audits()
-            self._train()
+            self._guarded(self._expire_audits)
+            self._guarded(self._train)
             self._counted = now
         if now - self._looked >= self.pace.between_looks:
-            self._judge()
-            self._look()
+            self._guarded(self._judge)
+            self._guarded(self._look)
             self._looked = now
             self.looks += 1
 
     def _fold(self) -> None:
-        """One student after the other: what is in the store isn't folded again."""
+        """One student after the other: what is in the store isn't folded again, and what can't be folded at
+        all keeps nobody else's evidence out.
+        """
         folded = self._pending = self._pending or self.ledger.fold(self.panel)
         for number in list(folded.batches):
             if (student := self._students.get(number)) is not None:
-                self.store.fold(student, folded.batches[number])
+                fold = partial(self.store.fold, student, folded.batches[number])
+                self._for_one(number, fold)
             del folded.batches[number]
         self.store.tally(folded.tallies)
         self._pending = None
@@ -148,10 +160,24 @@ class Keeper:
             return
         evidence = self.store.evidence()
         for stage in stages:
-            found = judged(stage, evidence, self.rules)
-            if found is not None and self.store.change(stage, found[0], "evidence", found[1]):
-                after, why = found
-                LOG.warning("version %s: %s → %s; %s", stage.version, stage.mode, after.mode, why)
+            self._for_one(stage.version, partial(self._follow, stage, evidence))
+
+    def _follow(self, stage: Stage, evidence: Mapping[str, Evidence]) -> None:
+        found = judged(stage, evidence, self.rules)
+        if found is not None and self.store.change(stage, found[0], "evidence", found[1]):
+            after, why = found
+            LOG.warning("version %s: %s → %s; %s", stage.version, stage.mode, after.mode, why)
+
+    def _for_one(self, name: str, work: Callable[[], object]) -> None:
+        """A fault in what is done for one student or version is no other's; the store's is everybody's."""
+        try:
+            work()
+        except (DBAPIError, OSError):
+            raise
+        except Exception as error:
+            self._say(name, type(error).__name__)
+        else:
+            self._say(name, "")
 
     def _look(self) -> None:
         """At the stages, as anybody may have left them."""
@@ -161,8 +187,9 @@ class Keeper:
             return
         self._students = self.store.students()
         wanted = {each for stage in stages.values() for each in (stage.student, stage.candidate) if each}
-        for number in wanted - self._open.keys():
-            self._open[number] = self._opened(number)
+        for number in wanted:
+            if self._open.get(number) is None and self._is_due(number):
+                self._open[number] = self._opened(number)
         facts = self.store.versions(version for version, stage in stages.items() if stage.answers)
         answering: dict[str, list[VersionFacts]] = {}
         for version, stage in stages.items():
@@ -178,15 +205,26 @@ class Keeper:
                 old.close()
 
     def _opened(self, number: str) -> Understudy | None:
-        """None where it can't be: the LLM answers, and `mirror check` says so."""
+        """None where it can't be: the LLM answers, `mirror check` says so, and it is tried again."""
         student = self._students.get(number)
         try:
             if student is None:
                 raise FileNotFoundError("the store doesn't know it")
-            return Understudy(number, self.opening(Path(student.folder)))
-        except (BertsmithError, OSError) as error:
-            LOG.error("student %s can't be opened: %s", number, error)
+            require_student(Path(student.folder), number)
+            found = Understudy(number, self.opening(Path(student.folder)))
+        except Exception as error:  # whatever is wrong with one is not the others'
+            if number not in self._failed:
+                said = error if isinstance(error, BertsmithError | OSError) else type(error).__name__
+                LOG.error("student %s can't be opened: %s", number, said)
+            self._failed[number] = time.monotonic()
             return None
+        self._failed.pop(number, None)
+        return found
+
+    def _is_due(self, number: str) -> bool:
+        """To be opened, or to be tried again."""
+        failed = self._failed.get(number)
+        return failed is None or time.monotonic() - failed >= self.pace.between_openings
 
     def _expire_audits(self) -> None:
         """What was drawn by a mirror that was killed counts as a disagreement."""
@@ -196,14 +234,19 @@ class Keeper:
                 self.store.fold(student, Batch([failed]))
 
     def _train(self) -> None:
-        found = self.trainer.poll()
-        if found is not None:
-            stage, student = found
+        if self._found is None:
+            self._found = self.trainer.poll()
+        if self._found is not None:
+            stage, student = self._found
             why, is_done = "a student is trained and proven on calibration calls", False
             while not is_done:  # somebody else may change the stage meanwhile
                 now = self.store.stages().get(stage.version, stage)
                 is_done = self.store.change(now, replace(now, candidate=student.id), "evidence", why)
+            self._found = None
         if not self.settings.auto or self.trainer.is_busy:
+            return
+        self._found = self.trainer.adopt(self.store.stages(), self.store.trainings())
+        if self._found is not None:
             return
         counts = self.store.call_counts(self.settings.train_after)
         if not counts:

@@ -7,8 +7,10 @@ Bounded: where more comes than can be compared, the oldest go, whatever they say
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from bertsmith.serving.mirror.answering.evidence import Batch, Comparison
+from bertsmith.serving.json_log import LOG
+from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Comparison
 from bertsmith.serving.mirror.answering.panel import Panel, Playing
 from bertsmith.serving.mirror.answering.understudy import Understudy
 from bertsmith.serving.mirror.turn import Outcome, Turn
@@ -38,6 +40,16 @@ class Folded:
         calls, before = self.tallies.get((version, student, outcome), (0, 0.0))
         self.tallies[version, student, outcome] = calls + 1, before + seconds
 
+    def add(self, other: "Folded") -> None:
+        """All that is in the other."""
+        for student, batch in other.batches.items():
+            mine = self.batch(student)
+            mine.comparisons += batch.comparisons
+            mine.confidences += batch.confidences
+        for key, (calls, seconds) in other.tallies.items():
+            before, took = self.tallies.get(key, (0, 0.0))
+            self.tallies[key] = before + calls, took + seconds
+
 
 class Ledger:
     """Appended to from any thread, taken from by one."""
@@ -66,16 +78,68 @@ class Ledger:
         for _ in range(len(self._outcomes)):
             outcome = self._outcomes.popleft()
             outcomes.setdefault(outcome.version, []).append(outcome)
+        for version in outcomes.keys() - panel.playing.keys():
+            for each in outcomes[version]:
+                if each.turn is not None and each.turn.audit:
+                    _settle_without_evidence(each.turn, folded)
         for version in outcomes.keys() & panel.playing.keys():
             playing, of_version = panel.playing[version], outcomes[version]
             for begin in range(0, len(of_version), _AT_ONCE):
                 some = of_version[begin : begin + _AT_ONCE]
-                _compare_student(some, version, playing, folded)
-                stage = playing.stage.version
-                _compare_unheard(
-                    some, playing.candidate, stage, version, folded, "candidate", is_candidate=True
-                )
+                folded.add(_one_by_one(some, _ByStudent(version, playing)))
+                folded.add(_one_by_one(some, _ByCandidate(version, playing)))
         return folded
+
+
+class _ByStudent(NamedTuple):
+    """Compares the student of a version."""
+
+    version: str
+    playing: Playing
+
+    def compare(self, some: Sequence[Outcome], folded: Folded) -> None:
+        _compare_student(some, self.version, self.playing, folded)
+
+    def give_up(self, one: Outcome, folded: Folded) -> None:
+        """An audit that can't be read counts as a disagreement."""
+        stage = self.playing.stage
+        if (turn := one.turn) is not None and turn.audit:
+            failed = Comparison(True, turn.probability, turn.least, turn.audit, "failed")
+            folded.batch(turn.student).comparisons.append(failed)
+        folded.count(stage.version, stage.student, f"{stage.mode}-failed")
+
+
+class _ByCandidate(NamedTuple):
+    """Compares the candidate of a version."""
+
+    version: str
+    playing: Playing
+
+    def compare(self, some: Sequence[Outcome], folded: Folded) -> None:
+        stage, candidate = self.playing.stage.version, self.playing.candidate
+        _compare_unheard(some, candidate, stage, self.version, folded, "candidate", is_candidate=True)
+
+    def give_up(self, one: Outcome, folded: Folded) -> None:
+        stage = self.playing.stage
+        folded.count(stage.version, stage.candidate, "candidate-failed")
+
+
+def _one_by_one(some: Sequence[Outcome], by: _ByStudent | _ByCandidate) -> Folded:
+    """Where the comparison of all fails, each is compared alone: one that can't be is the only one lost."""
+    found = Folded()
+    try:
+        by.compare(some, found)
+        return found
+    except Exception as error:
+        if len(some) == 1:
+            LOG.error("an answer could not be compared: %s", type(error).__name__)
+    found = Folded()
+    if len(some) == 1:
+        by.give_up(some[0], found)
+        return found
+    for each in some:
+        found.add(_one_by_one([each], by))
+    return found
 
 
 def _compare_student(outcomes: Sequence[Outcome], version: str, playing: Playing, folded: Folded) -> None:
@@ -83,9 +147,10 @@ def _compare_student(outcomes: Sequence[Outcome], version: str, playing: Playing
     stage = playing.stage
     for each in outcomes:
         turn = each.turn
-        if turn is None or turn.student != stage.student or playing.student is None:
+        is_void = each.reason == VOID
+        if turn is None or turn.student != stage.student or playing.student is None or is_void:
             if turn is not None and turn.audit:
-                _settle_of_another(each, turn, folded)
+                _settle_without_evidence(turn, folded)
             continue
         if not turn.is_sure or turn.values is None or not _counts(each):
             continue
@@ -101,11 +166,12 @@ def _compare_student(outcomes: Sequence[Outcome], version: str, playing: Playing
         _compare_unheard(unheard, playing.student, stage.version, version, folded, "shadow")
 
 
-def _settle_of_another(each: Outcome, turn: Turn, folded: Folded) -> None:
-    """The audit of a student that has been replaced meanwhile: nobody can compare it any more."""
-    folded.batch(turn.student).comparisons.append(
-        Comparison(True, turn.probability, turn.least, turn.audit, "failed")
-    )
+def _settle_without_evidence(turn: Turn, folded: Folded) -> None:
+    """The audit of a student that has been replaced meanwhile: nobody can compare it any more, which says
+    nothing of it.
+    """
+    comparison = Comparison(True, turn.probability, turn.least, turn.audit, VOID)
+    folded.batch(turn.student).comparisons.append(comparison)
 
 
 def _compare_unheard(
@@ -146,4 +212,5 @@ def _input_of(student: Understudy, outcome: Outcome, version: str) -> str | None
 def _counts(outcome: Outcome) -> bool:
     """There is an answer to agree with, or there should be: an audit that got none."""
     is_audit = outcome.turn is not None and bool(outcome.turn.audit)
+    is_audit = is_audit and outcome.reason != VOID
     return not outcome.reason or outcome.reason in ANSWERED_OTHERWISE or is_audit

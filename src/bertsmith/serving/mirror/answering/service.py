@@ -4,15 +4,13 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 
-import orjson
-
 from bertsmith.serving.mirror.answering.keeper import Keeper
 from bertsmith.serving.mirror.answering.known_keys import KnownKeys
 from bertsmith.serving.mirror.answering.panel import Playing
 from bertsmith.serving.mirror.answering.understudy import CantAnswer, Understudy
 from bertsmith.serving.mirror.call import Asked
 from bertsmith.serving.mirror.identity import version_of
-from bertsmith.serving.mirror.redaction import Redaction, Redactor
+from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.settings import MirrorSettings
 from bertsmith.serving.mirror.turn import Turn
 
@@ -31,25 +29,31 @@ class Service:
         return self.keeper.panel.answers
 
     async def turn(
-        self, asked: Asked, site: str, headers: Mapping[bytes, bytes], *, can_audit: bool
+        self,
+        asked: Asked,
+        site: str,
+        headers: Mapping[bytes, bytes],
+        *,
+        can_audit: bool,
+        query: bytes = b"",
     ) -> Turn | None:
         """None where no student answers at this site: then nothing is different from recording. The audit is
-        drawn here, before anybody is asked; `can_audit`: there is room for it. `headers` are the client's.
+        drawn here, before anybody is asked; `can_audit`: there is room for it. `headers` and `query` are the
+        client's.
         """
         panel = self.keeper.panel
         if site not in panel.answering:
             return None
-        redaction = self.redactor.begin()
-        asked = redaction.asked(asked)
+        asked = self.redactor.begin().asked(asked)
         version = version_of(asked, site)
         playing = panel.playing.get(version)
         if playing is None or not playing.stage.answers:
             return Turn(version, "", panel.why_new(site, asked))
-        if not self.keys.has(headers):
-            return Turn(version, playing.stage.student, "new-key")
-        turn = await self._asked(asked, version, playing, redaction)
         share = self.settings.audit_share
         to_llm = playing.stage.sent_to_llm(share)
+        if not self.keys.has(headers, query):
+            return Turn(version, playing.stage.student, "new-key", least=to_llm)
+        turn = await self._asked(asked, version, playing)
         turn = replace(turn, probability=to_llm if turn.is_sure else 1.0, least=to_llm)
         if not turn.is_ours:
             return turn
@@ -59,7 +63,7 @@ class Service:
             return replace(turn, reason="canary")
         return replace(turn, audit="drawn") if self._draw.random() < share else turn
 
-    async def _asked(self, asked: Asked, version: str, playing: Playing, redaction: Redaction) -> Turn:
+    async def _asked(self, asked: Asked, version: str, playing: Playing) -> Turn:
         stage, student = playing.stage, playing.student
         turn = Turn(stage.version, stage.student)
         if student is None:
@@ -68,11 +72,11 @@ class Service:
         if text is None:
             return replace(turn, reason="new-template")
         try:
-            return await self._answered(turn, student, text, redaction)
+            return await self._answered(turn, student, text)
         except CantAnswer as found:
             return replace(turn, reason=found.reason)
 
-    async def _answered(self, turn: Turn, student: Understudy, text: str, redaction: Redaction) -> Turn:
+    async def _answered(self, turn: Turn, student: Understudy, text: str) -> Turn:
         answer = await student.answer(text, self.settings.answer_seconds)
         turn = replace(
             turn,
@@ -82,8 +86,4 @@ class Service:
             probabilities=answer.probabilities,
             is_sure=answer.is_sure,
         )
-        if not answer.is_sure:
-            return replace(turn, reason=answer.reason)
-        if redaction.count and redaction.is_in(orjson.dumps(answer.answer).decode()):
-            return replace(turn, reason="redacted", is_sure=False)
-        return turn
+        return turn if answer.is_sure else replace(turn, reason=answer.reason)

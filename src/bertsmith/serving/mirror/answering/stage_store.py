@@ -10,7 +10,7 @@ import orjson
 from sqlalchemy import Connection, Table, and_, func, select, update
 
 from bertsmith.serving.mirror.answering.agreement import keep_point
-from bertsmith.serving.mirror.answering.evidence import Batch, Evidence, evidence_of_row, first_evidence
+from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Evidence, evidence_of_row, first_evidence
 from bertsmith.serving.mirror.answering.stages import Stage, Student
 from bertsmith.serving.mirror.database import READING, is_sqlite
 from bertsmith.serving.mirror.stage_tables import (
@@ -26,6 +26,8 @@ from bertsmith.serving.mirror.store import Store
 from bertsmith.serving.mirror.tables import CALLS, VERSIONS
 
 Tallies = Mapping[tuple[str, str, str], tuple[int, float]]  # (version, student, outcome) → calls, seconds
+
+UNDER_WAY = "under way"  # the outcome of a training that has none yet
 
 
 class VersionFacts(NamedTuple):
@@ -144,13 +146,15 @@ class StageStore:
             return {row.id: Student(*row) for row in connection.execute(select(STUDENTS))}
 
     def fold(self, student: Student, batch: Batch) -> Evidence:
-        """Adds to the student's evidence, whoever else does so too. An audit that is settled counts once."""
+        """Adds to the student's evidence, whoever else does so too. An audit that is settled counts once, one
+        that is void not at all.
+        """
         with self.engine.begin() as connection:
             evidence = self._locked(connection, student)
             counted = [
                 each
                 for each in batch.comparisons
-                if not each.audit or _settle(connection, each.audit, each.outcome)
+                if (not each.audit or _settle(connection, each.audit, each.outcome)) and each.outcome != VOID
             ]
             evidence = evidence.after(counted, batch.confidences)
             mine = EVIDENCE.c.student == student.id
@@ -230,7 +234,7 @@ class StageStore:
     def begin_training(self, version: str, calls: int, owner: str, seconds: float) -> bool:
         """False where another trains this version. `owner` has it for `seconds`, then anybody."""
         now = time.time()
-        row = {"calls": calls, "began": now, "owner": owner, "until": now + seconds, "outcome": "under way"}
+        row = {"calls": calls, "began": now, "owner": owner, "until": now + seconds, "outcome": UNDER_WAY}
         with self.engine.begin() as connection:
             inserting = self._insertion(TRAININGS).values(version=version, **row)
             if connection.execute(inserting.on_conflict_do_nothing().returning(TRAININGS.c.version)).all():

@@ -9,15 +9,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from bertsmith.locks import locked_folder
 from bertsmith.serving.json_log import LOG
-from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.answering.stage_store import UNDER_WAY, StageStore
 from bertsmith.serving.mirror.answering.stages import Stage, Student
 from bertsmith.serving.mirror.settings import ENVIRONMENT, MirrorSettings
+from bertsmith.serving.mirror.student_file import FILE
 
 _LEASE = 120.0  # seconds that a training is ours without a word
 _PATIENCE = 10.0  # seconds for a training that is told to end
@@ -55,14 +57,26 @@ class Trainer:
         return self._running is not None
 
     def begin(self, stage: Stage, calls: int) -> bool:
-        """Where nobody else trains this version, and nothing is trained here."""
+        """Where nobody else trains this version, and nothing is trained here. Raises OSError where no process
+        can be begun: then nothing has been.
+        """
         if self._running or not self.store.begin_training(stage.version, calls, self.owner, _LEASE):
             return False
         out = self._folder(stage)
+        try:
+            process = self._process(stage, out)
+        except Exception:
+            self.store.end_training(stage.version, self.owner, "could not be begun", is_undone=True)
+            raise
+        self._running, self._kept = _Running(stage, out, process), time.monotonic()
+        LOG.info("training a student for version %s on %d calls", stage.version, calls)
+        return True
+
+    def _process(self, stage: Stage, out: Path) -> "subprocess.Popen[bytes]":
         out.parent.mkdir(parents=True, exist_ok=True)
         address = {ENVIRONMENT + "STORE": self.settings.store}
         with (out.parent / f"{out.name}.log").open("wb") as log:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 self.command(stage, out, self.settings),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -70,9 +84,28 @@ class Trainer:
                 env={**os.environ, **address},
                 start_new_session=True,  # Ctrl-C is the mirror's; it ends the training itself
             )
-        self._running, self._kept = _Running(stage, out, process), time.monotonic()
-        LOG.info("training a student for version %s on %d calls", stage.version, calls)
-        return True
+
+    def adopt(
+        self, stages: Mapping[str, Stage], trainings: Mapping[str, Any]
+    ) -> tuple[Stage, Student] | None:
+        """A student whose training outlived the mirror that began it, which was killed. A training that was
+        killed too counts as none, and is begun again; `trainings` are the last ones by version.
+        """
+        for version, row in trainings.items():
+            is_left = row.outcome == UNDER_WAY and row.until < time.time()
+            if self._running or not is_left or version not in stages:
+                continue
+            out = self._folder(stages[version])
+            is_finished = (out / FILE).is_file() and (out / FILE).stat().st_mtime >= row.began - 1
+            if not is_finished and _is_at_work(out):
+                continue
+            if not self.store.begin_training(version, row.calls, self.owner, _LEASE):
+                continue
+            student, outcome = self._outcome(stages[version], out, 0) if is_finished else (None, "killed")
+            self.store.end_training(version, self.owner, outcome, is_undone=not is_finished)
+            if student is not None:
+                return stages[version], student
+        return None
 
     def poll(self) -> tuple[Stage, Student] | None:
         """A student that is trained and of which something is proven."""
@@ -126,13 +159,22 @@ class Trainer:
         return student, f"student {student.id}"
 
 
+def _is_at_work(out: Path) -> bool:
+    """A process still trains for this folder (bertsmith.mirroring.train)."""
+    work = out.with_name(out.name + ".training")
+    if not work.is_dir():
+        return False
+    with locked_folder(work) as is_free:
+        return not is_free
+
+
 def read_student(folder: Path, version: str) -> Student | None:
     """What is to be known of a student's folder; None where nothing is proven of it. Raises ModelError."""
-    from bertsmith.files import sha256
-    from bertsmith.serving.mirror.student_file import FILE, read_student_file
+    from bertsmith.serving.mirror.student_file import read_student_file, student_id
 
     file = read_student_file(folder)
     if not file.claims.coverage:
         return None
-    number = sha256(folder / FILE)[:12]
-    return Student(number, version, str(folder.absolute()), file.claims.epsilon, file.claims.delta)
+    return Student(
+        student_id(folder), version, str(folder.absolute()), file.claims.epsilon, file.claims.delta
+    )

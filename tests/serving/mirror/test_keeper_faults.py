@@ -1,0 +1,175 @@
+"""What goes wrong with one student, or one step, is nobody else's matter, and is tried again."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_student import make_student, put_in_mode, stage_of
+from running_mirror import RunningMirror, running_mirror, wait_until
+from scripted_upstream import Reply, Upstream
+from test_call_store import call_of
+from test_stages import USUAL, WORDS, ask
+
+from bertsmith.serving.mirror.answering.evidence import VOID
+from bertsmith.serving.mirror.answering.keeper import Pace
+from bertsmith.serving.mirror.answering.ledger import Ledger
+from bertsmith.serving.mirror.answering.panel import Panel, Playing
+from bertsmith.serving.mirror.answering.stage_store import StageStore
+from bertsmith.serving.mirror.answering.stages import Stage, Student
+from bertsmith.serving.mirror.answering.training_process import read_student
+from bertsmith.serving.mirror.answering.understudy import Understudy
+from bertsmith.serving.mirror.call import Asked
+from bertsmith.serving.mirror.store import Store
+from bertsmith.serving.mirror.student import Student as Opened
+from bertsmith.serving.mirror.turn import Outcome, Turn
+
+
+@pytest.fixture
+def mirror(upstream: Upstream, tmp_path: Path) -> Iterator[RunningMirror]:
+    with running_mirror(tmp_path, upstream.url, audit_share=1.0, seed=1) as found:
+        yield found
+
+
+def test_a_folder_that_holds_another_student_by_now_is_not_opened(
+    mirror: RunningMirror, tmp_path: Path
+) -> None:
+    ask(mirror, "my card")
+    call = mirror.calls()[-1]
+    folder = make_student(tmp_path / "made", call, WORDS, USUAL)
+    other = make_student(tmp_path / "other", call, WORDS, USUAL, created="later")
+    student = read_student(folder, call.version)
+    assert student is not None
+    mirror.stages.add_student(replace(student, folder=str(other)))
+    put_in_mode(mirror.stages, folder, call, "live")
+    wait_until(lambda: mirror.app.keeper.panel.answers)
+    assert ask(mirror, "a card").endswith(f"student={student.id}; reason=student-failed")
+
+
+class Broken:
+    """A student whose comparing fails for one text."""
+
+    def __init__(self, student: Any) -> None:
+        self.student, self.file = student, student.file
+
+    def input_of(self, asked: Asked, version: str) -> str | None:
+        found: str | None = self.student.input_of(asked, version)
+        return found
+
+    def answer(self, texts: Sequence[str]) -> Any:
+        if any("broken" in each for each in texts):
+            raise ValueError("a text of a call")
+        return self.student.answer(texts)
+
+
+def comparing(tmp_path: Path, *texts: str, mode: str = "shadow") -> tuple[Panel, list[Outcome]]:
+    """A panel with that student, and what the LLM said of texts."""
+    call = call_of(1)
+    schema = {"type": "object", "properties": {"intent": {"enum": ["card", "other"]}}}
+    call = replace(call, asked=replace(call.asked, schema=schema))
+    folder = make_student(tmp_path / "made", call, {"card": {"intent": "card"}}, {})
+    student = Understudy("x", Broken(Opened.open(folder)))
+    stage = Stage(call.version, call.site, mode, 1.0, "x")
+    outcomes = []
+    for text in texts:
+        messages = [
+            each if each.role == "system" else replace(each, parts=(text, "more"))
+            for each in call.asked.messages
+        ]
+        asked = replace(call.asked, messages=tuple(messages))
+        outcomes.append(Outcome(call.version, asked, None, {"intent": "card"}))
+    return Panel({call.version: Playing(stage, student)}), outcomes
+
+
+def test_an_answer_that_raises_loses_no_others(tmp_path: Path) -> None:
+    panel, outcomes = comparing(tmp_path, "card", "broken", "card")
+    ledger = Ledger()
+    for each in outcomes:
+        ledger.outcome(each)
+    folded = ledger.fold(panel)
+    (version,) = panel.playing
+    assert [each.differs for each in folded.batches["x"].comparisons] == [False, False]
+    assert folded.tallies == {
+        (version, "x", "shadow-agrees"): (2, 0.0),
+        (version, "x", "shadow-failed"): (1, 0.0),
+    }
+    panel.playing[version].student.close()  # type: ignore[union-attr]
+
+
+def test_audits_that_say_nothing_of_the_student_are_void(tmp_path: Path) -> None:
+    """Of a student that was replaced, of an LLM that was away, of a version that nobody answers any more."""
+    panel, (one,) = comparing(tmp_path, "card", mode="live")
+    sure = Turn(one.version, "x", values={}, is_sure=True, probability=0.05, least=0.05, audit="a")
+    ledger = Ledger()
+    ledger.outcome(replace(one, turn=replace(sure, student="former")))
+    ledger.outcome(replace(one, turn=sure, reason=VOID))
+    ledger.outcome(replace(one, version="gone", turn=replace(sure, version="gone", student="y")))
+    folded = ledger.fold(panel)
+    outcomes = {name: [each.outcome for each in batch.comparisons] for name, batch in folded.batches.items()}
+    assert outcomes == {"former": [VOID], "x": [VOID], "y": [VOID]}
+    store = Store(str(tmp_path / "calls.sqlite"))
+    stages, student = StageStore(store), Student("x", "v", "folder", 0.05, 0.05)
+    stages.draw("a", "v", "x", 0.05, 0.05)
+    assert stages.fold(student, folded.batches["x"]).audits.count == 0
+    assert stages.audit_outcomes() == {("x", VOID): 1}
+    store.close()
+    for each in panel.playing.values():
+        each.student.close()  # type: ignore[union-attr]
+
+
+def test_audits_of_an_llm_that_is_away_are_void_when_the_mirror_stops(
+    upstream: Upstream, tmp_path: Path
+) -> None:
+    with running_mirror(tmp_path, upstream.url, audit_share=1.0, seed=1, drain_seconds=1) as mirror:
+        ask(mirror, "my card")
+        call = mirror.calls()[-1]
+        folder = make_student(tmp_path / "made", call, WORDS, USUAL)
+        student = put_in_mode(mirror.stages, folder, call, "live", 1.0)
+        wait_until(lambda: mirror.app.keeper.panel.answers)
+        upstream.script = lambda _: Reply([b"{}"], 503)
+        assert ask(mirror, "a card").startswith("answered")
+        wait_until(lambda: mirror.stages.audit_outcomes() == {(student.id, "open"): 1})
+    store = Store(str(mirror.path))
+    assert StageStore(store).audit_outcomes() == {(student.id, VOID): 1}
+    store.close()
+
+
+def test_one_fault_does_not_keep_a_demotion_from_the_panel(
+    mirror: RunningMirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(mirror, "my card")
+    call = mirror.calls()[-1]
+    put_in_mode(mirror.stages, make_student(tmp_path / "made", call, WORDS, USUAL), call, "live", 1.0)
+    wait_until(lambda: mirror.app.keeper.panel.answers)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a text of a call")
+
+    monkeypatch.setattr(mirror.app.keeper.trainer, "poll", broken)
+    monkeypatch.setattr("bertsmith.serving.mirror.answering.keeper.judged", broken)
+    stage = stage_of(mirror.stages, call.version)
+    assert mirror.stages.change(stage, replace(stage, mode="record", share=0.0), "hand", "a test")
+    wait_until(lambda: not mirror.app.keeper.panel.answers, 10)
+    assert mirror.app.keeper._problems["train"] == "RuntimeError"
+
+
+def test_a_student_that_could_not_be_opened_is_tried_again(upstream: Upstream, tmp_path: Path) -> None:
+    pace = Pace(0.02, 0.05, 0.1, 0.1)
+    with running_mirror(tmp_path, upstream.url, pace, audit_share=1e-9) as mirror:
+        ask(mirror, "my card")
+        call = mirror.calls()[-1]
+        opening, keeper = mirror.app.keeper.opening, mirror.app.keeper
+        tries: list[Path] = []
+
+        def once_broken(folder: Path) -> Any:
+            tries.append(folder)
+            if len(tries) == 1:
+                raise MemoryError
+            return opening(folder)
+
+        keeper.opening = once_broken
+        put_in_mode(mirror.stages, make_student(tmp_path / "made", call, WORDS, USUAL), call, "live", 1.0)
+        wait_until(lambda: keeper.panel.playing and keeper.panel.playing[call.version].student is not None)
+        assert len(tries) == 2
+        assert ask(mirror, "a card").startswith("answered")
