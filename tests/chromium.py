@@ -55,7 +55,9 @@ class Browser:
         self._closing = ExitStack()
         try:
             port, path = self._address(folder / "DevToolsActivePort")
-            opening = connect(f"ws://127.0.0.1:{port}{path}", max_size=None, compression=None)
+            opening = connect(
+                f"ws://127.0.0.1:{port}{path}", max_size=None, compression=None, ping_interval=None
+            )
             self._socket = self._closing.enter_context(opening)
             target = self._send("Target.createTarget", url="about:blank")["targetId"]
             attached = self._send("Target.attachToTarget", targetId=target, flatten=True)

@@ -197,7 +197,7 @@ def test_a_model_is_trained_served_asked_and_replaced(
         labels = {line.split()[0] for line in printed if line.split() and line.split()[0] in QUEUES}
         assert labels
         assert '"confidence"' in tutorial.asked_by_curl
-        assert tutorial.versions == {"tickets": 2, "minilm": 2}
+        assert tutorial.versions == {"tickets": 2}  # minilm's files are the same: it is left alone
 
 
 class Tutorial:
@@ -250,7 +250,7 @@ class Tutorial:
         self._shell(move)
         assert self.server is not None and self.server.stderr is not None
         self.server.send_signal(signal.SIGHUP)
-        while len(self.versions) < 2:
+        while not self.versions:
             facts = json.loads(self.server.stderr.readline())
             if match := re.fullmatch(r"(\w+): version (\d) is served", facts.get("message", "")):
                 self.versions[match[1]] = int(match[2])

@@ -267,7 +267,9 @@ def test_a_layout_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
         read_retrieval_data(tmp_path / "data.txt")
     with pytest.raises(InputError, match="found no documents and no topics and no judgements"):
         read_retrieval_data(tmp_path)
-    with pytest.raises(InputError, match=r"no layout 'msmarco'. Choose one of beir, trec, reqa, wikiqa"):
+    with pytest.raises(
+        InputError, match=r"no layout 'msmarco'. Choose one of beir, nanobeir, trec, reqa, wikiqa"
+    ):
         read_retrieval_data(tmp_path, format="msmarco")
     with pytest.raises(InputError, match="Name the folder"):
         read_retrieval_data(tmp_path / "data.txt", format="beir")
