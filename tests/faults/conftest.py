@@ -1,6 +1,8 @@
 """A corpus, a tokenizer and a recipe so small that a whole run takes about a second."""
 
 import random
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,33 @@ from tiny_run import OPTIMIZERS, STEPS, WORDS, NewRun, Uninterrupted
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
+
+
+# Each starts processes and ends them in many places, some seconds a place.
+_OF_MANY_PLACES = (
+    "test_comparison.py",
+    "test_damaged.py",
+    "test_decayed.py",
+    "test_distil_killed.py",
+    "test_finetune_killed.py",
+    "test_finetune_ranks.py",
+    "test_index_killed.py",
+    "test_killed.py",
+    "test_objectives.py",
+)
+_EACH = 3
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Of a test's places each third is tried in every run, all of them by make test-slow."""
+    seen = Counter[str]()
+    for item in items:
+        if item.path.name in _OF_MANY_PLACES and isinstance(item, pytest.Function) and "[" in item.name:
+            test = f"{item.path.name}::{item.originalname}"
+            if seen[test] % _EACH:
+                item.add_marker(pytest.mark.slow)
+            seen[test] += 1
 
 
 @pytest.fixture(scope="session", autouse=True)

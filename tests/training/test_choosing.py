@@ -37,6 +37,8 @@ from bertsmith.training.finetuning.self_training import SelfTraining
 
 FOREVER = 1e9
 
+slow = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -194,7 +196,13 @@ def test_folds_and_a_dev_exclude_each_other(other: str) -> None:
 # -- whole runs ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["classification", "multi-label", "regression", "tagging"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "classification",
+        *(pytest.param(each, marks=slow) for each in ("multi-label", "regression", "tagging")),
+    ],
+)
 def test_all_rows_train_and_all_judge(encoder: Path, tmp_path: Path, task: str) -> None:
     test = write_rows(tmp_path / "test.jsonl", task, 30, seed=2)
     result = few_rows(encoder, tmp_path, "epochs=2", "minutes=1", task=task, test=str(test))
@@ -266,7 +274,7 @@ def test_methods_that_seldom_win_wait_for_time(encoder: Path, tmp_path: Path) ->
     assert [each.method for each in by_itself.results.tried] == [LINEAR, CONTRASTIVE, FULL]
 
 
-@pytest.mark.parametrize("place", ["whole", "in training"])
+@pytest.mark.parametrize("place", ["whole", pytest.param("in training", marks=slow)])
 def test_a_cloze_is_learned_from_an_encoder_that_fills_gaps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
