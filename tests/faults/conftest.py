@@ -14,7 +14,6 @@ from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
-
 # Each starts processes and ends them in many places, some seconds a place.
 _OF_MANY_PLACES = (
     "test_comparison.py",
