@@ -37,6 +37,7 @@ def compare(
     return run
 
 
+@pytest.mark.slow
 def test_sides_take_turns_and_are_kept(
     compare: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def test_an_empty_source_is_a_sentence_and_leaves_nothing(
     assert not list(Path().glob("made/*"))
 
 
+@pytest.mark.slow
 def test_its_model_is_put_to_use_where_texts_have_several_sources(
     source: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

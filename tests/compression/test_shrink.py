@@ -138,6 +138,7 @@ def test_a_static_table_for_classes_answers_as_a_model_of_its_kind(
         Explainer(folder)
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on_with_what_was_finished(
     parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def test_several_fields_share_an_encoder(tmp_path: Path, encoder: Path) -> None:
         assert sum(right) >= 0.8 * len(TEXTS), field
 
 
+@pytest.mark.slow
 def test_quotes_are_found_by_a_tagger(tmp_path: Path, encoder: Path) -> None:
     def teacher(text: str, draw: random.Random) -> dict[str, Any]:
         names = [word for word in text.split() if word in NAMES or word in ("visa", "wire")]

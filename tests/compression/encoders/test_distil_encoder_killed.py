@@ -72,6 +72,7 @@ def require_same(one: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     "kind", ["encoder", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("embedder", "word_model"))]
 )
+@pytest.mark.slow
 def test_every_kind_goes_on_where_it_was_killed(
     kind: str, store: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
