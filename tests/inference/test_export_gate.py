@@ -257,7 +257,10 @@ def test_of_many_tokens_rows_are_drawn_from_the_whole_file(
 def test_a_lone_surrogate_in_the_file_is_read_as_everywhere(tmp_path: Path) -> None:
     source = open_source(saved_model(tmp_path / "model", "classification"))
     (tmp_path / "odd.jsonl").write_text('{"text": "bano \\ud800 delo"}\n{"text": "delo"}\n')
-    require_same_ids(source, read_gate_file(source, tmp_path / "odd.jsonl", {}))
+    file = read_gate_file(source, tmp_path / "odd.jsonl", {})
+    require_same_ids(source, file)
+    pieces = [source.tokenizer.id_to_token(number) for number in file.sequences[0].token_ids.tolist()]
+    assert pieces == ["[CLS]", "bano", "[UNK]", "delo", "[SEP]"]
 
 
 def test_a_file_with_labels_of_others_is_read_without_and_says_so(tmp_path: Path) -> None:
