@@ -35,8 +35,8 @@ def distil(
     states where it predicts words, the vectors of texts where it is an embedding model, else its hidden
     states. OUT/model is an encoder, or an embedding model, like its teacher.
 
-    With --static an embedding model becomes a table of token vectors, which reads 100,000 sentences a second
-    and is learned from --texts. model2vec and sentence-transformers open it too.
+    With --static an embedding model becomes a table of token vectors, many times faster than the model, and
+    learned from --texts. model2vec and sentence-transformers open it too.
 
     Parameters
     ----------
