@@ -5,12 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import save_checkpoint
-from bertsmith.model.config import make_config
-from bertsmith.text.tokens.tokenizer import Tokenizer
+from random_encoder import random_encoder
 
 WORDS = [first + last for first in "bdfg" for last in ("ano", "elo", "iru")]
 GOOD, BAD = "happy", "awful"
@@ -19,20 +15,8 @@ QUICK = (*QUICK, "optimizer.learning_rate=0.01")
 
 
 def tiny_encoder(folder: Path) -> Path:
-    """Random weights that are large enough to learn something in a few steps."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer.from_pieces([*special, *WORDS, GOOD, BAD, "##s", "."], lowercase=True)
-    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 64} | shape, "test")
-    torch.manual_seed(1)
-    model = Bert(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" not in name and name.endswith("weight"):
-                parameter.normal_(0.0, 0.2)
-    tensors = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
-    save_checkpoint(folder, tensors, config, "BertModel", task="encoder", tokenizer=tokenizer)
-    return folder
+    """Of random weights."""
+    return random_encoder(folder, [*WORDS, GOOD, BAD, "##s", "."])
 
 
 def sentence(draw: np.random.Generator, good: bool) -> str:

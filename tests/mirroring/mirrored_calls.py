@@ -7,16 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import save_checkpoint
-from bertsmith.model.config import make_config
 from bertsmith.serving.mirror.call import Answered, Asked, Call, Message
 from bertsmith.serving.mirror.exchange import make_call
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.store import Store
-from bertsmith.text.tokens.tokenizer import Tokenizer
+from random_encoder import random_encoder
 
 FILLERS = [first + last for first in "bdfg" for last in ("ano", "elo", "iru")]
 SIGNS = {"visa": "card", "plastic": "card", "wire": "transfer", "iban": "transfer", "hello": "other"}
@@ -103,20 +98,7 @@ def store_of(folder: Path, calls: list[Call]) -> Iterator[Store]:
 
 def tiny_encoder(folder: Path) -> Path:
     """A BERT of random weights that knows these words."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces = [*special, *FILLERS, *SIGNS, *NAMES, "now", "##s", "."]
-    tokenizer = Tokenizer.from_pieces(pieces, lowercase=True)
-    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    config = make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 64} | shape, "test")
-    torch.manual_seed(1)
-    model = Bert(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" not in name and name.endswith("weight"):
-                parameter.normal_(0.0, 0.2)
-    tensors = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
-    save_checkpoint(folder, tensors, config, "BertModel", task="encoder", tokenizer=tokenizer)
-    return folder
+    return random_encoder(folder, [*FILLERS, *SIGNS, *NAMES, "now", "##s", "."], hidden_size=32)
 
 
 def as_exchange(text: str, answer: dict[str, Any], number: int) -> str:

@@ -6,15 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from bertsmith.model.bert import Bert
-from bertsmith.model.checkpoint import save_checkpoint
-from bertsmith.model.config import make_config
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import save_pretraining_model
-from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.finetuning.finetune import FinetuneResult, finetune
+from random_encoder import random_encoder, randomise, tokenizer_and_config
 
 FILLERS = [first + last for first in "bdfg" for last in ("ano", "elo", "iru")]
 SIGNS = {"happy": "good", "sunny": "good", "awful": "bad", "rainy": "bad"}  # word → label
@@ -32,23 +28,13 @@ def tiny_encoder(folder: Path, *, masked_language: bool = False) -> Path:
     """A BERT of random weights and its tokenizer; with a masked-language head as pre-training leaves it, and
     the labels among the vocabulary.
     """
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = ["good", "bad"] if masked_language else []
-    pieces = [*special, *FILLERS, *SIGNS, "##s", ".", "where", "?", *words]
-    tokenizer = Tokenizer.from_pieces(pieces, lowercase=True)
-    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = make_config({"vocab_size": tokenizer.vocab_size, "max_position_embeddings": 64} | shape, "test")
-    torch.manual_seed(1)
-    model = PretrainingModel(config, next_sentence=False) if masked_language else Bert(config)
-    with torch.no_grad():  # with the usual 0.02, two hundred steps would hardly move it
-        for name, parameter in model.named_parameters():
-            if "norm" not in name and name.endswith("weight"):
-                parameter.normal_(0.0, 0.2)
-    if isinstance(model, PretrainingModel):
-        save_pretraining_model(folder, model, tokenizer, {})
-        return folder
-    tensors = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
-    save_checkpoint(folder, tensors, config, "BertModel", task="encoder", tokenizer=tokenizer)
+    words = [*FILLERS, *SIGNS, "##s", ".", "where", "?"]
+    if not masked_language:
+        return random_encoder(folder, words)
+    tokenizer, config = tokenizer_and_config([*words, "good", "bad"])
+    model = PretrainingModel(config, next_sentence=False)
+    randomise(model)
+    save_pretraining_model(folder, model, tokenizer, {})
     return folder
 
 
