@@ -1,36 +1,13 @@
 """What a store keeps of learning, in SQLite and in PostgreSQL: merged versions, and which calls were used."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from mirrored_calls import calls_of
-from postgresql_server import postgresql_server
-from sqlalchemy import create_engine, text
 
 from bertsmith.errors import InputError
 from bertsmith.mirroring.call_records import CallRecords
 from bertsmith.serving.mirror.store import Store
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgresql_server() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield str(tmp_path / "calls.sqlite")
-        return
-    url = request.getfixturevalue("server")
-    yield url
-    engine = create_engine(url.replace("://", "+psycopg://"))
-    with engine.begin() as connection:
-        connection.execute(text("DROP SCHEMA public CASCADE"))
-        connection.execute(text("CREATE SCHEMA public"))
-    engine.dispose()
 
 
 @pytest.fixture

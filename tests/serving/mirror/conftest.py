@@ -5,14 +5,15 @@ from pathlib import Path
 
 import llm_answers
 import pytest
+from databases import address, postgresql, server  # noqa: F401
 from running_mirror import RunningMirror, running_mirror
 from scripted_upstream import Upstream, upstream_of
 
 
 @pytest.fixture
 def upstream() -> Iterator[Upstream]:
-    with upstream_of(llm_answers.script) as server:
-        yield server
+    with upstream_of(llm_answers.script) as running:
+        yield running
 
 
 @pytest.fixture

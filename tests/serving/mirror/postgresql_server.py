@@ -88,3 +88,13 @@ def _wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
         return True
 
     wait_until(answers)
+
+
+def emptied(url: str) -> str:
+    """Whatever another test left there is gone."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    return url

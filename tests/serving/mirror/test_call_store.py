@@ -9,10 +9,9 @@ from typing import Any
 
 import llm_answers
 import pytest
-from postgresql_server import postgresql_server
 from running_mirror import running_mirror
 from scripted_upstream import Upstream
-from sqlalchemy import create_engine, inspect, update
+from sqlalchemy import inspect, update
 
 from bertsmith.errors import InputError
 from bertsmith.serving.mirror.call import Answered, Asked, Call, Message
@@ -38,24 +37,6 @@ def call_of(number: int, source: str = "relay", **more: Any) -> Call:
     return make_call(
         Asked(**given | more), answered, NOTHING, source=source, began=float(number), seconds=0.5
     )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgresql_server() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield str(tmp_path / "calls.sqlite")
-        return
-    url = request.getfixturevalue("server")
-    yield url
-    engine = create_engine(url.replace("://", "+psycopg://"))
-    METADATA.drop_all(engine)
-    engine.dispose()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from made_student import DELTA, EPSILON, make_student, put_in_mode, stage_of
-from postgresql_server import postgresql_server
 from running_mirror import RunningMirror, running_mirror, wait_until
 from scripted_upstream import Reply, Seen, Upstream
 from sqlalchemy import update
@@ -38,23 +37,8 @@ AGREES, DIFFERS = Comparison(False, 1.0, 1.0), Comparison(True, 1.0, 1.0)
 RULES = Rules(is_automatic=True, canary_share=0.2, shadow_calls=10, canary_calls=10)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgresql_server() as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    if request.param == "sqlite":
-        address = str(tmp_path / "calls.sqlite")
-    else:
-        import psycopg
-
-        address = request.getfixturevalue("server")
-        with psycopg.connect(address, autocommit=True) as connection:
-            connection.execute("DROP SCHEMA public CASCADE")
-            connection.execute("CREATE SCHEMA public")
+@pytest.fixture
+def store(address: str) -> Iterator[Store]:
     found = Store(address)
     yield found
     found.close()
@@ -356,11 +340,6 @@ def test_a_student_answers_the_versions_that_were_merged(
 
 
 def test_two_replicas_on_one_postgresql_agree(upstream: Upstream, tmp_path: Path, server: str) -> None:
-    import psycopg
-
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA public CASCADE")
-        connection.execute("CREATE SCHEMA public")
     settings: dict[str, Any] = {
         "store": server, "audit_share": 1.0, "auto": True, "train_after": 10**6, "epsilon": EPSILON,
         "canary_share": 0.3, "shadow_calls": 10, "canary_calls": 10,
