@@ -64,7 +64,7 @@ def serve(mirror: RunningMirror, folder: Path, call: Call, mode: str, share: flo
         for word, intent in zip(WORDS, INTENTS, strict=True)
     }
     student = put_in_mode(mirror.stages, make_student(folder, call, words, {}), call, mode, share)
-    wait_until(lambda: call.version in mirror.app.keeper.panel.playing)
+    wait_until(lambda: call.version in mirror.app.reconciler.open_students.by_version)
     return student
 
 

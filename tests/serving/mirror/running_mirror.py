@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertsmith.serving.mirror.answering.keeper import Pace
+from bertsmith.serving.mirror.answering.reconciler import Pace
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.app import MirrorApp
 from bertsmith.serving.mirror.relay_server import RelayServer, listening
@@ -82,7 +82,7 @@ class RunningMirror:
 
     @property
     def stages(self) -> StageStore:
-        return self.app.keeper.store
+        return self.app.reconciler.store
 
     def ask(
         self, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **more: Any
@@ -95,18 +95,18 @@ class RunningMirror:
 
     def follow(self) -> None:
         """And the evidence of it has been followed, a training awaited."""
-        keeper = self.app.keeper
+        reconciler = self.app.reconciler
         wait_until(lambda: self.app.relay.audits.waiting == 0)
         self.settle()
-        if keeper.pace == IN_STEP:
-            keeper.follow()
-            while keeper.trainer.is_busy:
+        if reconciler.pace == IN_STEP:
+            reconciler.follow()
+            while reconciler.trainer.is_busy:
                 time.sleep(0.05)
-                keeper.follow()
-            keeper.follow()
+                reconciler.follow()
+            reconciler.follow()
             return
-        looks = keeper.looks
-        wait_until(lambda: keeper.looks >= looks + 2 and not keeper.trainer.is_busy, 3 * PATIENCE)
+        looks = reconciler.looks
+        wait_until(lambda: reconciler.looks >= looks + 2 and not reconciler.trainer.is_busy, 3 * PATIENCE)
 
     def calls(self) -> list[Any]:
         """All of them, in the order in which they came."""

@@ -377,7 +377,7 @@ def test_a_version_that_was_merged_leads_to_the_one_whose_student_answers(
     other = page_states.record(shown, 30, system="Another.", seed=3)[-1]
     folder = make_student(tmp_path / "made", one, {"card": {}}, {}, also=[other])
     put_in_mode(shown.stages, folder, one, "live")
-    wait_until(lambda: other.version in shown.app.keeper.panel.playing)
+    wait_until(lambda: other.version in shown.app.reconciler.open_students.by_version)
     browser.open(f"{shown.url}/bertsmith/#{other.site}/{other.version}")
     browser.wait_for("document.getElementById('merged')")
     assert "This version was merged with" in browser.text("#part-stage")

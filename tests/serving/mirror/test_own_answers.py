@@ -33,7 +33,7 @@ def go_live(mirror: RunningMirror, tmp_path: Path, words: Any = None, usual: Any
     words, usual = (WORDS, {"urgent": False}) if words is None else (words, usual)
     folder = make_student(tmp_path / "student", call, words, usual)
     student = put_in_mode(mirror.stages, folder, call, "live")
-    wait_until(lambda: mirror.app.keeper.panel.answers)
+    wait_until(lambda: mirror.app.reconciler.open_students.answers)
     return student.id
 
 
@@ -194,7 +194,7 @@ def test_a_call_that_only_the_llm_can_answer_is_no_evidence(
     stages = unaudited.stages
     (stage,) = [each for each in stages.stages().values() if each.student]
     assert stages.change(stage, replace(stage, mode=mode, share=share), "hand", "a test")
-    wait_until(lambda: unaudited.app.keeper.panel.playing[stage.version].stage.share == share)
+    wait_until(lambda: unaudited.app.reconciler.open_students.by_version[stage.version].stage.share == share)
     for _ in range(3):
         said = unaudited.ask("/v1/chat/completions", body | {"store": True}).headers["x-bertsmith"]
         assert said.endswith("reason=store-wanted")

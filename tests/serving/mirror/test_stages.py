@@ -216,7 +216,7 @@ def begin(mirror: RunningMirror, tmp_path: Path, mode: str, share: float = 0.5, 
     call = mirror.calls()[-1]
     folder = make_student(tmp_path / "made", call, words or WORDS, USUAL)
     student = put_in_mode(mirror.stages, folder, call, mode, share)
-    wait_until(lambda: call.version in mirror.app.keeper.panel.playing)
+    wait_until(lambda: call.version in mirror.app.reconciler.open_students.by_version)
     return student
 
 
@@ -281,7 +281,7 @@ def test_a_student_that_differs_is_taken_back(
     for _ in range(12):
         ask(calm, "a card")
     wait_until(lambda: stage_of(calm.stages, student.version).mode == "record")
-    wait_until(lambda: not calm.app.keeper.panel.answers)
+    wait_until(lambda: not calm.app.reconciler.open_students.answers)
     assert ask(calm, "a card").startswith("recorded")
     (_, change) = calm.stages.changes()
     assert (change.by, change.mode_before, change.mode) == ("evidence", "live", "record")
@@ -329,12 +329,12 @@ def test_a_student_answers_the_versions_that_were_merged(
     one, two, _ = calm.calls()
     folder = make_student(tmp_path / "made", one, WORDS, USUAL, also=[two])
     student = put_in_mode(calm.stages, folder, one, "live")
-    wait_until(lambda: calm.app.keeper.panel.answers)
+    wait_until(lambda: calm.app.reconciler.open_students.answers)
     assert say("One.", "a card").startswith("answered")
     assert say("Two.", "a card!").startswith("answered")
     assert say("Three.", "a card").endswith("reason=new-prompt")
     assert compared(calm, student, 2).audits.rate() == 0.5
-    assert calm.app.keeper.panel.is_merged(two.version)
+    assert calm.app.reconciler.open_students.is_merged(two.version)
     wait_until(lambda: len(calm.stages.tallies()) == 4)
     assert {each[0] for each in calm.stages.tallies() if each[1]} == {one.version}
 
@@ -367,7 +367,9 @@ def test_two_replicas_on_one_postgresql_agree(upstream: Upstream, tmp_path: Path
             assert sent < 600
         for mirror in (one, other):
             wait_until(
-                lambda mirror=mirror: mirror.app.keeper.panel.playing[student.version].stage.mode == "live"
+                lambda mirror=mirror: (
+                    mirror.app.reconciler.open_students.by_version[student.version].stage.mode == "live"
+                )
             )
             assert ask(mirror, "a card").startswith("answered")
             mirror.follow()
@@ -409,6 +411,6 @@ def test_a_student_that_cannot_be_opened_leaves_the_calls_to_the_llm(
     (folder / "model" / "words.json").write_text("[]")
     stage = stage_of(calm.stages, call.version)
     assert calm.stages.change(stage, replace(stage, mode="live", share=1.0), "hand", "a test")
-    wait_until(lambda: calm.app.keeper.panel.answers)
+    wait_until(lambda: calm.app.reconciler.open_students.answers)
     assert ask(calm, "a card").endswith(f"student={student.id}; reason=student-failed")
     assert len(upstream.seen) == 2

@@ -11,7 +11,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from bertsmith.serving.json_log import LOG
-from bertsmith.serving.mirror.answering.keeper import Keeper, OpenStudent, Pace, open_student
+from bertsmith.serving.mirror.answering.reconciler import OpenStudent, Pace, Reconciler, open_student
 from bertsmith.serving.mirror.answering.service import Service
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.answering.training_process import Command, Trainer, train_command
@@ -41,15 +41,15 @@ class MirrorApp:
         self.settings, self.store = settings, store
         stages = StageStore(store)
         trainer = Trainer(settings, stages, train)
-        self.keeper = Keeper(settings, stages, trainer, opening, pace)
+        self.reconciler = Reconciler(settings, stages, trainer, opening, pace)
         self.recorder = Recorder(
             store,
             settings.redactor,
             settings.queue_bytes,
             settings.retention_days,
-            self.keeper.ledger.outcome,
+            self.reconciler.ledger.outcome,
         )
-        service = Service(settings, self.keeper, settings.redactor)
+        service = Service(settings, self.reconciler, settings.redactor)
         self.relay = Relay(settings, self.recorder, service, stages)
         self.page = Page(settings, Looking(store, settings), self._running)
         self.leaving = False
@@ -67,12 +67,12 @@ class MirrorApp:
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         self.recorder.start()
-        await asyncio.to_thread(self.keeper.start)
+        await asyncio.to_thread(self.reconciler.start)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.relay.close()
         lost = await asyncio.to_thread(self.recorder.close, self.settings.drain_seconds)
-        await asyncio.to_thread(self.keeper.close, self.settings.drain_seconds)
+        await asyncio.to_thread(self.reconciler.close, self.settings.drain_seconds)
         self.store.close()
         facts = {"message": "stopped", "stored": self.recorder.stored, "lost": lost + self.recorder.dropped}
         LOG.log(40 if facts["lost"] else 20, "stopped", extra={"facts": facts})
@@ -90,7 +90,7 @@ class MirrorApp:
 
     def _running(self) -> dict[str, object]:
         """What this process has to say, beside the store."""
-        recorder, playing = self.recorder, self.keeper.panel.playing
+        recorder, students = self.recorder, self.reconciler.open_students.by_version
         return {
             "under_way": self.relay.under_way,
             "stored": recorder.stored,
@@ -98,10 +98,10 @@ class MirrorApp:
             "dropped": recorder.dropped,
             "failed": recorder.failed,
             "store_problem": recorder.problem or None,
-            "answering": sorted(version for version, each in playing.items() if each.stage.answers),
+            "answering": sorted(version for version, each in students.items() if each.stage.answers),
             "merged": {
                 version: each.stage.version
-                for version, each in sorted(playing.items())
+                for version, each in sorted(students.items())
                 if each.stage.version != version
             },
             "audits_waiting": self.relay.audits.waiting,

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import orjson
 
 from bertsmith.serving.mirror.call import IMPORTED, UNDATED, Answered, Asked, Call, Json, NotMirrored
+from bertsmith.serving.mirror.call_routing import CallRouting
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
 from bertsmith.serving.mirror.identity import content_of, site_of, version_of
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.streams import events_of
-from bertsmith.serving.mirror.turn import Turn
 
 _Read = TypeVar("_Read")
 READABLE = "gzip"  # the one content-encoding that every client knows and whose size can be bounded
@@ -25,7 +25,7 @@ _MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, Recur
 class Exchange:
     """What was asked, and the answer's bytes as they went by; `request_bytes` is how many were asked with.
     `named` and `subject` are the client's headers; `is_whole` is false for an answer that ended too early.
-    `turn` says what a student made of it, where one answers.
+    `routing` says what a student made of it, where one answers.
     """
 
     form: WireFormat
@@ -40,7 +40,7 @@ class Exchange:
     seconds: float
     named: str = ""
     subject: str = ""
-    turn: Turn | None = None
+    routing: CallRouting | None = None
 
     @property
     def size(self) -> int:
@@ -55,7 +55,7 @@ def call_of(exchange: Exchange, redactor: Redactor) -> Call:
     asked = exchange.asked
     content = decoded(b"".join(exchange.answer), exchange.encoding)
     answered = answered_of(exchange.form, asked, content, "event-stream" in exchange.content_type)
-    audit = exchange.turn.audit if exchange.turn is not None else ""
+    audit = exchange.routing.audit if exchange.routing is not None else ""
     return make_call(
         asked,
         answered,

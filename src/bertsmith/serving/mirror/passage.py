@@ -5,18 +5,18 @@ from dataclasses import replace
 
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.call import Asked, NotMirrored
+from bertsmith.serving.mirror.call_routing import CallRouting
 from bertsmith.serving.mirror.exchange import Exchange, asked_of
 from bertsmith.serving.mirror.formats.registry import format_of
 from bertsmith.serving.mirror.identity import site_of
 from bertsmith.serving.mirror.passing_on import SITE, SUBJECT
-from bertsmith.serving.mirror.turn import Turn
 from bertsmith.serving.mirror.upstream_connections import UpstreamAnswer
 
 _READ = ("application/json", "text/event-stream")
 
 
 class Passage:
-    """`reason` says why the call isn't recorded; with none, it is. `turn` says what a student made of it,
+    """`reason` says why the call isn't recorded; with none, it is. `routing` says what a student made of it,
     where one answers at this site. `is_over`: all of the answer is out.
     """
 
@@ -26,7 +26,7 @@ class Passage:
         self.form = format_of(method, path)
         self.headers, self.most_bytes, self.query = headers, most_bytes, query
         self.asked: Asked | None = None
-        self.turn: Turn | None = None
+        self.routing: CallRouting | None = None
         self.site = ""
         self.reason = "other-path" if self.form is None else "too-large"  # until it has been looked at
         self.status = 499  # gone before an answer began
@@ -45,20 +45,20 @@ class Passage:
     @property
     def header(self) -> bytes:
         """Of the answer."""
-        turn = self.turn
-        reason = self.reason or (turn.reason if turn is not None else "")
+        routing = self.routing
+        reason = self.reason or (routing.reason if routing is not None else "")
         parts = ["passthrough" if self.reason else self._answered_by()]
         parts += [f"site={self.site}"] if self.site else []
-        parts += [f"student={turn.student}"] if turn is not None and turn.student else []
-        if turn is not None and turn.values is not None:
-            parts.append(f"confidence={turn.confidence:.4f}")
+        parts += [f"student={routing.student}"] if routing is not None and routing.student else []
+        if routing is not None and routing.values is not None:
+            parts.append(f"confidence={routing.confidence:.4f}")
         parts += [f"reason={reason}"] if reason else []
         return "; ".join(parts).encode("latin-1", "replace")
 
     def _answered_by(self) -> str:
-        if self.turn is None:
+        if self.routing is None:
             return "recorded"
-        return "answered" if self.turn.is_ours else "relayed"
+        return "answered" if self.routing.is_ours else "relayed"
 
     def look_at_request(self, content: bytes, *, has_room: bool) -> None:
         """Whether it can be mirrored, and the recorder has room for it."""
@@ -82,8 +82,8 @@ class Passage:
         """The LLM is to answer what the student could have. No call like it is ever answered by the student,
         so it says nothing of the answers given, whatever the confidence.
         """
-        if self.turn is not None:
-            self.turn = replace(self.turn, reason=reason, audit="", is_sure=False, probability=1.0)
+        if self.routing is not None:
+            self.routing = replace(self.routing, reason=reason, audit="", is_sure=False, probability=1.0)
 
     def look_at_answer(self, answer: UpstreamAnswer) -> None:
         """Its head has come."""
@@ -124,7 +124,7 @@ class Passage:
             self.seconds,
             self.said(SITE),
             self.said(SUBJECT),
-            self.turn,
+            self.routing,
         )
 
     def said(self, name: bytes) -> str:

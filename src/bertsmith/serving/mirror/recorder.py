@@ -16,10 +16,10 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from bertsmith.errors import InputError
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.call import Call, NotMirrored
+from bertsmith.serving.mirror.call_routing import Outcome
 from bertsmith.serving.mirror.exchange import Exchange, call_of
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.store import Store
-from bertsmith.serving.mirror.turn import Outcome
 
 _BATCH = 200  # calls written together at most
 # Seconds between two calls that are read: the thread lets go of the interpreter, which the relay else waits
@@ -151,15 +151,15 @@ class Recorder:
         for exchange in batch:
             if self._ends_at is None:
                 time.sleep(_PAUSE)
-            turn = exchange.turn
+            routing = exchange.routing
             try:
                 call = call_of(exchange, self.redactor)
                 calls.append(call)
-                outcomes.append(Outcome(call.version, call.asked, turn, call.answered.value))
+                outcomes.append(Outcome(call.version, call.asked, routing, call.answered.value))
             except NotMirrored as reason:
                 self.count(exchange.form.NAME, reason.reason)
-                if turn is not None:
-                    outcomes.append(Outcome(turn.version, None, turn, reason=reason.reason))
+                if routing is not None:
+                    outcomes.append(Outcome(routing.version, None, routing, reason=reason.reason))
             except Exception as error:  # one strange call is not to end the recording of all
                 self.failed += 1
                 LOG.error("a call could not be recorded: %s", type(error).__name__)

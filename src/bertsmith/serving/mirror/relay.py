@@ -58,7 +58,7 @@ class Relay:
     @property
     def ledger(self) -> Ledger:
         """What happens is written there."""
-        return self.service.keeper.ledger
+        return self.service.reconciler.ledger
 
     async def close(self) -> None:
         """Lets audits end that are under way, and ends the connections to the upstream."""
@@ -75,8 +75,8 @@ class Relay:
         try:
             await asyncio.wait({work, watching}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if passage.turn is not None:
-                self.ledger.turn(passage.turn, passage.seconds)
+            if passage.routing is not None:
+                self.ledger.routing(passage.routing, passage.seconds)
             watching.cancel()
             if not passage.is_over:
                 work.cancel()
@@ -122,25 +122,25 @@ class Relay:
         if passage.asked is None or passage.reason or not self.service.answers:
             return None
         try:
-            turn = await self.service.turn(
+            routing = await self.service.routing(
                 passage.asked,
                 passage.site,
                 passage.headers,
                 query=passage.query,
                 can_audit=self.audits.has_room,
             )
-            passage.turn = turn
-            if turn is None or not (turn.is_ours or turn.is_sure):
+            passage.routing = routing
+            if routing is None or not (routing.is_ours or routing.is_sure):
                 return None
             own = OwnAnswer(
                 passage.asked,
                 orjson.loads(content),
-                turn.answer,
-                turn.student,
-                turn.probabilities or {},
+                routing.answer,
+                routing.student,
+                routing.probabilities or {},
             )
             written = write(own)  # also where the draw is the LLM's: declined calls count alike in all modes
-            return written if turn.is_ours else None
+            return written if routing.is_ours else None
         except NotMirrored as found:
             passage.decline(found.reason)
         except Exception as error:  # whatever it is, the LLM can answer
@@ -161,15 +161,15 @@ class Relay:
 
     def _audit(self, scope: Scope, target: Target, content: bytes, passage: Passage) -> None:
         """Where it was drawn for one."""
-        turn, form, asked = passage.turn, passage.form, passage.asked
-        if turn is None or not turn.audit or form is None or asked is None:
+        routing, form, asked = passage.routing, passage.form, passage.asked
+        if routing is None or not routing.audit or form is None or asked is None:
             return
         headers = sent_on(scope["headers"], target.host, narrow=True)
         self.audits.begin(
             Request(
                 form,
                 asked,
-                turn,
+                routing,
                 scope["method"],
                 target,
                 [(name, value) for name, value in headers if name != b"transfer-encoding"],

@@ -16,16 +16,16 @@ from sqlalchemy.exc import DBAPIError
 
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.answering.evidence import VOID
-from bertsmith.serving.mirror.answering.keeper import AUDIT_PATIENCE
 from bertsmith.serving.mirror.answering.known_keys import KnownKeys
 from bertsmith.serving.mirror.answering.ledger import Ledger
+from bertsmith.serving.mirror.answering.reconciler import AUDIT_PATIENCE
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.call import Asked
+from bertsmith.serving.mirror.call_routing import CallRouting, Outcome
 from bertsmith.serving.mirror.exchange import Exchange
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
 from bertsmith.serving.mirror.passing_on import FAILED
 from bertsmith.serving.mirror.recorder import Recorder
-from bertsmith.serving.mirror.turn import Outcome, Turn
 from bertsmith.serving.mirror.upstream_connections import Connections, Headers
 from bertsmith.serving.mirror.upstreams import Target
 
@@ -45,7 +45,7 @@ class Request:
 
     form: WireFormat
     asked: Asked
-    turn: Turn
+    routing: CallRouting
     method: str
     target: Target
     headers: Headers
@@ -97,18 +97,18 @@ class Audits:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _audit(self, request: Request) -> None:
-        turn = replace(request.turn, audit=uuid.uuid4().hex)
+        routing = replace(request.routing, audit=uuid.uuid4().hex)
         try:
             async with self._slots:
-                await self._drawn(turn)
-                exchange = await self._answer(replace(request, turn=turn))
+                await self._drawn(routing)
+                exchange = await self._answer(replace(request, routing=routing))
                 if isinstance(exchange, str):
-                    self.ledger.outcome(Outcome(turn.version, None, turn, reason=exchange))
+                    self.ledger.outcome(Outcome(routing.version, None, routing, reason=exchange))
                     return
                 while not self.recorder.offer(exchange):
                     await asyncio.sleep(_FIRST_WAIT)
         except asyncio.CancelledError:
-            self.ledger.outcome(Outcome(turn.version, None, turn, reason=VOID))
+            self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID))
             raise
         except Exception as error:
             LOG.error("an audit could not be made: %s", type(error).__name__)
@@ -116,10 +116,10 @@ class Audits:
             self.waiting -= 1
             self._bytes -= len(request.content)
 
-    async def _drawn(self, turn: Turn) -> None:
+    async def _drawn(self, routing: CallRouting) -> None:
         """Until it is stored."""
         wait = _FIRST_WAIT
-        row = turn.audit, turn.version, turn.student, turn.probability, turn.least
+        row = routing.audit, routing.version, routing.student, routing.probability, routing.least
         while True:
             try:
                 await asyncio.to_thread(self.store.draw, *row)
@@ -172,5 +172,5 @@ class Audits:
             time.perf_counter() - clock,
             request.named,
             request.subject,
-            request.turn,
+            request.routing,
         )

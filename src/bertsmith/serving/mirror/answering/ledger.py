@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Comparison
-from bertsmith.serving.mirror.answering.panel import Panel, Playing
-from bertsmith.serving.mirror.answering.understudy import Understudy
-from bertsmith.serving.mirror.turn import Outcome, Turn
+from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents
+from bertsmith.serving.mirror.answering.student_thread import StudentThread
+from bertsmith.serving.mirror.call_routing import CallRouting, Outcome
 
 _MOST = 10_000  # events that wait
 _AT_ONCE = 64  # texts that a student is asked together
@@ -55,39 +55,39 @@ class Ledger:
     """Appended to from any thread, taken from by one."""
 
     def __init__(self) -> None:
-        self._turns: deque[tuple[Turn, float]] = deque(maxlen=_MOST)
+        self._routings: deque[tuple[CallRouting, float]] = deque(maxlen=_MOST)
         self._outcomes: deque[Outcome] = deque(maxlen=_MOST)
 
-    def turn(self, turn: Turn, seconds: float) -> None:
+    def routing(self, routing: CallRouting, seconds: float) -> None:
         """A call of a version that answers; `seconds` is what the client waited where the answer is ours."""
-        self._turns.append((turn, seconds))
+        self._routings.append((routing, seconds))
 
     def outcome(self, outcome: Outcome) -> None:
         """What the LLM said."""
         self._outcomes.append(outcome)
 
-    def fold(self, panel: Panel) -> Folded:
+    def fold(self, open_students: OpenStudents) -> Folded:
         """Takes what is there."""
         folded = Folded()
-        for _ in range(len(self._turns)):
-            turn, seconds = self._turns.popleft()
-            folded.count(turn.version, turn.student, turn.reason or "answered", seconds)
-            if turn.values is not None:
-                folded.batch(turn.student).confidences.append(turn.confidence)
+        for _ in range(len(self._routings)):
+            routing, seconds = self._routings.popleft()
+            folded.count(routing.version, routing.student, routing.reason or "answered", seconds)
+            if routing.values is not None:
+                folded.batch(routing.student).confidences.append(routing.confidence)
         outcomes: dict[str, list[Outcome]] = {}
         for _ in range(len(self._outcomes)):
             outcome = self._outcomes.popleft()
             outcomes.setdefault(outcome.version, []).append(outcome)
-        for version in outcomes.keys() - panel.playing.keys():
+        for version in outcomes.keys() - open_students.by_version.keys():
             for each in outcomes[version]:
-                if each.turn is not None and each.turn.audit:
-                    _settle_without_evidence(each.turn, folded)
-        for version in outcomes.keys() & panel.playing.keys():
-            playing, of_version = panel.playing[version], outcomes[version]
+                if each.routing is not None and each.routing.audit:
+                    _settle_without_evidence(each.routing, folded)
+        for version in outcomes.keys() & open_students.by_version.keys():
+            students, of_version = open_students.by_version[version], outcomes[version]
             for begin in range(0, len(of_version), _AT_ONCE):
                 some = of_version[begin : begin + _AT_ONCE]
-                folded.add(_one_by_one(some, _ByStudent(version, playing)))
-                folded.add(_one_by_one(some, _ByCandidate(version, playing)))
+                folded.add(_one_by_one(some, _ByStudent(version, students)))
+                folded.add(_one_by_one(some, _ByCandidate(version, students)))
         return folded
 
 
@@ -95,17 +95,17 @@ class _ByStudent(NamedTuple):
     """Compares the student of a version."""
 
     version: str
-    playing: Playing
+    students: VersionStudents
 
     def compare(self, some: Sequence[Outcome], folded: Folded) -> None:
-        _compare_student(some, self.version, self.playing, folded)
+        _compare_student(some, self.version, self.students, folded)
 
     def give_up(self, one: Outcome, folded: Folded) -> None:
         """An audit that can't be read counts as a disagreement."""
-        stage = self.playing.stage
-        if (turn := one.turn) is not None and turn.audit:
-            failed = Comparison(True, turn.probability, turn.least, turn.audit, "failed")
-            folded.batch(turn.student).comparisons.append(failed)
+        stage = self.students.stage
+        if (routing := one.routing) is not None and routing.audit:
+            failed = Comparison(True, routing.probability, routing.least, routing.audit, "failed")
+            folded.batch(routing.student).comparisons.append(failed)
         folded.count(stage.version, stage.student, f"{stage.mode}-failed")
 
 
@@ -113,14 +113,14 @@ class _ByCandidate(NamedTuple):
     """Compares the candidate of a version."""
 
     version: str
-    playing: Playing
+    students: VersionStudents
 
     def compare(self, some: Sequence[Outcome], folded: Folded) -> None:
-        stage, candidate = self.playing.stage.version, self.playing.candidate
+        stage, candidate = self.students.stage.version, self.students.candidate
         _compare_unheard(some, candidate, stage, self.version, folded, "candidate", is_candidate=True)
 
     def give_up(self, one: Outcome, folded: Folded) -> None:
-        stage = self.playing.stage
+        stage = self.students.stage
         folded.count(stage.version, stage.candidate, "candidate-failed")
 
 
@@ -142,41 +142,43 @@ def _one_by_one(some: Sequence[Outcome], by: _ByStudent | _ByCandidate) -> Folde
     return found
 
 
-def _compare_student(outcomes: Sequence[Outcome], version: str, playing: Playing, folded: Folded) -> None:
+def _compare_student(
+    outcomes: Sequence[Outcome], version: str, students: VersionStudents, folded: Folded
+) -> None:
     """By its own words where it was asked; in shadow it is asked now."""
-    stage = playing.stage
+    stage = students.stage
     for each in outcomes:
-        turn = each.turn
+        routing = each.routing
         is_void = each.reason == VOID
-        if turn is None or turn.student != stage.student or playing.student is None or is_void:
-            if turn is not None and turn.audit:
-                _settle_without_evidence(turn, folded)
+        if routing is None or routing.student != stage.student or students.student is None or is_void:
+            if routing is not None and routing.audit:
+                _settle_without_evidence(routing, folded)
             continue
-        if not turn.is_sure or turn.values is None or not _counts(each):
+        if not routing.is_sure or routing.values is None or not _counts(each):
             continue
-        differs = bool(each.reason) or playing.student.differs(turn.values, each.taught)
-        kind = "audit" if turn.audit else stage.mode
+        differs = bool(each.reason) or students.student.differs(routing.values, each.taught)
+        kind = "audit" if routing.audit else stage.mode
         outcome = "failed" if each.reason else "differs" if differs else "agrees"
-        folded.count(stage.version, turn.student, f"{kind}-{outcome}")
-        folded.batch(turn.student).comparisons.append(
-            Comparison(differs, turn.probability, turn.least, turn.audit, outcome)
+        folded.count(stage.version, routing.student, f"{kind}-{outcome}")
+        folded.batch(routing.student).comparisons.append(
+            Comparison(differs, routing.probability, routing.least, routing.audit, outcome)
         )
     if stage.mode == "shadow":
-        unheard = [each for each in outcomes if each.turn is None or each.turn.student != stage.student]
-        _compare_unheard(unheard, playing.student, stage.version, version, folded, "shadow")
+        unheard = [each for each in outcomes if each.routing is None or each.routing.student != stage.student]
+        _compare_unheard(unheard, students.student, stage.version, version, folded, "shadow")
 
 
-def _settle_without_evidence(turn: Turn, folded: Folded) -> None:
+def _settle_without_evidence(routing: CallRouting, folded: Folded) -> None:
     """The audit of a student that has been replaced meanwhile: nobody can compare it any more, which says
     nothing of it.
     """
-    comparison = Comparison(True, turn.probability, turn.least, turn.audit, VOID)
-    folded.batch(turn.student).comparisons.append(comparison)
+    comparison = Comparison(True, routing.probability, routing.least, routing.audit, VOID)
+    folded.batch(routing.student).comparisons.append(comparison)
 
 
 def _compare_unheard(
     outcomes: Iterable[Outcome],
-    student: Understudy | None,
+    student: StudentThread | None,
     stage: str,
     version: str,
     folded: Folded,
@@ -191,7 +193,7 @@ def _compare_unheard(
     asked = [(each, text) for each, text in read if text is not None]
     answers = student.student.answer([text for _, text in asked]) if asked else []
     for (each, _), answer in zip(asked, answers, strict=True):
-        turn = each.turn
+        routing = each.routing
         if not is_candidate:
             folded.batch(student.id).confidences.append(answer.confidence)
         if not answer.is_sure:
@@ -200,17 +202,17 @@ def _compare_unheard(
         differs = bool(each.reason) or student.differs(answer.values, each.taught)
         folded.count(stage, student.id, f"{kind}-{'differs' if differs else 'agrees'}")
         # The LLM is asked about what the present student isn't sure of, and about some of the rest.
-        probability = turn.probability if turn is not None and turn.is_sure else 1.0
-        least = turn.least if turn is not None else 1.0
+        probability = routing.probability if routing is not None and routing.is_sure else 1.0
+        least = routing.least if routing is not None else 1.0
         folded.batch(student.id).comparisons.append(Comparison(differs, probability, least))
 
 
-def _input_of(student: Understudy, outcome: Outcome, version: str) -> str | None:
+def _input_of(student: StudentThread, outcome: Outcome, version: str) -> str | None:
     return None if outcome.asked is None else student.student.input_of(outcome.asked, version)
 
 
 def _counts(outcome: Outcome) -> bool:
     """There is an answer to agree with, or there should be: an audit that got none."""
-    is_audit = outcome.turn is not None and bool(outcome.turn.audit)
+    is_audit = outcome.routing is not None and bool(outcome.routing.audit)
     is_audit = is_audit and outcome.reason != VOID
     return not outcome.reason or outcome.reason in ANSWERED_OTHERWISE or is_audit

@@ -43,7 +43,7 @@ class StudentLike(Protocol):
         """One answer a text."""
 
 
-class Understudy:
+class StudentThread:
     """`student` under its `id`. Begins its thread at once; `close` ends it."""
 
     def __init__(self, number: str, student: StudentLike) -> None:

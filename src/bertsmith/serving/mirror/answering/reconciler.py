@@ -1,7 +1,7 @@
 """The thread behind what answers: it opens students, folds what happened into the store, and follows the
 evidence.
 
-    event loop, recorder → ledger → evidence → stage → panel → event loop
+    event loop, recorder → ledger → evidence → stage → open_students → event loop
 
 A store that can't be written is tried again; what happened waits meanwhile.
 """
@@ -21,11 +21,11 @@ from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.answering.evidence import Batch, Comparison, Evidence
 from bertsmith.serving.mirror.answering.judging import Rules, judged, wants_training
 from bertsmith.serving.mirror.answering.ledger import Folded, Ledger
-from bertsmith.serving.mirror.answering.panel import Panel, Playing, with_merged
+from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents, with_merged
 from bertsmith.serving.mirror.answering.stage_store import StageStore, VersionFacts
 from bertsmith.serving.mirror.answering.stages import Stage, Student
+from bertsmith.serving.mirror.answering.student_thread import StudentLike, StudentThread
 from bertsmith.serving.mirror.answering.training_process import Trainer
-from bertsmith.serving.mirror.answering.understudy import StudentLike, Understudy
 from bertsmith.serving.mirror.settings import MirrorSettings
 from bertsmith.serving.mirror.student_file import require_student
 
@@ -51,9 +51,9 @@ def open_student(folder: Path) -> StudentLike:
     return Opened.open(folder)
 
 
-class Keeper:
-    """`panel` is what the event loop looks at, `ledger` what it writes to. `looks` counts how often all was
-    folded, judged and looked at.
+class Reconciler:
+    """`open_students` is what the event loop looks at, `ledger` what it writes to. `looks` counts how often
+    all was folded, judged and looked at.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class Keeper:
     ) -> None:
         self.settings, self.store, self.trainer, self.opening = settings, store, trainer, opening
         self.rules = Rules(settings.auto, settings.canary_share, settings.shadow_calls, settings.canary_calls)
-        self.panel, self.ledger, self.pace, self.looks = Panel(), Ledger(), pace or Pace(), 0
-        self._open: dict[str, Understudy | None] = {}
+        self.open_students, self.ledger, self.pace, self.looks = OpenStudents(), Ledger(), pace or Pace(), 0
+        self._open: dict[str, StudentThread | None] = {}
         self._students: dict[str, Student] = {}
         self._pending: Folded | None = None
         self._looked = self._counted = 0.0
@@ -75,7 +75,7 @@ class Keeper:
         self._failed: dict[str, float] = {}  # students that could not be opened, and when
         self._found: tuple[Stage, Student] | None = None  # trained, and no candidate yet
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="reconciler", daemon=True)
 
     def start(self) -> None:
         """Looks once, so that what answers does so from the first call on, and begins the thread."""
@@ -123,7 +123,7 @@ class Keeper:
     def _say(self, name: str, problem: str) -> None:
         """Once a problem."""
         if problem and problem != self._problems.get(name):
-            LOG.error("the mirror's keeper: %s: %s", name, problem)
+            LOG.error("the mirror's reconciler: %s: %s", name, problem)
         self._problems[name] = problem
 
     def _step(self) -> None:
@@ -143,7 +143,7 @@ class Keeper:
         """One student after the other: what is in the store isn't folded again, and what can't be folded at
         all keeps nobody else's evidence out.
         """
-        folded = self._pending = self._pending or self.ledger.fold(self.panel)
+        folded = self._pending = self._pending or self.ledger.fold(self.open_students)
         for number in list(folded.batches):
             if (student := self._students.get(number)) is not None:
                 fold = partial(self.store.fold, student, folded.batches[number])
@@ -183,7 +183,7 @@ class Keeper:
         """At the stages, as anybody may have left them."""
         changed = self.store.changed_stages()
         stages = {version: each for version, each in changed.items() if each.student or each.candidate}
-        if not stages and not self.panel.playing:
+        if not stages and not self.open_students.by_version:
             return
         self._students = self.store.students()
         wanted = {each for stage in stages.values() for each in (stage.student, stage.candidate) if each}
@@ -195,23 +195,23 @@ class Keeper:
         for version, stage in stages.items():
             if stage.answers and version in facts:
                 answering.setdefault(stage.site, []).append(facts[version])
-        playing = {
-            version: Playing(stage, self._open.get(stage.student), self._open.get(stage.candidate))
+        students = {
+            version: VersionStudents(stage, self._open.get(stage.student), self._open.get(stage.candidate))
             for version, stage in stages.items()
         }
-        self.panel = Panel(with_merged(playing), answering)
+        self.open_students = OpenStudents(with_merged(students), answering)
         for number in self._open.keys() - wanted:
             if (old := self._open.pop(number)) is not None:
                 old.close()
 
-    def _opened(self, number: str) -> Understudy | None:
+    def _opened(self, number: str) -> StudentThread | None:
         """None where it can't be: the LLM answers, `mirror check` says so, and it is tried again."""
         student = self._students.get(number)
         try:
             if student is None:
                 raise FileNotFoundError("the store doesn't know it")
             require_student(Path(student.folder), number)
-            found = Understudy(number, self.opening(Path(student.folder)))
+            found = StudentThread(number, self.opening(Path(student.folder)))
         except Exception as error:  # whatever is wrong with one is not the others'
             if number not in self._failed:
                 said = error if isinstance(error, BertsmithError | OSError) else type(error).__name__
@@ -254,7 +254,11 @@ class Keeper:
         stages, trainings, evidence = self.store.stages(), self.store.trainings(), self.store.evidence()
         for version, calls in counts.items():
             last = trainings.get(version)
-            if version not in stages or self.panel.is_merged(version) or (last and last.until > time.time()):
+            if (
+                version not in stages
+                or self.open_students.is_merged(version)
+                or (last and last.until > time.time())
+            ):
                 continue
             stage = stages[version]
             known = evidence.get(stage.student)

@@ -8,7 +8,7 @@ from bertsmith.serving.mirror.call import Asked, Json
 
 
 @dataclass(frozen=True)
-class Turn:
+class CallRouting:
     """`reason` says why the LLM answers; with none, the student does, by `answer`. `values` and `confidence`
     are the student's, None and NaN where it was not asked. Of a call that it `is_sure` of, the LLM is asked
     with `probability`, and of any call at that moment with `least` or more. `audit` names the audit, where
@@ -39,6 +39,6 @@ class Outcome:
 
     version: str
     asked: Asked | None
-    turn: Turn | None
+    routing: CallRouting | None
     taught: Json = None
     reason: str = ""

@@ -13,17 +13,17 @@ from test_call_store import call_of
 from test_stages import USUAL, WORDS, ask
 
 from bertsmith.serving.mirror.answering.evidence import VOID
-from bertsmith.serving.mirror.answering.keeper import Pace
 from bertsmith.serving.mirror.answering.ledger import Ledger
-from bertsmith.serving.mirror.answering.panel import Panel, Playing
+from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents
+from bertsmith.serving.mirror.answering.reconciler import Pace
 from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.answering.stages import Stage, Student
+from bertsmith.serving.mirror.answering.student_thread import StudentThread
 from bertsmith.serving.mirror.answering.training_process import read_student
-from bertsmith.serving.mirror.answering.understudy import Understudy
 from bertsmith.serving.mirror.call import Asked
+from bertsmith.serving.mirror.call_routing import CallRouting, Outcome
 from bertsmith.serving.mirror.store import Store
 from bertsmith.serving.mirror.student import Student as Opened
-from bertsmith.serving.mirror.turn import Outcome, Turn
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_folder_that_holds_another_student_by_now_is_not_opened(
     assert student is not None
     mirror.stages.add_student(replace(student, folder=str(other)))
     put_in_mode(mirror.stages, folder, call, "live")
-    wait_until(lambda: mirror.app.keeper.panel.answers)
+    wait_until(lambda: mirror.app.reconciler.open_students.answers)
     assert ask(mirror, "a card").endswith(f"student={student.id}; reason=student-failed")
 
 
@@ -63,13 +63,13 @@ class Broken:
         return self.student.answer(texts)
 
 
-def comparing(tmp_path: Path, *texts: str, mode: str = "shadow") -> tuple[Panel, list[Outcome]]:
-    """A panel with that student, and what the LLM said of texts."""
+def comparing(tmp_path: Path, *texts: str, mode: str = "shadow") -> tuple[OpenStudents, list[Outcome]]:
+    """Open students with that one, and what the LLM said of texts."""
     call = call_of(1)
     schema = {"type": "object", "properties": {"intent": {"enum": ["card", "other"]}}}
     call = replace(call, asked=replace(call.asked, schema=schema))
     folder = make_student(tmp_path / "made", call, {"card": {"intent": "card"}}, {})
-    student = Understudy("x", Broken(Opened.open(folder)))
+    student = StudentThread("x", Broken(Opened.open(folder)))
     stage = Stage(call.version, call.site, mode, 1.0, "x")
     outcomes = []
     for text in texts:
@@ -79,33 +79,33 @@ def comparing(tmp_path: Path, *texts: str, mode: str = "shadow") -> tuple[Panel,
         ]
         asked = replace(call.asked, messages=tuple(messages))
         outcomes.append(Outcome(call.version, asked, None, {"intent": "card"}))
-    return Panel({call.version: Playing(stage, student)}), outcomes
+    return OpenStudents({call.version: VersionStudents(stage, student)}), outcomes
 
 
 def test_an_answer_that_raises_loses_no_others(tmp_path: Path) -> None:
-    panel, outcomes = comparing(tmp_path, "card", "broken", "card")
+    open_students, outcomes = comparing(tmp_path, "card", "broken", "card")
     ledger = Ledger()
     for each in outcomes:
         ledger.outcome(each)
-    folded = ledger.fold(panel)
-    (version,) = panel.playing
+    folded = ledger.fold(open_students)
+    (version,) = open_students.by_version
     assert [each.differs for each in folded.batches["x"].comparisons] == [False, False]
     assert folded.tallies == {
         (version, "x", "shadow-agrees"): (2, 0.0),
         (version, "x", "shadow-failed"): (1, 0.0),
     }
-    panel.playing[version].student.close()  # type: ignore[union-attr]
+    open_students.by_version[version].student.close()  # type: ignore[union-attr]
 
 
 def test_audits_that_say_nothing_of_the_student_are_void(tmp_path: Path) -> None:
     """Of a student that was replaced, of an LLM that was away, of a version that nobody answers any more."""
-    panel, (one,) = comparing(tmp_path, "card", mode="live")
-    sure = Turn(one.version, "x", values={}, is_sure=True, probability=0.05, least=0.05, audit="a")
+    open_students, (one,) = comparing(tmp_path, "card", mode="live")
+    sure = CallRouting(one.version, "x", values={}, is_sure=True, probability=0.05, least=0.05, audit="a")
     ledger = Ledger()
-    ledger.outcome(replace(one, turn=replace(sure, student="former")))
-    ledger.outcome(replace(one, turn=sure, reason=VOID))
-    ledger.outcome(replace(one, version="gone", turn=replace(sure, version="gone", student="y")))
-    folded = ledger.fold(panel)
+    ledger.outcome(replace(one, routing=replace(sure, student="former")))
+    ledger.outcome(replace(one, routing=sure, reason=VOID))
+    ledger.outcome(replace(one, version="gone", routing=replace(sure, version="gone", student="y")))
+    folded = ledger.fold(open_students)
     outcomes = {name: [each.outcome for each in batch.comparisons] for name, batch in folded.batches.items()}
     assert outcomes == {"former": [VOID], "x": [VOID], "y": [VOID]}
     store = Store(str(tmp_path / "calls.sqlite"))
@@ -114,7 +114,7 @@ def test_audits_that_say_nothing_of_the_student_are_void(tmp_path: Path) -> None
     assert stages.fold(student, folded.batches["x"]).audits.count == 0
     assert stages.audit_outcomes() == {("x", VOID): 1}
     store.close()
-    for each in panel.playing.values():
+    for each in open_students.by_version.values():
         each.student.close()  # type: ignore[union-attr]
 
 
@@ -126,7 +126,7 @@ def test_audits_of_an_llm_that_is_away_are_void_when_the_mirror_stops(
         call = mirror.calls()[-1]
         folder = make_student(tmp_path / "made", call, WORDS, USUAL)
         student = put_in_mode(mirror.stages, folder, call, "live", 1.0)
-        wait_until(lambda: mirror.app.keeper.panel.answers)
+        wait_until(lambda: mirror.app.reconciler.open_students.answers)
         upstream.script = lambda _: Reply([b"{}"], 503)
         assert ask(mirror, "a card").startswith("answered")
         wait_until(lambda: mirror.stages.audit_outcomes() == {(student.id, "open"): 1})
@@ -141,17 +141,17 @@ def test_one_fault_does_not_keep_a_demotion_from_the_panel(
     ask(mirror, "my card")
     call = mirror.calls()[-1]
     put_in_mode(mirror.stages, make_student(tmp_path / "made", call, WORDS, USUAL), call, "live", 1.0)
-    wait_until(lambda: mirror.app.keeper.panel.answers)
+    wait_until(lambda: mirror.app.reconciler.open_students.answers)
 
     def broken(*_: object) -> None:
         raise RuntimeError("a text of a call")
 
-    monkeypatch.setattr(mirror.app.keeper.trainer, "poll", broken)
-    monkeypatch.setattr("bertsmith.serving.mirror.answering.keeper.judged", broken)
+    monkeypatch.setattr(mirror.app.reconciler.trainer, "poll", broken)
+    monkeypatch.setattr("bertsmith.serving.mirror.answering.reconciler.judged", broken)
     stage = stage_of(mirror.stages, call.version)
     assert mirror.stages.change(stage, replace(stage, mode="record", share=0.0), "hand", "a test")
-    wait_until(lambda: not mirror.app.keeper.panel.answers, 10)
-    assert mirror.app.keeper._problems["train"] == "RuntimeError"
+    wait_until(lambda: not mirror.app.reconciler.open_students.answers, 10)
+    assert mirror.app.reconciler._problems["train"] == "RuntimeError"
 
 
 def test_a_student_that_could_not_be_opened_is_tried_again(upstream: Upstream, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_student_that_could_not_be_opened_is_tried_again(upstream: Upstream, t
     with running_mirror(tmp_path, upstream.url, pace, audit_share=1e-9) as mirror:
         ask(mirror, "my card")
         call = mirror.calls()[-1]
-        opening, keeper = mirror.app.keeper.opening, mirror.app.keeper
+        opening, reconciler = mirror.app.reconciler.opening, mirror.app.reconciler
         tries: list[Path] = []
 
         def once_broken(folder: Path) -> Any:
@@ -168,8 +168,13 @@ def test_a_student_that_could_not_be_opened_is_tried_again(upstream: Upstream, t
                 raise MemoryError
             return opening(folder)
 
-        keeper.opening = once_broken
+        reconciler.opening = once_broken
         put_in_mode(mirror.stages, make_student(tmp_path / "made", call, WORDS, USUAL), call, "live", 1.0)
-        wait_until(lambda: keeper.panel.playing and keeper.panel.playing[call.version].student is not None)
+        wait_until(
+            lambda: (
+                reconciler.open_students.by_version
+                and reconciler.open_students.by_version[call.version].student is not None
+            )
+        )
         assert len(tries) == 2
         assert ask(mirror, "a card").startswith("answered")
