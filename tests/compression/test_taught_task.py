@@ -7,7 +7,7 @@ import pytest
 import torch
 from distil_rows import tokenizer_of_words
 
-from bertsmith.compression.distilling.lessons import Lesson, Taught, lesson_of
+from bertsmith.compression.distilling.distillation_losses import DistillationLoss, Taught, distillation_loss
 from bertsmith.compression.distilling.taught_task import TaughtTask, taught_examples
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
@@ -25,12 +25,14 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 2, shape).astype(np.float32)
 
 
-def one_by_one(task: Task[Any], lesson: Lesson, outputs: torch.Tensor, targets: list[Taught]) -> list[float]:
+def one_by_one(
+    task: Task[Any], soft_loss: DistillationLoss, outputs: torch.Tensor, targets: list[Taught]
+) -> list[float]:
     """Each example alone: outputs are split by the rows it has."""
     per_row = outputs.split([sum(each.rows) for each in targets])
     found = []
     for output, target in zip(per_row, targets, strict=True):
-        soft = 0.0 if target.answer is None else float(lesson.losses(output, [target]))
+        soft = 0.0 if target.answer is None else float(soft_loss.losses(output, [target]))
         hard = 0.0 if target.gold is None else float(task.loss(output, [target.gold]))
         share = 0.0 if target.answer is None else 1.0 if target.gold is None else WEIGHT
         found.append(share * soft + (1 - share) * hard)
@@ -39,14 +41,14 @@ def one_by_one(task: Task[Any], lesson: Lesson, outputs: torch.Tensor, targets: 
 
 def test_labelled_and_unlabelled_classes_are_mixed_by_weight() -> None:
     task, outputs, answers = classes(), torch.from_numpy(draw(6, 3)), draw(6, 3, seed=1)
-    lesson = lesson_of(task, 2.0)
+    soft_loss = distillation_loss(task, 2.0)
     golds = [0, None, 2, None, 1, 1]
-    given = [lesson.answer(answer) for answer in answers]
+    given = [soft_loss.answer(answer) for answer in answers]
     targets = [Taught(gold, answer, (1,)) for gold, answer in zip(golds, given, strict=True)]
     targets[5] = Taught(1, None, (1,))  # a label is all there is
-    taught = TaughtTask(task, lesson, WEIGHT)
+    taught = TaughtTask(task, soft_loss, WEIGHT)
     assert float(taught.loss(outputs, targets)) == pytest.approx(
-        sum(one_by_one(task, lesson, outputs, targets)), rel=1e-5
+        sum(one_by_one(task, soft_loss, outputs, targets)), rel=1e-5
     )
     assert taught.count(targets) == 6
 
@@ -54,24 +56,24 @@ def test_labelled_and_unlabelled_classes_are_mixed_by_weight() -> None:
 def test_tags_of_some_sentences_are_picked_by_their_words() -> None:
     kind = find_task("tagging")
     task = kind(kind.Settings(), ("O", "B-A", "I-A"))
-    lesson, sizes = lesson_of(task, 1.5), [2, 3, 1, 4]
+    soft_loss, sizes = distillation_loss(task, 1.5), [2, 3, 1, 4]
     outputs = torch.from_numpy(draw(10, 3))
-    answers = np.split(lesson.answer(draw(10, 3, seed=1)), np.cumsum(sizes)[:-1])
+    answers = np.split(soft_loss.answer(draw(10, 3, seed=1)), np.cumsum(sizes)[:-1])
     golds = [np.array([0, 1]), None, np.array([2]), None]
     targets = [
         Taught(gold, answer, (size,)) for gold, answer, size in zip(golds, answers, sizes, strict=True)
     ]
-    taught = TaughtTask(task, lesson, WEIGHT)
+    taught = TaughtTask(task, soft_loss, WEIGHT)
     taught.bind(task.head(_config()))
-    expected = one_by_one(task, lesson, outputs, targets)
+    expected = one_by_one(task, soft_loss, outputs, targets)
     assert float(taught.loss(outputs, targets)) == pytest.approx(sum(expected), rel=1e-5)
     assert taught.count(targets) == 10
 
 
 def test_a_weight_of_one_leaves_the_labels_out() -> None:
-    task, lesson = classes(), lesson_of(classes(), 1.0)
-    outputs, answer = torch.from_numpy(draw(1, 3)), lesson.answer(draw(3, seed=1))
-    taught = TaughtTask(task, lesson, 1.0)
+    task, soft_loss = classes(), distillation_loss(classes(), 1.0)
+    outputs, answer = torch.from_numpy(draw(1, 3)), soft_loss.answer(draw(3, seed=1))
+    taught = TaughtTask(task, soft_loss, 1.0)
     losses = {float(taught.loss(outputs, [Taught(gold, answer, (1,))])) for gold in (0, 1, None)}
     assert len(losses) == 1
 
@@ -79,9 +81,9 @@ def test_a_weight_of_one_leaves_the_labels_out() -> None:
 def test_a_listwise_reranker_is_taught_by_its_teacher_alone() -> None:
     kind = find_task("reranking")
     task = kind(kind.Settings(loss="listwise"))
-    taught = TaughtTask(task, lesson_of(task, 1.0), 0.2)
+    taught = TaughtTask(task, distillation_loss(task, 1.0), 0.2)
     assert not taught.needs_global_batch
-    taught._lesson.begin([np.array([1.0]), np.array([3.0])])
+    taught._soft_loss.begin([np.array([1.0]), np.array([3.0])])
     target = Taught(object(), np.array([3.0], np.float32), (1,))
     assert float(taught.loss(torch.tensor([[3.0]]), [target])) == 0.0
 

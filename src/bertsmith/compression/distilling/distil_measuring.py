@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.compression.distilling.cost import Saving, measure_saving
-from bertsmith.compression.distilling.said_labels import as_labelled
+from bertsmith.compression.distilling.predicted_labels import as_labelled
 from bertsmith.compression.distilling.student_run import Heard, Work
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of

@@ -10,8 +10,8 @@ from bertsmith.compression.distilling.answer_cache import cached_outputs
 from bertsmith.compression.distilling.answer_file import is_answer_file, read_answer_file
 from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
-from bertsmith.compression.distilling.lessons import Lesson, lesson_of
-from bertsmith.compression.distilling.said_labels import as_labelled
+from bertsmith.compression.distilling.distillation_losses import DistillationLoss, distillation_loss
+from bertsmith.compression.distilling.predicted_labels import as_labelled
 from bertsmith.compression.distilling.student import (
     Source,
     begin_student,
@@ -56,7 +56,7 @@ class DistilSession:
 
     teachers: list[Teacher]
     task: Task[Any]
-    lesson: Lesson
+    soft_loss: DistillationLoss
     source: Source
     config: BertConfig
     tokenizer: Tokenizer
@@ -84,8 +84,8 @@ class DistilSession:
         if isinstance(task, Retrieval) and data.labelled:
             task.fit(data.labelled)  # which documents answer a query, and so are no negatives of it
         train = encode_examples(task, [*data.labelled, *data.texts], tokenizer)
-        lesson = lesson_of(task, recipe.temperature)
-        return cls(teachers, task, lesson, source, begun.config, tokenizer, data, train, machine, cache)
+        soft_loss = distillation_loss(task, recipe.temperature)
+        return cls(teachers, task, soft_loss, source, begun.config, tokenizer, data, train, machine, cache)
 
     @property
     def written(self) -> list[Outputs | None] | None:
@@ -100,10 +100,10 @@ class DistilSession:
             encoded = encode_examples(teacher.task, examples, teacher.tokenizer).encoded
             raw.append((cached_outputs(teacher, encoded, self.cache, progress), encoded))
         each = [
-            [self.lesson.answer(answer) for answer in teacher.answers(outputs)]
+            [self.soft_loss.answer(answer) for answer in teacher.answers(outputs)]
             for teacher, (outputs, _) in zip(self.teachers, raw, strict=True)
         ]
-        answers = [self.lesson.together(several) for several in zip(*each, strict=True)]
+        answers = [self.soft_loss.together(several) for several in zip(*each, strict=True)]
         (outputs, encoded), first = raw[0], self.teachers[0].task
         decoded = first.decode(outputs if len(raw) == 1 else answers, examples, encoded)
         return Said(answers, list(decoded))
@@ -111,7 +111,7 @@ class DistilSession:
     def steps_per_epoch(self, recipe: DistilRecipe) -> int:
         """How many batches of the recipe's size an epoch is divided into."""
         unanswered = taught_examples(self.train, [None] * len(self.train))
-        return steps_of_epoch(TaughtTask(self.task, self.lesson, 1.0), unanswered, recipe.batch_size)
+        return steps_of_epoch(TaughtTask(self.task, self.soft_loss, 1.0), unanswered, recipe.batch_size)
 
     def taught(
         self, answers: Sequence[Outputs | None], soft_weight: float
@@ -120,12 +120,12 @@ class DistilSession:
         don't read the same rows.
         """
         if known := [answer for answer in answers if answer is not None]:
-            self.lesson.begin(known)
+            self.soft_loss.begin(known)
             learn_units(self.task, known)
         examples = taught_examples(self.train, answers)
         if self.teachers and self.teachers[0].model.head.per_row:
             _require_same_rows(examples)
-        return TaughtTask(self.task, self.lesson, soft_weight), examples
+        return TaughtTask(self.task, self.soft_loss, soft_weight), examples
 
     def begin(self, recipe: DistilRecipe, taught: TaughtTask, examples: EncodedExamples) -> TaskModel:
         """The student before its first step, its head the best for what it has of layers."""

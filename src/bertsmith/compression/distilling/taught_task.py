@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bertsmith.arrays import Bools, Ints
-from bertsmith.compression.distilling.lessons import Lesson, Taught
+from bertsmith.compression.distilling.distillation_losses import DistillationLoss, Taught
 from bertsmith.data.batch import to_device
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.finetuning import EncodedExamples
@@ -24,14 +24,14 @@ class TaughtTask(Teaching):
     """Fulfils the contract with the task's own head. `soft_weight` is the teacher's share in the loss of an
     example that has a label; of one without, the teacher has all of it.
 
-    A task whose own loss compares examples with each other, while the lesson doesn't (re-ranking by lists),
-    is taught by the teacher alone.
+    A task whose own loss compares examples with each other, while the distillation's doesn't (re-ranking by
+    lists), is taught by the teacher alone.
     """
 
-    def __init__(self, task: Task[Any], lesson: Lesson, soft_weight: float) -> None:
+    def __init__(self, task: Task[Any], soft_loss: DistillationLoss, soft_weight: float) -> None:
         super().__init__(task)
-        self._lesson, self._soft_weight, self._per_row = lesson, soft_weight, False
-        if task.needs_global_batch and not lesson.needs_global_batch:
+        self._soft_loss, self._soft_weight, self._per_row = soft_loss, soft_weight, False
+        if task.needs_global_batch and not soft_loss.needs_global_batch:
             self._soft_weight = 1.0
 
     @property
@@ -40,7 +40,7 @@ class TaughtTask(Teaching):
 
     @property
     def needs_global_batch(self) -> bool:
-        return self._lesson.needs_global_batch
+        return self._soft_loss.needs_global_batch
 
     def head(self, config: BertConfig) -> Head:
         return self._task.head(config)
@@ -50,13 +50,13 @@ class TaughtTask(Teaching):
         self._per_row = head.per_row
 
     def make_batches(self, targets: Sequence[Taught], order: Ints, batch_size: int) -> list[Ints]:
-        """As the task does where the lesson compares the examples of a batch."""
+        """As the task does where the soft loss compares the examples of a batch."""
         if not self.needs_global_batch:
             return super().make_batches(targets, order, batch_size)
         return self._task.make_batches([each.gold for each in targets], order, batch_size)
 
     def count(self, targets: Sequence[Taught]) -> float:
-        return self._lesson.count(targets)
+        return self._soft_loss.count(targets)
 
     def loss(self, outputs: Tensor, targets: Sequence[Taught]) -> Tensor:
         return self.losses(outputs, targets).sum()
@@ -70,8 +70,8 @@ class TaughtTask(Teaching):
         weight = self._soft_weight
         found = torch.zeros(len(targets), device=outputs.device)
         for part, chosen, share in (
-            (self._lesson.losses, answered & ~labelled, 1.0),
-            (self._lesson.losses, answered & labelled, weight),
+            (self._soft_loss.losses, answered & ~labelled, 1.0),
+            (self._soft_loss.losses, answered & labelled, weight),
             (self._hard, answered & labelled, 1 - weight),
             (self._hard, labelled & ~answered, 1.0),
         ):

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.compression.distilling.lessons import (
-    ClassLesson,
-    LabelLesson,
-    Lesson,
-    SpanLesson,
+from bertsmith.compression.distilling.distillation_losses import (
+    ClassLoss,
+    DistillationLoss,
+    LabelLoss,
+    SpanLoss,
     Taught,
-    VectorLesson,
-    WordLesson,
-    lesson_of,
+    VectorLoss,
+    WordLoss,
+    distillation_loss,
 )
 from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.registry import find_task
@@ -43,15 +43,15 @@ def taught(answers: list[np.ndarray], rows: list[tuple[int, ...]] | None = None)
 
 
 def test_classes_are_taught_by_their_softened_probabilities() -> None:
-    lesson, ours, theirs = ClassLesson(T), numbers(5, 3), numbers(5, 3, seed=1)
-    answers = [lesson.answer(each) for each in theirs]
-    found = lesson.losses(torch.from_numpy(ours), taught(answers))
+    soft_loss, ours, theirs = ClassLoss(T), numbers(5, 3), numbers(5, 3, seed=1)
+    answers = [soft_loss.answer(each) for each in theirs]
+    found = soft_loss.losses(torch.from_numpy(ours), taught(answers))
     assert found.tolist() == pytest.approx([divergence(a, b, T) for a, b in zip(ours, theirs, strict=True)])
 
 
 def test_labels_are_taught_each_by_itself() -> None:
-    lesson, ours, theirs = LabelLesson(T), numbers(4, 3), numbers(4, 3, seed=1)
-    found = lesson.losses(torch.from_numpy(ours), taught([lesson.answer(each) for each in theirs]))
+    soft_loss, ours, theirs = LabelLoss(T), numbers(4, 3), numbers(4, 3, seed=1)
+    found = soft_loss.losses(torch.from_numpy(ours), taught([soft_loss.answer(each) for each in theirs]))
     expected = [
         np.mean([divergence(np.array([a, 0.0]), np.array([b, 0.0]), T) for a, b in zip(*pair, strict=True)])
         for pair in zip(ours, theirs, strict=True)
@@ -60,43 +60,43 @@ def test_labels_are_taught_each_by_itself() -> None:
 
 
 def test_words_are_taught_one_by_one_and_counted() -> None:
-    lesson, lengths = WordLesson(T), [3, 0, 2]
+    soft_loss, lengths = WordLoss(T), [3, 0, 2]
     ours, theirs = numbers(5, 4), numbers(5, 4, seed=1)
-    answers = np.split(np.stack([lesson.answer(each) for each in theirs]), np.cumsum(lengths)[:-1])
+    answers = np.split(np.stack([soft_loss.answer(each) for each in theirs]), np.cumsum(lengths)[:-1])
     targets = taught(answers, [(length,) for length in lengths])
-    found = lesson.losses(torch.from_numpy(ours), targets)
+    found = soft_loss.losses(torch.from_numpy(ours), targets)
     each = [divergence(a, b, T) for a, b in zip(ours, theirs, strict=True)]
     assert found.tolist() == pytest.approx([sum(each[:3]), 0.0, sum(each[3:])])
-    assert lesson.count(targets) == 5
+    assert soft_loss.count(targets) == 5
 
 
 def test_starts_and_ends_are_taught_over_the_rows_of_a_window() -> None:
-    lesson, rows = SpanLesson(T), [(3, 2), (4,)]
+    soft_loss, rows = SpanLoss(T), [(3, 2), (4,)]
     ours, theirs = numbers(9, 2), numbers(9, 2, seed=1)
     targets = taught(np.split(theirs, [5]), rows)
-    found = lesson.losses(torch.from_numpy(ours), targets)
+    found = soft_loss.losses(torch.from_numpy(ours), targets)
     windows = [slice(0, 3), slice(3, 5), slice(5, 9)]
     each = [
         sum(divergence(ours[window, side], theirs[window, side], T) for side in (0, 1)) / 2
         for window in windows
     ]
     assert found.tolist() == pytest.approx([each[0] + each[1], each[2]], rel=1e-5)
-    assert lesson.count(targets) == 3
+    assert soft_loss.count(targets) == 3
 
 
 def test_numbers_are_taught_in_deviations_of_the_teacher() -> None:
-    lesson, ours, theirs = Lesson(), numbers(6, 1), 50 + 10 * numbers(6, 1, seed=1)
-    lesson.begin(list(theirs))
-    found = lesson.losses(torch.from_numpy(ours), taught(list(theirs)))
+    soft_loss, ours, theirs = DistillationLoss(), numbers(6, 1), 50 + 10 * numbers(6, 1, seed=1)
+    soft_loss.begin(list(theirs))
+    found = soft_loss.losses(torch.from_numpy(ours), taught(list(theirs)))
     expected = ((ours - theirs).squeeze(1) / theirs.std()) ** 2
     assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-5)
 
 
 def test_vectors_are_taught_by_how_a_query_stands_to_the_documents_of_the_batch() -> None:
     """The sizes differ, and so does how many documents the examples have."""
-    lesson, scale = VectorLesson(5.0), 5.0
+    soft_loss, scale = VectorLoss(5.0), 5.0
     ours, answers = numbers(2, 3, 4) / 4, [numbers(3, 6, seed=1) / 6, numbers(2, 6, seed=2) / 6]
-    found = lesson.losses(torch.from_numpy(ours), taught(answers))
+    found = soft_loss.losses(torch.from_numpy(ours), taught(answers))
     our_documents = np.concatenate([ours[0, 1:], ours[1, 1:2]])
     their_documents = np.concatenate([answers[0][1:], answers[1][1:]])
     expected = [
@@ -106,31 +106,31 @@ def test_vectors_are_taught_by_how_a_query_stands_to_the_documents_of_the_batch(
     assert found.tolist() == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("lesson", [ClassLesson(T), LabelLesson(T), Lesson(deviation=1.0)])
-def test_who_answers_as_the_teacher_has_nothing_to_learn(lesson: Lesson) -> None:
+@pytest.mark.parametrize("soft_loss", [ClassLoss(T), LabelLoss(T), DistillationLoss(deviation=1.0)])
+def test_who_answers_as_the_teacher_has_nothing_to_learn(soft_loss: DistillationLoss) -> None:
     theirs = numbers(4, 3)
     outputs = torch.from_numpy(theirs.copy()).requires_grad_()
-    lesson.losses(outputs, taught([lesson.answer(each) for each in theirs])).sum().backward()
+    soft_loss.losses(outputs, taught([soft_loss.answer(each) for each in theirs])).sum().backward()
     assert outputs.grad is not None
     assert outputs.grad.abs().max() < 1e-6
 
 
 def test_several_teachers_teach_the_mean_of_their_probabilities() -> None:
     first, second = numbers(3), numbers(3, seed=1)
-    lesson = ClassLesson(1.0)
-    found = lesson.together([lesson.answer(first), lesson.answer(second)])
+    soft_loss = ClassLoss(1.0)
+    found = soft_loss.together([soft_loss.answer(first), soft_loss.answer(second)])
     assert softmax(found) == pytest.approx((softmax(first) + softmax(second)) / 2, abs=1e-6)
 
 
 def test_several_teachers_of_labels_teach_the_mean_of_each() -> None:
     first, second = numbers(3), numbers(3, seed=1)
-    found = 1 / (1 + np.exp(-LabelLesson(1.0).together([first, second])))
+    found = 1 / (1 + np.exp(-LabelLoss(1.0).together([first, second])))
     assert found == pytest.approx((1 / (1 + np.exp(-first)) + 1 / (1 + np.exp(-second))) / 2, abs=1e-6)
 
 
 def test_several_teachers_of_vectors_teach_the_mean_of_their_similarities() -> None:
     first, second = numbers(3, 4), numbers(3, 6, seed=1)
-    found = VectorLesson(1.0).together([first, second])
+    found = VectorLoss(1.0).together([first, second])
     expected = (first[0] @ first[1:].T + second[0] @ second[1:].T) / 2
     assert found[0] @ found[1:].T == pytest.approx(expected, rel=1e-4)
 
@@ -140,5 +140,5 @@ def test_a_task_of_ones_own_is_taught_as_its_parent_or_by_its_numbers() -> None:
         name = "own"
 
     kind = find_task("reranking")
-    assert isinstance(lesson_of(Own(Own.Settings()), T), ClassLesson)
-    assert type(lesson_of(kind(kind.Settings()), T)) is Lesson
+    assert isinstance(distillation_loss(Own(Own.Settings()), T), ClassLoss)
+    assert type(distillation_loss(kind(kind.Settings()), T)) is DistillationLoss

@@ -1,5 +1,5 @@
 """What a teacher's outputs teach: how those of several teachers become one, and how far a student's are from
-them. A lesson a kind of head; a head of one's own is taught by its numbers.
+them. A loss for each kind of head; a head of one's own is taught by its numbers.
 
 E examples, R rows that a head answers for, W windows, C outputs, T texts of an example, H hidden size, and D
 documents of a batch.
@@ -39,7 +39,7 @@ class Taught:
     rows: tuple[int, ...]
 
 
-class Lesson:
+class DistillationLoss:
     """By squares: numbers, scores and cosines, in units of `deviation`, by default the standard deviation of
     the answers that are learned from.
     """
@@ -73,7 +73,7 @@ class Lesson:
         return ((outputs.double() - answers) / self.deviation).square().flatten(1).mean(1)
 
 
-class ClassLesson(Lesson):
+class ClassLoss(DistillationLoss):
     """Cross-entropy of the softened probabilities, less the teacher's own entropy: the divergence of Hinton
     et al. 2015, times the square of the temperature (section 2). Answers are log-probabilities.
     """
@@ -105,7 +105,7 @@ class ClassLesson(Lesson):
         return (theirs.exp() * (theirs - ours)).sum(-1) * self.temperature**2
 
 
-class LabelLesson(ClassLesson):
+class LabelLoss(ClassLoss):
     """The same of each label by itself, the mean over labels. Answers are log-odds."""
 
     def answer(self, output: Outputs) -> Outputs:
@@ -124,7 +124,7 @@ class LabelLesson(ClassLesson):
         return self.divergence(*either).mean(-1)
 
 
-class WordLesson(ClassLesson):
+class WordLoss(ClassLoss):
     """The same of each word. The teacher's answers are (R, C), R the words."""
 
     def count(self, taught: Sequence[Taught]) -> float:
@@ -136,7 +136,7 @@ class WordLesson(ClassLesson):
         return _summed(self.divergence(outputs, answers), sizes)
 
 
-class SpanLesson(ClassLesson):
+class SpanLoss(ClassLoss):
     """The same of where an answer starts, and of where it ends, over the rows of each window: half of either.
     The teacher's answers are logits (R, 2).
     """
@@ -146,7 +146,7 @@ class SpanLesson(ClassLesson):
 
     def together(self, answers: Sequence[Outputs]) -> Outputs:
         """The mean of the logits."""
-        return Lesson.together(self, answers)
+        return DistillationLoss.together(self, answers)
 
     def count(self, taught: Sequence[Taught]) -> float:
         return sum(len(each.rows) for each in taught)
@@ -164,7 +164,7 @@ class SpanLesson(ClassLesson):
         return _summed(parts, np.array([sum(each.rows) for each in taught]))
 
 
-class VectorLesson(Lesson):
+class VectorLoss(DistillationLoss):
     """How a query's vector stands to the documents of the batch: the divergence between the softmax of the
     student's similarities and that of the teacher's, over the same documents, each multiplied by `scale`.
     Vectors may have any size: the two sides need not have the same. Answers are (T, H).
@@ -198,22 +198,24 @@ class VectorLesson(Lesson):
         return (theirs.exp() * (theirs - ours)).sum(1)
 
 
-def lesson_of(task: Task[Any], temperature: float) -> Lesson:
+def distillation_loss(task: Task[Any], temperature: float) -> DistillationLoss:
     """By the kind of the task's head."""
     match task:
         case Retrieval():
-            return VectorLesson(task.settings.scale)
+            return VectorLoss(task.settings.scale)
         case Similarity():
-            return ClassLesson(temperature) if task.settings.target == "class" else Lesson(deviation=1.0)
-    kind = next((LESSONS[each] for each in type(task).__mro__ if each in LESSONS), None)
-    return Lesson() if kind is None else kind(temperature)
+            return (
+                ClassLoss(temperature) if task.settings.target == "class" else DistillationLoss(deviation=1.0)
+            )
+    kind = next((LOSSES[each] for each in type(task).__mro__ if each in LOSSES), None)
+    return DistillationLoss() if kind is None else kind(temperature)
 
 
-LESSONS: dict[type, type[ClassLesson]] = {
-    Classification: ClassLesson,
-    MultiLabel: LabelLesson,
-    Tagging: WordLesson,
-    QuestionAnswering: SpanLesson,
+LOSSES: dict[type, type[ClassLoss]] = {
+    Classification: ClassLoss,
+    MultiLabel: LabelLoss,
+    Tagging: WordLoss,
+    QuestionAnswering: SpanLoss,
 }
 
 
