@@ -53,9 +53,9 @@ def test_the_page_says_what_will_be_used_and_why(
 @pytest.mark.parametrize(
     ("compiled", "instructions", "says"),
     [
-        (True, ("avx2",), "compiled, for training"),
+        pytest.param(True, ("avx2",), "compiled, for training", marks=pytest.mark.slow),
         (False, ("avx2",), "not compiled; installed again"),
-        (False, (), "none for this processor"),
+        pytest.param(False, (), "none for this processor", marks=pytest.mark.slow),
     ],
 )
 def test_it_says_whether_kernels_are_compiled(

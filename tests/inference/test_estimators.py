@@ -107,6 +107,7 @@ def test_all_of_x_is_trained_on_unless_training_may_stop_early(tiny_bert: Path) 
     assert early.predictor_.task.confidence.examples == 9
 
 
+@pytest.mark.slow
 def test_few_texts_choose_the_method_and_calibrate(tiny_bert: Path) -> None:
     model = BertClassifier(tiny_bert, **QUICK | {"method": "auto"}, settings={"minutes": 2})
     model.fit(TEXTS, LABELS)

@@ -55,6 +55,7 @@ def test_names_are_found_in_capitals_too() -> None:
     assert find_accelerator("H100") == find_accelerator("h100")
 
 
+@pytest.mark.slow
 def test_this_machine_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)

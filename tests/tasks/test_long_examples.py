@@ -95,10 +95,10 @@ print(peak() - before)
 @pytest.mark.parametrize(
     ("name", "megabytes", "stride", "ceiling"),
     [
-        ("question-answering", 4, 8, 14),
+        pytest.param("question-answering", 4, 8, 14, marks=pytest.mark.slow),
         ("classification", 4, 8, 8),
-        ("classification", 10, 0, 1),
-        ("tagging", 1, 8, 80),
+        pytest.param("classification", 10, 0, 1, marks=pytest.mark.slow),
+        pytest.param("tagging", 1, 8, 80, marks=pytest.mark.slow),
     ],
 )
 def test_a_long_field_is_predicted_in_little_memory(

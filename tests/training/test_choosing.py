@@ -274,7 +274,8 @@ def test_methods_that_seldom_win_wait_for_time(encoder: Path, tmp_path: Path) ->
     assert [each.method for each in by_itself.results.tried] == [LINEAR, CONTRASTIVE, FULL]
 
 
-@pytest.mark.parametrize("place", ["whole", pytest.param("in training", marks=slow)])
+@slow
+@pytest.mark.parametrize("place", ["whole", "in training"])
 def test_a_cloze_is_learned_from_an_encoder_that_fills_gaps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

@@ -225,10 +225,10 @@ def test_the_service_reads_columns_by_name_and_refuses_a_text_alone(trained: Fin
 
 
 def test_the_words_of_a_text_are_explained_beside_its_columns(trained: FinetuneResult) -> None:
-    given = {"text": "bano happy delo", "age": 30, "plan": "paid"}
+    given = {"text": "bano awful delo", "age": 30, "plan": "paid"}
     found = Explainer(trained.model, "cpu").attributions(given)
-    assert found.target == "good paid"
-    assert found.tokens[int(np.abs(found.scores).argmax())] == "happy"
+    assert found.target == "bad paid"  # the empty text is answered "good": there is something to credit
+    assert found.tokens[int(found.scores.argmax())] == "awful"
 
 
 def test_in_scikit_learn_rows_have_their_columns_by_name(encoder: Path) -> None:

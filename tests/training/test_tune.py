@@ -139,6 +139,7 @@ def test_importance_is_shared_out_among_what_was_searched(found: TuneResult) -> 
 # -- few rows and no dev ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_few_rows_judge_trials_in_turn_and_the_best_learns_from_all(
     files: dict[str, str], tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from bertsmith.serving.refusals import InvalidRequest, TooLong
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Answer as ServiceAnswer
 
+DIGITS = 6  # of a probability, as it is written
 ANY = "auto"  # the model of a request that leaves the choice to the service
 _CLASSES = ("classification",)
 _LABELS = ("classification", "multi-label")
@@ -28,6 +29,11 @@ _YES = ({"yes", "no"}, {"true", "false"}, {"1", "0"})
 _SURE = ("yes", "true", "1")
 _MOST_SHOWN = 8
 _EVEN = 1e-9  # by which the steps between levels may differ, of a step
+
+
+def type_of(question: Any) -> Any:
+    """What tells a request's questions apart, as JSON or as pydantic's."""
+    return question.get("type") if isinstance(question, dict) else getattr(question, "type", None)
 
 
 @dataclass(frozen=True)

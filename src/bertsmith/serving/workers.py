@@ -1,12 +1,8 @@
 """The threads that compute: one a core, and one that has all cores for a request that comes alone."""
 
 import asyncio
-import os
-import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from threading import Thread
 from typing import Any
 
@@ -16,8 +12,8 @@ from bertsmith.data.batch import usual_batch_tokens
 from bertsmith.model.cpu.one_core_threads import start_one_core_threads
 from bertsmith.serving.operations.operation import Prepared
 from bertsmith.serving.queue import Batch, WorkQueue
+from bertsmith.serving.thread_priority import give_way
 
-_NICENESS = 5
 _BUDGET = (
     384  # tokens of a batch on a core: larger ones are no faster, and a short text waits longer for them
 )
@@ -70,7 +66,7 @@ class Workers:
         return await asyncio.wrap_future(self._finishing.submit(prepared.finish, kept))
 
     def _work(self, has_all_cores: bool) -> None:
-        _give_way()
+        give_way()
         while (batch := self._next(has_all_cores)) is not None:
             began = time.monotonic()
             _compute(batch)
@@ -96,15 +92,6 @@ class Workers:
             return False
         alone = self.queue.computing == 0 and self.queue.waiting_tokens <= self.budget
         return has_all_cores == alone or self.cores == 1
-
-
-def _give_way() -> None:
-    """Lets the event loop go before this thread, where Linux can tell threads apart: a refusal is then a
-    matter of a millisecond while all cores compute.
-    """
-    if sys.platform.startswith("linux"):
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _compute(batch: Batch) -> None:

@@ -159,6 +159,7 @@ def test_from_the_first_call_to_live_and_back_the_same_twice(tmp_path: Path) -> 
     assert life(tmp_path / "one", seed=5) == life(tmp_path / "two", seed=5)
 
 
+@pytest.mark.slow
 def test_calls_become_a_student_in_shadow_without_a_hand(tmp_path: Path) -> None:
     world = World(5)
     with (

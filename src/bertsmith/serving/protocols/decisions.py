@@ -14,11 +14,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, St
 from bertsmith.serving.protocols import openai
 from bertsmith.serving.protocols.routing import JsonResponse, ListOf, StrictBody, router_of
 from bertsmith.serving.protocols.systemone import as_input, as_text, ask_heads, headers_of, model_named
-from bertsmith.serving.questions import Question, Reply, Unanswerable, find_heads
+from bertsmith.serving.questions import DIGITS, Question, Reply, Unanswerable, find_heads, type_of
 from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
 from bertsmith.serving.service import Service
-
-_DIGITS = 6
 
 
 class Asked(StrictBody):
@@ -75,15 +73,11 @@ class Score(Asked):
         return Question("score", self.name, tuple(each.label for each in self.levels))
 
 
-def _type_of(question: Any) -> Any:
-    return question.get("type") if isinstance(question, dict) else getattr(question, "type", None)
-
-
 AnyQuestion = Annotated[
     Annotated[Predicate, Tag("predicate")]
     | Annotated[Choice, Tag("choice")]
     | Annotated[Score, Tag("score")],
-    Discriminator(_type_of),
+    Discriminator(type_of),
 ]
 
 
@@ -146,9 +140,9 @@ def _shown(question: Predicate | Choice | Score, said: Reply | Unanswerable) -> 
     if isinstance(said, Unanswerable):
         return {"type": "refusal", "name": question.name, "reason": said.reason}
     if isinstance(question, Predicate):
-        return {"type": "predicate", "name": question.name, "probability": round(said.value, _DIGITS)}
-    shares = [round(each, _DIGITS) for each in said.probabilities]
-    head = {"name": question.name, "confidence": round(said.confidence, _DIGITS)}
+        return {"type": "predicate", "name": question.name, "probability": round(said.value, DIGITS)}
+    shares = [round(each, DIGITS) for each in said.probabilities]
+    head = {"name": question.name, "confidence": round(said.confidence, DIGITS)}
     if isinstance(question, Choice):
         pairs = zip(question.choices, shares, strict=True)
         return {
@@ -160,7 +154,7 @@ def _shown(question: Predicate | Choice | Score, said: Reply | Unanswerable) -> 
     levels = enumerate(zip(question.levels, shares, strict=True))
     return {
         "type": "score",
-        "score": round(said.value, _DIGITS),
+        "score": round(said.value, DIGITS),
         "probabilities": [
             {"value": number, "label": level.label, "probability": share} for number, (level, share) in levels
         ],

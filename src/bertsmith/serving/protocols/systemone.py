@@ -12,12 +12,21 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from bertsmith.serving.protocols.routing import InvalidBody, JsonResponse, StrictBody, ask, note, router_of
-from bertsmith.serving.questions import Found, Question, Replies, Reply, Unanswerable, find_heads, reply
+from bertsmith.serving.questions import (
+    DIGITS,
+    Found,
+    Question,
+    Replies,
+    Reply,
+    Unanswerable,
+    find_heads,
+    reply,
+    type_of,
+)
 from bertsmith.serving.refusals import InvalidRequest, Refusal, Unsupported
 from bertsmith.serving.served_model import ServedModel
 from bertsmith.serving.service import Answer, Service
 
-_DIGITS = 6
 _NAMED = ({"question", "context"}, {"text", "text_pair"}, {"text"})  # what a head reads as it is
 _MOST_QUESTIONS = 400
 
@@ -68,13 +77,9 @@ class Score(StrictBody):
         return Question("score", name, tuple(as_text(level) for level in self.criteria))
 
 
-def _type_of(question: Any) -> Any:
-    return question.get("type") if isinstance(question, dict) else getattr(question, "type", None)
-
-
 AnyQuestion = Annotated[
     Annotated[Noul, Tag("noul")] | Annotated[Choice, Tag("choice")] | Annotated[Score, Tag("score")],
-    Discriminator(_type_of),
+    Discriminator(type_of),
 ]
 
 
@@ -148,9 +153,9 @@ def routes(service: Service) -> APIRouter:
 
 def _shown(question: Noul | Choice | Score, said: Reply) -> dict[str, Any]:
     if isinstance(question, Noul):
-        return {"type": "noul", "noul": round(said.value, _DIGITS)}
-    shares = [round(each, _DIGITS) for each in said.probabilities]
-    confidence = round(said.confidence, _DIGITS)
+        return {"type": "noul", "noul": round(said.value, DIGITS)}
+    shares = [round(each, DIGITS) for each in said.probabilities]
+    confidence = round(said.confidence, DIGITS)
     if isinstance(question, Choice):
         options = list(question.criteria)
         return {
@@ -161,7 +166,7 @@ def _shown(question: Noul | Choice | Score, said: Reply) -> dict[str, Any]:
         }
     return {
         "type": "score",
-        "score": round(said.value, _DIGITS),
+        "score": round(said.value, DIGITS),
         "confidence": confidence,
         "legend": {str(number): as_text(level) for number, level in enumerate(question.criteria)},
         "probabilities": {str(number): share for number, share in enumerate(shares)},

@@ -4,23 +4,20 @@ Texts that wait together are answered together. Several hundred may wait; what c
 """
 
 import asyncio
-import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bertsmith.serving.mirror.call import Asked, Json
+from bertsmith.serving.thread_priority import give_way
 
 if TYPE_CHECKING:
     from bertsmith.serving.mirror.student import StudentAnswer
 
 _TOGETHER = 32  # texts
 _MOST_WAITING = 256  # texts
-_NICENESS = 5
 
 
 class CantAnswer(Exception):
@@ -82,7 +79,7 @@ class StudentThread:
         self._thread.join()
 
     def _work(self) -> None:
-        _give_way()
+        give_way()
         while taken := self._next():
             texts = [text for text, _ in taken]
             try:
@@ -106,10 +103,3 @@ class StudentThread:
                 if self._is_ending:
                     return []
                 self._changed.wait()
-
-
-def _give_way() -> None:
-    """The event loop goes first, where Linux can tell threads apart."""
-    if sys.platform.startswith("linux"):
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
