@@ -71,7 +71,7 @@ def settings() -> Iterator[str]:
     yield "A default of – means that the recipe, the model or the machine decides."
     yield "## Of pre-training"
     yield "`bertsmith pretrain RECIPE name=value …`; [Pre-training](../pretraining.md) explains them."
-    yield setting_table(Recipe, meanings("pretraining.md"))
+    yield setting_table(Recipe, meanings("pretraining-settings.md"))
     yield "## Of fine-tuning"
     yield "`bertsmith finetune TASK … name=value …`; [Fine-tuning](../finetuning.md) explains them."
     yield setting_table(FinetuneRecipe, meanings("finetuning-settings.md"))
