@@ -142,7 +142,7 @@ class FinetuneSession:
         """What linear models of the features say of the rows that each hasn't learned from."""
         assert self.folds is not None and self.probe is not None and self.linear is not None
         outputs = self.probe.judge(self.folds, self.linear.strength)
-        return self.task.decode(outputs, self.train.examples, self.train.encoded)
+        return self.task.decode_by_folds(outputs, self.train.examples, self.train.encoded, self.folds)
 
     def choose(
         self, recipe: FinetuneRecipe, on_fold: Callable[[str, int], None] = lambda method, number: None
