@@ -1,4 +1,4 @@
-"""Rows that judge: a score of some of them is the metric's own, and none is judged by a threshold of its own."""
+"""Rows that judge: a score of some of them is the metric's, and no threshold is chosen by its own rows."""
 
 import time
 

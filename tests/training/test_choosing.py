@@ -200,7 +200,7 @@ def test_few_rows_judge_in_turn_and_many_are_held_out() -> None:
     assert recipe_of().seconds_to_choose(100) == pytest.approx(20)
 
 
-@pytest.mark.parametrize("other", ["dev=d", "restarts=2"])
+@pytest.mark.parametrize("other", ["dev=d", "restarts=2", "patience=1"])
 def test_folds_and_a_dev_exclude_each_other(other: str) -> None:
     with pytest.raises(RecipeError, match="every row judge"):
         recipe_of("folds=5", other)
@@ -430,6 +430,13 @@ def test_a_method_that_the_task_has_not_is_refused(encoder: Path, tmp_path: Path
     assert not (tmp_path / "run").exists()
     with pytest.raises(RecipeError, match="method"):
         few_rows(encoder, tmp_path, "method=magic")
+    with pytest.raises(RecipeError, match="it takes a batch_size of 4 or more"):
+        few_rows(encoder, tmp_path, "method=contrastive", "batch_size=1")
+
+
+def test_batches_of_one_text_have_no_pairs_to_learn_from(encoder: Path, tmp_path: Path) -> None:
+    result = few_rows(encoder, tmp_path, "epochs=0.1", "batch_size=1")
+    assert [each.method for each in result.results.tried] == [LINEAR, FULL]
 
 
 def test_lora_is_trained_whatever_the_linear_model_reaches(encoder: Path, tmp_path: Path) -> None:

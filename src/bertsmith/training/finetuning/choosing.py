@@ -174,7 +174,7 @@ class _Race:
         else:
             row = self._forward / max(self._forward_rows, 1)
             fold = _STEP * self._epochs[method] * len(self._train) * learned * row
-        return fold + (0.0 if method == self._first else fold / learned)
+        return fold + (fold / learned if self._epochs[method] else 0.0)
 
     def _hopeless(self, method: str) -> bool:
         tried = self.tried(method)

@@ -119,7 +119,7 @@ class FinetuneSession:
             linear=linear is not None,
             unlabelled=bool(data.unlabelled),
         )
-        require_possible(recipe.method, task, methods)
+        require_possible(recipe, task, methods)
         self_training = None
         if SELF_TRAINING in methods and probe is not None and linear is not None:
             texts = encode_examples(task, data.unlabelled, tokenizer)
