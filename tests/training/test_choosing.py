@@ -17,12 +17,12 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.tasks.examples.folds import CROSS_VALIDATION, folds_of
-from bertsmith.tasks.finetuning import EncodedExamples
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.linear_start import FROZEN, LinearProbe
 from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.finetuning import adaptation, choosing, finetune
+from bertsmith.training.finetuning import adaptation, choosing, finetune, finetune_session
 from bertsmith.training.finetuning.choosing import Choice, choose, gain_of, read_choice, write_choice
 from bertsmith.training.finetuning.methods import (
     CLOZE,
@@ -33,7 +33,7 @@ from bertsmith.training.finetuning.methods import (
     SELF_TRAINING,
     UPPER,
 )
-from bertsmith.training.finetuning.self_training import SelfTraining
+from bertsmith.training.finetuning.self_training import SelfTraining, drawn
 
 FOREVER = 1e9
 
@@ -338,14 +338,36 @@ def test_unlabelled_texts_are_a_method_of_their_own(encoder: Path, tmp_path: Pat
 
 
 def test_unlabelled_texts_beside_a_dev_are_used_where_that_is_asked_for(
-    encoder: Path, tmp_path: Path
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts, dev = str(unlabelled_rows(tmp_path)), str(write_rows(tmp_path / "dev.jsonl", "classification", 40))
-    plain = few_rows(encoder, tmp_path / "plain", "epochs=1", unlabelled=texts, dev=dev)
+    with monkeypatch.context() as patch:
+        patch.setattr(SelfTraining, "of", None)  # a pass over texts that nobody asked for
+        plain = few_rows(encoder, tmp_path / "plain", "epochs=1", unlabelled=texts, dev=dev)
     assert any("were not learned from" in warning for warning in plain.results.data_warnings)
     asked = few_rows(encoder, tmp_path / "asked", f"method={SELF_TRAINING}", unlabelled=texts, dev=dev)
     assert asked.results.method == SELF_TRAINING
     assert not any("were not learned from" in warning for warning in asked.results.data_warnings)
+
+
+def test_of_very_many_unlabelled_texts_those_alone_are_read_that_are_learned_from(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million would be tokenised, and kept so, to learn from five thousand."""
+    assert drawn([*range(5000)]) == [*range(5000)]
+    some = drawn(range(20_000))
+    assert len(set(some)) == 5000 and list(some) == sorted(some) and max(some) > 15_000
+    encoded: list[int] = []
+
+    def counted(task: Any, examples: Any, tokenizer: Any) -> EncodedExamples:
+        encoded.append(len(examples))
+        return encode_examples(task, examples, tokenizer)
+
+    monkeypatch.setattr(finetune_session, "encode_examples", counted)
+    monkeypatch.setattr(finetune_session, "drawn", lambda texts: texts[:20])
+    texts = str(unlabelled_rows(tmp_path))
+    few_rows(encoder, tmp_path, f"method={SELF_TRAINING}", unlabelled=texts)
+    assert max(encoded) == 40 and 20 in encoded
 
 
 def test_what_can_not_be_learned_from_unlabelled_texts(encoder: Path, tmp_path: Path) -> None:
