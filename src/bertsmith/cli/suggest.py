@@ -22,6 +22,7 @@ def suggest(
     count: int = 50,
     labelled: Path | None = None,
     task: Literal["classification", "multi-label"] = "classification",
+    separator: str | None = None,
     seed: int = 0,
     columns: Annotated[LabelledColumns | None, AS_NAMED] = None,
     layout: Annotated[FileLayout | None, AS_NAMED] = None,
@@ -47,6 +48,8 @@ def suggest(
         More labelled rows. By default those that the model was fine-tuned on.
     task
         For an encoder: what the labels are.
+    separator
+        What stands between several labels in one cell. By default a comma, or what the model was trained with.
     seed
         Another draws other rows.
 
@@ -65,7 +68,7 @@ def suggest(
     if count < 1:
         raise InputError(f"--count must be 1 or more, found {count}.")
     refuse_existing(out)  # before the work, not after it
-    said = given(columns, layout)
+    said = given(columns, layout) | ({} if separator is None else {"separator": separator})
     with progress_bar("Reading") as progress:
         found = find(
             model, file, labelled=labelled, task=task, count=count, seed=seed, progress=progress, **said
@@ -96,7 +99,8 @@ def _show(found: "Suggestions") -> None:
         print_table(("text", "it looks like", "sure"), rows, title=title)
     if found.doubts:
         wrong = [
-            (_cut(each.example.text), str(each.example.label), each.guess) for each in found.wrong[:_SHOWN]
+            (_cut(each.example.text), found.label_of(each.example), each.guess)
+            for each in found.wrong[:_SHOWN]
         ]
         title = f"{len(found.wrong):,} of {len(found.doubts):,} labels to look at"
         if wrong:
@@ -105,7 +109,7 @@ def _show(found: "Suggestions") -> None:
             print_note(f"none of the {len(found.doubts):,} labels looks wrong")
     if found.contradictions:
         pairs = [
-            (_cut(first.text), str(first.label), str(second.label))
+            (_cut(first.text), found.label_of(first), found.label_of(second))
             for first, second, _ in found.contradictions[:_SHOWN]
         ]
         title = f"{len(found.contradictions):,} pairs of nearly the same text with different labels"
