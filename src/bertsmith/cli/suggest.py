@@ -49,7 +49,7 @@ def suggest(
     task
         For an encoder: what the labels are.
     separator
-        What stands between several labels in one cell. By default a comma, or what the model was trained with.
+        What stands between several labels in one cell. By default a comma, or what training had.
     seed
         Another draws other rows.
 
