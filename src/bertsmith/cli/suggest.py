@@ -1,8 +1,9 @@
 """`bertsmith suggest`."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bertsmith.cli.options import AS_NAMED, FileLayout, LabelledColumns, Out, given
 from bertsmith.errors import InputError
@@ -74,6 +75,18 @@ def suggest(
             model, file, labelled=labelled, task=task, count=count, seed=seed, progress=progress, **said
         )
     options = {"count": count, "labelled": labelled, "task": task, "seed": seed} | said
+    words = [*_words(model, file, options), "--out", str(out)]
+    write_suggestions(out, found, shlex.join(words))
+    for note in found.notes:
+        print_note(note)
+    _show(found)
+    paths = {"rows": out / "rows.csv"} if found.rows else {}
+    paths |= {"labels": out / "labels.csv"} if found.doubts else {}
+    print_paths(**paths, report=out / "report.html")
+
+
+def _words(model: str, file: Path, options: Mapping[str, Any]) -> list[str]:
+    """The command with what differs from its defaults."""
     usual = {"count": 50, "labelled": None, "task": "classification", "seed": 0}
     words = ["bertsmith", "suggest", model, str(file)]
     for name, value in options.items():
@@ -81,13 +94,7 @@ def suggest(
             words.append(f"--no-{name}")
         elif value != usual.get(name):
             words += [f"--{name.replace('_', '-')}", str(value)]
-    write_suggestions(out, found, shlex.join([*words, "--out", str(out)]))
-    for note in found.notes:
-        print_note(note)
-    _show(found)
-    paths = {"rows": out / "rows.csv"} if found.rows else {}
-    paths |= {"labels": out / "labels.csv"} if found.doubts else {}
-    print_paths(**paths, report=out / "report.html")
+    return words
 
 
 def _show(found: "Suggestions") -> None:
