@@ -230,6 +230,8 @@ def test_all_rows_train_and_all_judge(encoder: Path, tmp_path: Path, task: str) 
     best = scores[found["method"]]
     assert found["evaluations"][CROSS_VALIDATION]["model"][metric] == pytest.approx(best)
     baselines = found["evaluations"][CROSS_VALIDATION]["baselines"]
+    if found["method"] != LINEAR:
+        assert baselines[FROZEN][metric] == pytest.approx(scores[LINEAR])
     assert best > next(iter(baselines.values()))[metric]
     assert (
         len((tmp_path / "run" / "predictions" / f"{CROSS_VALIDATION}.jsonl").read_text().splitlines()) == 40
@@ -249,6 +251,9 @@ def test_a_method_that_is_named_is_taken_with_a_dev_too(encoder: Path, tmp_path:
     """From the same rows by the same method: the dev judges, and the weights are as without one."""
     named = few_rows(encoder, tmp_path / "folds", f"method={method}", "epochs=2")
     assert [each["method"] for each in results_of(named)["tried"]] == [method]
+    beside = results_of(named)["evaluations"][CROSS_VALIDATION]["baselines"]
+    assert (FROZEN in beside) == (method != LINEAR)  # of which it is the model itself
+    assert all({"accuracy", "macro_f1"} <= each.keys() for each in beside.values())
     judged = run("classification", encoder, tmp_path / "folds", f"method={method}", "epochs=2",
                  train=str(tmp_path / "folds" / "train.jsonl"), out=str(tmp_path / "judged"))  # fmt: skip
     assert list(results_of(judged)["evaluations"]) == ["dev"]
