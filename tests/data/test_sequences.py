@@ -1,17 +1,25 @@
 """Sequences that are no text: what becomes of rows, and what is refused."""
 
+import io
 import json
+import math
 import random
+import zipfile
+from datetime import datetime
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.data.sequences.codec import read_codec
 from bertsmith.data.sequences.encoding import encode_sequences
+from bertsmith.data.sequences.records import Row, stream_records
 from bertsmith.data.sequences.table_columns import find_columns
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import BertsmithError, InputError
@@ -94,7 +102,7 @@ def test_characters_of_a_string_are_items(tmp_path: Path) -> None:
 
 def test_bins_hold_about_as_many_cells_each_and_keep_their_order() -> None:
     values = np.random.default_rng(0).lognormal(size=1000)
-    (column,) = find_columns(({"x": value} for value in values.tolist()), ["x"], bins=10)
+    (column,) = find_columns((Row({"x": value}, "") for value in values.tolist()), ["x"], bins=10)
     assert column.kind == "number"
     bins = [int(column.symbol(value, "").partition(":")[2]) for value in np.sort(values).tolist()]
     assert bins == sorted(bins)
@@ -146,6 +154,104 @@ def test_a_row_of_text_has_the_values_of_the_store(tmp_path: Path) -> None:
     assert (store.values[2::3, 4:] == 0).all()  # ten steps are two windows and a half
 
 
+def test_numbers_far_from_nought_keep_their_digits_on_the_way_to_fine_tuning(tmp_path: Path) -> None:
+    """Times in seconds since 1970, some seconds apart: seven digits would make one number of them."""
+    times = 1.6e9 + np.random.default_rng(0).normal(0, 10, (20, 8))
+    np.save(tmp_path / "times.npy", times)
+    settings = SequenceSettings(kind="series", patch=8, heldout=0)
+    build_sequences([tmp_path / "times.npy"], tmp_path / "store", settings)
+    encode_sequences(tmp_path / "times.npy", tmp_path / "store", tmp_path / "encoded.jsonl")
+    texts = [json.loads(line)["text"] for line in (tmp_path / "encoded.jsonl").read_text().splitlines()]
+    tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
+    assert isinstance(tokenizer, PatchTokenizer)
+    store = TokenStore.open(tmp_path / "store/train", tokenizer)
+    assert store.values is not None and store.values.std() == pytest.approx(1, abs=0.01)
+    pieces = tokenizer.encode_pieces(texts)
+    np.testing.assert_array_equal(np.concatenate([each.values for each in pieces]), store.values)
+
+
+def test_a_constant_series_is_nought_and_another_value_no_giant(tmp_path: Path) -> None:
+    """Over rows of many lengths the deviation of a constant is rounding, and nothing to divide by."""
+    lengths = np.random.default_rng(1).integers(3, 40, 50).tolist()
+    file = write(tmp_path / "rows.jsonl", [{"series": [17.974005664190102] * length} for length in lengths])
+    build_sequences([file], tmp_path / "store", SequenceSettings(kind="series", heldout=0))
+    tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
+    store = TokenStore.open(tmp_path / "store/train", tokenizer)
+    assert store.values is not None and np.abs(store.values).max() < 1e-12
+    assert isinstance(tokenizer, PatchTokenizer)
+    (pieces,) = tokenizer.encode_pieces(["18.974005664190102"])
+    assert pieces.values.max() == pytest.approx(1)
+
+
+def test_what_a_model_cannot_hold_is_refused_when_it_is_asked_too(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(0, 1e-9, (20, 8)))
+    build_sequences([tmp_path / "rows.npy"], tmp_path / "store", SequenceSettings(kind="series"))
+    tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
+    with pytest.raises(InputError, match=r"1e\+10 is more than 1e\+18 deviations from the mean"):
+        tokenizer.encode_pieces(["0 1e10"])
+
+
+def test_categories_may_be_numbers_when_they_are_said_to_be(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [{"code": number} for number in range(20)])
+    settings = SequenceSettings(kind="table", categories=("code",), heldout=0)
+    build_sequences([file], tmp_path / "store", settings)
+    assert stored_rows(tmp_path / "store")[:2] == [["code=0"], ["code=1"]]
+
+
+def test_symbols_that_the_vocabulary_lacks_are_counted(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [{"events": ["a", "b"]}])
+    build_sequences([file], tmp_path / "store", SequenceSettings(heldout=0))
+    more = write(tmp_path / "more.jsonl", [{"events": ["a", "c", "c", "d"]}, {"events": ["b"]}])
+    found = encode_sequences(more, tmp_path / "store", tmp_path / "out.jsonl")
+    assert (found.rows, found.symbols, found.unknown, found.such_as) == (2, 5, 3, ["c", "d"])
+
+
+def test_columns_of_any_type_are_kept_beside_the_sequence(tmp_path: Path) -> None:
+    kept = {"when": datetime(2020, 1, 2), "price": Decimal("1.5"), "gap": float("nan"), "raw": b"\x0f"}
+    columns = {"events": [["a"]], **{name: [value] for name, value in kept.items()}}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    settings = SequenceSettings(column="events", heldout=0)
+    build_sequences([tmp_path / "rows.parquet"], tmp_path / "store", settings)
+    encode_sequences(tmp_path / "rows.parquet", tmp_path / "store", tmp_path / "out.jsonl")
+    expected = {"text": "a", "when": "2020-01-02 00:00:00", "price": 1.5, "gap": None, "raw": "0f"}
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == expected
+
+
+@pytest.mark.parametrize("save", [np.save, np.savez, np.savez_compressed])
+def test_no_damage_of_an_array_gives_anything_but_a_sentence_or_rows(tmp_path: Path, save: Any) -> None:
+    path, chance, refused = tmp_path / ("rows.npy" if save is np.save else "rows.npz"), random.Random(0), 0
+    save(path, np.arange(200).reshape(20, 10))
+    whole = path.read_bytes()
+    for _ in range(150):
+        altered = bytearray(whole)
+        for _ in range(3):
+            altered[chance.randrange(200)] = chance.randrange(256)
+        path.write_bytes(altered[: chance.choice((len(whole), chance.randrange(len(whole))))])
+        try:
+            for _ in stream_records(path):
+                pass
+        except InputError:
+            refused += 1
+    assert refused > 50
+
+
+def test_an_array_larger_than_memory_is_refused(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    said = {"descr": "<i8", "fortran_order": False, "shape": (10**13, 10)}
+    np.lib.format.write_array_header_1_0(header, said)
+    with zipfile.ZipFile(tmp_path / "rows.npz", "w") as archive:
+        archive.writestr("sequence.npy", header.getvalue())
+    with pytest.raises(InputError, match="Unable to allocate"):
+        build_sequences([tmp_path / "rows.npz"], tmp_path / "store")
+
+
+@pytest.mark.parametrize("kind", ["datetime64[s]", "complex128", [("a", "i4")]])
+def test_arrays_of_other_types_than_numbers_and_strings_are_refused(tmp_path: Path, kind: Any) -> None:
+    np.save(tmp_path / "rows.npy", np.zeros((3, 4), kind))
+    with pytest.raises(InputError, match="expected numbers or strings in the array sequence"):
+        build_sequences([tmp_path / "rows.npy"], tmp_path / "store", SequenceSettings(kind="series"))
+
+
 @pytest.mark.parametrize(
     ("rows", "settings", "sentence"),
     [
@@ -160,6 +266,15 @@ def test_a_row_of_text_has_the_values_of_the_store(tmp_path: Path) -> None:
         ([{"x": 1}], {"kind": "table", "leave_out": ("y",)}, "no column 'y'"),
         ([{"x": 1}], {"kind": "table", "leave_out": ("x",)}, "--leave-out leaves no column"),
         ([{"x": n} for n in range(20)] + [{"y": 2}], {"kind": "table"}, "line 21: no column 'x'"),
+        (
+            [{"x": n} for n in range(20)] + [{"x": "NA"}],
+            {"kind": "table"},
+            "line 21: the column x holds numbers in 20 of 21 cells, here 'NA' (str)",
+        ),
+        ([{"x": n} for n in range(20)] + [{"x": math.inf}], {"kind": "table"}, "here inf (float)"),
+        ([{"x": [1, 2]}], {"kind": "table"}, "line 1, column x: expected one value a cell"),
+        ([{"x": 1}], {"kind": "table", "categories": ("y",)}, "no column 'y'"),
+        ([{"series": [1e300, 2]}], {"kind": "series"}, "line 1: expected numbers within ±1e+18"),
         ([{"series": [1, None]}], {"kind": "series"}, "line 1: expected a list of finite numbers"),
         ([{"series": [[1, 2], [3]]}], {"kind": "series"}, "line 1: expected a list of finite numbers"),
         ([{"series": [[1, 2]]}, {"series": [[1]]}], {"kind": "series"}, "line 2: expected the shape of"),

@@ -81,6 +81,12 @@ def encode(file: Path, *, like: Path, out: OutOrDash, overwrite: Flag = False) -
     from bertsmith.data.sequences.encoding import encode_sequences
 
     with progress_bar("Encoding") as progress:
-        rows = encode_sequences(file, like, out, overwrite=overwrite, progress=progress)
-    if not is_standard_output(out):
-        console.print(f"{rows:,} rows written to {out}", markup=False)
+        found = encode_sequences(file, like, out, overwrite=overwrite, progress=progress)
+    if is_standard_output(out):
+        return
+    console.print(f"{found.rows:,} rows written to {out}", markup=False)
+    if found.unknown:
+        print_warning(
+            f"{found.unknown:,} of {found.symbols:,} symbols are not in the vocabulary of {like}, and will be "
+            f"read as [UNK], such as {', '.join(found.such_as)}."
+        )

@@ -37,6 +37,9 @@ class SequenceSettings(UserSettings):
     column: str | None = Field(None, description="where the sequences are, if the name doesn't say it")
     characters: bool = Field(False, description="each character of a string is an item (proteins, DNA)")
     leave_out: tuple[str, ...] = Field((), description="columns of a table that aren't read: ids, labels")
+    categories: tuple[str, ...] = Field(
+        (), description="columns of a table whose numbers are categories: codes, districts"
+    )
     patch: int = Field(8, ge=1, le=4096, description="steps of a series' patch, side of an image's")
     bins: int = Field(16, ge=2, le=1000, description="bins of a table's numbers, of about as many cells each")
     min_count: int = Field(1, ge=1, description="rarer symbols become [UNK]")
@@ -61,7 +64,7 @@ def build_sequences(
     if not files:
         raise InputError("Name at least one file: Parquet, JSON lines, CSV, .npy or .npz.")
     codec = find_codec(files, settings)
-    if codec.kind in ("series", "images"):
+    if codec.of_patches:
         return build_patches(files, out, codec, settings.patch, settings.heldout, progress)
     counts, rows = Counter[str](), 0
     for symbols in _sequences(files, codec):
@@ -92,14 +95,14 @@ def find_codec(files: Sequence[Path | str], settings: SequenceSettings) -> Codec
         if column not in names:
             raise unknown_column(column, names, str(files[0]))
         return Codec(kind=settings.kind, column=column, characters=settings.characters)
-    strange = next((name for name in settings.leave_out if name not in names), None)
-    if strange is not None:
-        raise unknown_column(strange, names, str(files[0]))
+    for name in (*settings.leave_out, *settings.categories):
+        if name not in names:
+            raise unknown_column(name, names, str(files[0]))
     read = [name for name in names if name not in settings.leave_out]
     if not read:
         raise InputError(f"{files[0]}: --leave-out leaves no column to read.")
-    sample = (row.values for row in islice(_records(files), SAMPLE))
-    return Codec(kind="table", columns=find_columns(sample, read, settings.bins))
+    sample = islice(_records(files), SAMPLE)
+    return Codec(kind="table", columns=find_columns(sample, read, settings.bins, settings.categories))
 
 
 def _records(files: Sequence[Path | str]) -> Iterator[Row]:

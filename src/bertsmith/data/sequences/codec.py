@@ -17,7 +17,7 @@ from bertsmith.data.sequences.table_columns import TableColumn
 from bertsmith.errors import InputError, StoreError
 from bertsmith.files import read_json
 from bertsmith.text.files.columns import listed, unknown_column
-from bertsmith.text.files.values import shown
+from bertsmith.text.files.values import LARGEST, shown
 from bertsmith.validation import Strict, first_problem
 
 FILE = "sequences.json"
@@ -40,6 +40,11 @@ class Codec(Strict):
     columns: tuple[TableColumn, ...] = ()
 
     @property
+    def of_patches(self) -> bool:
+        """Whether rows become patches of numbers rather than symbols."""
+        return self.kind in ("series", "images")
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """The columns that become symbols."""
         if self.kind == "table":
@@ -57,9 +62,9 @@ class Codec(Strict):
 
     def text(self, row: Row) -> str:
         """What the store's tokenizer reads of a row: symbols, or numbers, with blanks between them."""
-        if self.kind not in ("series", "images"):
+        if not self.of_patches:
             return " ".join(self.symbols(row))
-        return " ".join(f"{number:.7g}" for number in self.numbers(row).reshape(-1))
+        return " ".join(map(_spelled, self.numbers(row).reshape(-1).tolist()))
 
     def numbers(self, row: Row) -> npt.NDArray[np.float64]:
         """A row of a series or an image, as it is nested. Raises InputError naming file and row."""
@@ -76,6 +81,11 @@ class Codec(Strict):
                 f"one part of it as in another; found {shown(value)}. Mend the row, or name another "
                 "with --column."
             )
+        if (largest := float(np.abs(found).max())) > LARGEST:
+            raise InputError(
+                f"{row.where}: expected numbers within ±{LARGEST:g} in the column {self.column}, found one "
+                f"of {largest:g}. Divide all of them."
+            )
         return found
 
     def _items(self, row: Row) -> Sequence[Any]:
@@ -90,6 +100,11 @@ class Codec(Strict):
             f"{row.where}: expected a sequence in the column {self.column}: a list, or a string of items "
             f"with blanks between them; found {shown(value)}. Name another with --column."
         )
+
+
+def _spelled(number: float) -> str:
+    """With every digit that it takes to read the same number again: 3 for 3.0."""
+    return repr(number).removesuffix(".0")
 
 
 def _without_padding(items: Sequence[Any]) -> Sequence[Any]:

@@ -8,19 +8,21 @@ of a cell in its row is its column.
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
+from bertsmith.data.sequences.records import Row
 from bertsmith.data.sequences.symbol_tokenizer import as_symbol
 from bertsmith.errors import InputError
-from bertsmith.text.files.values import as_number
+from bertsmith.text.files.values import as_number, shown
 from bertsmith.validation import Strict
 
 SAMPLE = 100_000  # cells of a column that are looked at
-_FEW = 12  # a column of so many different integers or fewer is a category
+_FEW = 12  # a column of so many different numbers or fewer is a category
+_MOST = 0.9  # the share of numbers from which a column is one of numbers
 
 
 class TableColumn(Strict):
@@ -37,36 +39,46 @@ class TableColumn(Strict):
         if self.kind == "number":
             number = as_number(value, f"{where}, column {self.name}")
             return as_symbol(f"{self.name}:{bisect_right(self.edges, number)}", where)
-        return as_symbol(f"{self.name}={_category(value)}", where)
+        return as_symbol(f"{self.name}={_category(value, f'{where}, column {self.name}')}", where)
 
 
 def find_columns(
-    sample: Iterable[Mapping[str, Any]], names: Sequence[str], bins: int
+    sample: Iterable[Row], names: Sequence[str], bins: int, categories: Collection[str] = ()
 ) -> tuple[TableColumn, ...]:
     """What each column holds, told from a sample of rows: a number where every cell that isn't empty is one
-    and more than a dozen differ.
+    and more than a dozen differ, unless it is among the `categories`. Raises InputError naming the cell of a
+    column of numbers that is none, such as NA: it would make a category of each number.
     """
-    cells: dict[str, list[Any]] = {name: [] for name in names}
+    cells: dict[str, list[tuple[Any, str]]] = {name: [] for name in names}
     for row in sample:
         for name in names:
-            if not _is_empty(row.get(name)):
-                cells[name].append(row[name])
-    return tuple(_column(name, values, bins) for name, values in cells.items())
+            if not _is_empty(value := row.values.get(name)):
+                cells[name].append((value, row.where))
+    return tuple(
+        TableColumn(name=name, kind="category") if name in categories else _column(name, found, bins)
+        for name, found in cells.items()
+    )
 
 
-def _column(name: str, values: Sequence[Any], bins: int) -> TableColumn:
-    numbers = _numbers(values)
-    if numbers is None or len(set(numbers)) <= _FEW:
+def _column(name: str, cells: Sequence[tuple[Any, str]], bins: int) -> TableColumn:
+    numbers = [number for value, _ in cells if (number := _number(value)) is not None]
+    if len(set(numbers)) <= _FEW or len(numbers) < _MOST * len(cells):
         return TableColumn(name=name, kind="category")
+    if len(numbers) < len(cells):
+        value, where = next((value, where) for value, where in cells if _number(value) is None)
+        raise InputError(
+            f"{where}: the column {name} holds numbers in {len(numbers):,} of {len(cells):,} cells, here "
+            f"{shown(value)}. Leave such cells empty, or say that each number is a category of its own: "
+            f"--categories {name}."
+        )
     inner = np.linspace(0, 1, bins + 1)[1:-1]
     edges = sorted(set(np.quantile(np.array(numbers), inner).tolist()))
     return TableColumn(name=name, kind="number", edges=tuple(edges))
 
 
-def _numbers(values: Sequence[Any]) -> list[float] | None:
-    """All of them, or None where one is no number."""
+def _number(value: Any) -> float | None:
     try:
-        return [as_number(value, "") for value in values]
+        return as_number(value, "")
     except InputError:
         return None
 
@@ -77,8 +89,13 @@ def _is_empty(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _category(value: Any) -> str:
+def _category(value: Any, where: str) -> str:
     """1, 1.0 and "1" are the same category."""
+    if isinstance(value, list | tuple | dict):
+        raise InputError(
+            f"{where}: expected one value a cell, found {shown(value)}. Leave the column out (--leave-out), "
+            "or make columns of its parts."
+        )
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).strip()

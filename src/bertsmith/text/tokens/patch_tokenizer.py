@@ -21,6 +21,7 @@ from pydantic import Field, ValidationError, model_validator
 from bertsmith.arrays import Int32s
 from bertsmith.errors import InputError, TokenizerError
 from bertsmith.files import read_json, write_json
+from bertsmith.text.files.values import LARGEST
 from bertsmith.text.tokens.long_texts import Pieces, WordPieces
 from bertsmith.text.tokens.tokenizer import Encoding, Tokenizer
 from bertsmith.validation import Strict, first_problem
@@ -81,7 +82,7 @@ class PatchShape(Strict):
                     f"{expected:,} numbers, found {len(flat):,}."
                 )
             side, rows, columns = self.size, self.height // self.size, self.width // self.size
-            whole = self._normalised(flat).reshape(rows, side, columns, side, self.channels)
+            whole = self._normalised(flat, where).reshape(rows, side, columns, side, self.channels)
             squares: Floats = whole.transpose(0, 2, 1, 3, 4).reshape(rows * columns, self.values)
             return squares
         if not len(flat) or len(flat) % self.channels:
@@ -89,12 +90,20 @@ class PatchShape(Strict):
                 f"{where}: expected steps of {self.channels} numbers, at least one step, found "
                 f"{len(flat):,} numbers."
             )
-        steps = self._normalised(flat)  # (T, C)
+        steps = self._normalised(flat, where)  # (T, C)
         return np.pad(steps, ((0, -len(steps) % self.size), (0, 0))).reshape(-1, self.values)
 
-    def _normalised(self, flat: npt.NDArray[np.float64]) -> Floats:
-        """(T·C,) -> (T, C)."""
+    def _normalised(self, flat: npt.NDArray[np.float64], where: str) -> Floats:
+        """(T·C,) -> (T, C). Raises InputError for what is so far from the mean that float32 can't hold it."""
         steps = (flat.reshape(-1, self.channels) - np.array(self.mean)) / np.array(self.deviation)
+        far = np.abs(steps) > LARGEST
+        if far.any():
+            step, channel = map(int, np.argwhere(far)[0])
+            raise InputError(
+                f"{where}: {flat[step * self.channels + channel]:g} is more than {LARGEST:g} deviations from "
+                "the mean of the rows that the store was built of. Mend the row, or build the store with "
+                "rows like it."
+            )
         single: Floats = steps.astype(np.float32)
         return single
 
