@@ -111,6 +111,28 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(glue_data: Path, tmp_path: 
     assert any("train: 1 broken rows" in note for note in files.notes)
 
 
+def test_a_broken_row_that_the_server_counts_is_refused(tmp_path: Path) -> None:
+    """Left out, it would move every answer behind it to another question."""
+    folder = official(tmp_path / "glue_data")
+    (folder / "QQP/test.tsv").write_text("id\tquestion1\tquestion2\n0\tWhy?\n1\tHow?\tWho?\n")
+    with pytest.raises(InputError, match=r"test.tsv, line 2: expected at least 3 columns, found 2"):
+        TASKS["QQP"].prepare(folder, tmp_path / "out", None)
+
+
+def test_labels_beside_the_test_are_for_the_servers_rows_or_not_taken(tmp_path: Path) -> None:
+    folder = official(tmp_path / "glue_data")
+    test = ["fine .", "dull .", "great ."]
+    lines = [f"{number}\t{text}\n" for number, text in enumerate(test)]
+    (folder / "SST-2/test.tsv").write_text("index\tsentence\n" + "".join(lines))
+    for order, judged in ((test, True), (test[::-1], False)):
+        labelled = [f"{text}\t{int(text != 'dull .')}\n" for text in order]
+        (folder / "SST-2/test-labeled.tsv").write_text("sentence\tlabel\n" + "".join(labelled))
+        files = TASKS["SST-2"].prepare(folder, tmp_path / str(judged), None)
+        assert [row["text"] for row in rows_of(files.predicted["test"])] == test
+        assert ("test" in files.judged) is judged
+        assert any("not those of test.tsv in their order" in note for note in files.notes) is not judged
+
+
 @pytest.mark.parametrize(
     ("file", "text", "complaint"),
     [

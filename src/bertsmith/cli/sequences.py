@@ -87,6 +87,6 @@ def encode(file: Path, *, like: Path, out: OutOrDash, overwrite: Flag = False) -
     console.print(f"{found.rows:,} rows written to {out}", markup=False)
     if found.unknown:
         print_warning(
-            f"{found.unknown:,} of {found.symbols:,} symbols are not in the vocabulary of {like}, and will be "
-            f"read as [UNK], such as {', '.join(found.such_as)}."
+            f"{found.unknown:,} of {found.symbols:,} symbols are not in the vocabulary of {like}, such as "
+            f"{', '.join(found.such_as)}: the model reads [UNK]."
         )
