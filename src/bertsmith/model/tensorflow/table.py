@@ -7,7 +7,8 @@ that says how it is packed, and a checksum. The index block holds a handle (offs
 footer, 48 bytes, holds the handles of both indexes and a magic number (LevelDB's doc/table_format.md).
 
 Nothing is believed: every offset, size and checksum is checked, and keys must ascend over the whole table, so
-that no block can be given twice.
+that no block can be given twice. Blocks unpack to more than they take, and a key of a million letters can be
+shared by a thousand entries of a few bytes: what comes out is bounded too.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from bertsmith.errors import ModelError
 from bertsmith.model.tensorflow.crc32c import crc32c, unmasked
 from bertsmith.model.tensorflow.snappy import SnappyError, uncompressed
 
-MAX_TABLE_BYTES = 64 << 20  # BERT-large with its optimiser's slots: 0.1 MB
+MAX_TABLE_BYTES = 64 << 20  # of the file, and of its keys and values; BERT-large with its slots: 0.1 MB
 _FOOTER = 48
 _MAGIC = 0xDB4775248B80FB57
 _TRAILER = 5  # how a block is packed, and its checksum
@@ -63,11 +64,15 @@ def _entries_of_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     _, at = _handle(footer, 0)
     index, _ = _handle(footer, at)
     last: bytes | None = None
+    room = MAX_TABLE_BYTES
     for _, value in _entries(_block(data, index)):
         handle, _ = _handle(value, 0)
         for key, found in _entries(_block(data, handle)):
             if last is not None and key <= last:
                 raise Damaged("its keys don't ascend")
+            room -= len(key) + len(found)
+            if room < 0:
+                raise Damaged(f"its keys and values have more than {MAX_TABLE_BYTES:,} bytes")
             last = key
             yield key, found
 
