@@ -59,7 +59,7 @@ def look(
     from bertsmith.text.labelled.rows import stream_texts
 
     require_output(out, overwrite, [] if among is None else [among])
-    texts = None if among is None else list(stream_texts(among, column, **given(layout)))
+    texts = None if among is None else stream_texts(among, column, **given(layout))
     with progress_bar("Looking") as progress:
         found = look_at(
             model,

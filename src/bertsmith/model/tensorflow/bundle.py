@@ -54,9 +54,9 @@ def read_bundle(index: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]
     shards = _shard_files(index, table.pop(b"", None))
     if _OBJECTS in table:
         raise ModelError(
-            f"{index} is a checkpoint of TensorFlow 2's objects, whose tensors are named by places in a program "
-            "and not by what they are. Take the model's original checkpoint of TensorFlow 1, or convert it "
-            "where TensorFlow is installed, with transformers 4."
+            f"{index} is a checkpoint of TensorFlow 2's objects, whose tensors are named by places in a "
+            "program and not by what they are. Take the model's original checkpoint of TensorFlow 1, or "
+            "convert it where TensorFlow is installed, with transformers 4."
         )
     tensors = {}
     budget = sum(path.stat().st_size for path in shards)
