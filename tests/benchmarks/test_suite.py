@@ -221,6 +221,8 @@ def test_the_interval_counts_rows_and_seeds() -> None:
     half = 1.96 * (0.03**2 + (0.08 / 2**0.5) ** 2 / 2) ** 0.5
     assert tuple(interval) == pytest.approx((0.64 - half, 0.64 + half))
     assert task.best.seed == 2
+    almost = TaskResult("SST-2", "accuracy", (seed(1, 0.99),)).interval()
+    assert almost is not None and almost.high == 1.0
 
 
 @pytest.mark.parametrize(
@@ -228,6 +230,7 @@ def test_the_interval_counts_rows_and_seeds() -> None:
     [
         (["--tasks", "SST2"], "GLUE has no task 'SST2'. Did you mean 'SST-2'?"),
         (["--tasks", "RTE"], "has no RTE. Expected RTE/ with train.tsv"),
+        (["--tasks", " ,"], "--tasks names nothing"),
         (["--seeds", "0"], "seeds must be 1 or more"),
         (["--hours", "-1"], "hours of search must be 0 or more"),
         (["--rows", "5"], "rows must be 50 or more"),

@@ -1,7 +1,8 @@
 """BEIR and NanoBEIR run whole: every data set of a folder, searched by BM25, by a model, by both, re-ranked.
 
 OUT/benchmark.json  what was begun       OUT/DATASET/   results, report and run files of one data set
-OUT/results.json    every figure         OUT/report.html
+OUT/results.json    every figure         OUT/files.json  how large each data set's files were
+OUT/report.html     the same to look at
 
 As in BEIR's own evaluation, a document whose id is the query's is passed over, for ArguAna's queries are
 documents; in NanoBEIR it counts, as in sentence-transformers' evaluator. MS MARCO is judged by its split dev,
@@ -16,7 +17,7 @@ from typing import Any
 
 from bertsmith.benchmarks.begun import begin
 from bertsmith.benchmarks.published import BM25 as PUBLISHED_BM25
-from bertsmith.errors import InputError, did_you_mean
+from bertsmith.errors import InputError, RecipeError, did_you_mean
 from bertsmith.files import read_json, write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.ranking.folder import write_comparison
@@ -34,7 +35,7 @@ _DEPTH = 100
 BEIR, NANOBEIR = "BEIR", "NanoBEIR"
 _SPLITS = {"msmarco": "dev"}
 _FORUMS = "cqadupstack"
-_RESULTS = "results.json"
+_RESULTS, _FILES = "results.json", "files.json"
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def run_retrieval(
 ) -> RetrievalResult:
     """Each data set under `folder` that has BEIR's or NanoBEIR's layout. `on_dataset` hears of each that has
     ended; with `resume` those are not done again. Raises InputError for a folder without any and for unknown
-    `datasets`, RecipeError as `begin`, MissingExtra without the extra `retrieval`.
+    `datasets`; RecipeError as `begin`, and where one that has ended has other files now; MissingExtra without
+    the extra `retrieval`.
     """
     chosen = choose(folder, datasets)
     begin(out, {"benchmark": name, "model": model, "reranker": reranker}, resume)
@@ -106,6 +108,7 @@ def run_retrieval(
     opened: tuple[Embedder, Reranker | None] | None = None
     for dataset, path in chosen.items():
         target = out / dataset
+        _note_files(out, dataset, path, has_ended=(target / _RESULTS).exists())
         if not (target / _RESULTS).exists():
             opened = opened or (Embedder(model), open_reranker(reranker) if reranker else None)
             facts = {"model": model, "reranker": reranker}
@@ -168,6 +171,24 @@ def _run_dataset(
     kept = [_cut(system, _DEPTH, own_counts) for system in systems]
     found = compare(kept, data, metrics_for(data, FIRST, _DEPTH), facts)
     write_comparison(target, found, f"bertsmith rank {facts['model']} {path.name}")
+
+
+def _note_files(out: Path, dataset: str, path: Path, *, has_ended: bool) -> None:
+    """Keeps how many bytes each file of a data set has. Raises RecipeError where one that `has_ended` was
+    measured on others.
+    """
+    names = ("corpus*", "queries*", "qrels/*", "corpus/*", "queries/*")
+    found = sorted({each for name in names for each in path.glob(name) if each.is_file()})
+    files = {each.relative_to(path).as_posix(): each.stat().st_size for each in found}
+    noted = read_json(out / _FILES) if (out / _FILES).exists() else {}
+    before = noted.get(dataset, files)
+    differing = sorted(name for name in before.keys() | files.keys() if before.get(name) != files.get(name))
+    if has_ended and differing:
+        raise RecipeError(
+            f"{out / dataset} was measured on other files of {dataset}: {', '.join(differing[:5])} changed "
+            "since. Put the old ones back, remove that folder to measure anew, or choose another --out."
+        )
+    write_json(out / _FILES, noted | {dataset: files})
 
 
 def _read(dataset: str, target: Path) -> DatasetResult:

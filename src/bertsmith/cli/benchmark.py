@@ -44,6 +44,32 @@ class Trained:
     rows: int | None = None
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Searched:
+    """What a benchmark of search is told.
+
+    Parameters
+    ----------
+    model
+        A folder such as runs/NAME/model, minilm, or a hub name.
+    out
+        The folder for everything.
+    reranker
+        A model fine-tuned on pairs, which reads the first documents of each query anew.
+    datasets
+        Some of them, by name with commas between.
+    resume
+        Go on with a benchmark that was interrupted, or with more data sets.
+    """
+
+    model: str
+    out: Out
+    reranker: str | None = None
+    datasets: str | None = None
+    resume: Flag = False
+
+
 @app.command
 def glue(
     folder: Path,
@@ -82,7 +108,7 @@ def glue(
     from bertsmith.benchmarks.published import GLUE
     from bertsmith.benchmarks.suite import Suite
 
-    _run(Suite("GLUE", glue_tasks(), GLUE), folder, run, overrides, _names(tasks), resume)
+    _run(Suite("GLUE", glue_tasks(), GLUE), folder, run, overrides, _names(tasks, "--tasks"), resume)
 
 
 @app.command
@@ -127,15 +153,7 @@ def squad(
 
 
 @app.command
-def beir(
-    folder: Path,
-    *,
-    model: str,
-    out: Out,
-    reranker: str | None = None,
-    datasets: str | None = None,
-    resume: Flag = False,
-) -> None:
+def beir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> None:
     """Measure search on every data set of BEIR, beside BM25 and BM25 as published.
 
     Each folder in FOLDER that has corpus.jsonl, queries.jsonl and qrels/ is searched by BM25, by the model's
@@ -145,16 +163,6 @@ def beir(
     ----------
     folder
         With a folder a data set, as BEIR's archives unpack.
-    model
-        A folder such as runs/NAME/model, minilm, or a hub name.
-    out
-        The folder for everything.
-    reranker
-        A model fine-tuned on pairs, which reads the first documents of each query anew.
-    datasets
-        Some of them, by name with commas between.
-    resume
-        Go on with a benchmark that was interrupted, or with more data sets.
 
     Examples
     --------
@@ -164,19 +172,11 @@ def beir(
     """
     from bertsmith.benchmarks.retrieval import BEIR
 
-    _search(BEIR, folder, model, out, reranker, datasets, resume)
+    _search(BEIR, folder, search)
 
 
 @app.command
-def nanobeir(
-    folder: Path,
-    *,
-    model: str,
-    out: Out,
-    reranker: str | None = None,
-    datasets: str | None = None,
-    resume: Flag = False,
-) -> None:
+def nanobeir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> None:
     """Measure search on NanoBEIR's small data sets, beside BM25.
 
     Each folder in FOLDER that has Parquet files in corpus/, queries/ and qrels/, as on the hub, or BEIR's own
@@ -186,16 +186,6 @@ def nanobeir(
     ----------
     folder
         With a folder a data set, such as NanoSciFact.
-    model
-        A folder such as runs/NAME/model, minilm, or a hub name.
-    out
-        The folder for everything.
-    reranker
-        A model fine-tuned on pairs, which reads the first documents of each query anew.
-    datasets
-        Some of them, by name with commas between.
-    resume
-        Go on with a benchmark that was interrupted, or with more data sets.
 
     Examples
     --------
@@ -203,12 +193,10 @@ def nanobeir(
     """
     from bertsmith.benchmarks.retrieval import NANOBEIR
 
-    _search(NANOBEIR, folder, model, out, reranker, datasets, resume)
+    _search(NANOBEIR, folder, search)
 
 
-def _search(
-    name: str, folder: Path, model: str, out: Path, reranker: str | None, datasets: str | None, resume: bool
-) -> None:
+def _search(name: str, folder: Path, search: Searched) -> None:
     from bertsmith.benchmarks.retrieval import run_retrieval
     from bertsmith.benchmarks.retrieval_report import dataset_table, write_retrieval_report
     from bertsmith.cli.screen import print_note, print_paths, print_table, progress_bar
@@ -217,23 +205,30 @@ def _search(
         result = run_retrieval(
             name,
             folder,
-            model,
-            out,
-            reranker=reranker,
-            datasets=_names(datasets),
-            resume=resume,
+            search.model,
+            search.out,
+            reranker=search.reranker,
+            datasets=_names(search.datasets, "--datasets"),
+            resume=search.resume,
             progress=progress,
         )
-    report = write_retrieval_report(out, result, _command())
-    print_table(*dataset_table(result), title=f"{name}, {model}: nDCG@10 in points")
+    report = write_retrieval_report(search.out, result, _command())
+    print_table(*dataset_table(result), title=f"{name}, {search.model}: nDCG@10 in points")
     for note in result.notes:
         print_note(note)
-    print_paths(report=report, results=out / "results.json")
+    print_paths(report=report, results=search.out / "results.json")
 
 
-def _names(listed: str | None) -> tuple[str, ...] | None:
-    """Names with commas between; None where nobody named any."""
-    return None if listed is None else tuple(name.strip() for name in listed.split(",") if name.strip())
+def _names(listed: str | None, option: str) -> tuple[str, ...] | None:
+    """Names with commas between; None without the option. Raises InputError where it names none."""
+    from bertsmith.errors import InputError
+
+    if listed is None:
+        return None
+    names = tuple(name.strip() for name in listed.split(",") if name.strip())
+    if not names:
+        raise InputError(f"{option} names nothing: expected names with commas between, or leave it away.")
+    return names
 
 
 def _command() -> str:
