@@ -148,6 +148,10 @@ def test_seeds_and_tasks_may_be_added_but_settings_not_changed(
     write_sst2(tmp_path, rows=40)
     with pytest.raises(RecipeError, match="The file of train, dev has changed"):
         run_suite(SUITE, tmp_path, model, out, more, resume=True)
+    elsewhere = tmp_path / "other test"
+    write_sst2(elsewhere, test=6)
+    with pytest.raises(RecipeError, match="The file of test has changed"):
+        run_suite(SUITE, elsewhere, model, out, more, resume=True)
     other = SuiteSettings(("SST-2",), seeds=3, overrides=(*QUICK, "weight=1"))
     with pytest.raises(RecipeError, match="begun with other settings: overrides"):
         run_suite(SUITE, glue_data, model, out, other, resume=True)
@@ -181,7 +185,9 @@ def test_processes_take_tasks_of_their_own_and_the_last_one_has_the_whole_table(
     out, once = tmp_path / "glue", SuiteSettings(SETTINGS.tasks, seeds=1, overrides=QUICK)
     run_suite(SUITE, glue_data, model, out, once, share=Share(0, 2))
     assert list(results(out)["tasks"]) == ["SST-2"]
+    assert any(note.startswith("still to come: MRPC") for note in results(out)["notes"])
     run_suite(SUITE, glue_data, model, out, once, share=Share(1, 2), resume=True)
+    assert not any("still to come" in note for note in results(out)["notes"])
     for name, task in results(finished)["tasks"].items():
         assert without_times(results(out)["tasks"][name]["seeds"]) == without_times(task["seeds"][:1])
 
