@@ -216,15 +216,18 @@ def test_weights_are_chosen_by_glues_score(name: str) -> None:
 
 def test_what_is_handed_in_is_as_the_server_wants_it(tmp_path: Path) -> None:
     said = write_predictions(tmp_path / "said.jsonl", [{"score": score} for score in (5.7, -0.2, 3.14159)])
-    path = TASKS["STS-B"].hand_in("test", said, tmp_path)
+    rows = write_predictions(tmp_path / "rows.jsonl", [{"id": number} for number in range(3)])
+    path = TASKS["STS-B"].hand_in("test", rows, said, tmp_path)
     assert path is not None
     assert path.name == "STS-B.tsv"
     assert path.read_text() == "index\tprediction\n0\t5.000\n1\t0.000\n2\t3.142\n"
     said = write_predictions(tmp_path / "said.jsonl", [{"label": "entailment"}, {"label": "neutral"}])
-    written = [TASKS["MNLI"].hand_in(part, said, tmp_path) for part in ("test", "test-mm", "AX", "dev-mm")]
+    rows = write_predictions(tmp_path / "rows.jsonl", [{"id": 0}, {"id": 7}])
+    parts = ("test", "test-mm", "AX", "dev-mm")
+    written = [TASKS["MNLI"].hand_in(part, rows, said, tmp_path) for part in parts]
     assert [path and path.name for path in written] == ["MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv", None]
     assert written[2] is not None
-    assert written[2].read_text() == "index\tprediction\n0\tentailment\n1\tneutral\n"
+    assert written[2].read_text() == "index\tprediction\n0\tentailment\n7\tneutral\n"
 
 
 def test_published_rows_have_the_averages_that_their_sources_print() -> None:

@@ -3,24 +3,26 @@
 OUT/TASK/data/train.jsonl and so on hold the rows; OUT/submission/MRPC.tsv and so on what is handed in.
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bertsmith.benchmarks.benchmark_task import BenchmarkTask, Figures, TaskFiles
-from bertsmith.benchmarks.glue_scores import class_figures, head_of, number_figures
+from bertsmith.benchmarks.glue_scores import class_scores, head_of, in_words, scored
 from bertsmith.benchmarks.glue_tasks import GLUE, GlueRecord
 from bertsmith.benchmarks.official_files import (
     Layouts,
     OfficialRows,
+    draw,
     find_layout,
     names_of,
     read_official,
+    rows_of,
     write_rows,
 )
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write
+from bertsmith.metrics import scores
 from bertsmith.text.files.values import as_label, as_number
 
 _LOWEST, _HIGHEST = 0.0, 5.0  # of STS-B
@@ -34,8 +36,8 @@ class GlueTask(BenchmarkTask):
     def __init__(self, record: GlueRecord) -> None:
         self.record = record
         self.name, self.measures = record.name, record.measures
-        self.head = head_of(record.measures, not record.labels)
-        self.judged_by = " and ".join(record.measures) + (", their mean" if len(record.measures) > 1 else "")
+        self.head = head_of(record.measures)
+        self.judged_by = in_words(record.measures)
         if record.train[0][0].pair is not None:
             self.settings = {**self.settings, "text_pair": "text_pair"}
 
@@ -64,7 +66,7 @@ class GlueTask(BenchmarkTask):
             if read.short:
                 notes.append(f"{self.name}, {part}: {read.short:,} broken rows of the official file left out")
             paths[part], labelled[part] = out / f"{part}.jsonl", read.labelled
-            write_rows(paths[part], read.rows, rows)
+            write_rows(paths[part], draw(read.rows, rows))
         missing = [name for name in self.record.submission if name not in paths]
         if missing:
             wanted = "; ".join(names_of(self.record.others[name]) for name in missing)
@@ -76,18 +78,20 @@ class GlueTask(BenchmarkTask):
         return TaskFiles(paths["train"], paths["dev"], judged, unjudged, tuple(notes))
 
     def figures(self, rows: Path, predictions: Path) -> Figures:
-        gold = [row["label"] for row in _lines(rows)]
+        gold, said = [row["label"] for row in rows_of(rows)], list(rows_of(predictions))
         if self.record.labels:
-            labels = [row["label"] for row in _lines(predictions)]
-            return class_figures(gold, labels, self.record.labels, self.measures)
-        return number_figures(gold, [row["score"] for row in _lines(predictions)], self.measures)
+            found = class_scores(gold, [row["label"] for row in said], self.record.labels)
+        else:
+            found = scores.regression(gold, [row["score"] for row in said])
+        return scored(found, self.measures)
 
-    def hand_in(self, part: str, predictions: Path, out: Path) -> Path | None:
+    def hand_in(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
         """index and prediction, tab-separated; scores of STS-B within 0 to 5, by three digits."""
         if part not in self.record.submission:
             return None
         path = out / self.record.submission[part]
-        lines = [f"{number}\t{self._answer(row)}\n" for number, row in enumerate(_lines(predictions))]
+        answered = zip(rows_of(rows), rows_of(predictions), strict=True)
+        lines = [f"{row['id']}\t{self._answer(said)}\n" for row, said in answered]
         atomic_write(path, "index\tprediction\n" + "".join(lines))
         return path
 
@@ -145,9 +149,3 @@ def glue_tasks() -> list[BenchmarkTask]:
 
 def _texts(row: Mapping[str, Any]) -> tuple[Any, Any]:
     return row["text"], row.get("text_pair")
-
-
-def _lines(path: Path) -> Iterator[Any]:
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)

@@ -70,7 +70,7 @@ class SquadTask(BenchmarkTask):
         exact, f1 = question_scores([answers[question.id] for question in questions], golds)
         return {SCORE: float(f1.mean()), "f1": float(f1.mean()), "exact_match": float(exact.mean())}
 
-    def hand_in(self, part: str, predictions: Path, out: Path) -> Path | None:
+    def hand_in(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
         """id → answer; dev's, for the labels of SQuAD's test are on its server, as are its passages."""
         path = out / "predictions.json"
         atomic_write(path, json.dumps(_answers(predictions), ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""`bertsmith benchmark`: GLUE, SQuAD and BEIR run whole."""
+"""`bertsmith benchmark`: GLUE, SuperGLUE, SQuAD and BEIR run whole."""
 
 import shlex
 import sys
@@ -109,6 +109,46 @@ def glue(
     from bertsmith.benchmarks.suite import Suite
 
     _run(Suite("GLUE", glue_tasks(), GLUE), folder, run, overrides, _names(tasks, "--tasks"), resume)
+
+
+@app.command
+def superglue(
+    folder: Path,
+    *overrides: str,
+    run: Annotated[Trained, Parameter(name="*")],
+    tasks: str | None = None,
+    resume: Flag = False,
+) -> None:
+    """Fine-tune and judge the tasks of SuperGLUE but for ReCoRD, beside the published table.
+
+    Every task is read as pairs of texts. OUT/submission has the files for SuperGLUE's server, those of the
+    diagnostics AX-b and AX-g by RTE's model among them. Started by torchrun, each process takes tasks of its
+    own on a GPU of its own.
+
+    Parameters
+    ----------
+    folder
+        With BoolQ/, CB/, COPA/, MultiRC/, RTE/, WiC/, WSC/, as SuperGLUE's archives unpack: those that are
+        there.
+    overrides
+        Settings of finetune for all tasks as key=value, for instance epochs=10 max_length=256.
+    tasks
+        Some of them, by name with commas between.
+    resume
+        Go on with a benchmark that was interrupted, or with more tasks or seeds.
+
+    Examples
+    --------
+    bertsmith benchmark superglue superglue/ --model minilm --out runs/superglue
+
+    bertsmith benchmark superglue superglue/ --model minilm --tasks BoolQ,RTE --seeds 5 --out runs/two
+    """
+    from bertsmith.benchmarks.published import SUPERGLUE
+    from bertsmith.benchmarks.suite import Suite
+    from bertsmith.benchmarks.superglue import superglue_tasks
+
+    suite = Suite("SuperGLUE", superglue_tasks(), SUPERGLUE)
+    _run(suite, folder, run, overrides, _names(tasks, "--tasks"), resume)
 
 
 @app.command
