@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import pickle
 import random
 import zipfile
 from datetime import datetime
@@ -23,7 +24,9 @@ from bertsmith.data.sequences.records import Row, stream_records
 from bertsmith.data.sequences.table_columns import find_columns
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import BertsmithError, InputError
-from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer, load_tokenizer
+from bertsmith.text.tokens.any_tokenizer import load_tokenizer
+from bertsmith.text.tokens.number_tokenizer import NumberTokenizer
+from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -120,6 +123,52 @@ def test_a_table_s_cells_are_symbols_of_their_column(tmp_path: Path) -> None:
     (tmp_path / "more.csv").write_text("label,city,age\nbad,Rome,-5\n")
     encode_sequences(tmp_path / "more.csv", tmp_path / "store", tmp_path / "more.jsonl")
     assert json.loads((tmp_path / "more.jsonl").read_text()) == {"text": "age:0 city=Rome", "label": "bad"}
+
+
+def test_numbers_that_stay_have_a_piece_a_column_and_their_value(tmp_path: Path) -> None:
+    """In the store, and in the text that fine-tuning reads."""
+    chance = np.random.default_rng(0)
+    ages = [None if number == 7 else float(age) for number, age in enumerate(chance.normal(40, 9, 60))]
+    rows = [{"age": age, "city": "Oslo" if number % 2 else "Rome"} for number, age in enumerate(ages)]
+    file = write(tmp_path / "rows.jsonl", rows)
+    settings = SequenceSettings(kind="table", numbers="continuous", heldout=0)
+    built = build_sequences([file], tmp_path / "store", settings)
+    tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
+    assert isinstance(tokenizer, NumberTokenizer)
+    assert set(tokenizer.pieces[5:]) == {"age:", "age=?", "city=Oslo", "city=Rome", "[VALUE0]"}
+    assert tokenizer.pieces[-1] == "[VALUE0]"
+    assert stored_rows(tmp_path / "store")[6:8] == [["age:", "city=Rome"], ["age=?", "city=Oslo"]]
+    store = TokenStore.open(tmp_path / "store/train", tokenizer)
+    assert store.values is not None and store.values.shape == (120, 1)
+    known = np.array([age for age in ages if age is not None])
+    expected = (np.array([age or known.mean() for age in ages]) - known.mean()) / known.std()
+    np.testing.assert_allclose(store.values[::2, 0], expected, atol=1e-5)
+    assert not store.values[1::2].any()
+    found = encode_sequences(file, tmp_path / "store", tmp_path / "encoded.jsonl")
+    assert (found.symbols, found.unknown) == (120, 0)
+    texts = [json.loads(line)["text"] for line in (tmp_path / "encoded.jsonl").read_text().splitlines()]
+    pieces = tokenizer.encode_pieces(texts)
+    np.testing.assert_array_equal(np.concatenate([each.values for each in pieces]), store.values)
+    assert np.concatenate([each.ids for each in pieces]).tolist() == store.tokens.tolist()
+    (far,) = pickle.loads(pickle.dumps(tokenizer)).encode_pieces(["age:1e9 city=Paris"])
+    assert (far.ids, far.values[0, 0]) == ([tokenizer.ids["age:"], tokenizer.unk_id], 10)
+    with pytest.raises(InputError, match="'age:old': expected a finite number"):
+        tokenizer.encode_pieces(["age:old city=Oslo"])
+    with pytest.raises(InputError, match="reads tables with their numbers as they are, not text"):
+        tokenizer.encode("age:4")
+    assert built.vocab_size == 10
+
+
+def test_a_table_of_numbers_alone_and_one_without_any_can_stay_as_they_are(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [{"x": number, "y": number**2} for number in range(30)])
+    settings = SequenceSettings(kind="table", numbers="continuous", heldout=0)
+    build_sequences([file], tmp_path / "numbers", settings)
+    assert stored_rows(tmp_path / "numbers")[:1] == [["x:", "y:"]]
+    build_sequences([file], tmp_path / "none", settings.model_copy(update={"categories": ("x", "y")}))
+    assert TokenStore.open(tmp_path / "none/train").values is None
+    odd = write(tmp_path / "odd.jsonl", [{"a b": number, "a\tb": number} for number in range(30)])
+    with pytest.raises(InputError, match="differ by white space alone"):
+        build_sequences([odd], tmp_path / "odd", settings)
 
 
 def test_an_image_s_patches_are_its_squares_normalised(tmp_path: Path) -> None:
@@ -304,6 +353,20 @@ def test_damaged_files_of_a_store_are_refused(tmp_path: Path) -> None:
     (tmp_path / "s/sequences.json").write_text('{"kind": "songs"}')
     with pytest.raises(BertsmithError, match=r"sequences\.json was altered"):
         read_codec(tmp_path / "s")
+    rows = write(tmp_path / "rows.jsonl", [{"x": number} for number in range(30)])
+    settings = SequenceSettings(kind="table", numbers="continuous", heldout=0)
+    build_sequences([rows], tmp_path / "t", settings)
+    scales = tmp_path / "t/tokenizer/numbers.json"
+    whole = scales.read_text()
+    for other, sentence in (
+        (whole.replace('"x:"', '"y:"'), "names y:, which the vocabulary doesn't have"),
+        (whole.replace('"deviation": 8', '"deviation": -8'), r"numbers\.json was cut or altered"),
+        (whole[:20], r"numbers\.json was cut or altered"),
+    ):
+        assert other != whole
+        scales.write_text(other)
+        with pytest.raises(BertsmithError, match=sentence):
+            load_tokenizer(tmp_path / "t/tokenizer")
     shape = tmp_path / "s/tokenizer/patches.json"
     shape.write_text(shape.read_text().replace('"size": 8', '"size": 4'))
     with pytest.raises(BertsmithError, match="The files don't belong together"):

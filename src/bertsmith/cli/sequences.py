@@ -38,6 +38,7 @@ def build(
     bertsmith sequences build proteins.csv --column protein --characters --out stores/proteins
     bertsmith sequences build games.npy --out stores/games
     bertsmith sequences build customers.csv --kind table --leave-out id label --out stores/customers
+    bertsmith sequences build sales.parquet --kind table --numbers continuous --out stores/sales
     bertsmith sequences build sensors.npz --kind series --column signal --patch 16 --out stores/sensors
     bertsmith sequences build images.npy --kind images --patch 4 --out stores/images
     """
@@ -51,8 +52,8 @@ def build(
         "vocabulary": f"{built.vocab_size:,} tokens, five of them special",
     }
     for column in built.codec.columns:
-        bins = f"number, {len(column.edges) + 1} bins" if column.kind == "number" else "category"
-        facts[column.name] = bins
+        number = f"number, {len(column.edges) + 1} bins" if column.scale is None else "number, as it is"
+        facts[column.name] = number if column.kind == "number" else "category"
     print_facts(f"Sequences {out}", facts)
     if built.empty:
         print_warning(f"{built.empty:,} rows have no item and were left out.")

@@ -12,12 +12,13 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from bertsmith.data.sequences.records import SEQUENCE, Row
-from bertsmith.data.sequences.symbol_tokenizer import as_symbol
+from bertsmith.data.sequences.symbol_tokenizer import as_symbol, spelled
 from bertsmith.data.sequences.table_columns import TableColumn
 from bertsmith.errors import InputError, StoreError
 from bertsmith.files import read_json
 from bertsmith.text.files.columns import listed, unknown_column
 from bertsmith.text.files.values import LARGEST, shown
+from bertsmith.text.tokens.number_tokenizer import NumberScale, NumberScales
 from bertsmith.validation import Strict, first_problem
 
 FILE = "sequences.json"
@@ -45,6 +46,19 @@ class Codec(Strict):
         return self.kind in ("series", "images")
 
     @property
+    def scales(self) -> NumberScales:
+        """Of a table's columns whose numbers are read as they are, perhaps none."""
+        return NumberScales(
+            columns=tuple(
+                NumberScale(
+                    piece=as_symbol(f"{column.name}:", ""), mean=column.scale[0], deviation=column.scale[1]
+                )
+                for column in self.columns
+                if column.scale is not None
+            )
+        )
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """The columns that become symbols."""
         if self.kind == "table":
@@ -64,7 +78,7 @@ class Codec(Strict):
         """What the store's tokenizer reads of a row: symbols, or numbers, with blanks between them."""
         if not self.of_patches:
             return " ".join(self.symbols(row))
-        return " ".join(map(_spelled, self.numbers(row).reshape(-1).tolist()))
+        return " ".join(map(spelled, self.numbers(row).reshape(-1).tolist()))
 
     def numbers(self, row: Row) -> npt.NDArray[np.float64]:
         """A row of a series or an image, as it is nested. Raises InputError naming file and row."""
@@ -100,11 +114,6 @@ class Codec(Strict):
             f"{row.where}: expected a sequence in the column {self.column}: a list, or a string of items "
             f"with blanks between them; found {shown(value)}. Name another with --column."
         )
-
-
-def _spelled(number: float) -> str:
-    """With every digit that it takes to read the same number again: 3 for 3.0."""
-    return repr(number).removesuffix(".0")
 
 
 def _without_padding(items: Sequence[Any]) -> Sequence[Any]:

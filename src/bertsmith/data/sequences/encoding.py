@@ -5,7 +5,7 @@ tagging there is `words` too, beside the file's own `tags`.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +18,8 @@ from bertsmith.errors import InputError
 from bertsmith.output_file import require_output
 from bertsmith.progress import Progress
 from bertsmith.text.files.jsonl import write_jsonl
+from bertsmith.text.tokens.any_tokenizer import load_tokenizer
+from bertsmith.text.tokens.number_tokenizer import as_spelled_number
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXT, WORDS, TAGS = "text", "words", "tags"
@@ -35,11 +37,11 @@ class EncodedSequences:
     unknown: int = 0
     such_as: list[str] = field(default_factory=list)
 
-    def count(self, symbols: Sequence[str], known: frozenset[str]) -> None:
+    def count(self, symbols: Sequence[str], is_known: Callable[[str], bool]) -> None:
         """Adds those of a row."""
         self.symbols += len(symbols)
         for symbol in symbols:
-            if symbol not in known:
+            if not is_known(symbol):
                 self.unknown += 1
                 if len(self.such_as) < _SHOWN and symbol not in self.such_as:
                     self.such_as.append(symbol)
@@ -59,16 +61,17 @@ def encode_sequences(
     Raises InputError naming the row that can't be read, and StoreError for a folder that is no such store.
     """
     codec = read_codec(like)
-    known = frozenset(Tokenizer.load(Path(like) / "tokenizer").pieces)
+    tokenizer = load_tokenizer(Path(like) / "tokenizer")
     require_output(out, overwrite, [path, like])
     found = EncodedSequences()
-    found.rows = write_jsonl(_rows(Path(path), codec, known, found, progress), out)
+    found.rows = write_jsonl(_rows(Path(path), codec, tokenizer, found, progress), out)
     return found
 
 
 def _rows(
-    path: Path, codec: Codec, known: frozenset[str], found: EncodedSequences, progress: Progress | None
+    path: Path, codec: Codec, tokenizer: Tokenizer, found: EncodedSequences, progress: Progress | None
 ) -> Iterator[dict[str, Any]]:
+    pieces, scales = frozenset(tokenizer.pieces), {scale.piece: scale for scale in codec.scales.columns}
     for number, row in enumerate(stream_records(path), start=1):
         kept = {name: _plain(value) for name, value in row.values.items() if name not in codec.reads}
         if TEXT in kept:
@@ -80,7 +83,7 @@ def _rows(
             yield {TEXT: codec.text(row), **kept}
         else:
             symbols = codec.symbols(row)
-            found.count(symbols, known)
+            found.count(symbols, lambda each: each in pieces or as_spelled_number(each, scales) is not None)
             yield {**_symbols_as_text(symbols, kept, row, codec), **kept}
         if progress is not None and not number % 1000:
             progress(number, None, "rows")

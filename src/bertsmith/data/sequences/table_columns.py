@@ -1,6 +1,7 @@
 """Typed columns of a table as symbols: a number is the bin it falls into, a category itself.
 
     age = 41, city = Oslo    →    age:3  city=Oslo          an empty cell is age=?
+                                  age:41 city=Oslo          where numbers are read as they are
 
 Bins are quantiles (Gorishniy et al. 2022, section 3.2), so that each holds about as many cells. The position
 of a cell in its row is its column.
@@ -15,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from bertsmith.data.sequences.records import Row
-from bertsmith.data.sequences.symbol_tokenizer import as_symbol
+from bertsmith.data.sequences.symbol_tokenizer import as_symbol, spelled
 from bertsmith.errors import InputError
 from bertsmith.text.files.values import as_number, shown
 from bertsmith.validation import Strict
@@ -26,11 +27,14 @@ _MOST = 0.9  # the share of numbers from which a column is one of numbers
 
 
 class TableColumn(Strict):
-    """A column as it was found. `edges` between the bins of a number, ascending; none for a category."""
+    """A column as it was found. A number has `edges` between its bins, ascending, or where it is read as it
+    is `scale`: the mean and the deviation of its numbers. A category has neither.
+    """
 
     name: str
     kind: Literal["number", "category"]
     edges: tuple[float, ...] = Field(())
+    scale: tuple[float, float] | None = None
 
     def symbol(self, value: Any, where: str) -> str:
         """A cell as its symbol. Raises InputError for a number that is none."""
@@ -38,16 +42,18 @@ class TableColumn(Strict):
             return as_symbol(f"{self.name}=?", where)
         if self.kind == "number":
             number = as_number(value, f"{where}, column {self.name}")
-            return as_symbol(f"{self.name}:{bisect_right(self.edges, number)}", where)
+            bin_or_number = bisect_right(self.edges, number) if self.scale is None else spelled(number)
+            return as_symbol(f"{self.name}:{bin_or_number}", where)
         return as_symbol(f"{self.name}={_category(value, f'{where}, column {self.name}')}", where)
 
 
 def find_columns(
-    sample: Iterable[Row], names: Sequence[str], bins: int, categories: Collection[str] = ()
+    sample: Iterable[Row], names: Sequence[str], bins: int | None, categories: Collection[str] = ()
 ) -> tuple[TableColumn, ...]:
     """What each column holds, told from a sample of rows: a number where every cell that isn't empty is one
-    and more than a dozen differ, unless it is among the `categories`. Raises InputError naming the cell of a
-    column of numbers that is none, such as NA: it would make a category of each number.
+    and more than a dozen differ, unless it is among the `categories`. `bins` None: numbers stay. Raises
+    InputError naming the cell of a column of numbers that is none, such as NA: it would make a category of
+    each number.
     """
     cells: dict[str, list[tuple[Any, str]]] = {name: [] for name in names}
     for row in sample:
@@ -60,7 +66,7 @@ def find_columns(
     )
 
 
-def _column(name: str, cells: Sequence[tuple[Any, str]], bins: int) -> TableColumn:
+def _column(name: str, cells: Sequence[tuple[Any, str]], bins: int | None) -> TableColumn:
     numbers = [number for value, _ in cells if (number := _number(value)) is not None]
     if len(set(numbers)) <= _FEW or len(numbers) < _MOST * len(cells):
         return TableColumn(name=name, kind="category")
@@ -71,6 +77,9 @@ def _column(name: str, cells: Sequence[tuple[Any, str]], bins: int) -> TableColu
             f"{shown(value)}. Leave such cells empty, or say that each number is a category of its own: "
             f"--categories {name}."
         )
+    if bins is None:
+        scale = float(np.mean(numbers)), float(np.std(numbers)) or 1.0
+        return TableColumn(name=name, kind="number", scale=scale)
     inner = np.linspace(0, 1, bins + 1)[1:-1]
     edges = sorted(set(np.quantile(np.array(numbers), inner).tolist()))
     return TableColumn(name=name, kind="number", edges=tuple(edges))
