@@ -1,11 +1,9 @@
 """Sequences that are no text: what becomes of rows, and what is refused."""
 
-import io
 import json
 import math
 import pickle
 import random
-import zipfile
 from datetime import datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -20,7 +18,7 @@ import pytest
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.data.sequences.codec import read_codec
 from bertsmith.data.sequences.encoding import encode_sequences
-from bertsmith.data.sequences.records import Row, stream_records
+from bertsmith.data.sequences.records import Row
 from bertsmith.data.sequences.table_columns import find_columns
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import BertsmithError, InputError
@@ -266,41 +264,6 @@ def test_columns_of_any_type_are_kept_beside_the_sequence(tmp_path: Path) -> Non
     assert json.loads((tmp_path / "out.jsonl").read_text()) == expected
 
 
-@pytest.mark.parametrize("save", [np.save, np.savez, np.savez_compressed])
-def test_no_damage_of_an_array_gives_anything_but_a_sentence_or_rows(tmp_path: Path, save: Any) -> None:
-    path, chance, refused = tmp_path / ("rows.npy" if save is np.save else "rows.npz"), random.Random(0), 0
-    save(path, np.arange(200).reshape(20, 10))
-    whole = path.read_bytes()
-    for _ in range(150):
-        altered = bytearray(whole)
-        for _ in range(3):
-            altered[chance.randrange(200)] = chance.randrange(256)
-        path.write_bytes(altered[: chance.choice((len(whole), chance.randrange(len(whole))))])
-        try:
-            for _ in stream_records(path):
-                pass
-        except InputError:
-            refused += 1
-    assert refused > 50
-
-
-def test_an_array_larger_than_memory_is_refused(tmp_path: Path) -> None:
-    header = io.BytesIO()
-    said = {"descr": "<i8", "fortran_order": False, "shape": (10**13, 10)}
-    np.lib.format.write_array_header_1_0(header, said)
-    with zipfile.ZipFile(tmp_path / "rows.npz", "w") as archive:
-        archive.writestr("sequence.npy", header.getvalue())
-    with pytest.raises(InputError, match="Unable to allocate"):
-        build_sequences([tmp_path / "rows.npz"], tmp_path / "store")
-
-
-@pytest.mark.parametrize("kind", ["datetime64[s]", "complex128", [("a", "i4")]])
-def test_arrays_of_other_types_than_numbers_and_strings_are_refused(tmp_path: Path, kind: Any) -> None:
-    np.save(tmp_path / "rows.npy", np.zeros((3, 4), kind))
-    with pytest.raises(InputError, match="expected numbers or strings in the array sequence"):
-        build_sequences([tmp_path / "rows.npy"], tmp_path / "store", SequenceSettings(kind="series"))
-
-
 @pytest.mark.parametrize(
     ("rows", "settings", "sentence"),
     [
@@ -339,12 +302,6 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
         build_sequences([file], tmp_path / "store", SequenceSettings(**settings))
     assert sentence in str(caught.value)
     assert list(tmp_path.iterdir()) == [file]
-
-
-def test_objects_in_arrays_are_refused_unopened(tmp_path: Path) -> None:
-    np.save(tmp_path / "rows.npy", np.array([[1], [1, 2]], object), allow_pickle=True)
-    with pytest.raises(InputError, match="no objects, which would need pickle"):
-        build_sequences([tmp_path / "rows.npy"], tmp_path / "store")
 
 
 def test_damaged_files_of_a_store_are_refused(tmp_path: Path) -> None:
