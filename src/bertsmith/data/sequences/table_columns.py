@@ -8,6 +8,7 @@ of a cell in its row is its column.
 """
 
 import math
+from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
@@ -55,34 +56,49 @@ def find_columns(
     InputError naming the cell of a column of numbers that is none, such as NA: it would make a category of
     each number.
     """
-    cells: dict[str, list[tuple[Any, str]]] = {name: [] for name in names}
+    seen = {name: _Seen() for name in names}
     for row in sample:
         for name in names:
             if not _is_empty(value := row.values.get(name)):
-                cells[name].append((value, row.where))
+                seen[name].add(value, row.where)
     return tuple(
-        TableColumn(name=name, kind="category") if name in categories else _column(name, found, bins)
-        for name, found in cells.items()
+        TableColumn(name=name, kind="category") if name in categories else found.column(name, bins)
+        for name, found in seen.items()
     )
 
 
-def _column(name: str, cells: Sequence[tuple[Any, str]], bins: int | None) -> TableColumn:
-    numbers = [number for value, _ in cells if (number := _number(value)) is not None]
-    if len(set(numbers)) <= _FEW or len(numbers) < _MOST * len(cells):
-        return TableColumn(name=name, kind="category")
-    if len(numbers) < len(cells):
-        value, where = next((value, where) for value, where in cells if _number(value) is None)
-        raise InputError(
-            f"{where}: the column {name} holds numbers in {len(numbers):,} of {len(cells):,} cells, here "
-            f"{shown(value)}. Leave such cells empty, or say that each number is a category of its own: "
-            f"--categories {name}."
-        )
-    if bins is None:
-        scale = float(np.mean(numbers)), float(np.std(numbers)) or 1.0
-        return TableColumn(name=name, kind="number", scale=scale)
-    inner = np.linspace(0, 1, bins + 1)[1:-1]
-    edges = sorted(set(np.quantile(np.array(numbers), inner).tolist()))
-    return TableColumn(name=name, kind="number", edges=tuple(edges))
+class _Seen:
+    """A column's cells: its numbers, how many cells there are, and the first that is no number."""
+
+    def __init__(self) -> None:
+        self.numbers, self.cells = array("d"), 0
+        self.other: tuple[Any, str] | None = None
+
+    def add(self, value: Any, where: str) -> None:
+        self.cells += 1
+        if (number := _number(value)) is not None:
+            self.numbers.append(number)
+        elif self.other is None:
+            self.other = value, where
+
+    def column(self, name: str, bins: int | None) -> TableColumn:
+        numbers = np.array(self.numbers)
+        if len(numbers) < _MOST * self.cells or len(np.unique(numbers)) <= _FEW:
+            return TableColumn(name=name, kind="category")
+        if self.other is not None:
+            value, where = self.other
+            raise InputError(
+                f"{where}: the column {name} holds numbers in {len(numbers):,} of {self.cells:,} cells, here "
+                f"{shown(value)}. Leave such cells empty, or say that each number is a category of its own: "
+                f"--categories {name}."
+            )
+        if bins is None:
+            return TableColumn(
+                name=name, kind="number", scale=(float(numbers.mean()), float(numbers.std()) or 1.0)
+            )
+        inner = np.linspace(0, 1, bins + 1)[1:-1]
+        edges = sorted(set(np.quantile(numbers, inner).tolist()))
+        return TableColumn(name=name, kind="number", edges=tuple(edges))
 
 
 def _number(value: Any) -> float | None:
