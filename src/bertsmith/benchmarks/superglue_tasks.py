@@ -80,8 +80,9 @@ def _two_texts(first: str, second: str, labels: tuple[str, ...]) -> Pairs:
 
     def pairs(line: Record) -> list[Pair]:
         fields, where = line
-        texts = (_field(fields, name, str, where) for name in (first, second))
-        return [Pair(*texts, _label(fields, labels, where), (_field(fields, "idx", int, where),))]
+        text, text_pair = (_field(fields, name, str, where) for name in (first, second))
+        label, idx = _label(fields, labels, where), _field(fields, "idx", int, where)
+        return [Pair(text, text_pair, label, (idx,))]
 
     return pairs
 
