@@ -261,6 +261,17 @@ def test_a_small_index_of_giant_keys_is_refused(tmp_path: Path, monkeypatch: pyt
         read_bundle(tmp_path / INDEX, is_weight)
 
 
+def test_a_block_without_entries_cannot_be_given_again_and_again(tmp_path: Path) -> None:
+    """Each time it would be checked anew, and no key would tell."""
+    empty = block([])
+    handle = varint(0) + varint(len(empty) - 5)
+    index = block([(bytes([letter]), handle) for letter in range(1, 9)])
+    footer = (varint(0) + varint(0) + varint(len(empty)) + varint(len(index) - 5)).ljust(40, b"\0")
+    (tmp_path / INDEX).write_bytes(empty + index + footer + MAGIC)
+    with pytest.raises(ModelError, match="its blocks don't ascend"):
+        read_bundle(tmp_path / INDEX, is_weight)
+
+
 def test_an_index_that_leads_back_to_itself_ends(tmp_path: Path) -> None:
     """A block whose handle is that of the index block: it is read as data once, and its keys don't ascend."""
     handle_size = 40

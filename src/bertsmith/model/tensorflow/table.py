@@ -6,9 +6,9 @@ A block is a row of entries, each giving the key by what it shares with the one 
 that says how it is packed, and a checksum. The index block holds a handle (offset, size) for each block. The
 footer, 48 bytes, holds the handles of both indexes and a magic number (LevelDB's doc/table_format.md).
 
-Nothing is believed: every offset, size and checksum is checked, and keys must ascend over the whole table, so
-that no block can be given twice. Blocks unpack to more than they take, and a key of a million letters can be
-shared by a thousand entries of a few bytes: what comes out is bounded too.
+Nothing is believed: every offset, size and checksum is checked, and blocks and keys must ascend over the
+whole table, so that nothing can be given twice. Blocks unpack to more than they take, and a thousand entries
+of a few bytes can share a key of a million letters: what comes out is bounded too.
 """
 
 from collections.abc import Iterator
@@ -64,9 +64,12 @@ def _entries_of_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     _, at = _handle(footer, 0)
     index, _ = _handle(footer, at)
     last: bytes | None = None
-    room = MAX_TABLE_BYTES
+    room, reached = MAX_TABLE_BYTES, 0
     for _, value in _entries(_block(data, index)):
         handle, _ = _handle(value, 0)
+        if handle[0] < reached:  # one large block without entries could be checked a million times
+            raise Damaged("its blocks don't ascend")
+        reached = sum(handle)
         for key, found in _entries(_block(data, handle)):
             if last is not None and key <= last:
                 raise Damaged("its keys don't ascend")
