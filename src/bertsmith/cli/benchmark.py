@@ -30,11 +30,11 @@ class Trained:
     out
         The folder for everything.
     seeds
-        How often each task is trained.
+        How many times each task is trained, each time with another seed.
     hours
-        Of search for settings, all tasks together, on dev alone. Without: the defaults.
+        Hours to search for settings, on dev alone, divided evenly among the tasks; 0 takes the defaults.
     rows
-        Only so many of each part, drawn at random, for a trial of the whole path.
+        Try the whole path on so many rows of each part, drawn at random.
     """
 
     model: str
@@ -58,7 +58,7 @@ class Searched:
     reranker
         A model fine-tuned on pairs, which reads the first documents of each query anew.
     datasets
-        Some of them, by name with commas between.
+        Run only these, by name with commas between.
     resume
         Go on with a benchmark that was interrupted, or with more data sets.
     """
@@ -91,7 +91,7 @@ def glue(
     overrides
         Settings of finetune for all tasks as key=value, for instance epochs=3 max_length=128.
     tasks
-        Some of them, by name with commas between.
+        Run only these, by name with commas between.
     resume
         Go on with a benchmark that was interrupted, or with more tasks or seeds.
 
@@ -133,7 +133,7 @@ def superglue(
     overrides
         Settings of finetune for all tasks as key=value, for instance epochs=10 max_length=256.
     tasks
-        Some of them, by name with commas between.
+        Run only these, by name with commas between.
     resume
         Go on with a benchmark that was interrupted, or with more tasks or seeds.
 

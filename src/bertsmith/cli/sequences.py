@@ -22,8 +22,8 @@ def build(
 ) -> None:
     """Read sequences of integers or strings, rows of a table, series or images; write a token store of them.
 
-    The vocabulary is counted, and lies in OUT/tokenizer. Of a table each cell is a token: numbers by the
-    bin they fall into, categories by themselves. Series and images are cut into patches of numbers.
+    The vocabulary is counted, and lies in OUT/tokenizer. Each cell of a table is a token: a number by the bin
+    that it falls into, or as it is, a category by itself. Series and images are cut into patches of numbers.
 
     Parameters
     ----------
