@@ -16,6 +16,7 @@ from benchmark_toys import GOOD, WORDS, write_beir
 
 from bertsmith.benchmarks.mteb_model import MtebModel
 from bertsmith.benchmarks.retrieval import BEIR, NANOBEIR, run_retrieval
+from bertsmith.benchmarks.retrieval_report import dataset_table
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError, MissingExtra, RecipeError
 from bertsmith.inference.embedding.embedder import Embedder
@@ -60,6 +61,9 @@ def test_every_data_set_is_measured_and_the_forums_count_once(
     again = ranking_scores(run, read_retrieval_data(folder / "scifact").judgements, ["ndcg@10"])
     assert found.datasets[3].scores["BM25"] == pytest.approx(again.means["ndcg@10"])
     assert json.loads((out / "results.json").read_text())["means"] == found.means()
+    (forums,) = [row for row in dataset_table(found)[1] if row[0] == "cqadupstack, mean of 2 forums"]
+    bm25 = [each.scores["BM25"] for each in found.datasets[:2]]
+    assert (forums[3], forums[-1]) == (f"{100 * np.mean(bm25):.1f}", "29.9")
 
 
 def test_a_document_with_the_querys_own_id_is_passed_over_in_beir_but_not_in_nanobeir(

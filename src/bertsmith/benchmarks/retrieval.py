@@ -34,7 +34,7 @@ FIRST = 10  # documents that count: nDCG@10
 _DEPTH = 100
 BEIR, NANOBEIR = "BEIR", "NanoBEIR"
 _SPLITS = {"msmarco": "dev"}
-_FORUMS = "cqadupstack"
+FORUMS = "cqadupstack"
 _RESULTS, _FILES = "results.json", "files.json"
 
 
@@ -66,6 +66,11 @@ class RetrievalResult:
     @property
     def systems(self) -> list[str]:
         return list(self.datasets[0].scores)
+
+    @property
+    def forums(self) -> list[DatasetResult]:
+        """CQADupStack's."""
+        return [each for each in self.datasets if _is_of(each.name, FORUMS)]
 
     def means(self) -> dict[str, float]:
         """Of the data sets, each system's; a data set counts once, CQADupStack as the mean of its forums."""
@@ -204,13 +209,13 @@ def _read(dataset: str, target: Path) -> DatasetResult:
 
 
 def _scores(datasets: Sequence[DatasetResult], system: str) -> list[float]:
-    forums = [each.scores[system] for each in datasets if _is_of(each.name, _FORUMS)]
-    others = [each.scores[system] for each in datasets if not _is_of(each.name, _FORUMS)]
+    forums = [each.scores[system] for each in datasets if _is_of(each.name, FORUMS)]
+    others = [each.scores[system] for each in datasets if not _is_of(each.name, FORUMS)]
     return others + ([statistics.mean(forums)] if forums else [])
 
 
 def _notes(datasets: Sequence[DatasetResult]) -> tuple[str, ...]:
-    unknown = [each.name for each in datasets if each.published is None and not _is_of(each.name, _FORUMS)]
+    unknown = [each.name for each in datasets if each.published is None and not _is_of(each.name, FORUMS)]
     if not unknown:
         return ()
     return (f"no published BM25 for {', '.join(unknown)}: compare with the BM25 that was measured here",)
