@@ -1,4 +1,4 @@
-"""`bertsmith benchmark`: GLUE, SQuAD and BEIR run whole."""
+"""`bertsmith benchmark`: GLUE, SuperGLUE, SQuAD and BEIR run whole."""
 
 import shlex
 import sys
@@ -30,11 +30,11 @@ class Trained:
     out
         The folder for everything.
     seeds
-        How often each task is trained.
+        How many times each task is trained, each time with another seed.
     hours
-        Of search for settings, all tasks together, on dev alone. Without: the defaults.
+        Hours to search for settings, on dev alone, divided evenly among the tasks; 0 takes the defaults.
     rows
-        Only so many of each part, drawn at random, for a trial of the whole path.
+        Try the whole path on so many rows of each part, drawn at random.
     """
 
     model: str
@@ -42,6 +42,32 @@ class Trained:
     seeds: int = 3
     hours: float = 0.0
     rows: int | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Searched:
+    """What a benchmark of search is told.
+
+    Parameters
+    ----------
+    model
+        A folder such as runs/NAME/model, minilm, or a hub name.
+    out
+        The folder for everything.
+    reranker
+        A model fine-tuned on pairs, which reads the first documents of each query anew.
+    datasets
+        Run only these, by name with commas between.
+    resume
+        Go on with a benchmark that was interrupted, or with more data sets.
+    """
+
+    model: str
+    out: Out
+    reranker: str | None = None
+    datasets: str | None = None
+    resume: Flag = False
 
 
 @app.command
@@ -65,7 +91,7 @@ def glue(
     overrides
         Settings of finetune for all tasks as key=value, for instance epochs=3 max_length=128.
     tasks
-        Some of them, by name with commas between.
+        Run only these, by name with commas between.
     resume
         Go on with a benchmark that was interrupted, or with more tasks or seeds.
 
@@ -82,7 +108,47 @@ def glue(
     from bertsmith.benchmarks.published import GLUE
     from bertsmith.benchmarks.suite import Suite
 
-    _run(Suite("GLUE", glue_tasks(), GLUE), folder, run, overrides, _names(tasks), resume)
+    _run(Suite("GLUE", glue_tasks(), GLUE), folder, run, overrides, _names(tasks, "--tasks"), resume)
+
+
+@app.command
+def superglue(
+    folder: Path,
+    *overrides: str,
+    run: Annotated[Trained, Parameter(name="*")],
+    tasks: str | None = None,
+    resume: Flag = False,
+) -> None:
+    """Fine-tune and judge the tasks of SuperGLUE but for ReCoRD, beside the published table.
+
+    Every task is read as pairs of texts. OUT/submission has the files for SuperGLUE's server, those of the
+    diagnostics AX-b and AX-g by RTE's model among them. Started by torchrun, each process takes tasks of its
+    own on a GPU of its own.
+
+    Parameters
+    ----------
+    folder
+        With BoolQ/, CB/, COPA/, MultiRC/, RTE/, WiC/, WSC/, as SuperGLUE's archives unpack: those that are
+        there.
+    overrides
+        Settings of finetune for all tasks as key=value, for instance epochs=10 max_length=256.
+    tasks
+        Run only these, by name with commas between.
+    resume
+        Go on with a benchmark that was interrupted, or with more tasks or seeds.
+
+    Examples
+    --------
+    bertsmith benchmark superglue superglue/ --model minilm --out runs/superglue
+
+    bertsmith benchmark superglue superglue/ --model minilm --tasks BoolQ,RTE --seeds 5 --out runs/two
+    """
+    from bertsmith.benchmarks.published import SUPERGLUE
+    from bertsmith.benchmarks.suite import Suite
+    from bertsmith.benchmarks.superglue import superglue_tasks
+
+    suite = Suite("SuperGLUE", superglue_tasks(), SUPERGLUE)
+    _run(suite, folder, run, overrides, _names(tasks, "--tasks"), resume)
 
 
 @app.command
@@ -127,15 +193,7 @@ def squad(
 
 
 @app.command
-def beir(
-    folder: Path,
-    *,
-    model: str,
-    out: Out,
-    reranker: str | None = None,
-    datasets: str | None = None,
-    resume: Flag = False,
-) -> None:
+def beir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> None:
     """Measure search on every data set of BEIR, beside BM25 and BM25 as published.
 
     Each folder in FOLDER that has corpus.jsonl, queries.jsonl and qrels/ is searched by BM25, by the model's
@@ -145,16 +203,6 @@ def beir(
     ----------
     folder
         With a folder a data set, as BEIR's archives unpack.
-    model
-        A folder such as runs/NAME/model, minilm, or a hub name.
-    out
-        The folder for everything.
-    reranker
-        A model fine-tuned on pairs, which reads the first documents of each query anew.
-    datasets
-        Some of them, by name with commas between.
-    resume
-        Go on with a benchmark that was interrupted, or with more data sets.
 
     Examples
     --------
@@ -164,19 +212,11 @@ def beir(
     """
     from bertsmith.benchmarks.retrieval import BEIR
 
-    _search(BEIR, folder, model, out, reranker, datasets, resume)
+    _search(BEIR, folder, search)
 
 
 @app.command
-def nanobeir(
-    folder: Path,
-    *,
-    model: str,
-    out: Out,
-    reranker: str | None = None,
-    datasets: str | None = None,
-    resume: Flag = False,
-) -> None:
+def nanobeir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> None:
     """Measure search on NanoBEIR's small data sets, beside BM25.
 
     Each folder in FOLDER that has Parquet files in corpus/, queries/ and qrels/, as on the hub, or BEIR's own
@@ -186,16 +226,6 @@ def nanobeir(
     ----------
     folder
         With a folder a data set, such as NanoSciFact.
-    model
-        A folder such as runs/NAME/model, minilm, or a hub name.
-    out
-        The folder for everything.
-    reranker
-        A model fine-tuned on pairs, which reads the first documents of each query anew.
-    datasets
-        Some of them, by name with commas between.
-    resume
-        Go on with a benchmark that was interrupted, or with more data sets.
 
     Examples
     --------
@@ -203,12 +233,10 @@ def nanobeir(
     """
     from bertsmith.benchmarks.retrieval import NANOBEIR
 
-    _search(NANOBEIR, folder, model, out, reranker, datasets, resume)
+    _search(NANOBEIR, folder, search)
 
 
-def _search(
-    name: str, folder: Path, model: str, out: Path, reranker: str | None, datasets: str | None, resume: bool
-) -> None:
+def _search(name: str, folder: Path, search: Searched) -> None:
     from bertsmith.benchmarks.retrieval import run_retrieval
     from bertsmith.benchmarks.retrieval_report import dataset_table, write_retrieval_report
     from bertsmith.cli.screen import print_note, print_paths, print_table, progress_bar
@@ -217,23 +245,30 @@ def _search(
         result = run_retrieval(
             name,
             folder,
-            model,
-            out,
-            reranker=reranker,
-            datasets=_names(datasets),
-            resume=resume,
+            search.model,
+            search.out,
+            reranker=search.reranker,
+            datasets=_names(search.datasets, "--datasets"),
+            resume=search.resume,
             progress=progress,
         )
-    report = write_retrieval_report(out, result, _command())
-    print_table(*dataset_table(result), title=f"{name}, {model}: nDCG@10 in points")
+    report = write_retrieval_report(search.out, result, _command())
+    print_table(*dataset_table(result), title=f"{name}, {search.model}: nDCG@10 in points")
     for note in result.notes:
         print_note(note)
-    print_paths(report=report, results=out / "results.json")
+    print_paths(report=report, results=search.out / "results.json")
 
 
-def _names(listed: str | None) -> tuple[str, ...] | None:
-    """Names with commas between; None where nobody named any."""
-    return None if listed is None else tuple(name.strip() for name in listed.split(",") if name.strip())
+def _names(listed: str | None, option: str) -> tuple[str, ...] | None:
+    """Names with commas between; None without the option. Raises InputError where it names none."""
+    from bertsmith.errors import InputError
+
+    if listed is None:
+        return None
+    names = tuple(name.strip() for name in listed.split(",") if name.strip())
+    if not names:
+        raise InputError(f"{option} names nothing: expected names with commas between, or leave it away.")
+    return names
 
 
 def _command() -> str:
