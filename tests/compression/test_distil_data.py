@@ -15,6 +15,7 @@ from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.compression.distilling.student import student_task
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.errors import InputError
+from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 
 
@@ -40,6 +41,23 @@ def test_texts_of_dev_are_not_learned_from_and_none_comes_twice(task: Task[Any],
     texts = rows(tmp_path / "texts.jsonl", *({"text": text} for text in ("a1", "b1", "c", "c", "d")))
     data = read(task, tmp_path, train=train, dev=dev, texts=[texts])
     assert [example.text for example in data.texts] == ["c", "d"]
+    assert any("1 of the texts stand in dev or test" in warning for warning in data.warnings)
+
+
+def test_one_text_beside_other_columns_is_another_example(tmp_path: Path) -> None:
+    kind = find_task("classification")
+    task = kind(kind.Settings(text="text", label="label", features=("plan",)))
+    labelled = [{"text": f"a{n}", "plan": "big", "label": "no"} for n in range(6)]
+    labelled[5]["label"] = "yes"
+    train = rows(tmp_path / "train.jsonl", *labelled)
+    task.fit(task.read(train))
+    dev = rows(tmp_path / "dev.jsonl", *({"text": f"b{n}", "plan": "big", "label": "yes"} for n in range(5)))
+    unlabelled = (("a1", "big"), ("a1", "small"), ("c", "big"), ("c", "big"), ("c", "small"), ("b1", "small"))
+    texts = rows(tmp_path / "texts.jsonl", *({"text": text, "plan": plan} for text, plan in unlabelled))
+    data = read(task, tmp_path, train=train, dev=dev, texts=[texts])
+    assert [(example.text, *example.columns) for example in data.texts] == [
+        *(("a1", "small"), ("c", "big"), ("c", "small"))
+    ]
     assert any("1 of the texts stand in dev or test" in warning for warning in data.warnings)
 
 

@@ -131,10 +131,17 @@ def _reader(task: Task[Any], columns: dict[str, Any], path: Path) -> Task[Any]:
 def _fresh(
     task: Task[Any], texts: Sequence[Any], labelled: Sequence[Any], held: Sequence[Any]
 ) -> tuple[list[Any], int]:
-    """Each once, without those that have a label; and how many are left out because they are `held` back."""
-    known = {tuple(task.texts(example)) for example in labelled}
+    """Each once, without those that have a label; and how many are left out because they are `held` back.
+
+    The same text beside other columns is another example, but is held back as the text is.
+    """
+
+    def identity(example: Any) -> tuple[Any, ...]:
+        return (*task.texts(example), getattr(example, "columns", ()))
+
+    known = set(map(identity, labelled))
     measured = {tuple(task.texts(example)) for example in held}
-    once = {tuple(task.texts(example)): example for example in texts}
-    fresh = {text: example for text, example in once.items() if text not in known}
-    kept = [example for text, example in fresh.items() if text not in measured]
+    once = {identity(example): example for example in texts}
+    fresh = [example for found, example in once.items() if found not in known]
+    kept = [example for example in fresh if tuple(task.texts(example)) not in measured]
     return kept, len(fresh) - len(kept)
