@@ -71,14 +71,14 @@ class DistilResult:
     show=optional(function),
 )
 def distil_task(
-    teacher: Sequence[str],
+    teacher: Sequence[str | Path],
     *overrides: str,
-    out: str,
-    texts: Sequence[str] = (),
-    train: str | None = None,
-    dev: str | None = None,
-    test: str | None = None,
-    cache: str | None = None,
+    out: str | Path,
+    texts: Sequence[str | Path] = (),
+    train: str | Path | None = None,
+    dev: str | Path | None = None,
+    test: str | Path | None = None,
+    cache: str | Path | None = None,
     resume: bool = False,
     console: Console | None = None,
     show: Show | None = None,
@@ -92,15 +92,15 @@ def distil_task(
     and texts. With `resume`, goes on where a run was interrupted. `show` makes a progress bar of a title.
     Raises InputError, RecipeError and ModelError before anything is trained.
     """
-    given = {
-        "teacher": list(teacher),
-        "texts": list(texts),
-        "train": train,
-        "dev": dev,
-        "test": test,
-        "out": out,
+    files = {"train": train, "dev": dev, "test": test, "out": out}
+    given = {name: str(path) for name, path in files.items() if path is not None}
+    several_given = {"teacher": list(map(str, teacher)), "texts": list(map(str, texts))}
+    more = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in values.items()
+        if value is not None
     }
-    found = {name: value for name, value in (given | values).items() if value is not None}
+    found: dict[str, Any] = several_given | given | more
     recipe = open_distilling(make_distil_recipe(found, list(overrides)), resume)
     machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
     try:
