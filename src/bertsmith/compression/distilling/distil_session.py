@@ -103,10 +103,15 @@ class DistilSession:
             [self.soft_loss.answer(answer) for answer in teacher.answers(outputs)]
             for teacher, (outputs, _) in zip(self.teachers, raw, strict=True)
         ]
+        if self.teachers[0].model.head.per_row:
+            _require_alike(each)
         answers = [self.soft_loss.together(several) for several in zip(*each, strict=True)]
         (outputs, encoded), first = raw[0], self.teachers[0].task
-        decoded = first.decode(outputs if len(raw) == 1 else answers, examples, encoded)
-        return Said(answers, list(decoded))
+        if len(raw) == 1:
+            return Said(answers, list(first.decode(outputs, examples, encoded)))
+        if getattr(first.settings, "crf", False):  # what it says of which tag follows which is in the answers
+            first = student_task(first, {})
+        return Said(answers, list(first.decode(answers, examples, encoded)))
 
     def steps_per_epoch(self, recipe: DistilRecipe) -> int:
         """How many batches of the recipe's size an epoch is divided into."""
@@ -165,6 +170,16 @@ def _source(recipe: DistilRecipe, teachers: Sequence[Teacher]) -> Source:
         return Source.of(recipe, teachers[0].folder, teachers[0].model.config, is_teacher=True)
     folder = locate_model(recipe.student).folder
     return Source.of(recipe, folder, read_checkpoint(folder).config, is_teacher=False)
+
+
+def _require_alike(answers: Sequence[Sequence[Outputs]]) -> None:
+    """Of several teachers that answer for each word or piece."""
+    for several in zip(*answers, strict=True):
+        if len({len(answer) for answer in several}) > 1:
+            raise RecipeError(
+                "The teachers must read the same pieces of a text, for each of which they answer: these have "
+                "other vocabularies, or were trained with another max_length or stride. Leave one out."
+            )
 
 
 def _require_same_rows(examples: EncodedExamples) -> None:

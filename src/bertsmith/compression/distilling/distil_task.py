@@ -31,6 +31,7 @@ from bertsmith.compression.distilling.student_run import (
     restored,
     train_student,
 )
+from bertsmith.compression.distilling.teacher import hash_of
 from bertsmith.door import door, flag, function, kind, optional, place, several, text
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.cpu.allocator import keep_memory
@@ -134,6 +135,8 @@ def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
     recipe = recipe.completed(session.config.hidden_size, session.config.num_hidden_layers, steps)
     recipe.as_finetuning().resolved(steps, recipe.seed)  # refuses, before anything is written
     hashes = data_hashes(recipe) | {f"teacher {n}": each.sha256 for n, each in enumerate(session.teachers, 1)}
+    if recipe.student is not None:
+        hashes["student"] = hash_of(session.source.folder)
     require_same_data(out, hashes)
     wait()  # a rank that comes late must not find the run that the first one is about to begin
     if first:
