@@ -193,6 +193,15 @@ def test_other_students_find_the_answers_in_a_shared_cache(
     assert not (tmp_path / "b" / "answers").exists()
 
 
+@pytest.mark.parametrize(("steps", "epochs"), [(19, 30), (281, 8), (700, 3), (2100, 3)])
+def test_few_steps_get_more_epochs_unless_somebody_said_how_many(steps: int, epochs: int) -> None:
+    recipe = make_distil_recipe({"teacher": ["t"], "out": "o"}, [])
+    assert recipe.completed(384, 3, steps).epochs == epochs
+    assert (
+        make_distil_recipe({"teacher": ["t"], "out": "o", "epochs": 2}, []).completed(384, 3, 19).epochs == 2
+    )
+
+
 def test_a_narrower_student_of_fewer_layers(make_teacher: Callable[..., Path], tmp_path: Path) -> None:
     result = distil(make_teacher("classification"), tmp_path, "classification", width=8)
     assert Predictor.load(result.model).model.config.hidden_size == 8

@@ -1,7 +1,7 @@
 """What a distillation works with: teachers, their answers to everything, the student's task and its data."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from bertsmith.compression.distilling.answer_file import is_answer_file, read_an
 from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.compression.distilling.distillation_losses import DistillationLoss, distillation_loss
+from bertsmith.compression.distilling.invented_texts import require_words
 from bertsmith.compression.distilling.predicted_labels import as_labelled
 from bertsmith.compression.distilling.student import (
     Source,
@@ -38,6 +39,12 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.machine import Machine
 
 Show = Callable[[str], AbstractContextManager[Progress]]  # a bar of that title
+
+
+@contextmanager
+def silent(title: str) -> Iterator[Progress]:
+    """Where nobody watches."""
+    yield lambda done, total, unit: None
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,8 @@ class DistilSession:
             choose_pooling(task, source.folder)
         begun = begin_student(source, task, recipe.seed)  # refuses what can't be begun
         tokenizer = load_own_tokenizer(source.folder, begun.config)
+        if recipe.augment:
+            require_words(task, tokenizer)
         data = read_distil_data(task, recipe, file)
         if isinstance(task, Retrieval) and data.labelled:
             task.fit(data.labelled)  # which documents answer a query, and so are no negatives of it

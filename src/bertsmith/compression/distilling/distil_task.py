@@ -7,8 +7,7 @@ out/report.html    the same to look at
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from bertsmith.compression.distilling.distil_measuring import agreements, measur
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe, make_distil_recipe
 from bertsmith.compression.distilling.distil_report import write_distil_report
 from bertsmith.compression.distilling.distil_results import DistilResults, write_distil_results
-from bertsmith.compression.distilling.distil_session import DistilSession, Show
+from bertsmith.compression.distilling.distil_session import DistilSession, Show, silent
 from bertsmith.compression.distilling.student_run import (
     STUDENT,
     Heard,
@@ -35,7 +34,6 @@ from bertsmith.compression.distilling.teacher import hash_of
 from bertsmith.door import door, flag, function, kind, optional, place, several, text
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.cpu.allocator import keep_memory
-from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.task import Outputs
@@ -110,7 +108,7 @@ def distil_task(
             recipe = open_distilling(recipe, resume)  # once more: another may have begun meanwhile
             place_of_answers = Path(cache) if cache else folder / "answers"
             session = DistilSession.open(recipe, machine, place_of_answers)
-            return _run(recipe, Work(folder, resume, session, shown, show or _silent))
+            return _run(recipe, Work(folder, resume, session, shown, show or silent))
     finally:
         leave()
 
@@ -158,6 +156,7 @@ def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
         saving=saving_of(work, out / "model", splits["dev"].split),
         texts=len(session.data.texts),
         labels_of_teacher=session.data.dev_is_unlabelled,
+        invented=session.data.invented,
     )
     if first:
         write_distil_results(out, whole)
@@ -189,9 +188,3 @@ def _provenance(
         "method": "distil",
         "judged_by": results.judge,
     }
-
-
-@contextmanager
-def _silent(title: str) -> Iterator[Progress]:
-    """Where nobody watches."""
-    yield lambda done, total, unit: None

@@ -10,8 +10,7 @@ out/model/                  the chosen one
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -22,8 +21,9 @@ from rich.console import Console
 
 from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe, make_distil_recipe
-from bertsmith.compression.distilling.distil_session import DistilSession, Show
+from bertsmith.compression.distilling.distil_session import DistilSession, Show, silent
 from bertsmith.compression.distilling.distil_task import distil_task
+from bertsmith.compression.distilling.invented_texts import require_words
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.compression.shrinking.judging import Judge
 from bertsmith.compression.shrinking.ladder import STATIC, Candidate, ladder
@@ -38,7 +38,6 @@ from bertsmith.errors import InputError
 from bertsmith.files import atomic_folder, make_folder, refuse_existing, write_json
 from bertsmith.inference.lock import sole_writer
 from bertsmith.machine.hardware import Hardware
-from bertsmith.progress import Progress
 from bertsmith.reporting import formatting
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
@@ -133,11 +132,13 @@ def shrink(
     try:
         task = None if recipe.task is None else find_task(recipe.task)
         whole = Teacher.open(str(model), task, machine.device)
+        if recipe.augment:
+            require_words(whole.task, whole.tokenizer)
         data = read_distil_data(whole.task, recipe)
         begin_search(folder, asked_for(whole, recipe, overrides, values, prune))
         with sole_writer(folder):
             judge = Judge(whole, data.dev, machine.device)
-            work = _Work(folder, recipe, overrides, values, machine, judge, console, show or _silent)
+            work = _Work(folder, recipe, overrides, values, machine, judge, console, show or silent)
             return _search(work, data, hours, keep, prune)
     finally:
         leave()
@@ -341,9 +342,3 @@ def _left_out(found: LeftOut) -> str:
         f"{found.name}: left out, it would take about {formatting.duration(found.seconds)}, and "
         f"{formatting.duration(found.left)} of the time are left"
     )
-
-
-@contextmanager
-def _silent(title: str) -> Iterator[Progress]:
-    """Where nobody watches."""
-    yield lambda done, total, unit: None
