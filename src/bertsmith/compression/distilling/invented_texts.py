@@ -40,6 +40,8 @@ def invented_examples(examples: Sequence[Any], times: int, seed: int) -> list[An
     """`times` as many as there are examples, without labels; the same for the same seed. Of single texts
     every second one is of two.
     """
+    if not times:
+        return []
     random = Random(seed)
     words = [word for example in examples for part in _parts(example) for word in part]
     made = []
