@@ -42,7 +42,7 @@ def begin_search(out: Path, asked: dict[str, Any]) -> None:
                 "folder."
             )
         return
-    if out.exists() and any(out.iterdir()):
+    if out.exists() and not all(each.name.startswith(f".{_SETTINGS}") for each in out.iterdir()):
         raise InputError(f"{out} holds something else than a search of this kind. Choose another folder.")
     make_folder(out)
     write_json(path, asked)
