@@ -96,21 +96,21 @@ def distil_static(
     that it doesn't have, texts without sentences, a folder that exists, and other settings than those it was
     begun with; ModelError for a teacher that can't be opened.
     """
-    started, out, texts = time.monotonic(), Path(out), list(map(str, texts))
+    started, out, sources = time.monotonic(), Path(out), list(map(str, texts))
     if not resume:
         refuse_existing(out)
     embedder = _opened(teacher)
     dimensions = _dimensions(dimensions, embedder)
     asked = {
         "teacher": sha256(embedder.weights),
-        "texts": texts,
+        "texts": sources,
         "dimensions": dimensions,
         "sentences": sentences,
         "seed": seed,
     }
-    if texts and sentences < _FEWEST:
+    if sources and sentences < _FEWEST:
         raise InputError(f"A table is learned from {_FEWEST} sentences or more, found {sentences}.")
-    drawn = _drawn(out, asked, texts, sentences, seed, progress)
+    drawn = _drawn(out, asked, sources, sentences, seed, progress)
     with sole_writer(out):
         if (out / "model").exists():
             return _finished(out)
