@@ -147,12 +147,21 @@ def test_teachers_that_read_other_windows_do_not_teach_together(
     state = read_json(teachers[1] / "bertsmith.json")
     state["settings"]["settings"] |= {"max_length": 16}
     write_json(teachers[1] / "bertsmith.json", state)
-    (tmp_path / "t.jsonl").write_text(
-        "".join(f'{{"question": "bano?", "passage": "{"belo " * number}"}}\n' for number in range(1, 40))
-    )
-    texts = [tmp_path / "t.jsonl"]
+    texts = [_long_passages(tmp_path / "t.jsonl")]
     with pytest.raises(RecipeError, match="must read the same pieces"):
         distil_task(teachers, *QUICK, out=tmp_path / "out", texts=texts)
+
+
+def test_a_student_that_reads_other_pieces_is_refused_before_its_teacher_is_asked(
+    make_teacher: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Teacher, "outputs", lambda *_, **__: pytest.fail("asked"))
+    texts = _long_passages(tmp_path / "texts.jsonl")
+    with pytest.raises(RecipeError, match="student must read the same pieces"):
+        distil_task(
+            [make_teacher("question-answering")], "max_length=16", out=tmp_path / "out", texts=[texts]
+        )
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_any_label_the_teacher_is_the_judge(
@@ -277,6 +286,12 @@ def test_teachers_of_other_questions_do_not_teach_together(
     texts = [str(write_rows(tmp_path / "texts.jsonl", "classification", 30, labelled=False))]
     with pytest.raises(RecipeError, match=r"same question: .* does classification .* regression"):
         distil_task(teachers, out=str(tmp_path / "out"), texts=texts)
+
+
+def _long_passages(path: Path) -> Path:
+    """Of one word to forty."""
+    path.write_text("".join(f'{{"question": "bano?", "passage": "{"belo " * n}"}}\n' for n in range(1, 41)))
+    return path
 
 
 def _texts(path: Path) -> list[str]:

@@ -38,6 +38,11 @@ from bertsmith.tasks.task import Outputs, Prediction, Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.machine import Machine
 
+_LOOKED_AT = 100  # examples
+_OTHER_PIECES = (
+    "The student must read the same pieces of a text as its teacher, which answers for each: choose a "
+    "--student of the same vocabulary, and leave max_length as it is."
+)
 Show = Callable[[str], AbstractContextManager[Progress]]  # a bar of that title
 
 
@@ -93,6 +98,8 @@ class DistilSession:
         if isinstance(task, Retrieval) and data.labelled:
             task.fit(data.labelled)  # which documents answer a query, and so are no negatives of it
         train = encode_examples(task, [*data.labelled, *data.texts], tokenizer)
+        for teacher in teachers:
+            _require_same_pieces(teacher, train)
         soft_loss = distillation_loss(task, recipe.temperature)
         return cls(teachers, task, soft_loss, source, begun.config, tokenizer, data, train, machine, cache)
 
@@ -191,10 +198,17 @@ def _require_alike(answers: Sequence[Sequence[Outputs]]) -> None:
             )
 
 
+def _require_same_pieces(teacher: Teacher, train: EncodedExamples) -> None:
+    """By some examples, before the teacher is asked for all."""
+    if not teacher.model.head.per_row:
+        return
+    theirs = encode_examples(teacher.task, train.examples[:_LOOKED_AT], teacher.tokenizer).encoded
+    for one, other in zip(theirs, train.encoded, strict=False):
+        if sum(len(each.rows) for each in one.windows) != sum(len(each.rows) for each in other.windows):
+            raise RecipeError(_OTHER_PIECES)
+
+
 def _require_same_rows(examples: EncodedExamples) -> None:
     for each in examples.encoded:
         if len(each.target.answer) != sum(each.target.rows):
-            raise RecipeError(
-                "The student must read the same pieces of a text as its teacher, which answers for each: "
-                "choose a --student of the same vocabulary, and leave max_length as it is."
-            )
+            raise RecipeError(_OTHER_PIECES)
