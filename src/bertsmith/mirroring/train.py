@@ -154,7 +154,7 @@ def _begin(
                 "or remove the folder and begin anew."
             )
         return _resumed(store, understood, settings, work, plan)
-    parts = divide(read.calls, records.used(), records.audited(), understood.shape, settings)
+    parts = divide(read.calls, records.used(), understood.shape, settings)
     name = hashlib.sha256(f"{understood.site}{time.time_ns()}".encode()).hexdigest()[:12]
     plan = {
         **wanted,

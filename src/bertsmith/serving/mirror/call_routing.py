@@ -28,6 +28,13 @@ class CallRouting:
     audit: str = ""
 
     @property
+    def weight(self) -> float:
+        """What the call counts for among all that the LLM was asked at that moment: those that were sure to
+        be asked are more than their share of the traffic.
+        """
+        return self.least / self.probability
+
+    @property
     def is_ours(self) -> bool:
         """The student answers."""
         return not self.reason

@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from bertsmith.errors import InputError, require
 from bertsmith.serving.mirror import stage_tables  # noqa: F401  its tables are part of the layout
-from bertsmith.serving.mirror.tables import LAYOUT, META, METADATA, OLDER
+from bertsmith.serving.mirror.tables import CALLS, LAYOUT, META, METADATA, OLDER
 
 _LOCK = 0x62657274  # of PostgreSQL's advisory locks: "bert"
 READING = {"mirror_reads": True}  # execution options of a connection that only reads
@@ -144,6 +144,8 @@ def _prepare(connection: Connection, name: str, *, create: bool) -> None:
     found = connection.execute(select(META.c.value).where(layout)).scalar()
     if found is not None and found in map(str, OLDER):
         METADATA.create_all(connection)
+        if CALLS.c.weight.name not in {each["name"] for each in inspect(connection).get_columns(CALLS.name)}:
+            connection.execute(text(f"ALTER TABLE {CALLS.name} ADD COLUMN {CALLS.c.weight.name} FLOAT"))
         found = str(LAYOUT)
         connection.execute(update(META).where(layout).values(value=found))
     if found != str(LAYOUT):

@@ -55,7 +55,8 @@ def call_of(exchange: Exchange, redactor: Redactor) -> Call:
     asked = exchange.asked
     content = decoded(b"".join(exchange.answer), exchange.encoding)
     answered = answered_of(exchange.form, asked, content, "event-stream" in exchange.content_type)
-    audit = exchange.routing.audit if exchange.routing is not None else ""
+    routing = exchange.routing
+    audit = "" if routing is None else routing.audit
     return make_call(
         asked,
         answered,
@@ -67,6 +68,7 @@ def call_of(exchange: Exchange, redactor: Redactor) -> Call:
         began=exchange.began,
         seconds=exchange.seconds,
         first_seconds=exchange.first_seconds,
+        weight=None if routing is None else routing.weight,
     )
 
 
@@ -82,6 +84,7 @@ def make_call(
     seconds: float | None = None,
     first_seconds: float | None = None,
     own: str = "",
+    weight: float | None = None,
 ) -> Call:
     """Redacted. `own` is its id; imported calls are named by their content, so that a second import finds
     them there.
@@ -92,7 +95,7 @@ def make_call(
     content = content_of(asked, answered)
     version = version_of(asked, site)
     own = content if source in (IMPORTED, UNDATED) else own or uuid.uuid4().hex
-    return Call(own, content, site, version, began, asked, answered, source, seconds, first_seconds)
+    return Call(own, content, site, version, began, asked, answered, source, seconds, first_seconds, weight)
 
 
 def asked_of(form: WireFormat, body: bytes) -> Asked:
