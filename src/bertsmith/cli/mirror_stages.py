@@ -204,6 +204,14 @@ def print_accounts(found: "list[Account]") -> None:
     ]
     if reasons:
         print_table(("version", "reason", "calls"), reasons, "Relayed although a student serves")
+    silent = [
+        (each.stage.version, reason, calls, said)
+        for each in found
+        for of, said in ((each.refused, "differing, where the student is sure"), (each.void, "nothing"))
+        for reason, calls in sorted(of.items())
+    ]
+    if silent:
+        print_table(("version", "reason", "calls", "counts as"), silent, "Without an answer of the LLM")
     saved = [_saved(each) for each in found if each.answered]
     if saved:
         money = ("version", "calls avoided", "ms each", "LLM's", "hours saved", "saved", "audits", "errors")

@@ -40,7 +40,7 @@ from bertsmith.mirroring.proving import (
 )
 from bertsmith.mirroring.report import ReportParts, render_report
 from bertsmith.mirroring.student_folder import free_folder, student_file, write_student
-from bertsmith.mirroring.teacher import teacher_ceiling
+from bertsmith.mirroring.teacher import refusals, teacher_ceiling
 from bertsmith.mirroring.understanding.understand import Understood, understand
 from bertsmith.mirroring.word_tier import train_words
 from bertsmith.serving.mirror.answering.agreement import keep_learned
@@ -194,7 +194,7 @@ def _train(
     training: _Training, records: CallRecords, out: Path, console: Console | None, say: Say
 ) -> Learned:
     settings, parts, shape = training.settings, training.parts, training.understood.shape
-    notes: list[str] = []
+    notes = [each for each in [refusals(records.store, training.understood)] if each]
     candidates, devs = _candidates(training, console, say, notes)
     say("Proving")
     verdict, calibrations = _verdict(training, records, candidates, devs)

@@ -42,10 +42,13 @@ class CallRouting:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A call whose answer is known: the LLM's `taught`, or None with the `reason` why there is none."""
+    """A call whose answer is known: the LLM's `taught`, or None with the `reason` why there is none. `cause`
+    is why nobody knows, of an audit that is void.
+    """
 
     version: str
     asked: Asked | None
     routing: CallRouting | None
     taught: Json = None
     reason: str = ""
+    cause: str = ""

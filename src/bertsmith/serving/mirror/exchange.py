@@ -25,7 +25,7 @@ _MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, Recur
 class Exchange:
     """What was asked, and the answer's bytes as they went by; `request_bytes` is how many were asked with.
     `named` and `subject` are the client's headers; `is_whole` is false for an answer that ended too early.
-    `routing` says what a student made of it, where one answers.
+    `routing` says what a student made of it, where one answers; `refusal` why the answer can't be read.
     """
 
     form: WireFormat
@@ -41,6 +41,7 @@ class Exchange:
     named: str = ""
     subject: str = ""
     routing: CallRouting | None = None
+    refusal: str = ""
 
     @property
     def size(self) -> int:
@@ -50,6 +51,8 @@ class Exchange:
 
 def call_of(exchange: Exchange, redactor: Redactor) -> Call:
     """Redacted. Raises NotMirrored saying why."""
+    if exchange.refusal:
+        raise NotMirrored(exchange.refusal)
     if not exchange.is_whole:
         raise NotMirrored("cut")
     asked = exchange.asked
