@@ -98,6 +98,19 @@ def test_an_audit_without_an_answer_is_void_and_says_why(
     )  # whoever isn't known any more, the LLM answers
 
 
+def test_an_audit_that_the_llm_leaves_hanging_is_void_and_no_disagreement(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("audits", "reconciler"):
+        monkeypatch.setattr(f"bertsmith.serving.mirror.answering.{module}.AUDIT_PATIENCE", 2.0)
+    student = begin(calm, tmp_path, "live")
+    answer_with(upstream, Reply([b"{}"], wait=30))
+    assert say(calm, "a card") == 200
+    wait_until(lambda: calm.stages.audit_outcomes().get((student.id, "open"), 0) == 0 and account(calm).void)
+    assert calm.stages.audit_outcomes() == {(student.id, "void"): 1}
+    assert account(calm).void == {"no-connection": 1}
+
+
 def test_a_candidate_differs_too_where_the_llm_refuses(
     upstream: Upstream, calm: RunningMirror, tmp_path: Path
 ) -> None:

@@ -137,5 +137,9 @@ class Passage:
         )
 
     def said(self, name: bytes) -> str:
-        """A header of the client's, empty where there is none."""
-        return self.headers.get(name, b"").decode("latin-1")
+        """A header of the client's, empty where there is none: in UTF-8, as its body is, else in Latin-1."""
+        value = self.headers.get(name, b"")
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.decode("latin-1")

@@ -32,6 +32,7 @@ from bertsmith.serving.mirror.upstreams import Target
 
 _MOST_WAITING, _MOST_BYTES = 512, 32_000_000  # audits, and bytes of their requests
 _AT_ONCE = 8  # audits that the LLM is asked at a time
+_TRYING = 0.9  # of the audit's patience: after all of it nobody knows what became of it
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before the LLM or the store is tried again
 _AWAY, _STOPPED = "no-connection", "mirror-stopped"  # why an audit is void, beside the LLM's status
 
@@ -135,15 +136,16 @@ class Audits:
 
     async def _answer(self, request: Request) -> Exchange | str:
         """Or why the LLM was away for too long, or knows the caller no more: then the audit is void."""
-        end, wait = time.monotonic() + AUDIT_PATIENCE / 2, _FIRST_WAIT
+        began, wait = time.monotonic(), _FIRST_WAIT
         while True:
             try:
-                return await self._once(request)
+                async with asyncio.timeout(began + _TRYING * AUDIT_PATIENCE - time.monotonic()):
+                    return await self._once(request)
             except _NoAnswer as found:
                 cause, may_come = reason_of(found.status), may_answer_later(found.status)
-            except FAILED:
+            except (TimeoutError, *FAILED):
                 cause, may_come = _AWAY, True
-            if not may_come or time.monotonic() + wait > end:
+            if not may_come or time.monotonic() + wait > began + AUDIT_PATIENCE / 2:
                 return cause
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
