@@ -140,7 +140,6 @@ def _begin(
     store: Store, records: CallRecords, understood: Understood, settings: LearnSettings, work: Path
 ) -> _Training:
     """By the plan in the folder, or by a new one."""
-    read = read_calls(store, understood)
     wanted = {
         "settings": settings.model_dump(mode="json"),
         "versions": sorted(each.version for each in understood.versions),
@@ -154,7 +153,15 @@ def _begin(
                 "or remove the folder and begin anew."
             )
         return _resumed(store, understood, settings, work, plan)
+    read = read_calls(store, understood)
     parts = divide(read.calls, records.used(), understood.shape, settings)
+    proving = {call.id for call in parts.calibration}
+    # Once more, for no answer that proves something may have a say in what it proves.
+    understood = understand(store, understood.versions, proving)
+    understood.require_mirrorable()
+    _require_field(settings, understood)
+    read = read_calls(store, understood)
+    parts = by_ids(read.calls, proving, understood.shape, settings)
     name = hashlib.sha256(f"{understood.site}{time.time_ns()}".encode()).hexdigest()[:12]
     plan = {
         **wanted,
