@@ -92,9 +92,8 @@ def test_each_file_of_the_map_imports_only_from_those_above_it() -> None:
 
 
 def test_the_table_of_settings_has_each_with_its_default() -> None:
-    rows = re.findall(
-        r"^\| `([\w.]+)` \| (.+?) \| .+ \|$", read(REPOSITORY / "docs" / "pretraining.md"), re.MULTILINE
-    )
+    page = read(REPOSITORY / "docs" / "pretraining-settings.md")
+    rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \| .+ \|$", page, re.MULTILINE)
     assert dict(rows) == dict(settings(Recipe))
     assert len(rows) == len(dict(rows)), "a setting stands twice"
 

@@ -1,4 +1,4 @@
-"""docs/finetuning.md says what the code does: its settings, its files, and what predictions look like."""
+"""The pages on fine-tuning say what the code does: settings, files, and what predictions look like."""
 
 import json
 import math
@@ -19,24 +19,29 @@ from bertsmith.training.settings import override
 from bertsmith.training.tuning.space import TuneSettings
 from test_docs import settings
 
-PAGE = Path(__file__).parent.parent / "docs" / "finetuning.md"
-TEXT = PAGE.read_text(encoding="utf-8")
+DOCS = Path(__file__).parent.parent / "docs"
 # Of RunSettings, but not the user's to choose here: epochs and evaluations decide.
 DECIDED_OTHERWISE = {"steps", "hours", "settings"}
 DECIDED_SECTIONS = ("evaluation.", "checkpoint.")
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "oslo", "the", "court"]
 
 
-def section(heading: str) -> str:
-    found = re.search(rf"^##+ {heading}\n(.*?)(?=^##|\Z)", TEXT, re.DOTALL | re.MULTILINE)
-    assert found, f"no section {heading!r}"
+def section(page: str, heading: str) -> str:
+    """With the sections below it."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    found = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert found, f"{page} has no section {heading!r}"
     return found[1]
 
 
 def files_of(task: str) -> dict[str, str]:
     """The examples of data in a task's section, by file name; `prediction` is that of a prediction."""
     heading = task.replace("-", " ").capitalize() if task != "multi-label" else "Multi-label"
-    return dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", section(heading), re.DOTALL | re.MULTILINE))
+    return dict(
+        re.findall(
+            r"^```\w+ (\S+)\n(.*?)^```", section("finetuning-tasks.md", heading), re.DOTALL | re.MULTILINE
+        )
+    )
 
 
 def read_example(task: Task[Any], name: str, folder: Path) -> list[Any]:
@@ -45,9 +50,8 @@ def read_example(task: Task[Any], name: str, folder: Path) -> list[Any]:
 
 
 def test_the_table_of_settings_has_each_of_a_run_with_its_default() -> None:
-    rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \| .+ \|$", section("Every setting"), re.MULTILINE)
-    per_task = [row for row in rows if row[0] in TASKS]
-    rows = [row for row in rows if row not in per_task]
+    run = section("finetuning-settings.md", "Settings of a run")
+    rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \| .+ \|$", run, re.MULTILINE)
     expected = {
         name: default
         for name, default in settings(FinetuneRecipe)
@@ -58,9 +62,8 @@ def test_the_table_of_settings_has_each_of_a_run_with_its_default() -> None:
 
 
 def test_the_table_of_settings_has_each_of_a_task_with_its_default() -> None:
-    rows = re.findall(
-        r"^\| (all|`[\w-]+`) \| `(\w+)` \| (.+?) \| .+ \|$", section("Every setting"), re.MULTILINE
-    )
+    tasks = section("finetuning-settings.md", "Settings of the tasks")
+    rows = re.findall(r"^\| (all|`[\w-]+`) \| `(\w+)` \| (.+?) \| .+ \|$", tasks, re.MULTILINE)
     shared = dict(settings(TaskSettings))
     assert {name: default for task, name, default in rows if task == "all"} == shared
     for task in TASKS:
@@ -70,14 +73,18 @@ def test_the_table_of_settings_has_each_of_a_task_with_its_default() -> None:
 
 def test_the_bounds_of_a_search_are_its_defaults() -> None:
     shown: dict[str, Any] = {}
-    for change in re.findall(r"`(search\.\w+=\[[\d.e,-]+\])`", section("Searching the settings")):
+    for change in re.findall(
+        r"`(search\.\w+=\[[\d.e,-]+\])`", section("finetuning.md", "Searching the settings")
+    ):
         override(shown, change)
     expected = TuneSettings().search.model_dump(mode="json", exclude_none=True)
     assert shown == {"search": expected}
 
 
-def test_the_table_of_tasks_has_each() -> None:
-    assert tuple(re.findall(r"^\| `([\w-]+)` \|", section("Tasks"), re.MULTILINE)) == tuple(TASKS)
+def test_the_tables_of_tasks_have_each() -> None:
+    shown = re.findall(r"^\| `([\w-]+)` \|", section("finetuning-tasks.md", "Tasks"), re.MULTILINE)
+    linked = re.findall(r"^\| \[`([\w-]+)`\]", section("finetuning.md", "Choose a task"), re.MULTILINE)
+    assert shown == linked == list(TASKS)
 
 
 def logits(record: dict[str, Any], task: Task[Any], rows: int) -> Outputs:

@@ -114,7 +114,7 @@ def test_a_filter_that_is_no_sql_is_the_clients_to_mend(server: LiveServer) -> N
 
 
 def test_the_table_of_errors_has_every_refusal() -> None:
-    shown = {(int(status), code.strip("`")) for status, code, _ in table("Time, and too much work")}
+    shown = {(int(status), code.strip("`")) for status, code, _ in table("Deadlines and errors")}
     assert shown == {(kind.status, kind.code) for kind in kinds()}
 
 

@@ -71,10 +71,10 @@ def settings() -> Iterator[str]:
     yield "A default of – means that the recipe, the model or the machine decides."
     yield "## Of pre-training"
     yield "`bertsmith pretrain RECIPE name=value …`; [Pre-training](../pretraining.md) explains them."
-    yield setting_table(Recipe, meanings("pretraining.md"))
+    yield setting_table(Recipe, meanings("pretraining-settings.md"))
     yield "## Of fine-tuning"
     yield "`bertsmith finetune TASK … name=value …`; [Fine-tuning](../finetuning.md) explains them."
-    yield setting_table(FinetuneRecipe, meanings("finetuning.md"))
+    yield setting_table(FinetuneRecipe, meanings("finetuning-settings.md"))
     yield "## Of the tasks"
     yield "Also `name=value` of `bertsmith finetune`, for the task that is trained."
     yield "### all tasks"
@@ -141,19 +141,19 @@ def same(field: FieldInfo, other: FieldInfo) -> bool:
 
 
 def meanings(page: str) -> dict[str, str]:
-    """Of each setting, from the page's table, which a test compares with the code."""
-    rows = re.findall(r"^\| `([\w.]+)` \| .+? \| (.+) \|$", table_of(page), re.MULTILINE)
+    """Of each setting, from the page's tables, which a test compares with the code."""
+    rows = re.findall(r"^\| `([\w.]+)` \| .+? \| (.+) \|$", read(page), re.MULTILINE)
     return {name: rebased(text, page) for name, text in rows}
 
 
 def task_meanings(task: str) -> dict[str, str]:
-    rows = re.findall(r"^\| (\S+) \| `(\w+)` \| .+? \| (.+) \|$", table_of("finetuning.md"), re.MULTILINE)
-    return {name: rebased(text, "finetuning.md") for each, name, text in rows if each == task}
+    page = "finetuning-settings.md"
+    rows = re.findall(r"^\| (\S+) \| `(\w+)` \| .+? \| (.+) \|$", read(page), re.MULTILINE)
+    return {name: rebased(text, page) for each, name, text in rows if each == task}
 
 
-def table_of(page: str) -> str:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    return re.search(r"^## Every setting\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]  # type: ignore[index]
+def read(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
 
 
 def rebased(text: str, page: str) -> str:
