@@ -68,12 +68,13 @@ def test_a_call_that_the_llm_refuses_differs_in_each_mode(
 def test_a_status_that_says_nothing_of_the_call_is_no_difference(
     upstream: Upstream, calm: RunningMirror, tmp_path: Path
 ) -> None:
-    """429 and 500 may be over later; 401 is the caller's, and so is 403 where no student would answer."""
+    """429 and 500 may be over later, 404 is the address's, 401 the caller's; and so is 403 for a caller whom
+    no student would answer.
+    """
     student = begin(calm, tmp_path, "shadow")
-    for status in (429, 500, 401):
-        before = answer_with(upstream, Reply([ERROR], status))
+    for status in (429, 500, 404, 401):
+        answer_with(upstream, Reply([ERROR], status))
         assert say(calm, "a card") == status
-    upstream.script = before
     answer_with(upstream, Reply([ERROR], 403))
     assert say(calm, "a card", "Bearer nobody knows") == 403
     found = account(calm)
@@ -81,7 +82,7 @@ def test_a_status_that_says_nothing_of_the_call_is_no_difference(
     assert calm.stages.evidence().get(student.id) is None
 
 
-@pytest.mark.parametrize("status", [429, 503, 401])
+@pytest.mark.parametrize("status", [429, 503, 404, 401])
 def test_an_audit_without_an_answer_is_void_and_says_why(
     upstream: Upstream, calm: RunningMirror, tmp_path: Path, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

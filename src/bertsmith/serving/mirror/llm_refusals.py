@@ -10,8 +10,8 @@ _ANSWERED_OTHERWISE = (
     "several-tool-calls", "no-answer", "malformed-answer", "content-type", "too-large",
 )  # fmt: skip
 _STATUS = "status-"
+_OF_THE_CALL = (400, 403, 413, 422, 451)  # others are of the key, the bill or the address, whatever was asked
 _LATER = (408, 409, 425, 429, *range(500, 600))
-_OF_THE_CALLER = (401, 402)  # the key or the bill, whatever was asked
 
 
 def reason_of(status: int) -> str:
@@ -26,7 +26,7 @@ def may_answer_later(status: int) -> bool:
 
 def refuses_the_call(status: int) -> bool:
     """The LLM won't answer this call, now or later, whoever asks."""
-    return status not in (200, *_LATER, *_OF_THE_CALLER)
+    return status in _OF_THE_CALL
 
 
 def is_refusal(reason: str) -> bool:
