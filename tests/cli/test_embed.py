@@ -65,7 +65,7 @@ def test_ranges_of_another_model_are_refused(desk: Path, capsys: pytest.CaptureF
     (desk / "other" / "bertsmith.json").unlink()  # which says what the weights were
     ranges = ["--store-dtype", "int8", "--ranges", "a.parquet"]
     assert main(["embed", "other", "texts.jsonl", "--out", "b.parquet", *ranges]) == 2
-    assert "a.parquet holds vectors of another model, model, whose ranges" in capsys.readouterr().err
+    assert "a.parquet holds vectors of another model, model: its ranges" in capsys.readouterr().err
     assert not (desk / "b.parquet").exists()
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bertsmith.benchmarks.seed_run import SeedScore
     from bertsmith.benchmarks.suite import Suite
 
-app = App(name="benchmark", help="Run a benchmark whole: official files, metrics and submissions.")
+app = App(name="benchmark", help="Run a whole benchmark, with its official files, metrics and submissions.")
 
 
 @Parameter(name="*")
@@ -26,15 +26,16 @@ class Trained:
     Parameters
     ----------
     model
-        What to begin with: a folder such as runs/NAME/model, minilm, or a hub name.
+        The encoder to start from: a folder such as runs/NAME/model, minilm, or a model's name on the hub.
     out
-        The folder for everything.
+        The folder to write: all figures, the report, the submission.
     seeds
-        How often each task is trained.
+        How many times each task is trained.
     hours
-        Of search for settings, all tasks together, on dev alone. Without: the defaults.
+        Hours of searching settings, for all tasks together, judged by dev alone. With 0, the defaults are
+        used.
     rows
-        Only so many of each part, drawn at random, for a trial of the whole path.
+        Use only so many rows of each split, drawn at random, to try the whole path.
     """
 
     model: str
@@ -52,22 +53,22 @@ def glue(
     tasks: str | None = None,
     resume: Flag = False,
 ) -> None:
-    """Fine-tune and judge every task of GLUE, beside the published tables.
+    """Fine-tune and evaluate every task of GLUE, beside the published tables.
 
-    FOLDER is glue_data/ as every GLUE script downloads it, a folder a task. OUT/report.html has every figure
-    with intervals, OUT/submission the files for GLUE's server. Started by torchrun, each process takes tasks
-    of its own on a GPU of its own.
+    FOLDER is glue_data/ as GLUE's download scripts make it, with a folder per task. OUT/report.html has every
+    figure with its interval, OUT/submission the files for GLUE's server. Under torchrun, each process takes
+    tasks of its own, on a GPU of its own.
 
     Parameters
     ----------
     folder
-        With CoLA/, SST-2/, MRPC/, STS-B/, QQP/, MNLI/, QNLI/, RTE/, WNLI/: those that are there.
+        The folder with CoLA/, SST-2/, MRPC/, STS-B/, QQP/, MNLI/, QNLI/, RTE/, WNLI/, or some of them.
     overrides
-        Settings of finetune for all tasks as key=value, for instance epochs=3 max_length=128.
+        Settings of finetune for all tasks, as key=value, for instance epochs=3 max_length=128.
     tasks
-        Some of them, by name with commas between.
+        Names of some tasks, separated by commas. By default all that are there.
     resume
-        Go on with a benchmark that was interrupted, or with more tasks or seeds.
+        Resume an interrupted benchmark, or add tasks or seeds.
 
     Examples
     --------
@@ -93,20 +94,20 @@ def squad(
     version: str | None = None,
     resume: Flag = False,
 ) -> None:
-    """Fine-tune and judge SQuAD v1.1 or v2.0 by the rules of the official scripts.
+    """Fine-tune and evaluate on SQuAD v1.1 or v2.0, by the rules of the official scripts.
 
     OUT/submission/predictions.json is what the official scripts take.
 
     Parameters
     ----------
     folder
-        With train-v1.1.json and dev-v1.1.json, or those of v2.0.
+        The folder with train-v1.1.json and dev-v1.1.json, or those of v2.0.
     overrides
         Settings of finetune as key=value, for instance epochs=2 max_length=384.
     version
-        1.1 or 2.0, where the folder has both.
+        1.1 or 2.0, if the folder has both.
     resume
-        Go on with a benchmark that was interrupted, or with more seeds.
+        Resume an interrupted benchmark, or add seeds.
 
     Examples
     --------
@@ -136,10 +137,11 @@ def beir(
     datasets: str | None = None,
     resume: Flag = False,
 ) -> None:
-    """Measure search on every data set of BEIR, beside BM25 and BM25 as published.
+    """Evaluate search on every data set of BEIR, beside BM25 as measured here and as published.
 
-    Each folder in FOLDER that has corpus.jsonl, queries.jsonl and qrels/ is searched by BM25, by the model's
-    vectors, by both fused and, with a re-ranker, re-ranked. Needs the extra `retrieval`.
+    Each folder in FOLDER that has corpus.jsonl, queries.jsonl and qrels/ is searched with BM25, with the
+    model's vectors and with both fused, and re-ranked if you give a re-ranker. Needs the extra `retrieval`:
+    pip install 'bertsmith[retrieval]'.
 
     Parameters
     ----------
@@ -177,10 +179,10 @@ def nanobeir(
     datasets: str | None = None,
     resume: Flag = False,
 ) -> None:
-    """Measure search on NanoBEIR's small data sets, beside BM25.
+    """Evaluate search on NanoBEIR's small data sets, beside BM25.
 
-    Each folder in FOLDER that has Parquet files in corpus/, queries/ and qrels/, as on the hub, or BEIR's own
-    layout. Needs the extra `retrieval`.
+    FOLDER has a folder per data set, with Parquet files in corpus/, queries/ and qrels/ as on the hub, or in
+    BEIR's own layout. Needs the extra `retrieval`: pip install 'bertsmith[retrieval]'.
 
     Parameters
     ----------
