@@ -189,7 +189,7 @@ def test_few_rows_judge_in_turn_and_many_are_held_out() -> None:
 
 @pytest.mark.parametrize("other", ["dev=d", "restarts=2"])
 def test_folds_and_a_dev_exclude_each_other(other: str) -> None:
-    with pytest.raises(RecipeError, match="every row judge"):
+    with pytest.raises(RecipeError, match="each row trains and judges"):
         recipe_of("folds=5", other)
 
 

@@ -223,7 +223,7 @@ def _on_a_corpus(
 
     if model_kind(locate_model(teacher).folder) == "task":
         raise InputError(
-            f"{teacher} is a fine-tuned model, which is taught by texts like those it will read: give "
+            f"{teacher} is a fine-tuned model: its student learns from texts like those it will read. Give "
             "--texts or --train instead of --corpus."
         )
     values: dict[str, Any] = {"teacher": teacher, "corpus": str(corpus), "out": str(out)}
@@ -244,6 +244,6 @@ def _require_task(teacher: str) -> None:
     kind = model_kind(locate_model(teacher).folder)
     if kind != "task":
         raise InputError(
-            f"{teacher} is no fine-tuned model but one for {kind}: it has no answers to teach. Give --corpus "
+            f"{teacher} is not fine-tuned but a model for {kind}: it has no answers to teach. Give --corpus "
             "to make a smaller encoder of it, or fine-tune it first (bertsmith finetune)."
         )

@@ -246,14 +246,14 @@ def _with_student(stages: "StageStore", before: "Stage", folder: Path) -> "Stage
     found = read_student(folder, before.version)
     if found is None:
         raise InputError(
-            f"Nothing is proven of the student in {folder}: it would never be sure. Record more calls and "
+            f"Nothing is proven of the student in {folder}, so it would never answer. Record more calls and "
             "train again."
         )
     templates = read_student_file(folder).templates
     if before.version not in templates:
         raise InputError(
             f"The student in {folder} was trained for version {', '.join(sorted(templates))}, and not for "
-            f"{before.version}. Name that version, or train one for this."
+            f"{before.version}. Name that version, or train a student for this one."
         )
     stages.add_student(found)
     return replace(before, candidate=found.id) if before.student else replace(before, student=found.id)

@@ -85,8 +85,8 @@ def _require_same_choices(out: Path, source: str, vocab_size: int, minutes: floa
     for name, (before, now) in made.items():
         if before != now:
             raise InputError(
-                f"What lies in {out} was made with {name} {before}, now {now} is asked for. Choose another "
-                "--out, or remove it."
+                f"{out} was made with {name} {before}, but now {name} is {now}. Choose another --out, or "
+                "remove the folder."
             )
 
 
