@@ -273,11 +273,11 @@ def test_ctrl_c_in_the_first_moments_shows_no_traceback() -> None:
     [
         (
             "--help >&-",
-            "Error: The standard output is closed. Leave it open, or send it away with >/dev/null.",
+            "Error: Standard output is closed. Leave it open, or redirect it with >/dev/null.",
         ),
         (
             "embed model - --format lines --out v.parquet <&-",
-            "Error: The standard input is closed. Name a file, or send one in: < FILE.",
+            "Error: Standard input is closed. Name a file, or redirect one: < FILE.",
         ),
     ],
 )
