@@ -43,7 +43,7 @@ def test_texts_given_as_labels_are_recognised(tmp_path: Path) -> None:
     (tmp_path / "swapped.jsonl").write_text("\n".join(rows))
     recipe = FinetuneRecipe(task="classification", model="m", train=str(tmp_path / "swapped.jsonl"), out="o")
     kind = find_task("classification")
-    with pytest.raises(InputError, match="has 50 labels in 50 rows: next to none comes twice"):
+    with pytest.raises(InputError, match="has 50 labels in 50 rows: hardly any comes twice"):
         read_labelled_data(kind(kind.Settings()), recipe)
 
 
