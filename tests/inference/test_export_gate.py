@@ -282,7 +282,7 @@ def test_what_an_encoder_alone_has_no_use_for_is_refused(tiny_bert: Path, tmp_pa
     (tmp_path / "rows.txt").write_text("red cat\n")
     with pytest.raises(InputError, match=r"has no task.*Leave label"):
         read_gate_file(source, tmp_path / "rows.txt", {"label": "kind"})
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is not a file"):
         read_gate_file(source, tmp_path / "absent.txt", {})
 
 
