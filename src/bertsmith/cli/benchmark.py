@@ -1,4 +1,4 @@
-"""`bertsmith benchmark`: GLUE, SQuAD and BEIR run whole."""
+"""`bertsmith benchmark`: GLUE, SuperGLUE, SQuAD and BEIR run whole."""
 
 import shlex
 import sys
@@ -30,12 +30,12 @@ class Trained:
     out
         The folder to write: all figures, the report, the submission.
     seeds
-        How many times each task is trained.
+        How many times each task is trained, each time with another seed.
     hours
-        Hours of searching settings, for all tasks together, judged by dev alone. With 0, the defaults are
+        Hours to search for settings, on dev alone, divided evenly among the tasks. With 0, the defaults are
         used.
     rows
-        Use only so many rows of each split, drawn at random, to try the whole path.
+        Use only so many rows of each part, drawn at random, to try the whole path.
     """
 
     model: str
@@ -43,6 +43,32 @@ class Trained:
     seeds: int = 3
     hours: float = 0.0
     rows: int | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Searched:
+    """What a benchmark of search is told.
+
+    Parameters
+    ----------
+    model
+        A folder such as runs/NAME/model, minilm, or a model's name on the hub.
+    out
+        The folder to write: all figures and the report.
+    reranker
+        A model fine-tuned on pairs. It reads each query's first documents and reorders them.
+    datasets
+        Names of some data sets, separated by commas. By default all that are there.
+    resume
+        Resume an interrupted benchmark, or add data sets.
+    """
+
+    model: str
+    out: Out
+    reranker: str | None = None
+    datasets: str | None = None
+    resume: Flag = False
 
 
 @app.command
@@ -83,7 +109,47 @@ def glue(
     from bertsmith.benchmarks.published import GLUE
     from bertsmith.benchmarks.suite import Suite
 
-    _run(Suite("GLUE", glue_tasks(), GLUE), folder, run, overrides, _names(tasks), resume)
+    _run(Suite("GLUE", glue_tasks(), GLUE), folder, run, overrides, _names(tasks, "--tasks"), resume)
+
+
+@app.command
+def superglue(
+    folder: Path,
+    *overrides: str,
+    run: Annotated[Trained, Parameter(name="*")],
+    tasks: str | None = None,
+    resume: Flag = False,
+) -> None:
+    """Fine-tune and evaluate the tasks of SuperGLUE except ReCoRD, beside the published table.
+
+    Every task is read as pairs of texts. OUT/submission has the files for SuperGLUE's server; those of the
+    diagnostics AX-b and AX-g come from RTE's model. Under torchrun, each process takes tasks of its own, on a
+    GPU of its own.
+
+    Parameters
+    ----------
+    folder
+        The folder with BoolQ/, CB/, COPA/, MultiRC/, RTE/, WiC/, WSC/, or some of them, as SuperGLUE's
+        archives unpack.
+    overrides
+        Settings of finetune for all tasks, as key=value, for instance epochs=10 max_length=256.
+    tasks
+        Names of some tasks, separated by commas. By default all that are there.
+    resume
+        Resume an interrupted benchmark, or add tasks or seeds.
+
+    Examples
+    --------
+    bertsmith benchmark superglue superglue/ --model minilm --out runs/superglue
+
+    bertsmith benchmark superglue superglue/ --model minilm --tasks BoolQ,RTE --seeds 5 --out runs/two
+    """
+    from bertsmith.benchmarks.published import SUPERGLUE
+    from bertsmith.benchmarks.suite import Suite
+    from bertsmith.benchmarks.superglue import superglue_tasks
+
+    suite = Suite("SuperGLUE", superglue_tasks(), SUPERGLUE)
+    _run(suite, folder, run, overrides, _names(tasks, "--tasks"), resume)
 
 
 @app.command
@@ -128,15 +194,7 @@ def squad(
 
 
 @app.command
-def beir(
-    folder: Path,
-    *,
-    model: str,
-    out: Out,
-    reranker: str | None = None,
-    datasets: str | None = None,
-    resume: Flag = False,
-) -> None:
+def beir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> None:
     """Evaluate search on every data set of BEIR, beside BM25 as measured here and as published.
 
     Each folder in FOLDER that has corpus.jsonl, queries.jsonl and qrels/ is searched with BM25, with the
@@ -146,17 +204,7 @@ def beir(
     Parameters
     ----------
     folder
-        With a folder a data set, as BEIR's archives unpack.
-    model
-        A folder such as runs/NAME/model, minilm, or a hub name.
-    out
-        The folder for everything.
-    reranker
-        A model fine-tuned on pairs, which reads the first documents of each query anew.
-    datasets
-        Some of them, by name with commas between.
-    resume
-        Go on with a benchmark that was interrupted, or with more data sets.
+        The folder with a folder per data set, as BEIR's archives unpack.
 
     Examples
     --------
@@ -166,38 +214,20 @@ def beir(
     """
     from bertsmith.benchmarks.retrieval import BEIR
 
-    _search(BEIR, folder, model, out, reranker, datasets, resume)
+    _search(BEIR, folder, search)
 
 
 @app.command
-def nanobeir(
-    folder: Path,
-    *,
-    model: str,
-    out: Out,
-    reranker: str | None = None,
-    datasets: str | None = None,
-    resume: Flag = False,
-) -> None:
+def nanobeir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> None:
     """Evaluate search on NanoBEIR's small data sets, beside BM25.
 
-    FOLDER has a folder per data set, with Parquet files in corpus/, queries/ and qrels/ as on the hub, or in
-    BEIR's own layout. Needs the extra `retrieval`: pip install 'bertsmith[retrieval]'.
+    Each folder in FOLDER has Parquet files in corpus/, queries/ and qrels/, as on the hub, or is in BEIR's
+    own layout. Needs the extra `retrieval`: pip install 'bertsmith[retrieval]'.
 
     Parameters
     ----------
     folder
-        With a folder a data set, such as NanoSciFact.
-    model
-        A folder such as runs/NAME/model, minilm, or a hub name.
-    out
-        The folder for everything.
-    reranker
-        A model fine-tuned on pairs, which reads the first documents of each query anew.
-    datasets
-        Some of them, by name with commas between.
-    resume
-        Go on with a benchmark that was interrupted, or with more data sets.
+        The folder with a folder per data set, such as NanoSciFact.
 
     Examples
     --------
@@ -205,12 +235,10 @@ def nanobeir(
     """
     from bertsmith.benchmarks.retrieval import NANOBEIR
 
-    _search(NANOBEIR, folder, model, out, reranker, datasets, resume)
+    _search(NANOBEIR, folder, search)
 
 
-def _search(
-    name: str, folder: Path, model: str, out: Path, reranker: str | None, datasets: str | None, resume: bool
-) -> None:
+def _search(name: str, folder: Path, search: Searched) -> None:
     from bertsmith.benchmarks.retrieval import run_retrieval
     from bertsmith.benchmarks.retrieval_report import dataset_table, write_retrieval_report
     from bertsmith.cli.screen import print_note, print_paths, print_table, progress_bar
@@ -219,23 +247,30 @@ def _search(
         result = run_retrieval(
             name,
             folder,
-            model,
-            out,
-            reranker=reranker,
-            datasets=_names(datasets),
-            resume=resume,
+            search.model,
+            search.out,
+            reranker=search.reranker,
+            datasets=_names(search.datasets, "--datasets"),
+            resume=search.resume,
             progress=progress,
         )
-    report = write_retrieval_report(out, result, _command())
-    print_table(*dataset_table(result), title=f"{name}, {model}: nDCG@10 in points")
+    report = write_retrieval_report(search.out, result, _command())
+    print_table(*dataset_table(result), title=f"{name}, {search.model}: nDCG@10 in points")
     for note in result.notes:
         print_note(note)
-    print_paths(report=report, results=out / "results.json")
+    print_paths(report=report, results=search.out / "results.json")
 
 
-def _names(listed: str | None) -> tuple[str, ...] | None:
-    """Names with commas between; None where nobody named any."""
-    return None if listed is None else tuple(name.strip() for name in listed.split(",") if name.strip())
+def _names(listed: str | None, option: str) -> tuple[str, ...] | None:
+    """Names with commas between; None without the option. Raises InputError where it names none."""
+    from bertsmith.errors import InputError
+
+    if listed is None:
+        return None
+    names = tuple(name.strip() for name in listed.split(",") if name.strip())
+    if not names:
+        raise InputError(f"{option} names nothing: expected names with commas between, or leave it away.")
+    return names
 
 
 def _command() -> str:

@@ -1,9 +1,12 @@
 """`bertsmith look`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, given
+
+if TYPE_CHECKING:
+    from bertsmith.inference.looking.look import Look
 
 
 def look(
@@ -54,13 +57,13 @@ def look(
 
     bertsmith look runs/articles/model "The dog chased the ball" --word dog --among sentences.txt
     """
-    from bertsmith.cli.screen import print_facts, print_paths, print_table, progress_bar
+    from bertsmith.cli.screen import print_paths, progress_bar
     from bertsmith.inference.looking.look import look as look_at
     from bertsmith.output_file import require_output
     from bertsmith.text.labelled.rows import stream_texts
 
     require_output(out, overwrite, [] if among is None else [among])
-    texts = None if among is None else list(stream_texts(among, column, **given(layout)))
+    texts = None if among is None else stream_texts(among, column, **given(layout))
     with progress_bar("Looking") as progress:
         found = look_at(
             model,
@@ -70,6 +73,15 @@ def look(
             among=texts,
             progress=progress,
         )
+    _show(model, found)
+    found.save(out, overwrite=overwrite)
+    print_paths(page=out)
+
+
+def _show(model: str, found: "Look") -> None:
+    """What the answer rests on most, and a word's neighbours in the last layer."""
+    from bertsmith.cli.screen import print_facts, print_table
+
     rests = found.attributions
     if rests is not None:
         facts = {
@@ -87,5 +99,3 @@ def look(
             for near in found.neighbours.layers[-1]
         ]
         print_table((f"nearest to {found.neighbours.word} in the last layer", "cosine"), last)
-    found.save(out, overwrite=overwrite)
-    print_paths(page=out)

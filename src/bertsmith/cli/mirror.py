@@ -13,7 +13,7 @@ from bertsmith.cli import mirror_label, mirror_learn
 from bertsmith.cli.mirror_guard import guard
 from bertsmith.cli.mirror_options import Answering, PageOptions, Recording, Upstreams
 from bertsmith.cli.mirror_stages import check, demote, print_accounts, promote
-from bertsmith.cli.mirror_store import mirror_settings, open_store
+from bertsmith.cli.mirror_store import mirror_settings, opened_store
 from bertsmith.cli.options import Flag, given
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_table, progress_bar
 
@@ -125,15 +125,13 @@ def import_calls(
         raise InputError("Name at least one FILE of calls: JSON lines, batch files, or spans.")
     settings = mirror_settings(config, store=store, redact=redact)
     from bertsmith.serving.mirror.importing import import_files, require_calls
-    from bertsmith.serving.mirror.store import Store
 
     require_calls(files)  # before there is a store
-    opened = Store(settings.store)
-    try:
-        with progress_bar("Importing") as progress:
-            found = import_files(files, opened, settings.redactor, progress)
-    finally:
-        opened.close()
+    with (
+        opened_store(config, settings.store, create=True) as opened,
+        progress_bar("Importing") as progress,
+    ):
+        found = import_files(files, opened, settings.redactor, progress)
     print_facts("Imported", {"new calls": f"{found.added:,}", "known before": f"{found.known:,}"})
     if found.unanswered:
         print_note(f"{found.unanswered:,} requests of the batch have no answer.")
@@ -169,15 +167,12 @@ def status(*, store: str | None = None, config: Path | None = None, json: Flag =
     from bertsmith.serving.mirror.looking.state import Looking
 
     settings = mirror_settings(config, store=store)
-    opened = open_store(config, store)
-    try:
+    with opened_store(config, store) as opened:
         if json:
             print_json(Looking(opened, settings).state())
             return
         versions, passed, calls = opened.versions(), opened.passed(), opened.count()
         answering = accounts(StageStore(opened), settings.prices)
-    finally:
-        opened.close()
     print_facts("Recorded", {"calls": f"{calls:,}", "sites": f"{len({each.site for each in versions}):,}"})
     if versions:
         _print_versions(versions)
@@ -209,11 +204,8 @@ def forget(
     --------
     bertsmith mirror forget customer-4711
     """
-    opened = open_store(config, store)
-    try:
+    with opened_store(config, store) as opened:
         deleted = opened.forget(subject)
-    finally:
-        opened.close()
     console.print(f"{deleted:,} calls deleted.", markup=False)
 
 

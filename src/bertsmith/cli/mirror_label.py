@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from bertsmith.cli.mirror_store import mirror_settings, open_store
+from bertsmith.cli.mirror_store import mirror_settings, opened_store
 from bertsmith.cli.options import FileLayout, given
 from bertsmith.cli.screen import print_facts, print_note, print_table, progress_bar
 
@@ -104,7 +104,6 @@ def label(
     settings = mirror_settings(config, store=store)
     from bertsmith.mirroring.labelling import Question, label_texts, read_schema, read_texts, unsure_first
     from bertsmith.mirroring.upstream import Upstream
-    from bertsmith.serving.mirror.store import Store
     from bertsmith.serving.mirror.student import Student
 
     limits = limits or Limits()
@@ -113,22 +112,22 @@ def label(
     budget, asked = limits.budget, Upstream(upstream, key_from=key_from)
     if student is not None:
         texts = unsure_first(texts, Student.open(student))
-    opened = Store(settings.store)
-    try:
-        with asked, progress_bar("Labelling") as progress:
-            found = label_texts(
-                texts,
-                question,
-                asked,
-                opened,
-                settings.redactor,
-                budget,
-                site=site,
-                at_once=limits.at_once,
-                progress=progress,
-            )
-    finally:
-        opened.close()
+    with (
+        opened_store(config, settings.store, create=True) as opened,
+        asked,
+        progress_bar("Labelling") as progress,
+    ):
+        found = label_texts(
+            texts,
+            question,
+            asked,
+            opened,
+            settings.redactor,
+            budget,
+            site=site,
+            at_once=limits.at_once,
+            progress=progress,
+        )
     _print_asking("Labelled", found)
 
 
@@ -175,14 +174,14 @@ def relabel(
 
     bertsmith mirror relabel b1a8c286578d --upstream https://api.anthropic.com --count 500
     """
-    opened, settings = open_store(config, store), mirror_settings(config, store=store)
-    from bertsmith.mirroring.call_records import CallRecords
-    from bertsmith.mirroring.labelling import ask_again
-    from bertsmith.mirroring.understanding.understand import understand
-    from bertsmith.mirroring.upstream import Upstream
+    settings = mirror_settings(config, store=store)
+    with opened_store(config, store) as opened:
+        from bertsmith.mirroring.call_records import CallRecords
+        from bertsmith.mirroring.labelling import ask_again
+        from bertsmith.mirroring.understanding.understand import understand
+        from bertsmith.mirroring.upstream import Upstream
 
-    limits = limits or Limits()
-    try:
+        limits = limits or Limits()
         understood = understand(opened, CallRecords(opened).group(site, version))
         asked = Upstream(upstream, understood.latest.protocol, key_from)
         with asked, progress_bar("Asking again") as progress:
@@ -197,8 +196,6 @@ def relabel(
                 at_once=limits.at_once,
                 progress=progress,
             )
-    finally:
-        opened.close()
     _print_asking("Asked again", found)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from bertsmith.cli.mirror_store import open_store
+from bertsmith.cli.mirror_store import opened_store
 from bertsmith.cli.options import Flag, given
 from bertsmith.cli.screen import console, print_facts, print_json, print_note, print_paths, print_table
 
@@ -107,11 +107,10 @@ def understand(
 
     bertsmith mirror understand b1a8c286578d --store calls.sqlite
     """
-    opened = open_store(config, store)
-    from bertsmith.mirroring.call_records import CallRecords
-    from bertsmith.mirroring.understanding.understand import understand as look
+    with opened_store(config, store) as opened:
+        from bertsmith.mirroring.call_records import CallRecords
+        from bertsmith.mirroring.understanding.understand import understand as look
 
-    try:
         records = CallRecords(opened)
         if site is None and version is None:
             latest = {group[0].site: group for group in records.groups()}
@@ -119,8 +118,6 @@ def understand(
         else:
             groups = [records.group(site, version)]
         found = [look(opened, group) for group in groups]
-    finally:
-        opened.close()
     if json:
         print_json([_as_json(each) for each in found])
         return
@@ -177,12 +174,10 @@ def train(
     values = given(claim, learning)
     if "tiers" in values:
         values["tiers"] = tuple(values["tiers"].replace(",", " ").split())
-    opened = open_store(config, store)
-    from bertsmith.mirroring.learn_settings import LearnSettings
-    from bertsmith.mirroring.train import train_student
-
-    try:
+    with opened_store(config, store) as opened:
         from bertsmith.mirroring.call_records import CallRecords
+        from bertsmith.mirroring.learn_settings import LearnSettings
+        from bertsmith.mirroring.train import train_student
 
         settings = LearnSettings(**values, overrides=overrides)
         name = CallRecords(opened).group(site, version)[0].site
@@ -196,8 +191,6 @@ def train(
             console=shown,
             say=None if json else lambda sentence: console.print(f"{sentence} …", markup=False),
         )
-    finally:
-        opened.close()
     if json:
         print_json(_result(learned))
     else:
@@ -224,13 +217,10 @@ def merge(site: str, *versions: str, store: str | None = None, config: Path | No
     --------
     bertsmith mirror merge b1a8c286578d 4c1f0aa2b9d3 77e01c55ab10
     """
-    opened = open_store(config, store)
-    from bertsmith.mirroring.call_records import CallRecords
+    with opened_store(config, store) as opened:
+        from bertsmith.mirroring.call_records import CallRecords
 
-    try:
         group = CallRecords(opened).merge(site, versions)
-    finally:
-        opened.close()
     calls = sum(each.calls for each in group)
     console.print(f"{len(group)} versions of {site} count as one, with {calls:,} calls.", markup=False)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bertsmith.cli.mirror_store import mirror_settings, open_store
+from bertsmith.cli.mirror_store import mirror_settings, opened_store
 from bertsmith.cli.options import Flag
 from bertsmith.cli.screen import console, print_json, print_note, print_table
 
@@ -66,8 +66,7 @@ def promote(
             "--candidate keeps the mode. Leave out --to and --student, or promote in a second step."
         )
     settings = mirror_settings(config, store=store, canary_share=share)
-    opened = open_store(config, store)
-    try:
+    with opened_store(config, store) as opened:
         stages = _stages(opened)
         before = _found(stages, site)
         given = before if student is None else _with_student(stages, before, student)
@@ -77,8 +76,6 @@ def promote(
             move = "approve" if candidate else "promote"
             after = moved(stages, given, move, settings.canary_share, to or "")
         _change(stages, before, after)
-    finally:
-        opened.close()
 
 
 def demote(
@@ -118,15 +115,12 @@ def demote(
     if former and to is not None:
         raise InputError("--former keeps the mode. Leave out --to, or demote in a second step.")
     settings = mirror_settings(config, store=store)
-    opened = open_store(config, store)
-    try:
+    with opened_store(config, store) as opened:
         stages = _stages(opened)
         before = _found(stages, site)
         move = "roll-back" if former else "demote"
         after = moved(stages, before, move, settings.canary_share, to or "")
         _change(stages, before, after)
-    finally:
-        opened.close()
 
 
 def check(
@@ -157,11 +151,8 @@ def check(
     """
     from bertsmith.serving.mirror.answering.guarantee_check import check_guarantees
 
-    opened = open_store(config, store)
-    try:
+    with opened_store(config, store) as opened:
         found = check_guarantees(_stages(opened), looks_at_files=files)
-    finally:
-        opened.close()
     holds = all(each.holds for each in found)
     if json:
         print_json({"holds": holds, "findings": [vars(each) for each in found]})
@@ -205,6 +196,14 @@ def print_accounts(found: "list[Account]") -> None:
     ]
     if reasons:
         print_table(("version", "reason", "calls"), reasons, "Relayed although a student serves")
+    silent = [
+        (each.stage.version, reason, calls, said)
+        for each in found
+        for of, said in ((each.refused, "differing, where the student is sure"), (each.void, "nothing"))
+        for reason, calls in sorted(of.items())
+    ]
+    if silent:
+        print_table(("version", "reason", "calls", "counts as"), silent, "Without an answer of the LLM")
     saved = [_saved(each) for each in found if each.answered]
     if saved:
         money = ("version", "calls avoided", "ms each", "LLM's", "hours saved", "saved", "audits", "errors")

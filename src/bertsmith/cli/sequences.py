@@ -22,8 +22,8 @@ def build(
 ) -> None:
     """Turn sequences of integers or strings, table rows, series or images into a token store.
 
-    The vocabulary is counted, and written to OUT/tokenizer. In a table each cell is a token: a number becomes
-    the bin that it falls into, a category stands for itself. Series and images are cut into patches of
+    The vocabulary is counted, and written to OUT/tokenizer. In a table each cell is a token: a number by the
+    bin that it falls into, or as it is; a category by itself. Series and images are cut into patches of
     numbers.
 
     Parameters
@@ -39,6 +39,7 @@ def build(
     bertsmith sequences build proteins.csv --column protein --characters --out stores/proteins
     bertsmith sequences build games.npy --out stores/games
     bertsmith sequences build customers.csv --kind table --leave-out id label --out stores/customers
+    bertsmith sequences build sales.parquet --kind table --numbers continuous --out stores/sales
     bertsmith sequences build sensors.npz --kind series --column signal --patch 16 --out stores/sensors
     bertsmith sequences build images.npy --kind images --patch 4 --out stores/images
     """
@@ -52,8 +53,8 @@ def build(
         "vocabulary": f"{built.vocab_size:,} tokens, five of them special",
     }
     for column in built.codec.columns:
-        bins = f"number, {len(column.edges) + 1} bins" if column.kind == "number" else "category"
-        facts[column.name] = bins
+        number = f"number, {len(column.edges) + 1} bins" if column.scale is None else "number, as it is"
+        facts[column.name] = number if column.kind == "number" else "category"
     print_facts(f"Sequences {out}", facts)
     if built.empty:
         print_warning(f"{built.empty:,} rows have no item and were left out.")
@@ -82,6 +83,12 @@ def encode(file: Path, *, like: Path, out: OutOrDash, overwrite: Flag = False) -
     from bertsmith.data.sequences.encoding import encode_sequences
 
     with progress_bar("Encoding") as progress:
-        rows = encode_sequences(file, like, out, overwrite=overwrite, progress=progress)
-    if not is_standard_output(out):
-        console.print(f"{rows:,} rows written to {out}", markup=False)
+        found = encode_sequences(file, like, out, overwrite=overwrite, progress=progress)
+    if is_standard_output(out):
+        return
+    console.print(f"{found.rows:,} rows written to {out}", markup=False)
+    if found.unknown:
+        print_warning(
+            f"{found.unknown:,} of {found.symbols:,} symbols are not in the vocabulary of {like}, such as "
+            f"{', '.join(found.such_as)}: the model reads [UNK]."
+        )

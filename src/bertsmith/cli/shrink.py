@@ -15,6 +15,7 @@ def shrink(
     dev: Path,
     out: Out,
     train: Path | None = None,
+    test: Path | None = None,
     texts: list[Path] | None = None,
     hours: float | None = None,
     keep: float = 0.98,
@@ -35,14 +36,16 @@ def shrink(
     model
         A fine-tuned model: a folder such as runs/NAME/model, or a name on the hub.
     overrides
-        Settings of each distillation as key=value, for instance epochs=10 batch_size=32 temperature=2
-        soft_weight=0.7 seed=1.
+        Settings of each distillation as key=value, for instance epochs=10 augment=2 batch_size=32
+        temperature=2 soft_weight=0.7 seed=1.
     dev
         Labelled rows to choose by. Nothing may have been trained on them.
     out
         The folder for everything.
     train
         Labelled rows to learn from.
+    test
+        Labelled rows to report on, once: the score on dev flatters what was chosen by it.
     texts
         Texts without labels to learn from: the more, the smaller the model can be. May be repeated.
     hours
@@ -62,7 +65,7 @@ def shrink(
     bertsmith shrink runs/intents/model --train intents.csv --dev later.csv --out runs/shrunk
 
     bertsmith shrink runs/intents/model --train intents.csv --texts tickets.csv --dev later.csv \
-              --out runs/shrunk --hours 2 --keep 0.97 epochs=10
+              --test last.csv --out runs/shrunk --hours 2 --keep 0.97 epochs=10
     """
     from bertsmith.cli.screen import console, print_paths, progress_bar
     from bertsmith.compression.shrinking.shrink import shrink as search
@@ -74,6 +77,7 @@ def shrink(
         out=str(out),
         dev=str(dev),
         train=None if train is None else str(train),
+        test=None if test is None else str(test),
         texts=[str(path) for path in texts or ()],
         hours=hours,
         keep=keep,
@@ -93,5 +97,7 @@ def _show(shrunk: "Shrunk") -> None:
 
     print_table(COLUMNS, rows(shrunk), title=f"{shrunk.metric} on dev, at least {shrunk.wanted:.4f} wanted")
     console.print(f"The smallest that keeps {shrunk.keep:.0%}: {shrunk.chosen.name}.", markup=False)
+    if shrunk.on_test is not None:
+        console.print(shrunk.on_test.sentence(shrunk.metric), markup=False)
     for warning in shrunk.warnings:
         print_warning(warning)

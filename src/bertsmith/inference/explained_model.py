@@ -38,8 +38,8 @@ from bertsmith.tasks.pretraining.fill_mask import masked_window
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Task
-from bertsmith.text.tokens.patch_tokenizer import require_text
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizer import require_text
 
 LONGEST = 512  # tokens of what is explained
 

@@ -21,7 +21,7 @@ from bertsmith.model.meta_init import meta_init
 from bertsmith.model.own_tokenizer import read_own_tokenizer
 from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
 from bertsmith.text.corpus.corpus import Corpus
-from bertsmith.text.tokens.patch_tokenizer import load_tokenizer
+from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import Ranks, wait
 from bertsmith.training.machine import Machine

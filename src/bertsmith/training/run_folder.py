@@ -104,6 +104,12 @@ def require_unchanged(begun: dict[str, str], hashes: dict[str, str], what: str) 
 def begin_folder(recipe: RunSettings, out: Path, hashes: dict[str, str]) -> None:
     """The recipe of a fine-tuning run, and what its files were."""
     write_recipe(recipe, out, without=MADE_FROM_EPOCHS)
+    write_data_hashes(out, hashes)
+
+
+def write_data_hashes(out: Path, hashes: dict[str, str]) -> None:
+    """What a run is made from, for `require_same_data`."""
+    make_folder(out)
     write_json(out / _DATA, hashes)
 
 
