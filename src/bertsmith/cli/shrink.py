@@ -41,11 +41,11 @@ def shrink(
     dev
         Labelled rows to choose by. Nothing may have been trained on them.
     out
-        The folder for everything.
+        The folder to write: the model, the report and all figures.
     train
         Labelled rows to learn from.
     test
-        Labelled rows to report on, once: the score on dev flatters what was chosen by it.
+        Labelled rows that are measured once, at the end: the score on dev flatters what was chosen by it.
     texts
         Texts without labels to learn from: the more, the smaller the model can be. May be repeated.
     hours
