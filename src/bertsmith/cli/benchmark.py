@@ -269,7 +269,7 @@ def _names(listed: str | None, option: str) -> tuple[str, ...] | None:
         return None
     names = tuple(name.strip() for name in listed.split(",") if name.strip())
     if not names:
-        raise InputError(f"{option} names nothing: expected names with commas between, or leave it away.")
+        raise InputError(f"{option} names nothing: expected names with commas between, or leave it out.")
     return names
 
 

@@ -82,7 +82,7 @@ def look(
     if not explainer.model.is_of_vectors or _is_pair(given):
         attributions = explainer.attributions(given, target)
     elif target is not None:
-        raise InputError(f"target: there is no answer to explain, found {target!r}. Leave it away.")
+        raise InputError(f"target: there is no answer to explain, found {target!r}. Leave it out.")
     attention = explainer.attention(given)
     neighbours = None
     if word is not None and among is not None:
