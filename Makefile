@@ -12,7 +12,7 @@ PIP_FLAGS ?=
 PYTEST_FLAGS ?=
 TEST_WORKERS ?= 2
 NO_SCRIPTS := harness material labelled peers growing_step growth_plot varied_text trainer trainer_answers trainer_tasks \
-	pretraining_sides pretraining_slice plain_loop accuracy_plot cutting load serving_app
+	pretraining_sides pretraining_slice plain_loop accuracy_plot cutting load serving_app mirror_peers
 BENCH ?= $(filter-out $(NO_SCRIPTS:%=bench/%.py),$(sort $(wildcard bench/*.py)))
 NO_DATA := 3# the status of a script of bench/ that lacks data (bench/harness.py)
 BIN := $(VENV)/bin
@@ -77,14 +77,17 @@ dist: $(VENV)/.dist
 	@grep -qF "\"$$(basename dist/*.whl .whl | cut -d- -f5)\"" dist/auditwheel.txt && rm dist/auditwheel.txt
 
 # An environment each, with the torch that constraints.txt names: its latest may be gigabytes of CUDA.
-NEEDS_onnx := "sentence-transformers[onnx]"
-NEEDS_openvino := "sentence-transformers[openvino]"
-NEEDS_infinity := "infinity-emb[torch,server]"
-peers: runs/peers/onnx/.installed runs/peers/openvino/.installed runs/peers/infinity/.installed
+TORCH = $(shell grep ^torch== constraints.txt)
+NEEDS_onnx = "sentence-transformers[onnx]" $(TORCH)
+NEEDS_openvino = "sentence-transformers[openvino]" $(TORCH)
+NEEDS_infinity = "infinity-emb[torch,server]" $(TORCH)
+NEEDS_tracer = tracer-llm==0.3.3
+NEEDS_stuntd = stuntd==0.2.1 transformers $(TORCH)
+peers: $(patsubst %,runs/peers/%/.installed,onnx openvino infinity tracer stuntd)
 
 runs/peers/%/.installed:
 	$(PYTHON) -m venv runs/peers/$*
-	runs/peers/$*/bin/pip install --disable-pip-version-check $(PIP_FLAGS) $(NEEDS_$*) $(shell grep ^torch== constraints.txt)
+	runs/peers/$*/bin/pip install --disable-pip-version-check $(PIP_FLAGS) $(NEEDS_$*)
 	runs/peers/$*/bin/pip uninstall --quiet --yes torchvision # for pictures, and often of another torch
 	@touch $@
 

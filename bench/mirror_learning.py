@@ -1,6 +1,6 @@
 """How much of an LLM's traffic a student answers after some thousand calls, at 95 % agreement.
 
-    python bench/mirror_learning.py [--calls 5000] [--sides words encoder frozen tracer] [--seed 0]
+    python bench/mirror_learning.py [--calls 5000] [--sides words encoder frozen tracer stuntd] [--seed 0]
 
 The calls are banking77's training rows, drawn by the seed: a text, and its intent as the LLM's answer. What a
 side learns from and proves by is among them. The traffic afterwards is banking77's test.
@@ -8,9 +8,11 @@ side learns from and proves by is among them. The traffic afterwards is banking7
     words      bertsmith mirror train --tiers tf-idf
     encoder    bertsmith mirror train: MiniLM fine-tuned
     frozen     logistic regression (C = 10) on MiniLM's vectors, divided and proven as ours
-    tracer     tracer-llm on the same vectors, target_teacher_agreement 0.95, without its gradient boosting,
-               which takes hours with 77 classes. Needs `pip install tracer-llm`
-    stuntd     has no side: its head is Laya, 421 million weights from a hub, which this can't reach
+    tracer     tracer-llm on the same vectors (`make peers`)
+    stuntd     stuntd with a head on frozen MiniLM (`make peers`). Its own encoder is Laya, 421 million
+               weights from a hub, which this doesn't reach
+
+Both peers are asked for 95 % agreement, and by bench/mirror_peers.py.
 
 Printed of each: the share of test that it answers by its own threshold, and how much of that agrees; and the
 largest share that could be answered with 95 % agreement, by a threshold chosen on test itself. The first is
@@ -21,6 +23,8 @@ import argparse
 import csv
 import json
 import random
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -34,6 +38,7 @@ from bertsmith.metrics.guarantees.learn_then_test import certify, threshold_sequ
 from bertsmith.mirroring.learn_settings import LearnSettings
 from bertsmith.mirroring.learned_calls import part_of
 from bertsmith.mirroring.train import train_student
+from bertsmith.model.locate import locate_model
 from bertsmith.serving.mirror.call import Answered, Asked, Call, Message
 from bertsmith.serving.mirror.exchange import make_call
 from bertsmith.serving.mirror.redaction import Redactor
@@ -41,8 +46,9 @@ from bertsmith.serving.mirror.store import Store
 from bertsmith.serving.mirror.student import Student
 from harness import report
 from labelled import MODEL, find
+from peers import PLACE, interpreter
 
-SIDES = ("words", "encoder", "frozen", "tracer")
+SIDES = ("words", "encoder", "frozen", "tracer", "stuntd")
 _AGREEMENT, _DELTA = 0.95, 0.05
 Rows = Sequence[tuple[str, str]]
 
@@ -63,19 +69,25 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=5000)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--peers", type=Path, default=PLACE)
     asked = parser.parse_args()
     train, test = rows_of("banking77/train.csv"), rows_of("banking77/test.csv")
     random.Random(asked.seed).shuffle(train)
     calls = train[: asked.calls]
-    sides = {"words": words, "encoder": encoder, "frozen": frozen, "tracer": tracer}
+    sides = {"words": words, "encoder": encoder, "frozen": frozen}
+    texts = [text for text, _ in test]
     table = []
     for name in asked.sides:
-        began = time.perf_counter()
-        try:
-            answers = sides[name](calls, [text for text, _ in test], asked.seed)
-        except ImportError as error:
-            print(f"{name} is left out: {error}")
+        python = None if name in sides else interpreter(name, asked.peers)
+        if name not in sides and python is None:
+            print(f"{name} is left out: `make peers` makes its environment")
             continue
+        began = time.perf_counter()
+        answers = (
+            sides[name](calls, texts, asked.seed)
+            if python is None
+            else peer(name, python, calls, texts, asked.seed)
+        )
         table.append({"side": name, **figures(answers, test), "seconds": round(time.perf_counter() - began)})
     report(
         "mirror-learning",
@@ -101,10 +113,11 @@ def figures(answers: Answers, test: Rows) -> dict[str, str]:
     found = {
         "answered": f"{answered.mean():.1%}",
         "agrees": f"{right[answered].mean():.1%}" if answered.any() else "",
-        "all agree": f"{right.mean():.1%}",
+        "all agree": "",
         "at 95 %": "",
     }
     if answers.confidence is not None:
+        found["all agree"] = f"{right.mean():.1%}"
         order = np.argsort(-answers.confidence, kind="stable")
         share = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
         fine = np.flatnonzero(share >= _AGREEMENT)
@@ -181,23 +194,26 @@ def frozen(calls: Rows, texts: list[str], seed: int) -> Answers:
     return Answers(learner.classes_[of_test.argmax(axis=1)].tolist(), confidence >= threshold, confidence)
 
 
-def tracer(calls: Rows, texts: list[str], seed: int) -> Answers:
-    """It divides the calls itself."""
-    import tracer as package
-
+def peer(name: str, python: str, calls: Rows, texts: list[str], seed: int) -> Answers:
+    """By its own interpreter; it divides the calls itself."""
+    asked = {
+        "calls": calls,
+        "texts": texts,
+        "labels": sorted({label for _, label in calls}),
+        "agreement": _AGREEMENT,
+        "seed": seed,
+        "encoder": str(locate_model(MODEL).folder),
+    }
     with tempfile.TemporaryDirectory() as folder:
-        traces = Path(folder) / "traces.jsonl"
-        traces.write_text(
-            "".join(json.dumps({"input": text, "teacher": label}) + "\n" for text, label in calls)
-        )
-        config = package.FitConfig(
-            target_teacher_agreement=_AGREEMENT, seed=42 + seed, verbose=False, skip_candidates=("gbt",)
-        )
-        fitted = package.fit(traces, Path(folder) / "fitted", vectors([text for text, _ in calls]), config)
-        if fitted.manifest.selected_method is None:
-            return Answers([""] * len(texts), np.zeros(len(texts), bool), None)
-        found = package.load_router(Path(folder) / "fitted").predict_batch(vectors(texts))
-    return Answers([label or "" for label in found["labels"]], np.asarray(found["handled"], bool), None)
+        place = Path(folder)
+        (place / "asked.json").write_text(json.dumps(asked))
+        np.save(place / "calls.npy", vectors([text for text, _ in calls]))
+        np.save(place / "texts.npy", vectors(texts))
+        script = Path(__file__).with_name("mirror_peers.py")
+        subprocess.run([python, str(script), name, folder], check=True, stdout=sys.stderr)
+        found = json.loads((place / "answers.json").read_text())
+    confidence = None if found["confidence"] is None else np.array(found["confidence"])
+    return Answers(found["labels"], np.array(found["answered"], bool), confidence)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Peers whose needs contradict ours or each other's: their environments, and a model exported for them.
 
-    make peers                                                    makes runs/peers/onnx, openvino, infinity
+    make peers                                                    makes runs/peers/onnx, openvino, infinity …
     runs/peers/onnx/bin/python bench/peers.py onnx MODEL FOLDER   exports
 
 Exporting is a process of its own, so that what it takes is no part of the memory of one that is measured.
@@ -18,6 +18,8 @@ _IMPORTS = {
     "onnx": "optimum.onnxruntime, sentence_transformers",
     "openvino": "optimum.intel.openvino, sentence_transformers",
     "infinity": "infinity_emb",
+    "tracer": "tracer",
+    "stuntd": "stuntd.train.pooled",
 }
 _KIND = "avx512_vnni" if "avx512_vnni" in Path("/proc/cpuinfo").read_text() else "avx2"
 # below the folder

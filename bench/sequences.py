@@ -4,6 +4,7 @@
 
     digits      scikit-learn's digits, 8 x 8 pixels, as patches of 2 x 2: which digit?
     table       scikit-learn's breast-cancer table, 30 numbers in bins: malignant or benign?
+    numbers     the same table, its numbers as they are
     language    symbols of a synthetic language: which of four grammars made the sentence?
     series      a synthetic series in windows of 8 steps: how fast does its hidden phase turn?
 
@@ -58,10 +59,18 @@ def digits() -> Data:
 
 
 def table() -> Data:
+    return _breast_cancer(SequenceSettings(kind="table", leave_out=("label",), bins=8, heldout=0.1))
+
+
+def numbers() -> Data:
+    settings = {"kind": "table", "leave_out": ("label",), "numbers": "continuous", "heldout": 0.1}
+    return _breast_cancer(SequenceSettings.model_validate(settings))
+
+
+def _breast_cancer(settings: SequenceSettings) -> Data:
     from sklearn.datasets import load_breast_cancer
 
     found = load_breast_cancer(as_frame=True).frame.rename(columns={"target": "label"})
-    settings = SequenceSettings(kind="table", leave_out=("label",), bins=8, heldout=0.1)
     return _split(found.to_dict("records"), 169, settings, "classification", "accuracy", 32)
 
 
@@ -96,6 +105,7 @@ def series() -> Data:
 DATA: dict[str, Callable[[], Data]] = {
     "digits": digits,
     "table": table,
+    "numbers": numbers,
     "language": language,
     "series": series,
 }

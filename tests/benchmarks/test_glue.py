@@ -111,6 +111,28 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(glue_data: Path, tmp_path: 
     assert any("train: 1 broken rows" in note for note in files.notes)
 
 
+def test_a_broken_row_that_the_server_counts_is_refused(tmp_path: Path) -> None:
+    """Left out, it would move every answer behind it to another question."""
+    folder = official(tmp_path / "glue_data")
+    (folder / "QQP/test.tsv").write_text("id\tquestion1\tquestion2\n0\tWhy?\n1\tHow?\tWho?\n")
+    with pytest.raises(InputError, match=r"test.tsv, line 2: expected at least 3 columns, found 2"):
+        TASKS["QQP"].prepare(folder, tmp_path / "out", None)
+
+
+def test_labels_beside_the_test_are_for_the_servers_rows_or_not_taken(tmp_path: Path) -> None:
+    folder = official(tmp_path / "glue_data")
+    test = ["fine .", "dull .", "great ."]
+    lines = [f"{number}\t{text}\n" for number, text in enumerate(test)]
+    (folder / "SST-2/test.tsv").write_text("index\tsentence\n" + "".join(lines))
+    for order, judged in ((test, True), (test[::-1], False)):
+        labelled = [f"{text}\t{int(text != 'dull .')}\n" for text in order]
+        (folder / "SST-2/test-labeled.tsv").write_text("sentence\tlabel\n" + "".join(labelled))
+        files = TASKS["SST-2"].prepare(folder, tmp_path / str(judged), None)
+        assert [row["text"] for row in rows_of(files.predicted["test"])] == test
+        assert ("test" in files.judged) is judged
+        assert any("not those of test.tsv in their order" in note for note in files.notes) is not judged
+
+
 @pytest.mark.parametrize(
     ("file", "text", "complaint"),
     [
@@ -194,15 +216,18 @@ def test_weights_are_chosen_by_glues_score(name: str) -> None:
 
 def test_what_is_handed_in_is_as_the_server_wants_it(tmp_path: Path) -> None:
     said = write_predictions(tmp_path / "said.jsonl", [{"score": score} for score in (5.7, -0.2, 3.14159)])
-    path = TASKS["STS-B"].hand_in("test", said, tmp_path)
+    rows = write_predictions(tmp_path / "rows.jsonl", [{"id": number} for number in range(3)])
+    path = TASKS["STS-B"].hand_in("test", rows, said, tmp_path)
     assert path is not None
     assert path.name == "STS-B.tsv"
     assert path.read_text() == "index\tprediction\n0\t5.000\n1\t0.000\n2\t3.142\n"
     said = write_predictions(tmp_path / "said.jsonl", [{"label": "entailment"}, {"label": "neutral"}])
-    written = [TASKS["MNLI"].hand_in(part, said, tmp_path) for part in ("test", "test-mm", "AX", "dev-mm")]
+    rows = write_predictions(tmp_path / "rows.jsonl", [{"id": 0}, {"id": 7}])
+    parts = ("test", "test-mm", "AX", "dev-mm")
+    written = [TASKS["MNLI"].hand_in(part, rows, said, tmp_path) for part in parts]
     assert [path and path.name for path in written] == ["MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv", None]
     assert written[2] is not None
-    assert written[2].read_text() == "index\tprediction\n0\tentailment\n1\tneutral\n"
+    assert written[2].read_text() == "index\tprediction\n0\tentailment\n7\tneutral\n"
 
 
 def test_published_rows_have_the_averages_that_their_sources_print() -> None:

@@ -16,8 +16,9 @@ from benchmark_toys import GOOD, WORDS, write_beir
 
 from bertsmith.benchmarks.mteb_model import MtebModel
 from bertsmith.benchmarks.retrieval import BEIR, NANOBEIR, run_retrieval
+from bertsmith.benchmarks.retrieval_report import dataset_table
 from bertsmith.cli.main import main
-from bertsmith.errors import InputError, MissingExtra
+from bertsmith.errors import InputError, MissingExtra, RecipeError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.metrics.ranking_scores import ranking_scores
 from bertsmith.text.retrieval.layouts import read_retrieval_data
@@ -60,6 +61,9 @@ def test_every_data_set_is_measured_and_the_forums_count_once(
     again = ranking_scores(run, read_retrieval_data(folder / "scifact").judgements, ["ndcg@10"])
     assert found.datasets[3].scores["BM25"] == pytest.approx(again.means["ndcg@10"])
     assert json.loads((out / "results.json").read_text())["means"] == found.means()
+    (forums,) = [row for row in dataset_table(found)[1] if row[0] == "cqadupstack, mean of 2 forums"]
+    bm25 = [each.scores["BM25"] for each in found.datasets[:2]]
+    assert (forums[3], forums[-1]) == (f"{100 * np.mean(bm25):.1f}", "29.9")
 
 
 def test_a_document_with_the_querys_own_id_is_passed_over_in_beir_but_not_in_nanobeir(
@@ -90,6 +94,18 @@ def test_a_data_set_that_has_ended_is_not_searched_again(folder: Path, model: st
     found = run_retrieval(BEIR, folder, model, out, resume=True)
     assert (out / "msmarco/results.json").stat().st_mtime_ns == before
     assert len(found.datasets) == 4
+
+
+def test_a_data_set_of_other_files_is_not_taken_for_the_one_that_was_measured(
+    folder: Path, model: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    run_retrieval(BEIR, folder, model, out, datasets=["scifact"])
+    run_retrieval(BEIR, folder, model, out, datasets=["scifact", "msmarco"], resume=True)
+    with (folder / "scifact/qrels/test.tsv").open("a") as file:
+        file.write("q1\td2\t1\n")
+    with pytest.raises(RecipeError, match=r"other files of scifact: qrels/test.tsv changed since"):
+        run_retrieval(BEIR, folder, model, out, datasets=["scifact"], resume=True)
 
 
 def test_nanobeirs_parquet_is_read_as_beirs_lines(folder: Path, model: str, tmp_path: Path) -> None:
@@ -124,6 +140,7 @@ def test_what_is_no_benchmark_is_refused(
         ([str(tmp_path / "nowhere")], "is not a folder"),
         ([str(folder / "scifact")], "expected folders with corpus.jsonl"),
         ([str(folder), "--datasets", "scifakt"], "Did you mean 'scifact'?"),
+        ([str(folder), "--datasets", ","], "--datasets names nothing"),
     ):
         assert main(["benchmark", "beir", *arguments, *words]) == 2
         assert complaint in " ".join(capsys.readouterr().err.split())

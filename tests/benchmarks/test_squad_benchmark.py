@@ -47,6 +47,19 @@ def test_figures_are_those_of_the_official_rules(tmp_path: Path) -> None:
         SquadTask("2.0").figures(rows, said)
 
 
+@pytest.mark.parametrize(("version", "exact"), [("1.1", 1.0), ("2.0", 0.0)])
+def test_punctuation_alone_is_an_answer_of_version_1_only(version: str, exact: float, tmp_path: Path) -> None:
+    """One of v1.1's dev: its script compares what normalising leaves, nothing with nothing."""
+    right = [{"text": "war", "answer_start": 4}, {"text": ".", "answer_start": 7}]
+    asked = {"id": "q", "question": "What?", "answers": right}
+    paragraphs = [{"context": "The war.", "qas": [asked]}]
+    rows, said = tmp_path / "dev.json", tmp_path / "said.jsonl"
+    rows.write_text(json.dumps({"version": version, "data": [{"title": "T", "paragraphs": paragraphs}]}))
+    said.write_text(json.dumps({"id": "q", "answer": "."}) + "\n")
+    found = SquadTask(version).figures(rows, said)
+    assert found == {"score": 0.0, "f1": 0.0, "exact_match": exact}
+
+
 def test_versions_are_known_by_their_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no SQuAD. Expected train-v1.1.json and dev-v1.1.json"):
         version_in(tmp_path)

@@ -148,6 +148,10 @@ def test_seeds_and_tasks_may_be_added_but_settings_not_changed(
     write_sst2(tmp_path, rows=40)
     with pytest.raises(RecipeError, match="The file of train, dev has changed"):
         run_suite(SUITE, tmp_path, model, out, more, resume=True)
+    elsewhere = tmp_path / "other test"
+    write_sst2(elsewhere, test=6)
+    with pytest.raises(RecipeError, match="The file of test has changed"):
+        run_suite(SUITE, elsewhere, model, out, more, resume=True)
     other = SuiteSettings(("SST-2",), seeds=3, overrides=(*QUICK, "weight=1"))
     with pytest.raises(RecipeError, match="begun with other settings: overrides"):
         run_suite(SUITE, glue_data, model, out, other, resume=True)
@@ -181,7 +185,9 @@ def test_processes_take_tasks_of_their_own_and_the_last_one_has_the_whole_table(
     out, once = tmp_path / "glue", SuiteSettings(SETTINGS.tasks, seeds=1, overrides=QUICK)
     run_suite(SUITE, glue_data, model, out, once, share=Share(0, 2))
     assert list(results(out)["tasks"]) == ["SST-2"]
+    assert any(note.startswith("still to come: MRPC") for note in results(out)["notes"])
     run_suite(SUITE, glue_data, model, out, once, share=Share(1, 2), resume=True)
+    assert not any("still to come" in note for note in results(out)["notes"])
     for name, task in results(finished)["tasks"].items():
         assert without_times(results(out)["tasks"][name]["seeds"]) == without_times(task["seeds"][:1])
 
@@ -221,6 +227,8 @@ def test_the_interval_counts_rows_and_seeds() -> None:
     half = 1.96 * (0.03**2 + (0.08 / 2**0.5) ** 2 / 2) ** 0.5
     assert tuple(interval) == pytest.approx((0.64 - half, 0.64 + half))
     assert task.best.seed == 2
+    almost = TaskResult("SST-2", "accuracy", (seed(1, 0.99),)).interval()
+    assert almost is not None and almost.high == 1.0
 
 
 @pytest.mark.parametrize(
@@ -228,6 +236,7 @@ def test_the_interval_counts_rows_and_seeds() -> None:
     [
         (["--tasks", "SST2"], "GLUE has no task 'SST2'. Did you mean 'SST-2'?"),
         (["--tasks", "RTE"], "has no RTE. Expected RTE/ with train.tsv"),
+        (["--tasks", " ,"], "--tasks names nothing"),
         (["--seeds", "0"], "seeds must be 1 or more"),
         (["--hours", "-1"], "hours of search must be 0 or more"),
         (["--rows", "5"], "rows must be 50 or more"),

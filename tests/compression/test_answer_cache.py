@@ -1,6 +1,7 @@
 """What a teacher said is found again, and by nobody else's name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,24 @@ def test_another_teacher_other_texts_and_another_order_have_another_key(
     encoded = encoded_by(teacher, tmp_path, "classification")
     keys = [key_of(teacher, encoded), key_of(other, encoded), key_of(teacher, encoded[:-1])]
     assert len({*keys, key_of(teacher, encoded[::-1])}) == 4
+
+
+def test_columns_and_patches_are_part_of_what_was_read(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Rows of one text that differ in a column, and series of one length, have equal ids."""
+    teacher = open_teacher(make_teacher("classification"))
+    (one,) = encoded_by(teacher, tmp_path, "classification", 1)
+    found = [
+        replace(one, columns=np.array([number], np.float32), windows=windows)
+        for number in (0.0, 1.0)
+        for windows in (one.windows, *(_with_values(one, value) for value in (0.0, 1.0)))
+    ]
+    assert len({key_of(teacher, [each]) for each in (one, *found)}) == 7
+
+
+def _with_values(one: Encoded, value: float) -> Any:
+    return tuple(
+        replace(window, values=np.full((len(window.token_ids), 3), value, np.float32))
+        for window in one.windows
+    )

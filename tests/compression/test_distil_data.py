@@ -14,7 +14,8 @@ from bertsmith.compression.distilling.distil_data import DistilData, read_distil
 from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.compression.distilling.student import student_task
 from bertsmith.compression.distilling.teacher import Teacher
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, RecipeError
+from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 
 
@@ -40,6 +41,23 @@ def test_texts_of_dev_are_not_learned_from_and_none_comes_twice(task: Task[Any],
     texts = rows(tmp_path / "texts.jsonl", *({"text": text} for text in ("a1", "b1", "c", "c", "d")))
     data = read(task, tmp_path, train=train, dev=dev, texts=[texts])
     assert [example.text for example in data.texts] == ["c", "d"]
+    assert any("1 of the texts stand in dev or test" in warning for warning in data.warnings)
+
+
+def test_one_text_beside_other_columns_is_another_example(tmp_path: Path) -> None:
+    kind = find_task("classification")
+    task = kind(kind.Settings(text="text", label="label", features=("plan",)))
+    labelled = [{"text": f"a{n}", "plan": "big", "label": "no"} for n in range(6)]
+    labelled[5]["label"] = "yes"
+    train = rows(tmp_path / "train.jsonl", *labelled)
+    task.fit(task.read(train))
+    dev = rows(tmp_path / "dev.jsonl", *({"text": f"b{n}", "plan": "big", "label": "yes"} for n in range(5)))
+    unlabelled = (("a1", "big"), ("a1", "small"), ("c", "big"), ("c", "big"), ("c", "small"), ("b1", "small"))
+    texts = rows(tmp_path / "texts.jsonl", *({"text": text, "plan": plan} for text, plan in unlabelled))
+    data = read(task, tmp_path, train=train, dev=dev, texts=[texts])
+    assert [(example.text, *example.columns) for example in data.texts] == [
+        *(("a1", "small"), ("c", "big"), ("c", "small"))
+    ]
     assert any("1 of the texts stand in dev or test" in warning for warning in data.warnings)
 
 
@@ -109,3 +127,17 @@ def test_a_label_without_a_probability_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="lack the label 'd'"):
         read_answer_file(Path(path), "classification", {})
+
+
+def test_no_text_is_invented_that_stands_in_dev_and_none_of_a_files_answers(
+    task: Task[Any], tmp_path: Path
+) -> None:
+    train = rows(tmp_path / "train.jsonl", *({"text": f"a{n}", "label": "no"} for n in range(4)))
+    joined = [f"a{one} a{two}" for one in range(4) for two in range(4)]
+    dev = rows(tmp_path / "dev.jsonl", *({"text": text, "label": "yes"} for text in joined[:-1]))
+    data = read(task, tmp_path, "augment=20", train=train, dev=dev)
+    assert [each.text for each in data.texts] == ["a3 a3"] and data.invented == 1
+    answers = read_answer_file(write_rows(tmp_path / "said.jsonl", "classification", 9), "classification", {})
+    recipe = make_distil_recipe({"teacher": [str(answers.path)], "out": "o", "augment": 1}, [])
+    with pytest.raises(RecipeError, match="needs a teacher that can be asked"):
+        read_distil_data(answers.task, recipe, answers)

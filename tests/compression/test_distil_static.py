@@ -72,6 +72,20 @@ def test_the_same_run_gives_the_same_table_also_when_it_was_killed_in_between(
     assert (once_more.after, once_more.rounds) == (resumed.after, resumed.rounds)
 
 
+def test_a_run_killed_while_it_wrote_its_sentences_begins_again(
+    tmp_path: Path, teacher: Path, texts: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".texts.jsonl.partial-999999").write_text('{"text": "A red')
+    assert distil_static(teacher, out, [texts], dimensions=16, resume=True).after is not None
+    assert not list(out.glob(".texts*"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds something else"):
+        distil_static(teacher, tmp_path / "other", [texts], dimensions=16, resume=True)
+
+
 def test_what_is_asked_wrongly_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, teacher: Path, texts: Path
 ) -> None:
@@ -84,6 +98,8 @@ def test_what_is_asked_wrongly_is_one_sentence_and_leaves_nothing(
         distil_static(teacher, out, [str(few)], dimensions=16)
     with pytest.raises(InputError, match="does not exist"):
         distil_static(teacher, out, [str(tmp_path / "nowhere.txt")], dimensions=16)
+    with pytest.raises(InputError, match="texts must be a list"):
+        distil_static(teacher, out, str(texts), dimensions=16)
     with pytest.raises(ModelError, match="no model"):
         distil_static(tmp_path / "nowhere", out)
     assert not out.exists()

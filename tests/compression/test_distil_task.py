@@ -1,23 +1,30 @@
 """A teacher's answers become a smaller model, whatever its head."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from distil_rows import ROWS, write_rows
 
 from bertsmith.compression.distilling import distil_task as distil_task_module
 from bertsmith.compression.distilling import student_run
+from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
+from bertsmith.compression.distilling.distil_session import DistilSession
 from bertsmith.compression.distilling.distil_task import DistilResult, distil_task
 from bertsmith.compression.distilling.teacher import Teacher, hash_of
-from bertsmith.errors import InputError, RecipeError
-from bertsmith.files import read_json
+from bertsmith.errors import BertsmithError, RecipeError
+from bertsmith.files import read_json, write_json
 from bertsmith.inference.predictor import Predictor
+from bertsmith.machine.hardware import Hardware
 from bertsmith.model.manifest import read_manifest
+from bertsmith.tasks.heads.crf import legal_scores, viterbi
 from bertsmith.training import machine
+from bertsmith.training.machine import set_up_machine
 
 QUICK = ("batch_size=16", "hardware.threads=1", "epochs=2")
 
@@ -107,6 +114,56 @@ def test_several_teachers_answer_together(make_teacher: Callable[..., Path], tmp
     assert both.results.teacher["dev"]["accuracy"] == pytest.approx(right, abs=0.051)
 
 
+def test_several_teachers_with_a_crf_say_the_likeliest_legal_tags_by_their_mean(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Their answers have the transitions in them: decoding must not add those of the first once more."""
+    teachers = [str(make_teacher("tagging", seed)) for seed in (5, 6)]
+    recipe = make_distil_recipe(
+        {
+            "teacher": teachers,
+            "texts": [str(write_rows(tmp_path / "texts.jsonl", "tagging", 30, labelled=False))],
+            "out": str(tmp_path / "out"),
+        },
+        [],
+    )
+    session = DistilSession.open(recipe, set_up_machine(recipe.hardware, None, Hardware.detect()), tmp_path)
+    with torch.no_grad():  # which tag follows which matters much to the first
+        session.teachers[0].model.head.crf.transitions.mul_(30)
+    examples = session.train.examples
+    said = session.ask(examples)
+    labels = session.task.labels
+    wanted = viterbi(
+        torch.from_numpy(np.concatenate(said.answers)), tuple(map(len, said.answers)), legal_scores(labels)
+    )
+    assert [tag for each in said.predictions for tag in each["tags"]] == [labels[n] for n in wanted.tolist()]
+
+
+def test_teachers_that_read_other_windows_do_not_teach_together(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    teachers = [make_teacher("question-answering"), tmp_path / "other"]
+    shutil.copytree(*teachers)
+    state = read_json(teachers[1] / "bertsmith.json")
+    state["settings"]["settings"] |= {"max_length": 16}
+    write_json(teachers[1] / "bertsmith.json", state)
+    texts = [_long_passages(tmp_path / "t.jsonl")]
+    with pytest.raises(RecipeError, match="must read the same pieces"):
+        distil_task(teachers, *QUICK, out=tmp_path / "out", texts=texts)
+
+
+def test_a_student_that_reads_other_pieces_is_refused_before_its_teacher_is_asked(
+    make_teacher: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Teacher, "outputs", lambda *_, **__: pytest.fail("asked"))
+    texts = _long_passages(tmp_path / "texts.jsonl")
+    with pytest.raises(RecipeError, match="student must read the same pieces"):
+        distil_task(
+            [make_teacher("question-answering")], "max_length=16", out=tmp_path / "out", texts=[texts]
+        )
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_any_label_the_teacher_is_the_judge(
     make_teacher: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -145,6 +202,15 @@ def test_other_students_find_the_answers_in_a_shared_cache(
     assert not (tmp_path / "b" / "answers").exists()
 
 
+@pytest.mark.parametrize(("steps", "epochs"), [(19, 30), (281, 8), (700, 3), (2100, 3)])
+def test_few_steps_get_more_epochs_unless_somebody_said_how_many(steps: int, epochs: int) -> None:
+    recipe = make_distil_recipe({"teacher": ["t"], "out": "o"}, [])
+    assert recipe.completed(384, 3, steps).epochs == epochs
+    assert (
+        make_distil_recipe({"teacher": ["t"], "out": "o", "epochs": 2}, []).completed(384, 3, 19).epochs == 2
+    )
+
+
 def test_a_narrower_student_of_fewer_layers(make_teacher: Callable[..., Path], tmp_path: Path) -> None:
     result = distil(make_teacher("classification"), tmp_path, "classification", width=8)
     assert Predictor.load(result.model).model.config.hidden_size == 8
@@ -166,7 +232,7 @@ def test_a_narrower_student_of_fewer_layers(make_teacher: Callable[..., Path], t
 def test_what_cannot_be_is_refused_before_anything_is_written(
     given: dict[str, Any], said: str, make_teacher: Callable[..., Path], tmp_path: Path
 ) -> None:
-    with pytest.raises((InputError, RecipeError, Exception), match=said):
+    with pytest.raises(BertsmithError, match=said):
         distil(make_teacher("classification"), tmp_path, "classification", **given)
     assert not (tmp_path / "small").exists()
 
@@ -184,6 +250,18 @@ def test_another_run_or_other_files_are_not_gone_on_with(
     (tmp_path / "train.jsonl").write_text(Path(other).read_text())
     with pytest.raises(RecipeError, match="file of train has changed"):
         distil_again(teacher, tmp_path)
+
+
+def test_another_student_of_the_same_name_is_not_gone_on_with(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    student = tmp_path / "student"
+    shutil.copytree(make_teacher("classification", 6), student)
+    distil(make_teacher("classification"), tmp_path, "classification", student=student)
+    shutil.rmtree(student)
+    shutil.copytree(make_teacher("classification", 7), student)
+    with pytest.raises(RecipeError, match="file of student has changed"):
+        distil(make_teacher("classification"), tmp_path, "classification", student=student, resume=True)
 
 
 def distil_again(teacher: Path, folder: Path) -> DistilResult:
@@ -208,6 +286,12 @@ def test_teachers_of_other_questions_do_not_teach_together(
     texts = [str(write_rows(tmp_path / "texts.jsonl", "classification", 30, labelled=False))]
     with pytest.raises(RecipeError, match=r"same question: .* does classification .* regression"):
         distil_task(teachers, out=str(tmp_path / "out"), texts=texts)
+
+
+def _long_passages(path: Path) -> Path:
+    """Of one word to forty."""
+    path.write_text("".join(f'{{"question": "bano?", "passage": "{"belo " * n}"}}\n' for n in range(1, 41)))
+    return path
 
 
 def _texts(path: Path) -> list[str]:

@@ -13,7 +13,7 @@ from bertsmith.compression.shrinking import shrink as module
 from bertsmith.compression.shrinking.ladder import ladder
 from bertsmith.compression.shrinking.shrink import shrink
 from bertsmith.compression.shrinking.shrink_report import render_shrink
-from bertsmith.compression.shrinking.tried import LeftOut, Shrunk, Tried, choose, doubts
+from bertsmith.compression.shrinking.tried import LeftOut, OnTest, Shrunk, Tried, choose, doubts
 from bertsmith.errors import InputError, ModelError
 from bertsmith.inference.attribution import Explainer
 from bertsmith.inference.export.export import export_model
@@ -82,8 +82,11 @@ def test_the_quickest_that_keeps_enough_is_chosen() -> None:
     assert choose(WHOLE, tried, 0.8) == SMALL
     assert choose(WHOLE, tried, 0.99) == PRUNED
     assert choose(WHOLE, tried, 1.0) == WHOLE
-    as_quick = replace(PRUNED, slug="fewer", parameters=400, share_alone=1.001)
+    as_quick = replace(PRUNED, slug="fewer", parameters=400, share_alone=1.03)
     assert choose(WHOLE, [PRUNED, as_quick], 0.99) == as_quick
+    assert choose(WHOLE, [PRUNED, replace(as_quick, share_alone=1.06)], 0.99) == PRUNED
+    unlucky = replace(PRUNED, share_alone=1.02)  # a pruned model computes what the whole one does
+    assert choose(WHOLE, [unlucky], 0.99) == unlucky
 
 
 def test_what_to_mistrust_in_a_choice_is_said() -> None:
@@ -168,6 +171,93 @@ def test_a_killed_search_goes_on_with_what_was_finished(
     assert stricter.shrunk.wanted > resumed.shrunk.wanted
 
 
+def test_the_vocabulary_is_decided_once_though_another_share_be_asked_for(
+    parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A candidate that was interrupted began with the other teacher, and could not go on."""
+    out, real = tmp_path / "out", module.Judge.judge
+
+    def pruned_is_poor(self: module.Judge, folder: Path, name: str, slug: str, *more: float) -> Tried:
+        found = real(self, folder, name, slug, *more)
+        return replace(found, score=0.9 * found.score) if slug == "pruned" else found
+
+    monkeypatch.setattr(module.Judge, "judge", pruned_is_poor)
+    trains, real_training = list[list[str]](), module.distil_task
+
+    def interrupted(teacher: list[str], *given: str, **named: object) -> object:
+        trains.append(teacher)
+        if len(trains) == 1:
+            raise KeyboardInterrupt
+        return real_training(teacher, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "distil_task", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        search(parts, out, keep=0.98)
+    search(parts, out, keep=0.5, resume=True)
+    assert len(trains) == 3 and {teacher[0] for teacher in trains} == {parts["model"]}
+
+
+class Clock:
+    """Stands where a module has `time`: only what is told to takes time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_seconds_are_those_of_all_parts_and_asking_is_not_counted_twice(
+    parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first candidate pays for asking. Training that a killed part did is in the run's log alone."""
+    clock, asked = Clock(), list[bool]()
+    real_training, real_asking = module.distil_task, module._asked_all
+
+    def training(*given: object, **named: object) -> object:
+        clock.now += 10.0
+        made = real_training(*given, **named)  # type: ignore[arg-type]
+        student = made.results.student
+        seconds = 10.0 if Path(str(named["out"])).name == "layers-1-width-16" else 500.0
+        whole = replace(student, restarts=(student.restarts[0]._replace(seconds=seconds),))
+        return replace(made, results=replace(made.results, student=whole))
+
+    def asking(work: object, recipe: object) -> object:
+        clock.now += 0.0 if asked else 100.0
+        asked.append(True)
+        return real_asking(work, recipe)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "_asked_all", asking)
+    monkeypatch.setattr(module, "distil_task", training)
+    monkeypatch.setattr(module, "table_source", lambda whole: None)
+    first, second = search(parts, tmp_path / "out", prune=False).shrunk.tried
+    assert (first.seconds, second.seconds) == (110.0, 500.0)
+    assert first.predicted is not None and first.predicted > 100.0
+
+
+def test_test_rows_are_reported_on_and_not_learned_from(parts: dict[str, str], tmp_path: Path) -> None:
+    test = write_rows(tmp_path / "test.csv", 50, 7)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(line.rpartition(",")[0] for line in test.read_text().splitlines()[1:]) + "\n")
+    found = search(parts, tmp_path / "out", hours=1e-9, prune=False, keep=0.5, test=test, texts=[texts])
+    shown = found.shrunk.on_test
+    assert shown is not None and shown.rows == 50
+    evaluation = Predictor.load(found.model).evaluate(test, parts["train"])
+    assert evaluation.model["accuracy"] == pytest.approx(shown.chosen)
+    assert shown.sentence("accuracy") in found.report.read_text().replace("\n", " ")
+    assert any("stand in dev or test too" in each for each in found.shrunk.warnings)
+    written = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert written["test"]["chosen"] == shown.chosen
+
+
+def test_what_test_rows_say_in_words() -> None:
+    said = OnTest(400, 0.9, 0.01, 0.882, None).sentence("f1")
+    assert (
+        said == "On 400 rows of test the model itself has f1 0.9000 ± 0.0196, the chosen 0.8820, 98.0% of it."
+    )
+
+
 def test_what_does_not_fit_into_the_time_is_left_out_and_said(parts: dict[str, str], tmp_path: Path) -> None:
     found = search(parts, tmp_path / "out", hours=1e-9, prune=False)
     assert [each.slug for each in found.shrunk.tried] == ["static"]
@@ -190,7 +280,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(parts: dict[str, str], tmp
         search(parts, out, keep=98)
     with pytest.raises(InputError, match="hours must be above 0"):
         search(parts, out, hours=0)
-    with pytest.raises(ModelError, match="no fine-tuned task"):
+    with pytest.raises(ModelError, match="none of Bertsmith's tasks"):
         shrink(
             str(Path(parts["model"]).parents[1] / "encoder"),
             train=parts["train"],

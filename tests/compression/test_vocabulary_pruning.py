@@ -73,6 +73,8 @@ def test_a_static_table_is_pruned_too(encoder: Path, tmp_path: Path) -> None:
 def test_no_texts_no_model_and_a_folder_that_exists_are_one_sentence(encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no texts to count"):
         prune_vocabulary(encoder, [], tmp_path / "small")
+    with pytest.raises(InputError, match="found one text"):  # every letter of it would count as a text
+        prune_vocabulary(encoder, "texts.csv", tmp_path / "small")
     with pytest.raises(ModelError, match="no model"):
         prune_vocabulary(tmp_path / "nowhere", TEXTS, tmp_path / "small")
     assert not (tmp_path / "small").exists()

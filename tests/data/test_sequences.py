@@ -1,21 +1,30 @@
 """Sequences that are no text: what becomes of rows, and what is refused."""
 
 import json
+import math
+import pickle
 import random
+from datetime import datetime
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bertsmith.data.sequences.building import SequenceSettings, build_sequences
 from bertsmith.data.sequences.codec import read_codec
 from bertsmith.data.sequences.encoding import encode_sequences
+from bertsmith.data.sequences.records import Row
 from bertsmith.data.sequences.table_columns import find_columns
 from bertsmith.data.store import TokenStore
 from bertsmith.errors import BertsmithError, InputError
-from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer, load_tokenizer
+from bertsmith.text.tokens.any_tokenizer import load_tokenizer
+from bertsmith.text.tokens.number_tokenizer import NumberTokenizer
+from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 
@@ -94,7 +103,7 @@ def test_characters_of_a_string_are_items(tmp_path: Path) -> None:
 
 def test_bins_hold_about_as_many_cells_each_and_keep_their_order() -> None:
     values = np.random.default_rng(0).lognormal(size=1000)
-    (column,) = find_columns(({"x": value} for value in values.tolist()), ["x"], bins=10)
+    (column,) = find_columns((Row({"x": value}, "") for value in values.tolist()), ["x"], bins=10)
     assert column.kind == "number"
     bins = [int(column.symbol(value, "").partition(":")[2]) for value in np.sort(values).tolist()]
     assert bins == sorted(bins)
@@ -112,6 +121,52 @@ def test_a_table_s_cells_are_symbols_of_their_column(tmp_path: Path) -> None:
     (tmp_path / "more.csv").write_text("label,city,age\nbad,Rome,-5\n")
     encode_sequences(tmp_path / "more.csv", tmp_path / "store", tmp_path / "more.jsonl")
     assert json.loads((tmp_path / "more.jsonl").read_text()) == {"text": "age:0 city=Rome", "label": "bad"}
+
+
+def test_numbers_that_stay_have_a_piece_a_column_and_their_value(tmp_path: Path) -> None:
+    """In the store, and in the text that fine-tuning reads."""
+    chance = np.random.default_rng(0)
+    ages = [None if number == 7 else float(age) for number, age in enumerate(chance.normal(40, 9, 60))]
+    rows = [{"age": age, "city": "Oslo" if number % 2 else "Rome"} for number, age in enumerate(ages)]
+    file = write(tmp_path / "rows.jsonl", rows)
+    settings = SequenceSettings(kind="table", numbers="continuous", heldout=0)
+    built = build_sequences([file], tmp_path / "store", settings)
+    tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
+    assert isinstance(tokenizer, NumberTokenizer)
+    assert set(tokenizer.pieces[5:]) == {"age:", "age=?", "city=Oslo", "city=Rome", "[VALUE0]"}
+    assert tokenizer.pieces[-1] == "[VALUE0]"
+    assert stored_rows(tmp_path / "store")[6:8] == [["age:", "city=Rome"], ["age=?", "city=Oslo"]]
+    store = TokenStore.open(tmp_path / "store/train", tokenizer)
+    assert store.values is not None and store.values.shape == (120, 1)
+    known = np.array([age for age in ages if age is not None])
+    expected = (np.array([age or known.mean() for age in ages]) - known.mean()) / known.std()
+    np.testing.assert_allclose(store.values[::2, 0], expected, atol=1e-5)
+    assert not store.values[1::2].any()
+    found = encode_sequences(file, tmp_path / "store", tmp_path / "encoded.jsonl")
+    assert (found.symbols, found.unknown) == (120, 0)
+    texts = [json.loads(line)["text"] for line in (tmp_path / "encoded.jsonl").read_text().splitlines()]
+    pieces = tokenizer.encode_pieces(texts)
+    np.testing.assert_array_equal(np.concatenate([each.values for each in pieces]), store.values)
+    assert np.concatenate([each.ids for each in pieces]).tolist() == store.tokens.tolist()
+    (far,) = pickle.loads(pickle.dumps(tokenizer)).encode_pieces(["age:1e9 city=Paris"])
+    assert (far.ids, far.values[0, 0]) == ([tokenizer.ids["age:"], tokenizer.unk_id], 10)
+    with pytest.raises(InputError, match="'age:old': expected a finite number"):
+        tokenizer.encode_pieces(["age:old city=Oslo"])
+    with pytest.raises(InputError, match="reads tables with their numbers as they are, not text"):
+        tokenizer.encode("age:4")
+    assert built.vocab_size == 10
+
+
+def test_a_table_of_numbers_alone_and_one_without_any_can_stay_as_they_are(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [{"x": number, "y": number**2} for number in range(30)])
+    settings = SequenceSettings(kind="table", numbers="continuous", heldout=0)
+    build_sequences([file], tmp_path / "numbers", settings)
+    assert stored_rows(tmp_path / "numbers")[:1] == [["x:", "y:"]]
+    build_sequences([file], tmp_path / "none", settings.model_copy(update={"categories": ("x", "y")}))
+    assert TokenStore.open(tmp_path / "none/train").values is None
+    odd = write(tmp_path / "odd.jsonl", [{"a b": number, "a\tb": number} for number in range(30)])
+    with pytest.raises(InputError, match="differ by white space alone"):
+        build_sequences([odd], tmp_path / "odd", settings)
 
 
 def test_an_image_s_patches_are_its_squares_normalised(tmp_path: Path) -> None:
@@ -146,6 +201,69 @@ def test_a_row_of_text_has_the_values_of_the_store(tmp_path: Path) -> None:
     assert (store.values[2::3, 4:] == 0).all()  # ten steps are two windows and a half
 
 
+def test_numbers_far_from_nought_keep_their_digits_on_the_way_to_fine_tuning(tmp_path: Path) -> None:
+    """Times in seconds since 1970, some seconds apart: seven digits would make one number of them."""
+    times = 1.6e9 + np.random.default_rng(0).normal(0, 10, (20, 8))
+    np.save(tmp_path / "times.npy", times)
+    settings = SequenceSettings(kind="series", patch=8, heldout=0)
+    build_sequences([tmp_path / "times.npy"], tmp_path / "store", settings)
+    encode_sequences(tmp_path / "times.npy", tmp_path / "store", tmp_path / "encoded.jsonl")
+    texts = [json.loads(line)["text"] for line in (tmp_path / "encoded.jsonl").read_text().splitlines()]
+    tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
+    assert isinstance(tokenizer, PatchTokenizer)
+    store = TokenStore.open(tmp_path / "store/train", tokenizer)
+    assert store.values is not None and store.values.std() == pytest.approx(1, abs=0.01)
+    pieces = tokenizer.encode_pieces(texts)
+    np.testing.assert_array_equal(np.concatenate([each.values for each in pieces]), store.values)
+
+
+def test_a_constant_series_is_nought_and_another_value_no_giant(tmp_path: Path) -> None:
+    """Over rows of many lengths the deviation of a constant is rounding, and nothing to divide by."""
+    lengths = np.random.default_rng(1).integers(3, 40, 50).tolist()
+    file = write(tmp_path / "rows.jsonl", [{"series": [17.974005664190102] * length} for length in lengths])
+    build_sequences([file], tmp_path / "store", SequenceSettings(kind="series", heldout=0))
+    tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
+    store = TokenStore.open(tmp_path / "store/train", tokenizer)
+    assert store.values is not None and np.abs(store.values).max() < 1e-12
+    assert isinstance(tokenizer, PatchTokenizer)
+    (pieces,) = tokenizer.encode_pieces(["18.974005664190102"])
+    assert pieces.values.max() == pytest.approx(1)
+
+
+def test_what_a_model_cannot_hold_is_refused_when_it_is_asked_too(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(0, 1e-9, (20, 8)))
+    build_sequences([tmp_path / "rows.npy"], tmp_path / "store", SequenceSettings(kind="series"))
+    tokenizer = load_tokenizer(tmp_path / "store/tokenizer")
+    with pytest.raises(InputError, match=r"1e\+10 is more than 1e\+18 deviations from the mean"):
+        tokenizer.encode_pieces(["0 1e10"])
+
+
+def test_categories_may_be_numbers_when_they_are_said_to_be(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [{"code": number} for number in range(20)])
+    settings = SequenceSettings(kind="table", categories=("code",), heldout=0)
+    build_sequences([file], tmp_path / "store", settings)
+    assert stored_rows(tmp_path / "store")[:2] == [["code=0"], ["code=1"]]
+
+
+def test_symbols_that_the_vocabulary_lacks_are_counted(tmp_path: Path) -> None:
+    file = write(tmp_path / "rows.jsonl", [{"events": ["a", "b"]}])
+    build_sequences([file], tmp_path / "store", SequenceSettings(heldout=0))
+    more = write(tmp_path / "more.jsonl", [{"events": ["a", "c", "c", "d"]}, {"events": ["b"]}])
+    found = encode_sequences(more, tmp_path / "store", tmp_path / "out.jsonl")
+    assert (found.rows, found.symbols, found.unknown, found.such_as) == (2, 5, 3, ["c", "d"])
+
+
+def test_columns_of_any_type_are_kept_beside_the_sequence(tmp_path: Path) -> None:
+    kept = {"when": datetime(2020, 1, 2), "price": Decimal("1.5"), "gap": float("nan"), "raw": b"\x0f"}
+    columns = {"events": [["a"]], **{name: [value] for name, value in kept.items()}}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    settings = SequenceSettings(column="events", heldout=0)
+    build_sequences([tmp_path / "rows.parquet"], tmp_path / "store", settings)
+    encode_sequences(tmp_path / "rows.parquet", tmp_path / "store", tmp_path / "out.jsonl")
+    expected = {"text": "a", "when": "2020-01-02 00:00:00", "price": 1.5, "gap": None, "raw": "0f"}
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == expected
+
+
 @pytest.mark.parametrize(
     ("rows", "settings", "sentence"),
     [
@@ -160,6 +278,15 @@ def test_a_row_of_text_has_the_values_of_the_store(tmp_path: Path) -> None:
         ([{"x": 1}], {"kind": "table", "leave_out": ("y",)}, "no column 'y'"),
         ([{"x": 1}], {"kind": "table", "leave_out": ("x",)}, "--leave-out leaves no column"),
         ([{"x": n} for n in range(20)] + [{"y": 2}], {"kind": "table"}, "line 21: no column 'x'"),
+        (
+            [{"x": n} for n in range(20)] + [{"x": "NA"}],
+            {"kind": "table"},
+            "line 21: the column x holds numbers in 20 of 21 cells, here 'NA' (str)",
+        ),
+        ([{"x": n} for n in range(20)] + [{"x": math.inf}], {"kind": "table"}, "here inf (float)"),
+        ([{"x": [1, 2]}], {"kind": "table"}, "line 1, column x: expected one value a cell"),
+        ([{"x": 1}], {"kind": "table", "categories": ("y",)}, "no column 'y'"),
+        ([{"series": [1e300, 2]}], {"kind": "series"}, "line 1: expected numbers within ±1e+18"),
         ([{"series": [1, None]}], {"kind": "series"}, "line 1: expected a list of finite numbers"),
         ([{"series": [[1, 2], [3]]}], {"kind": "series"}, "line 1: expected a list of finite numbers"),
         ([{"series": [[1, 2]]}, {"series": [[1]]}], {"kind": "series"}, "line 2: expected the shape of"),
@@ -177,18 +304,26 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_objects_in_arrays_are_refused_unopened(tmp_path: Path) -> None:
-    np.save(tmp_path / "rows.npy", np.array([[1], [1, 2]], object), allow_pickle=True)
-    with pytest.raises(InputError, match="no objects, which would need pickle"):
-        build_sequences([tmp_path / "rows.npy"], tmp_path / "store")
-
-
 def test_damaged_files_of_a_store_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "series.npy", np.random.default_rng(0).normal(size=(9, 16)))
     build_sequences([tmp_path / "series.npy"], tmp_path / "s", SequenceSettings(kind="series", heldout=0))
     (tmp_path / "s/sequences.json").write_text('{"kind": "songs"}')
     with pytest.raises(BertsmithError, match=r"sequences\.json was altered"):
         read_codec(tmp_path / "s")
+    rows = write(tmp_path / "rows.jsonl", [{"x": number} for number in range(30)])
+    settings = SequenceSettings(kind="table", numbers="continuous", heldout=0)
+    build_sequences([rows], tmp_path / "t", settings)
+    scales = tmp_path / "t/tokenizer/numbers.json"
+    whole = scales.read_text()
+    for other, sentence in (
+        (whole.replace('"x:"', '"y:"'), "names y:, which the vocabulary doesn't have"),
+        (whole.replace('"deviation": 8', '"deviation": -8'), r"numbers\.json was cut or altered"),
+        (whole[:20], r"numbers\.json was cut or altered"),
+    ):
+        assert other != whole
+        scales.write_text(other)
+        with pytest.raises(BertsmithError, match=sentence):
+            load_tokenizer(tmp_path / "t/tokenizer")
     shape = tmp_path / "s/tokenizer/patches.json"
     shape.write_text(shape.read_text().replace('"size": 8', '"size": 4'))
     with pytest.raises(BertsmithError, match="The files don't belong together"):

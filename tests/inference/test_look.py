@@ -12,6 +12,7 @@ from bertsmith import Explainer, Features, InputError, look
 from bertsmith.cli.main import main
 from bertsmith.inference.looking.word_neighbours import word_neighbours
 from chromium import Browser
+from random_encoder import random_encoder
 from served_models import save_fine_tuned, save_pretrained
 
 TEXT = "bano delo firus guma kano ."
@@ -47,13 +48,22 @@ def test_neighbours_are_the_nearest_words_of_the_other_texts(models: dict[str, P
     assert "delo" in words  # in the embeddings it is near its own spelling
 
 
-def test_texts_at_a_time_change_nothing(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_that_come_one_by_one_and_again_are_the_same_texts(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     features = Features(models["masked"], pooling="words")
-    whole = word_neighbours(features, TEXT, "guma", OTHERS * 3, count=4)
+    whole = word_neighbours(features, TEXT, "guma", OTHERS, count=4)
     monkeypatch.setattr("bertsmith.inference.looking.word_neighbours._AT_A_TIME", len(OTHERS))
-    parts = word_neighbours(features, TEXT, "guma", OTHERS * 3, count=4)
+    parts = word_neighbours(features, TEXT, "guma", iter(OTHERS * 3), count=4)
     for one, other in zip(whole.layers, parts.layers, strict=True):
         assert [each.cosine for each in one] == pytest.approx([each.cosine for each in other], abs=1e-5)
+        assert {(each.before, each.word) for each in one} == {(each.before, each.word) for each in other}
+
+
+def test_what_is_no_text_for_a_model_of_vectors_is_said(models: dict[str, Path], tmp_path: Path) -> None:
+    vectors = random_encoder(tmp_path / "vectors", ["bano", "delo"])
+    with pytest.raises(InputError):
+        look(vectors, 5)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +72,8 @@ def test_texts_at_a_time_change_nothing(models: dict[str, Path], monkeypatch: py
         (TEXT, {"word": "delo"}, "word and among go together"),
         (TEXT, {"word": "dog", "among": OTHERS}, "The text has no word 'dog'. It has: bano, delo"),
         (TEXT, {"word": "delo", "among": [TEXT, ""]}, "have no words, or are all the text itself"),
+        (TEXT, {"word": "delo", "among": "delo"}, "among must be texts to find neighbours in, found str"),
+        (TEXT, {"word": "delo", "among": ["bano", 3]}, "among, item 2, must be a text, found int"),
         (TEXT, {"target": "likely"}, "there is no answer to explain, found 'likely'"),
         ((TEXT, TEXT, TEXT), {}, "Expected a text"),
     ],

@@ -109,6 +109,21 @@ def test_a_busy_llm_is_waited_for_and_one_that_refuses_is_named(store: Store) ->
         assert store.count() == 5
 
 
+def test_what_is_being_asked_when_the_llm_refuses_another_is_stored(store: Store) -> None:
+    def script(seen: Seen) -> Reply:
+        if "forbidden" in seen.body.decode():
+            return Reply([b'{"error": {"message": "No."}}'], 400)
+        reply = llm_answers.script(seen)
+        reply.wait = 0.5
+        return reply
+
+    with upstream_of(script) as llm:
+        with pytest.raises(InputError, match="refuses: status 400, No"):
+            label(llm, store, ["card 1", "forbidden", "card 2"], at_once=2)
+        assert answers(store) == {"card 1": llm_answers.value_for("card 1")}
+        assert len(llm.seen) == 2
+
+
 def test_answers_that_teach_nothing_are_counted(store: Store) -> None:
     def script(seen: Seen) -> Reply:
         if "cash" in seen.json()["messages"][-1]["content"]:

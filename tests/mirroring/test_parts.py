@@ -1,6 +1,6 @@
 """Which calls are for what; and calls as they came, though only some of them were recorded."""
 
-import random
+from dataclasses import replace
 
 import pytest
 from scipy.stats import binomtest
@@ -22,66 +22,41 @@ def call(number: int, source: str = "relay", text: str = "") -> LearnedCall:
 def test_the_latest_unused_calls_prove_and_nothing_is_for_two_ends() -> None:
     calls = [call(number) for number in range(1000)]
     used = {f"id{number}" for number in range(950, 1000)}
-    parts = divide(calls, used, {}, SHAPE, LearnSettings())
+    parts = divide(calls, used, SHAPE, LearnSettings())
     assert [each.id for each in parts.calibration] == [f"id{number}" for number in range(650, 950)]
     found = uses(parts)
     everything = [each for of in found.values() for each in of]
     assert len(everything) == len(set(everything)) == 1000
-    assert len(divide(calls, (), {}, SHAPE, LearnSettings(most_calibration=100)).calibration) == 100
+    assert len(divide(calls, (), SHAPE, LearnSettings(most_calibration=100)).calibration) == 100
 
 
 def test_a_file_that_was_labelled_proves_nothing_of_traffic() -> None:
     both = [call(number) for number in range(500)] + [call(500 + n, LABELLED) for n in range(500)]
-    assert {each.source for each in divide(both, (), {}, SHAPE, LearnSettings()).calibration} == {"relay"}
+    assert {each.source for each in divide(both, (), SHAPE, LearnSettings()).calibration} == {"relay"}
     alone = both[500:]
-    assert len(divide(alone, (), {}, SHAPE, LearnSettings()).calibration) == 150
+    assert len(divide(alone, (), SHAPE, LearnSettings()).calibration) == 150
 
 
 def test_imports_of_which_nobody_knows_the_time_are_learned_from_and_prove_nothing() -> None:
     both = [call(number) for number in range(500)] + [call(500 + n, UNDATED) for n in range(500)]
-    parts = divide(both, (), {}, SHAPE, LearnSettings())
+    parts = divide(both, (), SHAPE, LearnSettings())
     assert {each.source for each in parts.calibration} == {"relay"}
     assert {each.source for each in parts.learned} == {"relay", UNDATED}
-    assert divide(both[500:], (), {}, SHAPE, LearnSettings()).calibration == []
+    assert divide(both[500:], (), SHAPE, LearnSettings()).calibration == []
 
 
 def test_blank_texts_teach_nothing() -> None:
     calls = [call(number, text=" ") for number in range(100)] + [call(100 + n) for n in range(200)]
-    parts = divide(calls, (), {}, SHAPE, LearnSettings())
+    parts = divide(calls, (), SHAPE, LearnSettings())
     assert len(parts.learned) + len(parts.calibration) == 200
     with pytest.raises(InputError, match="at least 50 texts"):
         by_ids(calls[:120], (), SHAPE, LearnSettings())
 
 
-@pytest.mark.parametrize("answered", [1.0, 0.3])
-def test_calls_recorded_while_a_student_answers_are_made_like_the_traffic(answered: float) -> None:
-    """Seven in ten are sure; of those that the student answers, one in five is audited, or one in ten."""
-    draw = random.Random(0)
-    recorded, audited = [call(n) for n in range(100)], dict[str, float]()
-    sure = set[str]()
-    for number in range(100, 40_000):
-        probability = 0.2 if number % 2 else 0.1
-        is_sure = draw.random() < 0.7
-        if is_sure and draw.random() < answered:
-            if draw.random() >= probability:
-                continue
-            made = call(number, AUDIT)
-            audited[made.id] = probability
-        else:
-            made = call(number)
-        recorded.append(made)
-        if is_sure:
-            sure.add(made.id)
-    kept = as_they_came(recorded, audited, seed=0)
-    assert kept[:100] == recorded[:100]
-    later = [each for each in kept if each.began >= 100]
-    first = next(each.began for each in recorded if each.source == AUDIT)
-    since = [each for each in later if each.began >= first]
-    share = sum(each.id in sure for each in since)
-    assert binomtest(share, len(since), 0.7).pvalue > 0.001
-    assert len(since) == pytest.approx(4000, rel=0.1)
-
-
-def test_audits_without_a_probability_have_no_place() -> None:
-    calls = [call(0), call(1, AUDIT), call(2)]
-    assert as_they_came(calls, {}, 0) == calls[:1]
+def test_what_an_earlier_layout_has_without_weights_between_audits_proves_nothing() -> None:
+    old = [call(0), call(1, AUDIT), call(2), call(3, AUDIT), call(4)]
+    assert [each.id for each in as_they_came(old, 0)] == ["id0", "id4"]
+    weighed = [replace(each, weight=1.0) for each in old]
+    assert as_they_came(weighed, 0) == weighed
+    calls = [replace(call(number), weight=0.25) for number in range(4000)]
+    assert binomtest(len(as_they_came(calls, 0)), 4000, 0.25).pvalue > 0.001

@@ -21,8 +21,10 @@ from bertsmith.mirroring import train as training
 from bertsmith.mirroring.call_records import CallRecords
 from bertsmith.mirroring.learn_settings import LearnSettings
 from bertsmith.mirroring.train import train_student
+from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.student import Student
 
+REFUSED = {"refusal": 1000, "status-400": 7}
 WORDS = LearnSettings(tiers=("tf-idf",))
 
 
@@ -50,6 +52,27 @@ def test_a_student_of_recorded_calls_answers_as_its_teacher_did(tmp_path: Path) 
     assert student.input_of(asked, version.version) == texts[0]
     assert student.input_of(asked, "another") is None
     assert student.input_of(call_of(texts[0], {}, 0, prompt="Another prompt").asked, version.version) is None
+
+
+def test_answers_that_prove_have_no_say_in_what_counts_as_the_same(tmp_path: Path) -> None:
+    """A tolerance of a twentieth of what numbers span, of which the later ones span a hundred times more."""
+    schema = {"type": "object", "properties": {"score": {"type": "number"}}, "required": ["score"]}
+    early = calls_of(630, lambda text, draw: {"score": draw.random()}, schema=schema)
+    late = calls_of(270, lambda text, draw: {"score": 100 * draw.random()}, 1, 630, schema=schema)
+    with store_of(tmp_path, early + late) as store:
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+    assert [call.id for call in learned.parts.calibration] == [call.id for call in late]
+    assert learned.file.shape.field("$.score").tolerance == pytest.approx(0.05 * 0.9, rel=0.1)
+
+
+def test_a_training_says_how_often_the_llm_refused(tmp_path: Path) -> None:
+    with store_of(tmp_path, calls_of(300)) as store:
+        (version,) = store.versions()
+        tallies = {(version.version, "", f"refused-{why}"): (count, 0.0) for why, count in REFUSED.items()}
+        StageStore(store).tally({**tallies, ("another", "", "refused-refusal"): (99, 0.0)})
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+    (note,) = learned.notes
+    assert "to 1,007 calls beside these 300 (refusal 1,000, status-400 7)" in note
 
 
 def test_a_teacher_that_answers_at_random_is_never_certified(tmp_path: Path) -> None:

@@ -27,7 +27,9 @@ def packed(value: Any) -> bytes:
         parts = b"".join(packed(name) + packed(each) for name, each in value.items())
         return (bytes([0x80 | len(value)]) if len(value) < 16 else b"\xde" + sized(value, 2)) + parts
     if isinstance(value, list | tuple):
-        return bytes([0x90 | len(value)]) + b"".join(map(packed, value))
+        return (bytes([0x90 | len(value)]) if len(value) < 16 else b"\xdc" + sized(value, 2)) + b"".join(
+            map(packed, value)
+        )
     if isinstance(value, str):
         content = value.encode()
         return (bytes([0xA0 | len(content)]) if len(content) < 32 else b"\xd9" + sized(content, 1)) + content
@@ -41,6 +43,17 @@ def packed(value: Any) -> bytes:
 
 def sized(value: Any, size: int) -> bytes:
     return len(value).to_bytes(size, "big")
+
+
+ONE = np.ones(1, np.float32)
+
+
+def within_arrays(count: int) -> bytes:
+    """An extension that holds an extension that holds one, and so on."""
+    content = packed("x")
+    for _ in range(count):
+        content = b"\xc9" + sized(content, 4) + b"\x01" + content
+    return content
 
 
 def flax_folder(folder: Path) -> PretrainingModel:
@@ -90,6 +103,9 @@ def test_an_imported_model_is_the_same_to_the_bit(tmp_path: Path) -> None:
         (b"\x82\xa1a\x01\xa1a\x01", "twice"),
         (b"\x81\xa1\xff\x01", "not UTF-8"),
         (packed({"bias": np.ones(2, np.float32)}).replace(b"\x91\x02", b"\x91\x03"), "don't fit its shape"),
+        (b"\x81\xa1a" + within_arrays(600), "more than 32 deep"),
+        (packed({"a": {"kernel": ONE, "embedding": ONE}}), r"a\.weight is given twice"),
+        (packed({"bias": np.ones((1,) * 20, np.float32)}), "type 'float32'"),
         (packed({"a": {"__msgpack_chunked_array__": 1}}), "in chunks"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 import torch
 from model_folders import SPECIAL, tiny_config
 from tensorflow_bundles import (
+    MAGIC,
     block,
     field,
     header,
@@ -18,6 +19,7 @@ from tensorflow_bundles import (
     plain_crc32c,
     read_plainly,
     table,
+    varint,
     write_bundle,
 )
 
@@ -237,6 +239,39 @@ def test_tables_that_are_none_are_refused(tmp_path: Path) -> None:
             read_bundle(tmp_path / INDEX, is_weight)
 
 
+def test_a_small_index_of_giant_keys_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each key is the one before with a letter more: a few bytes an entry, a kilobyte a key."""
+    monkeypatch.setattr("bertsmith.model.tensorflow.table.MAX_TABLE_BYTES", 1 << 15)
+    keys = [b"k" * (1000 + number) for number in range(60)]
+    restarts = [key[:1000] if not number else b"" for number, key in enumerate(keys)]
+    content = b"".join(
+        varint(0 if restart else len(keys[number]) - 1)
+        + varint(len(restart) or 1)
+        + varint(0)
+        + (restart or b"k")
+        for number, restart in enumerate(restarts)
+    )
+    content += bytes(4) + b"\1\0\0\0" + b"\0"
+    data = content + masked(content).to_bytes(4, "little")
+    index = block([(keys[-1], varint(0) + varint(len(content) - 1))])
+    footer = (varint(0) + varint(0) + varint(len(data)) + varint(len(index) - 5)).ljust(40, b"\0")
+    (tmp_path / INDEX).write_bytes(data + index + footer + MAGIC)
+    assert (tmp_path / INDEX).stat().st_size < 1 << 12
+    with pytest.raises(ModelError, match="its keys and values have more than 32,768 bytes"):
+        read_bundle(tmp_path / INDEX, is_weight)
+
+
+def test_a_block_without_entries_cannot_be_given_again_and_again(tmp_path: Path) -> None:
+    """Each time it would be checked anew, and no key would tell."""
+    empty = block([])
+    handle = varint(0) + varint(len(empty) - 5)
+    index = block([(bytes([letter]), handle) for letter in range(1, 9)])
+    footer = (varint(0) + varint(0) + varint(len(empty)) + varint(len(index) - 5)).ljust(40, b"\0")
+    (tmp_path / INDEX).write_bytes(empty + index + footer + MAGIC)
+    with pytest.raises(ModelError, match="its blocks don't ascend"):
+        read_bundle(tmp_path / INDEX, is_weight)
+
+
 def test_an_index_that_leads_back_to_itself_ends(tmp_path: Path) -> None:
     """A block whose handle is that of the index block: it is read as data once, and its keys don't ascend."""
     handle_size = 40
@@ -311,6 +346,16 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "old" / DATA).unlink()
     with pytest.raises(ModelError, match=DATA):
         import_legacy(tmp_path / "old", tmp_path / "new")
+
+
+def test_a_checkpoint_of_tensorflow_2_is_told_apart(tmp_path: Path) -> None:
+    arrays = {
+        "_CHECKPOINTABLE_OBJECT_GRAPH": np.ones(1, np.float32),
+        "model/layer-1/.ATTRIBUTES/VARIABLE_VALUE": np.ones(4, np.float32),
+    }
+    write_bundle(tmp_path / "bert_model.ckpt", arrays)
+    with pytest.raises(ModelError, match=r"a checkpoint of TensorFlow 2's objects.*original checkpoint"):
+        read_bundle(tmp_path / INDEX, is_weight)
 
 
 def test_a_tensor_of_another_architecture_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from bertsmith.cli.main import main
 from bertsmith.errors import BertsmithError
+from bertsmith.serving.app import make_app
 from bertsmith.serving.settings import ENVIRONMENT, ModelSettings, ServingSettings, read_settings, usual_name
 
 
@@ -77,7 +78,6 @@ def test_a_table_of_a_model_is_read_from_toml(tmp_path: Path) -> None:
         ("port = 99999", ["a"], {}, "port"),
         ('workers = "many"', ["a"], {}, "workers"),
         ("timeout_ms = nan", ["a"], {}, "timeout_ms"),
-        ("", ["models=x"], {}, "'models' is a route of the service"),
         ("", ["a/b", "c/b"], {}, "two models are called 'b'"),
         ("", ["../=x"], {}, "name"),
         ("", ["a b=x"], {}, "name"),
@@ -110,3 +110,20 @@ def test_the_command_shows_all_settings_and_opens_nothing(
     for arguments in (["--config", tmp_path / "absent.toml"], ["--timeout-ms", "-1"], ["--prot", "1"]):
         assert main(["serve", "a", *map(str, arguments)]) == 2
         assert capsys.readouterr().err.startswith(("Error: ",))
+
+
+def test_a_model_called_as_a_route_is_refused_before_any_is_opened(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whatever routes there are: each literal path that /v1/{model} would have."""
+    app = make_app(read_settings(["free=absent"], None, {}, {}))
+    paths = app.openapi()["paths"]
+    taken = {path.split("/")[2] for path in paths if path.startswith("/v1/") and not path.startswith("/v1/{")}
+    assert {"models", "embeddings", "rerank", "systemone", "decisions"} <= taken
+    for name in taken:
+        assert main(["serve", f"{name}=absent", "--port", "0"]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"A model can't be called '{name}': /v1/{name} is a route of the service." in said
+        assert f"Not free are {', '.join(sorted(taken))}." in said
+    assert main(["serve", "score=absent", "--port", "0"]) == 2
+    assert "absent" in capsys.readouterr().err

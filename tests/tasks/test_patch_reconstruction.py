@@ -19,9 +19,12 @@ from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import Cursor, PretrainingStream
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.config import BertConfig
+from bertsmith.tasks.classification import Classification
+from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.pretraining.patch_reconstruction import PatchReconstruction, add_decoder
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
-from bertsmith.text.tokens.patch_tokenizer import load_tokenizer
+from bertsmith.text.tokens.any_tokenizer import load_tokenizer
+from bertsmith.text.tokens.value_tokenizer import ValuePieces
 
 SHORT = (
     *("steps=6", "data.sequence_lengths=[12]", "data.batch_size=4", "masking.mask_rate=0.5"),
@@ -246,3 +249,21 @@ def test_pairs_of_patches_are_refused(
     words = ["pretrain", "budget", "steps=2", "data.next_sentence=true", "model.model_type=bert", "out=run"]
     assert main([*words, "model.size=tiny", "corpus=store"]) == 2
     assert not Path("run/recipe.toml").exists()
+
+
+def test_a_row_longer_than_a_window_is_read_by_several(store: Path) -> None:
+    """As long texts are: by `stride`, each window with the values of its own patches."""
+    tokenizer = load_tokenizer(store / "tokenizer")
+    row = " ".join(map(str, np.arange(40.0)))  # ten patches
+    (pieces,) = tokenizer.encode_pieces([row])
+    assert isinstance(pieces, ValuePieces)
+    task = Classification(Classification.Settings(max_length=8, stride=2))
+    encoded = task.encode(TextExample(row, None, None, "here"), [pieces], tokenizer)
+    assert len(encoded.windows) == 2
+    for window, start in zip(encoded.windows, (0, 4), strict=True):
+        assert window.values is not None
+        np.testing.assert_array_equal(window.values[1:-1], pieces.values[start : start + 6])
+        assert not window.values[[0, -1]].any()
+    cut = Classification(Classification.Settings(max_length=8))
+    (window,) = cut.encode(TextExample(row, None, None, "here"), [pieces], tokenizer).windows
+    assert window.values is not None and len(window.values) == 8

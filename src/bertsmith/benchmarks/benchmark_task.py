@@ -62,7 +62,7 @@ class BenchmarkTask(ABC):
         """The official metrics of a file of predictions for labelled rows, `score` first."""
 
     @abstractmethod
-    def hand_in(self, part: str, predictions: Path, out: Path) -> Path | None:
-        """Writes predictions into the folder `out` as the benchmark's server takes them; None for parts that
-        it doesn't ask for.
+    def hand_in(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
+        """Writes predictions for rows into the folder `out` as the benchmark's server takes them; None for
+        parts that it doesn't ask for.
         """

@@ -3,24 +3,26 @@
 OUT/TASK/data/train.jsonl and so on hold the rows; OUT/submission/MRPC.tsv and so on what is handed in.
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bertsmith.benchmarks.benchmark_task import BenchmarkTask, Figures, TaskFiles
-from bertsmith.benchmarks.glue_scores import class_figures, head_of, number_figures
+from bertsmith.benchmarks.glue_scores import class_scores, head_of, in_words, scored
 from bertsmith.benchmarks.glue_tasks import GLUE, GlueRecord
 from bertsmith.benchmarks.official_files import (
     Layouts,
     OfficialRows,
+    draw,
     find_layout,
     names_of,
     read_official,
+    rows_of,
     write_rows,
 )
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write
+from bertsmith.metrics import scores
 from bertsmith.text.files.values import as_label, as_number
 
 _LOWEST, _HIGHEST = 0.0, 5.0  # of STS-B
@@ -34,8 +36,8 @@ class GlueTask(BenchmarkTask):
     def __init__(self, record: GlueRecord) -> None:
         self.record = record
         self.name, self.measures = record.name, record.measures
-        self.head = head_of(record.measures, not record.labels)
-        self.judged_by = " and ".join(record.measures) + (", their mean" if len(record.measures) > 1 else "")
+        self.head = head_of(record.measures)
+        self.judged_by = in_words(record.measures)
         if record.train[0][0].pair is not None:
             self.settings = {**self.settings, "text_pair": "text_pair"}
 
@@ -59,10 +61,12 @@ class GlueTask(BenchmarkTask):
             read = self._read(found, part, layouts)
             if read is None:
                 continue
+            if part in self.record.submission and read.labelled:
+                read = self._as_the_server_has_it(found, part, read, notes)
             if read.short:
                 notes.append(f"{self.name}, {part}: {read.short:,} broken rows of the official file left out")
             paths[part], labelled[part] = out / f"{part}.jsonl", read.labelled
-            write_rows(paths[part], read.rows, rows)
+            write_rows(paths[part], draw(read.rows, rows))
         missing = [name for name in self.record.submission if name not in paths]
         if missing:
             wanted = "; ".join(names_of(self.record.others[name]) for name in missing)
@@ -74,18 +78,20 @@ class GlueTask(BenchmarkTask):
         return TaskFiles(paths["train"], paths["dev"], judged, unjudged, tuple(notes))
 
     def figures(self, rows: Path, predictions: Path) -> Figures:
-        gold = [row["label"] for row in _lines(rows)]
+        gold, said = [row["label"] for row in rows_of(rows)], list(rows_of(predictions))
         if self.record.labels:
-            labels = [row["label"] for row in _lines(predictions)]
-            return class_figures(gold, labels, self.record.labels, self.measures)
-        return number_figures(gold, [row["score"] for row in _lines(predictions)], self.measures)
+            found = class_scores(gold, [row["label"] for row in said], self.record.labels)
+        else:
+            found = scores.regression(gold, [row["score"] for row in said])
+        return scored(found, self.measures)
 
-    def hand_in(self, part: str, predictions: Path, out: Path) -> Path | None:
+    def hand_in(self, part: str, rows: Path, predictions: Path, out: Path) -> Path | None:
         """index and prediction, tab-separated; scores of STS-B within 0 to 5, by three digits."""
         if part not in self.record.submission:
             return None
         path = out / self.record.submission[part]
-        lines = [f"{number}\t{self._answer(row)}\n" for number, row in enumerate(_lines(predictions))]
+        answered = zip(rows_of(rows), rows_of(predictions), strict=True)
+        lines = [f"{row['id']}\t{self._answer(said)}\n" for row, said in answered]
         atomic_write(path, "index\tprediction\n" + "".join(lines))
         return path
 
@@ -105,7 +111,24 @@ class GlueTask(BenchmarkTask):
             raise InputError(f"{folder}: expected {names_of(layouts)}, found neither. {self.source()}")
         if layout is None:
             return None
-        return read_official(folder, layout, self._label, skip_short=self.record.skip_short)
+        labelled = layout[0].label is not None  # the server counts every row of a part without
+        return read_official(folder, layout, self._label, skip_short=self.record.skip_short and labelled)
+
+    def _as_the_server_has_it(
+        self, folder: Path, part: str, read: OfficialRows, notes: list[str]
+    ) -> OfficialRows:
+        """The rows with labels if they are the server's rows in the server's order, as far as these are
+        there; else the server's, without.
+        """
+        without = tuple(layout for layout in self.record.others[part] if layout[0].label is None)
+        official = self._read(folder, part, without)
+        if official is None or [_texts(row) for row in official.rows] == [_texts(row) for row in read.rows]:
+            return read
+        notes.append(
+            f"{self.name}, {part}: the rows with labels are not those of {names_of(without)} in their order, "
+            "which is what the server wants: predicted are the latter, and nothing is judged"
+        )
+        return official
 
     def _label(self, value: str, where: str) -> str | float:
         if not self.record.labels:
@@ -124,7 +147,5 @@ def glue_tasks() -> list[BenchmarkTask]:
     return [GlueTask(record) for record in GLUE]
 
 
-def _lines(path: Path) -> Iterator[Any]:
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)
+def _texts(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    return row["text"], row.get("text_pair")

@@ -1,4 +1,4 @@
-"""The tab-separated files that benchmarks are published as → rows as JSON lines.
+"""The tab-separated files that benchmarks are published as → rows, and rows as JSON lines.
 
 No file quotes anything. Several files may make one part, each with columns of its own: where RTE's training
 rows come as two files, the second lacks the header of the first.
@@ -6,15 +6,16 @@ rows come as two files, the second lacks the header of the first.
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_file, make_folder
 from bertsmith.text.files.table_file import open_table
 from bertsmith.text.files.tables import separated_rows
 
+T = TypeVar("T")
 Column = str | int | None  # a name, or a number from 1 where there is no header
 AsLabel = Callable[[str, str], Any]  # (cell, where) → what the rows hold; raises InputError
 
@@ -78,15 +79,26 @@ def read_official(
     return OfficialRows(rows, short, all("label" in row for row in rows))
 
 
-def write_rows(path: Path, found: Sequence[dict[str, Any]], rows: int | None) -> None:
-    """As JSON lines, whole or not at all: all, or `rows` of them drawn at random, in their order."""
-    if rows is not None and rows < len(found):
-        drawn = sorted(random.Random(0).sample(range(len(found)), rows))
-        found = [found[number] for number in drawn]
+def draw(found: Sequence[T], rows: int | None) -> Sequence[T]:
+    """All, or so many drawn at random, always the same, in their order."""
+    if rows is None or rows >= len(found):
+        return found
+    return [found[number] for number in sorted(random.Random(0).sample(range(len(found)), rows))]
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """As JSON lines, whole or not at all."""
     make_folder(path.parent)
     with atomic_file(path) as file:
-        for row in found:
+        for row in rows:
             file.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+
+
+def rows_of(path: Path) -> Iterator[Any]:
+    """Such rows, or predictions."""
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)
 
 
 def _cells(

@@ -1,7 +1,7 @@
 """What others published, in points of a hundred: whose figures, of which part, and where they stand.
 
 GLUE's figures of MRPC, STS-B and QQP are the mean of both metrics where the source has both, else the one
-that it names.
+that it names; SuperGLUE's of CB, MultiRC and ReCoRD are the mean of both.
 """
 
 from collections.abc import Mapping
@@ -107,6 +107,20 @@ GLUE = (
         },
         "Warner et al. 2024, table 5: best of a search; RTE, MRPC and STS-B begun from MNLI's model",
     ),
+)
+
+_SUPER = "Wang et al. 2019 (SuperGLUE), table 3: CB, MultiRC by the mean of both metrics"
+_SUPER_ORDER = ("BoolQ", "CB", "COPA", "MultiRC", "ReCoRD", "RTE", "WiC", "WSC")
+
+
+def _of_superglue(model: str, *scores: float) -> Published:
+    return Published(model, "test", dict(zip(_SUPER_ORDER, scores, strict=True)), _SUPER)
+
+
+SUPERGLUE = (
+    _of_superglue("most frequent class", 62.3, 35.05, 50.0, 30.7, 32.95, 50.3, 50.0, 65.1),
+    _of_superglue("BERT-large", 77.4, 79.65, 70.6, 47.05, 71.65, 71.7, 69.6, 64.4),
+    _of_superglue("BERT-large, from MNLI or SWAG", 79.0, 87.55, 73.8, 47.05, 71.65, 79.0, 69.6, 64.4),
 )
 
 _SQUAD_1 = "Devlin et al. 2019, table 2: one model, trained on SQuAD alone"

@@ -90,13 +90,12 @@ def _sources(result: BenchmarkResult) -> list[str]:
 
 
 def _columns(result: BenchmarkResult) -> list[str]:
-    """As published where there are tables, else the tasks' own names."""
-    if (
-        len(result.tasks) == 1
-        and len(result.tasks[0].best.figures[DEV]) > 2
-        and "F1;" in result.tasks[0].judged_by
-    ):
-        return ["f1", "exact_match"]
+    """The measures where others published these, as for SQuAD; else the tasks, and MNLI's other half."""
+    published = {name for each in result.published for name in each.scores}
+    if len(result.tasks) == 1:
+        measures = [name for name in result.tasks[0].best.figures[DEV] if name in published]
+        if measures:
+            return measures
     found = []
     for task in result.tasks:
         found.append(task.name)
@@ -172,10 +171,9 @@ def _seeds_picture(result: BenchmarkResult) -> str:
             axes.scatter(
                 [place] * len(task.seeds), [100 * each for each in task.scores()], color=FIRST, s=_LARGE
             )
+            name = task.name if len(result.tasks) > 1 else _columns(result)[0]
             others: list[Any] = [
-                each.scores[task.name]
-                for each in result.published
-                if each.part == DEV and task.name in each.scores
+                each.scores[name] for each in result.published if each.part == DEV and name in each.scores
             ]
             axes.scatter([place + 0.18] * len(others), others, color=SECOND, s=_SMALL)
         axes.set_xticks(range(len(result.tasks)), [task.name for task in result.tasks])

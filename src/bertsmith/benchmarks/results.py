@@ -46,15 +46,15 @@ class TaskResult:
         return statistics.stdev(found) if len(found) > 1 else None
 
     def interval(self) -> Interval | None:
-        """Of the mean on dev, 95 %: for other rows of the kind and other seeds. None where nobody knows how
-        far the rows move it.
+        """Of the mean on dev, 95 %: for other rows of the kind and other seeds, at most 1. None where nobody
+        knows how far the rows move it.
         """
         errors = [seed.standard_error for seed in self.seeds if seed.standard_error is not None]
         if not errors:
             return None
         over_rows, over_seeds = statistics.mean(errors), (self.spread() or 0.0) / math.sqrt(len(self.seeds))
         half = _WITHIN * math.hypot(over_rows, over_seeds)
-        return Interval(self.mean() - half, self.mean() + half)
+        return Interval(self.mean() - half, min(self.mean() + half, 1.0))
 
 
 @dataclass(frozen=True)

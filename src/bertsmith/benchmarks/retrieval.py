@@ -1,7 +1,8 @@
 """BEIR and NanoBEIR run whole: every data set of a folder, searched by BM25, by a model, by both, re-ranked.
 
 OUT/benchmark.json  what was begun       OUT/DATASET/   results, report and run files of one data set
-OUT/results.json    every figure         OUT/report.html
+OUT/results.json    every figure         OUT/files.json  how large each data set's files were
+OUT/report.html     the same to look at
 
 As in BEIR's own evaluation, a document whose id is the query's is passed over, for ArguAna's queries are
 documents; in NanoBEIR it counts, as in sentence-transformers' evaluator. MS MARCO is judged by its split dev,
@@ -16,7 +17,7 @@ from typing import Any
 
 from bertsmith.benchmarks.begun import begin
 from bertsmith.benchmarks.published import BM25 as PUBLISHED_BM25
-from bertsmith.errors import InputError, did_you_mean
+from bertsmith.errors import InputError, RecipeError, did_you_mean
 from bertsmith.files import read_json, write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.ranking.folder import write_comparison
@@ -33,8 +34,8 @@ FIRST = 10  # documents that count: nDCG@10
 _DEPTH = 100
 BEIR, NANOBEIR = "BEIR", "NanoBEIR"
 _SPLITS = {"msmarco": "dev"}
-_FORUMS = "cqadupstack"
-_RESULTS = "results.json"
+FORUMS = "cqadupstack"
+_RESULTS, _FILES = "results.json", "files.json"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ class RetrievalResult:
     @property
     def systems(self) -> list[str]:
         return list(self.datasets[0].scores)
+
+    @property
+    def forums(self) -> list[DatasetResult]:
+        """CQADupStack's."""
+        return [each for each in self.datasets if _is_of(each.name, FORUMS)]
 
     def means(self) -> dict[str, float]:
         """Of the data sets, each system's; a data set counts once, CQADupStack as the mean of its forums."""
@@ -98,7 +104,8 @@ def run_retrieval(
 ) -> RetrievalResult:
     """Each data set under `folder` that has BEIR's or NanoBEIR's layout. `on_dataset` hears of each that has
     ended; with `resume` those are not done again. Raises InputError for a folder without any and for unknown
-    `datasets`, RecipeError as `begin`, MissingExtra without the extra `retrieval`.
+    `datasets`; RecipeError as `begin`, and where one that has ended has other files now; MissingExtra without
+    the extra `retrieval`.
     """
     chosen = choose(folder, datasets)
     begin(out, {"benchmark": name, "model": model, "reranker": reranker}, resume)
@@ -106,6 +113,7 @@ def run_retrieval(
     opened: tuple[Embedder, Reranker | None] | None = None
     for dataset, path in chosen.items():
         target = out / dataset
+        _note_files(out, dataset, path, has_ended=(target / _RESULTS).exists())
         if not (target / _RESULTS).exists():
             opened = opened or (Embedder(model), open_reranker(reranker) if reranker else None)
             facts = {"model": model, "reranker": reranker}
@@ -170,6 +178,24 @@ def _run_dataset(
     write_comparison(target, found, f"bertsmith rank {facts['model']} {path.name}")
 
 
+def _note_files(out: Path, dataset: str, path: Path, *, has_ended: bool) -> None:
+    """Keeps how many bytes each file of a data set has. Raises RecipeError where one that `has_ended` was
+    measured on others.
+    """
+    names = ("corpus*", "queries*", "qrels/*", "corpus/*", "queries/*")
+    found = sorted({each for name in names for each in path.glob(name) if each.is_file()})
+    files = {each.relative_to(path).as_posix(): each.stat().st_size for each in found}
+    noted = read_json(out / _FILES) if (out / _FILES).exists() else {}
+    before = noted.get(dataset, files)
+    differing = sorted(name for name in before.keys() | files.keys() if before.get(name) != files.get(name))
+    if has_ended and differing:
+        raise RecipeError(
+            f"{out / dataset} was measured on other files of {dataset}: {', '.join(differing[:5])} changed "
+            "since. Put the old ones back, remove that folder to measure anew, or choose another --out."
+        )
+    write_json(out / _FILES, noted | {dataset: files})
+
+
 def _read(dataset: str, target: Path) -> DatasetResult:
     record = read_json(target / _RESULTS)
     metric = f"ndcg@{FIRST}"
@@ -183,13 +209,13 @@ def _read(dataset: str, target: Path) -> DatasetResult:
 
 
 def _scores(datasets: Sequence[DatasetResult], system: str) -> list[float]:
-    forums = [each.scores[system] for each in datasets if _is_of(each.name, _FORUMS)]
-    others = [each.scores[system] for each in datasets if not _is_of(each.name, _FORUMS)]
+    forums = [each.scores[system] for each in datasets if _is_of(each.name, FORUMS)]
+    others = [each.scores[system] for each in datasets if not _is_of(each.name, FORUMS)]
     return others + ([statistics.mean(forums)] if forums else [])
 
 
 def _notes(datasets: Sequence[DatasetResult]) -> tuple[str, ...]:
-    unknown = [each.name for each in datasets if each.published is None and not _is_of(each.name, _FORUMS)]
+    unknown = [each.name for each in datasets if each.published is None and not _is_of(each.name, FORUMS)]
     if not unknown:
         return ()
     return (f"no published BM25 for {', '.join(unknown)}: compare with the BM25 that was measured here",)

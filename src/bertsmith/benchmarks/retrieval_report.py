@@ -1,12 +1,13 @@
 """`report.html` of BEIR or NanoBEIR: every data set by every system, the means, and BM25 as published."""
 
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertsmith.benchmarks.published import BM25_SOURCE
+from bertsmith.benchmarks.published import BM25, BM25_SOURCE
 from bertsmith.benchmarks.report import points
 from bertsmith.benchmarks.retrieval import FIRST as COUNTED
-from bertsmith.benchmarks.retrieval import DatasetResult, RetrievalResult
+from bertsmith.benchmarks.retrieval import FORUMS, DatasetResult, RetrievalResult
 from bertsmith.files import atomic_write
 from bertsmith.reporting import formatting
 from bertsmith.reporting.charts import FIRST, MUTED, picture
@@ -22,7 +23,7 @@ def dataset_table(result: RetrievalResult) -> tuple[list[str], list[list[str]]]:
     """A row a data set, nDCG@10 in points with intervals, then their means."""
     columns = ["data set", "documents", "queries", *result.systems, "BM25, published"]
     means = ["mean", "", "", *(points(value) for value in result.means().values()), ""]
-    return columns, [*(_row(each) for each in result.datasets), means]
+    return columns, [*(_row(each) for each in result.datasets), *_forums_row(result), means]
 
 
 def write_retrieval_report(out: Path, result: RetrievalResult, command: str) -> Path:
@@ -52,6 +53,19 @@ def _row(dataset: DatasetResult) -> list[str]:
     counts = formatting.count(dataset.documents), formatting.count(dataset.queries)
     published = formatting.UNKNOWN if dataset.published is None else f"{dataset.published:.1f}"
     return [dataset.name, *counts, *cells, published]
+
+
+def _forums_row(result: RetrievalResult) -> list[list[str]]:
+    """CQADupStack as it is published: the mean of its forums. No row without them."""
+    forums = result.forums
+    if not forums:
+        return []
+    counts = (
+        formatting.count(sum(each.documents for each in forums)),
+        formatting.count(sum(each.queries for each in forums)),
+    )
+    scores = [points(statistics.mean(each.scores[system] for each in forums)) for system in result.systems]
+    return [[f"{FORUMS}, mean of {len(forums)} forums", *counts, *scores, f"{BM25[FORUMS]:.1f}"]]
 
 
 def _beside_bm25(result: RetrievalResult) -> str:

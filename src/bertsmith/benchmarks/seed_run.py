@@ -5,7 +5,7 @@ which the seed is trained on.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,9 @@ def keep_leading_model(task_folder: Path, scores: Sequence[SeedScore]) -> SeedSc
 def hand_in(
     task: BenchmarkTask, files: TaskFiles, task_folder: Path, seed: int, out: Path, progress: Progress
 ) -> list[Path]:
-    """The files for the benchmark's server, by the model of one seed, into the folder `out`."""
+    """The files for the benchmark's server, by the model of one seed, into the folder `out`; dev's too, where
+    the benchmark has a file of it.
+    """
     run = seed_folder(task_folder, seed)
     make_folder(out)
     missing = {part: path for part, path in files.predicted.items() if not predictions_of(run, part).exists()}
@@ -114,12 +116,8 @@ def hand_in(
         predictor = Predictor.load(run / "model", compute_dtype=torch.float32)
         for part, path in missing.items():
             predict_part(predictor, path, run, part, progress)
-    return hand_in_parts(task, files.predicted, run, out)
-
-
-def hand_in_parts(task: BenchmarkTask, parts: Mapping[str, Path], run: Path, out: Path) -> list[Path]:
-    """Predictions that there are, as the server takes them; dev too, where the benchmark has a file of it."""
-    written = (task.hand_in(part, predictions_of(run, part), out) for part in (DEV, *parts))
+    parts = {DEV: files.dev, **files.predicted}
+    written = (task.hand_in(part, rows, predictions_of(run, part), out) for part, rows in parts.items())
     return [path for path in written if path is not None]
 
 

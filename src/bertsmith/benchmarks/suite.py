@@ -3,7 +3,7 @@
 OUT/benchmark.json     what was begun          OUT/TASK/data/      the official rows
 OUT/results.json       every figure            OUT/TASK/search/    settings searched on dev, with a budget
 OUT/report.html        the same to look at     OUT/TASK/seed-1 …   a fine-tuning run a seed
-OUT/submission/        files for the server
+OUT/submission/        files for the server   OUT/TASK/parts.json which rows were predicted
 """
 
 from collections.abc import Callable, Sequence
@@ -29,12 +29,14 @@ from bertsmith.benchmarks.seed_run import (
 )
 from bertsmith.benchmarks.settings_search import CHOSEN, Searched, search_settings
 from bertsmith.errors import InputError, RecipeError, did_you_mean
-from bertsmith.files import read_json, write_json
+from bertsmith.files import read_json, sha256, write_json
 from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
+from bertsmith.reporting.run_report import REPORT_FILE
 from bertsmith.training.log import json_value
+from bertsmith.training.run_folder import require_unchanged
 
-_RESULTS, _SUBMISSION = "results.json", "submission"
+_RESULTS, _SUBMISSION, _PARTS = "results.json", "submission", "parts.json"
 _ALONE = Share()
 OnSeed = Callable[[str, SeedScore], None]
 
@@ -173,6 +175,7 @@ def _run_task(
     run: _Run, chosen: Sequence[BenchmarkTask], task: BenchmarkTask, files: TaskFiles, on_seed: OnSeed | None
 ) -> None:
     folder = _task_folder(run.out, task)
+    _require_same_parts(folder, files)
     overrides = list(run.settings.overrides)
     if run.settings.hours:
         overrides += _search(run, task, files, run.settings.hours / len(chosen)).overrides()
@@ -185,6 +188,16 @@ def _run_task(
             on_seed(task.name, scores[-1])
     leading = keep_leading_model(folder, scores)
     hand_in(task, files, folder, leading.seed, run.out / _SUBMISSION, run.progress)
+
+
+def _require_same_parts(folder: Path, files: TaskFiles) -> None:
+    """Raises RecipeError where a part that is predicted has other rows than before: its predictions stand.
+    Parts may come along.
+    """
+    hashes = {part: sha256(path) for part, path in files.predicted.items()}
+    begun = hashes | (read_json(folder / _PARTS) if (folder / _PARTS).exists() else {})
+    require_unchanged(begun, hashes, f"the runs in {folder}")
+    write_json(folder / _PARTS, begun)
 
 
 def _search(run: _Run, task: BenchmarkTask, files: TaskFiles, hours: float) -> Searched:
@@ -208,6 +221,11 @@ def _gather(run: _Run, chosen: Sequence[BenchmarkTask]) -> BenchmarkResult:
             found = read_json(searched) if searched.exists() else None
             tasks.append(TaskResult(task.name, task.judged_by, seeds, found))
     notes = [sentence for sentences in run.notes.values() for sentence in sentences]
+    ended = {task.name for task in tasks if len(task.seeds) == run.settings.seeds}
+    if still := [task.name for task in chosen if task.name not in ended]:
+        notes.insert(
+            0, f"still to come: {', '.join(still)}; {REPORT_FILE} will have them when they have ended"
+        )
     if run.settings.rows is not None:
         notes.insert(
             0, f"a trial on {run.settings.rows:,} rows of each part: not to be compared with anything"

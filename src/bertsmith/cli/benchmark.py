@@ -1,4 +1,4 @@
-"""`bertsmith benchmark`: GLUE, SQuAD and BEIR run whole."""
+"""`bertsmith benchmark`: GLUE, SuperGLUE, SQuAD and BEIR run whole."""
 
 import shlex
 import sys
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bertsmith.benchmarks.seed_run import SeedScore
     from bertsmith.benchmarks.suite import Suite
 
-app = App(name="benchmark", help="Run a benchmark whole: official files, metrics and submissions.")
+app = App(name="benchmark", help="Run a whole benchmark, with its official files, metrics and submissions.")
 
 
 @Parameter(name="*")
@@ -26,15 +26,16 @@ class Trained:
     Parameters
     ----------
     model
-        What to begin with: a folder such as runs/NAME/model, minilm, or a hub name.
+        The encoder to start from: a folder such as runs/NAME/model, minilm, or a model's name on the hub.
     out
-        The folder for everything.
+        The folder to write: all figures, the report, the submission.
     seeds
-        How often each task is trained.
+        How many times each task is trained, each time with another seed.
     hours
-        Of search for settings, all tasks together, on dev alone. Without: the defaults.
+        Hours to search for settings, on dev alone, divided evenly among the tasks. With 0, the defaults are
+        used.
     rows
-        Only so many of each part, drawn at random, for a trial of the whole path.
+        Use only so many rows of each part, drawn at random, to try the whole path.
     """
 
     model: str
@@ -42,6 +43,32 @@ class Trained:
     seeds: int = 3
     hours: float = 0.0
     rows: int | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Searched:
+    """What a benchmark of search is told.
+
+    Parameters
+    ----------
+    model
+        A folder such as runs/NAME/model, minilm, or a model's name on the hub.
+    out
+        The folder to write: all figures and the report.
+    reranker
+        A model fine-tuned on pairs. It reads each query's first documents and reorders them.
+    datasets
+        Names of some data sets, separated by commas. By default all that are there.
+    resume
+        Resume an interrupted benchmark, or add data sets.
+    """
+
+    model: str
+    out: Out
+    reranker: str | None = None
+    datasets: str | None = None
+    resume: Flag = False
 
 
 @app.command
@@ -52,22 +79,22 @@ def glue(
     tasks: str | None = None,
     resume: Flag = False,
 ) -> None:
-    """Fine-tune and judge every task of GLUE, beside the published tables.
+    """Fine-tune and evaluate every task of GLUE, beside the published tables.
 
-    FOLDER is glue_data/ as every GLUE script downloads it, a folder a task. OUT/report.html has every figure
-    with intervals, OUT/submission the files for GLUE's server. Started by torchrun, each process takes tasks
-    of its own on a GPU of its own.
+    FOLDER is glue_data/ as GLUE's download scripts make it, with a folder per task. OUT/report.html has every
+    figure with its interval, OUT/submission the files for GLUE's server. Under torchrun, each process takes
+    tasks of its own, on a GPU of its own.
 
     Parameters
     ----------
     folder
-        With CoLA/, SST-2/, MRPC/, STS-B/, QQP/, MNLI/, QNLI/, RTE/, WNLI/: those that are there.
+        The folder with CoLA/, SST-2/, MRPC/, STS-B/, QQP/, MNLI/, QNLI/, RTE/, WNLI/, or some of them.
     overrides
-        Settings of finetune for all tasks as key=value, for instance epochs=3 max_length=128.
+        Settings of finetune for all tasks, as key=value, for instance epochs=3 max_length=128.
     tasks
-        Some of them, by name with commas between.
+        Names of some tasks, separated by commas. By default all that are there.
     resume
-        Go on with a benchmark that was interrupted, or with more tasks or seeds.
+        Resume an interrupted benchmark, or add tasks or seeds.
 
     Examples
     --------
@@ -82,7 +109,47 @@ def glue(
     from bertsmith.benchmarks.published import GLUE
     from bertsmith.benchmarks.suite import Suite
 
-    _run(Suite("GLUE", glue_tasks(), GLUE), folder, run, overrides, _names(tasks), resume)
+    _run(Suite("GLUE", glue_tasks(), GLUE), folder, run, overrides, _names(tasks, "--tasks"), resume)
+
+
+@app.command
+def superglue(
+    folder: Path,
+    *overrides: str,
+    run: Annotated[Trained, Parameter(name="*")],
+    tasks: str | None = None,
+    resume: Flag = False,
+) -> None:
+    """Fine-tune and evaluate the tasks of SuperGLUE except ReCoRD, beside the published table.
+
+    Every task is read as pairs of texts. OUT/submission has the files for SuperGLUE's server; those of the
+    diagnostics AX-b and AX-g come from RTE's model. Under torchrun, each process takes tasks of its own, on a
+    GPU of its own.
+
+    Parameters
+    ----------
+    folder
+        The folder with BoolQ/, CB/, COPA/, MultiRC/, RTE/, WiC/, WSC/, or some of them, as SuperGLUE's
+        archives unpack.
+    overrides
+        Settings of finetune for all tasks, as key=value, for instance epochs=10 max_length=256.
+    tasks
+        Names of some tasks, separated by commas. By default all that are there.
+    resume
+        Resume an interrupted benchmark, or add tasks or seeds.
+
+    Examples
+    --------
+    bertsmith benchmark superglue superglue/ --model minilm --out runs/superglue
+
+    bertsmith benchmark superglue superglue/ --model minilm --tasks BoolQ,RTE --seeds 5 --out runs/two
+    """
+    from bertsmith.benchmarks.published import SUPERGLUE
+    from bertsmith.benchmarks.suite import Suite
+    from bertsmith.benchmarks.superglue import superglue_tasks
+
+    suite = Suite("SuperGLUE", superglue_tasks(), SUPERGLUE)
+    _run(suite, folder, run, overrides, _names(tasks, "--tasks"), resume)
 
 
 @app.command
@@ -93,20 +160,20 @@ def squad(
     version: str | None = None,
     resume: Flag = False,
 ) -> None:
-    """Fine-tune and judge SQuAD v1.1 or v2.0 by the rules of the official scripts.
+    """Fine-tune and evaluate on SQuAD v1.1 or v2.0, by the rules of the official scripts.
 
     OUT/submission/predictions.json is what the official scripts take.
 
     Parameters
     ----------
     folder
-        With train-v1.1.json and dev-v1.1.json, or those of v2.0.
+        The folder with train-v1.1.json and dev-v1.1.json, or those of v2.0.
     overrides
         Settings of finetune as key=value, for instance epochs=2 max_length=384.
     version
-        1.1 or 2.0, where the folder has both.
+        1.1 or 2.0, if the folder has both.
     resume
-        Go on with a benchmark that was interrupted, or with more seeds.
+        Resume an interrupted benchmark, or add seeds.
 
     Examples
     --------
@@ -127,34 +194,17 @@ def squad(
 
 
 @app.command
-def beir(
-    folder: Path,
-    *,
-    model: str,
-    out: Out,
-    reranker: str | None = None,
-    datasets: str | None = None,
-    resume: Flag = False,
-) -> None:
-    """Measure search on every data set of BEIR, beside BM25 and BM25 as published.
+def beir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> None:
+    """Evaluate search on every data set of BEIR, beside BM25 as measured here and as published.
 
-    Each folder in FOLDER that has corpus.jsonl, queries.jsonl and qrels/ is searched by BM25, by the model's
-    vectors, by both fused and, with a re-ranker, re-ranked. Needs the extra `retrieval`.
+    Each folder in FOLDER that has corpus.jsonl, queries.jsonl and qrels/ is searched with BM25, with the
+    model's vectors and with both fused, and re-ranked if you give a re-ranker. Needs the extra `retrieval`:
+    pip install 'bertsmith[retrieval]'.
 
     Parameters
     ----------
     folder
-        With a folder a data set, as BEIR's archives unpack.
-    model
-        A folder such as runs/NAME/model, minilm, or a hub name.
-    out
-        The folder for everything.
-    reranker
-        A model fine-tuned on pairs, which reads the first documents of each query anew.
-    datasets
-        Some of them, by name with commas between.
-    resume
-        Go on with a benchmark that was interrupted, or with more data sets.
+        The folder with a folder per data set, as BEIR's archives unpack.
 
     Examples
     --------
@@ -164,38 +214,20 @@ def beir(
     """
     from bertsmith.benchmarks.retrieval import BEIR
 
-    _search(BEIR, folder, model, out, reranker, datasets, resume)
+    _search(BEIR, folder, search)
 
 
 @app.command
-def nanobeir(
-    folder: Path,
-    *,
-    model: str,
-    out: Out,
-    reranker: str | None = None,
-    datasets: str | None = None,
-    resume: Flag = False,
-) -> None:
-    """Measure search on NanoBEIR's small data sets, beside BM25.
+def nanobeir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> None:
+    """Evaluate search on NanoBEIR's small data sets, beside BM25.
 
-    Each folder in FOLDER that has Parquet files in corpus/, queries/ and qrels/, as on the hub, or BEIR's own
-    layout. Needs the extra `retrieval`.
+    Each folder in FOLDER has Parquet files in corpus/, queries/ and qrels/, as on the hub, or is in BEIR's
+    own layout. Needs the extra `retrieval`: pip install 'bertsmith[retrieval]'.
 
     Parameters
     ----------
     folder
-        With a folder a data set, such as NanoSciFact.
-    model
-        A folder such as runs/NAME/model, minilm, or a hub name.
-    out
-        The folder for everything.
-    reranker
-        A model fine-tuned on pairs, which reads the first documents of each query anew.
-    datasets
-        Some of them, by name with commas between.
-    resume
-        Go on with a benchmark that was interrupted, or with more data sets.
+        The folder with a folder per data set, such as NanoSciFact.
 
     Examples
     --------
@@ -203,12 +235,10 @@ def nanobeir(
     """
     from bertsmith.benchmarks.retrieval import NANOBEIR
 
-    _search(NANOBEIR, folder, model, out, reranker, datasets, resume)
+    _search(NANOBEIR, folder, search)
 
 
-def _search(
-    name: str, folder: Path, model: str, out: Path, reranker: str | None, datasets: str | None, resume: bool
-) -> None:
+def _search(name: str, folder: Path, search: Searched) -> None:
     from bertsmith.benchmarks.retrieval import run_retrieval
     from bertsmith.benchmarks.retrieval_report import dataset_table, write_retrieval_report
     from bertsmith.cli.screen import print_note, print_paths, print_table, progress_bar
@@ -217,23 +247,30 @@ def _search(
         result = run_retrieval(
             name,
             folder,
-            model,
-            out,
-            reranker=reranker,
-            datasets=_names(datasets),
-            resume=resume,
+            search.model,
+            search.out,
+            reranker=search.reranker,
+            datasets=_names(search.datasets, "--datasets"),
+            resume=search.resume,
             progress=progress,
         )
-    report = write_retrieval_report(out, result, _command())
-    print_table(*dataset_table(result), title=f"{name}, {model}: nDCG@10 in points")
+    report = write_retrieval_report(search.out, result, _command())
+    print_table(*dataset_table(result), title=f"{name}, {search.model}: nDCG@10 in points")
     for note in result.notes:
         print_note(note)
-    print_paths(report=report, results=out / "results.json")
+    print_paths(report=report, results=search.out / "results.json")
 
 
-def _names(listed: str | None) -> tuple[str, ...] | None:
-    """Names with commas between; None where nobody named any."""
-    return None if listed is None else tuple(name.strip() for name in listed.split(",") if name.strip())
+def _names(listed: str | None, option: str) -> tuple[str, ...] | None:
+    """Names with commas between; None without the option. Raises InputError where it names none."""
+    from bertsmith.errors import InputError
+
+    if listed is None:
+        return None
+    names = tuple(name.strip() for name in listed.split(",") if name.strip())
+    if not names:
+        raise InputError(f"{option} names nothing: expected names with commas between, or leave it out.")
+    return names
 
 
 def _command() -> str:

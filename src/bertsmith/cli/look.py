@@ -1,9 +1,12 @@
 """`bertsmith look`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from bertsmith.cli.options import AS_NAMED, FileLayout, Flag, Out, given
+
+if TYPE_CHECKING:
+    from bertsmith.inference.looking.look import Look
 
 
 def look(
@@ -19,31 +22,32 @@ def look(
     out: Out = Path("look.html"),
     overwrite: Flag = False,
 ) -> None:
-    """Look at what a model makes of one input: a page that opens in any browser.
+    """Show what a model makes of one input, on a page that opens in any browser.
 
-    It shows what each token adds to the answer, where every head of every layer looks, and with --word
-    which words of other texts a word stands beside, layer by layer.
+    The page shows what each token adds to the answer, and where every head of every layer looks. With --word
+    it also shows which words of other texts are nearest to that word, layer by layer.
 
     Parameters
     ----------
     model
-        A folder such as runs/NAME/model, minilm, or a hub name.
+        A folder such as runs/NAME/model, minilm, or a model's name on the hub.
     text
         What the model reads: a text, a question, a query, or a text with a mask.
     second
-        The second text of a pair, the passage of a question, the document of a query.
+        The second text of a pair, the passage for a question, or the document for a query.
     target
-        The class, or the piece of the vocabulary, to explain instead of the answer; of tags a word's number.
+        The class or vocabulary piece to explain instead of the answer. For tags: the number of a word,
+        counted from 0.
     word
-        A word of the text whose neighbours are found.
+        A word of the text, to find its nearest neighbours in --among.
     among
-        The texts to find them in: a line or a row each.
+        The texts to find neighbours in: a line or a row each.
     column
-        The column of these texts, where the file is a table: a name, or a number from 1.
+        The column of the text in --among, if it is a table: its name, or its number counted from 1.
     out
-        The page.
+        The page to write.
     overwrite
-        Replace a page that is there.
+        Replace the page if it exists.
 
     Examples
     --------
@@ -53,13 +57,13 @@ def look(
 
     bertsmith look runs/articles/model "The dog chased the ball" --word dog --among sentences.txt
     """
-    from bertsmith.cli.screen import print_facts, print_paths, print_table, progress_bar
+    from bertsmith.cli.screen import print_paths, progress_bar
     from bertsmith.inference.looking.look import look as look_at
     from bertsmith.output_file import require_output
     from bertsmith.text.labelled.rows import stream_texts
 
     require_output(out, overwrite, [] if among is None else [among])
-    texts = None if among is None else list(stream_texts(among, column, **given(layout)))
+    texts = None if among is None else stream_texts(among, column, **given(layout))
     with progress_bar("Looking") as progress:
         found = look_at(
             model,
@@ -69,6 +73,15 @@ def look(
             among=texts,
             progress=progress,
         )
+    _show(model, found)
+    found.save(out, overwrite=overwrite)
+    print_paths(page=out)
+
+
+def _show(model: str, found: "Look") -> None:
+    """What the answer rests on most, and a word's neighbours in the last layer."""
+    from bertsmith.cli.screen import print_facts, print_table
+
     rests = found.attributions
     if rests is not None:
         facts = {
@@ -86,5 +99,3 @@ def look(
             for near in found.neighbours.layers[-1]
         ]
         print_table((f"nearest to {found.neighbours.word} in the last layer", "cosine"), last)
-    found.save(out, overwrite=overwrite)
-    print_paths(page=out)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from bertsmith.cli.mirror_store import mirror_settings, open_store
+from bertsmith.cli.mirror_store import mirror_settings, opened_store
 from bertsmith.cli.options import FileLayout, given
 from bertsmith.cli.screen import print_facts, print_note, print_table, progress_bar
 
@@ -22,15 +22,15 @@ class Limits:
     Parameters
     ----------
     max_calls
-        At most so many calls.
+        Calls, at most.
     max_money
-        At most so much, in the currency of the prices; calls under way when it is reached are still paid for.
+        Money, at most, in the currency of the prices. Calls under way when it is spent are still paid for.
     input_price
-        Of a million tokens that the LLM reads.
+        The price of a million input tokens, which the LLM reads.
     output_price
-        Of a million tokens that it writes.
+        The price of a million output tokens, which it writes.
     at_once
-        Calls at a time: 4 unless said.
+        Calls at the same time.
     """
 
     max_calls: int | None = None
@@ -62,34 +62,34 @@ def label(
     config: Path | None = None,
     limits: Annotated[Limits | None, Parameter(group="Budget")] = None,
 ) -> None:
-    """Have an LLM label the texts of a FILE, into the store: for a start without traffic, or for rare cases.
+    """Let an LLM label the texts of a FILE, for the store: to begin without traffic, or for rare cases.
 
-    Each text is asked once. What is in the store already isn't asked again, so that a job that was ended goes
-    on when it is begun again. Texts are redacted before they are sent, as recorded calls are.
+    Each text is asked about once, and never if the store has its answer already. So repeat the command to go
+    on with an interrupted job. Texts are redacted before they are sent, like recorded calls.
 
     Parameters
     ----------
     file
-        A table (CSV, JSON lines, Parquet), or a text a line.
+        A table (CSV, JSON lines, Parquet), or a .txt file with a text per line.
     upstream
         The base URL of a server that speaks OpenAI's chat completions.
     model
         The LLM's name.
     prompt
-        What it is told, or the name of a file that holds it. With {text} in it, it is the whole message and
-        the text stands there; without, it is the system prompt and the text is the message.
+        The instruction, or the name of a file that holds it. With {text} in it, it is the whole message, and
+        the text goes there. Without, it is the system prompt, and the text is the message.
     schema
         A file with the JSON schema of the answers.
     site
-        A name for these calls: for instance that of the site whose student is to learn from them too.
+        A name for these calls, such as that of the site whose student is to learn from them too.
     text
         The column of the texts.
     student
-        A student's folder: the texts that it is least sure of are asked first.
+        A student's folder. The texts that it is least sure of are asked about first.
     key_from
-        The variable of the environment that holds the LLM's key: OPENAI_API_KEY unless said.
+        The environment variable that holds the LLM's key. Default: OPENAI_API_KEY.
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
 
@@ -104,7 +104,6 @@ def label(
     settings = mirror_settings(config, store=store)
     from bertsmith.mirroring.labelling import Question, label_texts, read_schema, read_texts, unsure_first
     from bertsmith.mirroring.upstream import Upstream
-    from bertsmith.serving.mirror.store import Store
     from bertsmith.serving.mirror.student import Student
 
     limits = limits or Limits()
@@ -113,22 +112,22 @@ def label(
     budget, asked = limits.budget, Upstream(upstream, key_from=key_from)
     if student is not None:
         texts = unsure_first(texts, Student.open(student))
-    opened = Store(settings.store)
-    try:
-        with asked, progress_bar("Labelling") as progress:
-            found = label_texts(
-                texts,
-                question,
-                asked,
-                opened,
-                settings.redactor,
-                budget,
-                site=site,
-                at_once=limits.at_once,
-                progress=progress,
-            )
-    finally:
-        opened.close()
+    with (
+        opened_store(config, settings.store, create=True) as opened,
+        asked,
+        progress_bar("Labelling") as progress,
+    ):
+        found = label_texts(
+            texts,
+            question,
+            asked,
+            opened,
+            settings.redactor,
+            budget,
+            site=site,
+            at_once=limits.at_once,
+            progress=progress,
+        )
     _print_asking("Labelled", found)
 
 
@@ -146,26 +145,26 @@ def relabel(
 ) -> None:
     """Ask the LLM some recorded inputs once more, to see how often it contradicts itself.
 
-    No student can agree with an LLM more often than it agrees with itself: `bertsmith mirror train` then says
-    how often the best possible one would. The inputs are drawn at random. Begun again, it goes on.
+    No student can agree with an LLM more often than the LLM agrees with itself. The next `bertsmith mirror
+    train` says how often the best possible one would. Inputs are drawn at random. Repeat the command to go on
+    with an interrupted job.
 
     Parameters
     ----------
     site
-        As bertsmith mirror status shows it; needed where there are several.
+        As `bertsmith mirror status` shows it. Needed if there are several.
     upstream
         The LLM's base URL, as the application has it.
     count
-        How many inputs are asked twice in the end.
+        Inputs to ask once more; those asked before count.
     version
-        One version of the site; the one with the latest call unless said.
+        One of the site's versions. By default the one with the latest call.
     seed
-        Which inputs are drawn.
+        Another seed draws other inputs.
     key_from
-        The variable of the environment that holds the LLM's key: OPENAI_API_KEY or ANTHROPIC_API_KEY unless
-        said.
+        The environment variable that holds the LLM's key. Default: OPENAI_API_KEY or ANTHROPIC_API_KEY.
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
 
@@ -175,14 +174,14 @@ def relabel(
 
     bertsmith mirror relabel b1a8c286578d --upstream https://api.anthropic.com --count 500
     """
-    opened, settings = open_store(config, store), mirror_settings(config, store=store)
-    from bertsmith.mirroring.call_records import CallRecords
-    from bertsmith.mirroring.labelling import ask_again
-    from bertsmith.mirroring.understanding.understand import understand
-    from bertsmith.mirroring.upstream import Upstream
+    settings = mirror_settings(config, store=store)
+    with opened_store(config, store) as opened:
+        from bertsmith.mirroring.call_records import CallRecords
+        from bertsmith.mirroring.labelling import ask_again
+        from bertsmith.mirroring.understanding.understand import understand
+        from bertsmith.mirroring.upstream import Upstream
 
-    limits = limits or Limits()
-    try:
+        limits = limits or Limits()
         understood = understand(opened, CallRecords(opened).group(site, version))
         asked = Upstream(upstream, understood.latest.protocol, key_from)
         with asked, progress_bar("Asking again") as progress:
@@ -197,8 +196,6 @@ def relabel(
                 at_once=limits.at_once,
                 progress=progress,
             )
-    finally:
-        opened.close()
     _print_asking("Asked again", found)
 
 

@@ -1,5 +1,7 @@
 """The store that a command of `bertsmith mirror` works on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +28,27 @@ def mirror_settings(config: Path | None, **said: object) -> "MirrorSettings":
     return read_settings(config, said)
 
 
-def open_store(config: Path | None, store: str | None) -> "Store":
-    """One that is there. Raises InputError otherwise."""
+@contextmanager
+def opened_store(config: Path | None, store: str | None, *, create: bool = False) -> Iterator["Store"]:
+    """One that is there, or is made; closed at the end. Raises InputError where there is none, and where the
+    database can't be read or written meanwhile.
+    """
     settings = mirror_settings(config, store=store)
+    from sqlalchemy.exc import DBAPIError
+
+    from bertsmith.errors import InputError
+    from bertsmith.serving.mirror.database import shown, why_refused
     from bertsmith.serving.mirror.store import Store
 
-    return Store(settings.store, create=False)
+    opened = Store(settings.store, create=create)
+    try:
+        yield opened
+    except DBAPIError as error:
+        if (why := why_refused(error)) is None:
+            raise
+        raise InputError(
+            f"The store {shown(settings.store)} can't be read or written just now: {why}. Run this again "
+            "when that is mended; what was done before it stays."
+        ) from None
+    finally:
+        opened.close()

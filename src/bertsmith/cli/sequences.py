@@ -10,7 +10,7 @@ from bertsmith.cli.screen import console, print_facts, print_warning, progress_b
 from bertsmith.data.sequences.building import SequenceSettings
 from bertsmith.output_file import is_standard_output
 
-app = App(name="sequences", help="Sequences that are no text: to tokens, and labelled rows to the same.")
+app = App(name="sequences", help="Turn logs, DNA, table rows, series or images into tokens, to train on.")
 DEFAULTS = SequenceSettings()
 
 
@@ -20,17 +20,18 @@ def build(
     out: Out,
     settings: Annotated[SequenceSettings, Parameter(name="*")] = DEFAULTS,
 ) -> None:
-    """Read sequences of integers or strings, rows of a table, series or images; write a token store of them.
+    """Turn sequences of integers or strings, table rows, series or images into a token store.
 
-    The vocabulary is counted, and lies in OUT/tokenizer. Of a table each cell is a token: numbers by the
-    bin they fall into, categories by themselves. Series and images are cut into patches of numbers.
+    The vocabulary is counted, and written to OUT/tokenizer. In a table each cell is a token: a number by the
+    bin that it falls into, or as it is; a category by itself. Series and images are cut into patches of
+    numbers.
 
     Parameters
     ----------
     files
         Parquet, JSON lines, CSV, TSV, .npy or .npz.
     out
-        The folder to make.
+        The token store's folder.
 
     Examples
     --------
@@ -38,6 +39,7 @@ def build(
     bertsmith sequences build proteins.csv --column protein --characters --out stores/proteins
     bertsmith sequences build games.npy --out stores/games
     bertsmith sequences build customers.csv --kind table --leave-out id label --out stores/customers
+    bertsmith sequences build sales.parquet --kind table --numbers continuous --out stores/sales
     bertsmith sequences build sensors.npz --kind series --column signal --patch 16 --out stores/sensors
     bertsmith sequences build images.npy --kind images --patch 4 --out stores/images
     """
@@ -51,8 +53,8 @@ def build(
         "vocabulary": f"{built.vocab_size:,} tokens, five of them special",
     }
     for column in built.codec.columns:
-        bins = f"number, {len(column.edges) + 1} bins" if column.kind == "number" else "category"
-        facts[column.name] = bins
+        number = f"number, {len(column.edges) + 1} bins" if column.scale is None else "number, as it is"
+        facts[column.name] = number if column.kind == "number" else "category"
     print_facts(f"Sequences {out}", facts)
     if built.empty:
         print_warning(f"{built.empty:,} rows have no item and were left out.")
@@ -61,18 +63,18 @@ def build(
 
 @app.command
 def encode(file: Path, *, like: Path, out: OutOrDash, overwrite: Flag = False) -> None:
-    """Write labelled rows, or new ones, as JSON lines in the symbols of a store: for finetune and predict.
+    """Write rows as JSON lines in the symbols of a store, for finetune and predict.
 
     Parameters
     ----------
     file
-        Rows with the columns that the store was built of, and any others: labels stay as they are.
+        Rows with the columns that the store was built from. Other columns, such as labels, are copied.
     like
         The store, made by `bertsmith sequences build`.
     out
-        The JSON lines to write; a dash is standard output.
+        The JSON lines to write; - is standard output.
     overwrite
-        Replace OUT if it exists.
+        Replace the file if it exists.
 
     Examples
     --------
@@ -81,6 +83,12 @@ def encode(file: Path, *, like: Path, out: OutOrDash, overwrite: Flag = False) -
     from bertsmith.data.sequences.encoding import encode_sequences
 
     with progress_bar("Encoding") as progress:
-        rows = encode_sequences(file, like, out, overwrite=overwrite, progress=progress)
-    if not is_standard_output(out):
-        console.print(f"{rows:,} rows written to {out}", markup=False)
+        found = encode_sequences(file, like, out, overwrite=overwrite, progress=progress)
+    if is_standard_output(out):
+        return
+    console.print(f"{found.rows:,} rows written to {out}", markup=False)
+    if found.unknown:
+        print_warning(
+            f"{found.unknown:,} of {found.symbols:,} symbols are not in the vocabulary of {like}, such as "
+            f"{', '.join(found.such_as)}: the model reads [UNK]."
+        )

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from bertsmith.arrays import Ints
+from bertsmith.door import door, place
 from bertsmith.errors import InputError, ModelError
 from bertsmith.files import refuse_existing
 from bertsmith.inference.model_kind import model_kind
+from bertsmith.inference.text_list import require_texts
 from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
@@ -48,14 +50,16 @@ class PrunedModel:
     texts: int
 
 
+@door(model=place, out=place)
 def prune_vocabulary(model: str | Path, texts: Iterable[str], out: Path | str) -> PrunedModel:
     """Writes the model with the pieces that the texts have (see bertsmith.text.tokens.pruning), whole or not
     at all. What the model was made for stays: a task, masked words, vectors, a static table.
 
     A word that the texts don't have is spelled by the pieces that are left, and understood less well: give
-    many texts. Raises InputError where there are none and for an `out` that exists, ModelError for a model
-    that can't be opened.
+    many texts. Raises InputError where there are none, for one text in place of a list, and for an `out` that
+    exists, ModelError for a model that can't be opened.
     """
+    require_texts(texts)
     folder = locate_model(model).folder
     refuse_existing(Path(out))
     counted = _Counted(texts)

@@ -38,8 +38,8 @@ from bertsmith.tasks.pretraining.fill_mask import masked_window
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Task
-from bertsmith.text.tokens.patch_tokenizer import require_text
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizer import require_text
 
 LONGEST = 512  # tokens of what is explained
 
@@ -215,7 +215,9 @@ class _Vectors:
             case _:
                 raise InputError("Expected a text, or a query and a document to compare.")
         if target is not None:
-            raise InputError(f"target: vectors have a cosine alone, found {target!r}. Leave it away.")
+            raise InputError(
+                f"target: for vectors only the cosine is explained, found {target!r}. Leave target out."
+            )
         made = []
         for number, text in enumerate(texts):
             shown = text.lower() if self.windows.lowercase else text
@@ -234,11 +236,9 @@ def require_short(encoded: Encoded) -> Encoded:
     """Itself. Raises InputError for more than one window of a text, or `LONGEST` tokens."""
     windows, texts = len(encoded.windows), len({window.text for window in encoded.windows})
     if windows > texts:
-        raise InputError(
-            f"The input is read as {windows} windows; what is explained is read in one. Shorten it."
-        )
+        raise InputError(f"The input takes {windows} windows, but only one can be explained. Shorten it.")
     if encoded.tokens > LONGEST:
         raise InputError(
-            f"The input has {encoded.tokens:,} tokens; at most {LONGEST} are explained. Shorten it."
+            f"The input has {encoded.tokens:,} tokens; at most {LONGEST} can be explained. Shorten it."
         )
     return encoded

@@ -16,9 +16,10 @@ from bertsmith.model.locate import locate_model
 from bertsmith.tasks.computing.finite import require_finite
 from bertsmith.tasks.pretraining.fill_mask import Candidate
 from bertsmith.tasks.pretraining.fill_mask import fill_mask as fill
-from bertsmith.tasks.pretraining.patch_reconstruction import PatchReconstruction
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
+from bertsmith.tasks.pretraining.table_reconstruction import reconstruction_of
+from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 _FEWEST = 2  # held-out documents that are measured alone: of one, no pair of two could be made
@@ -102,9 +103,10 @@ class MaskedLanguageModel:
         )
         device = next(self.model.parameters()).device
         if store.values is not None:
-            masker = Masker(self.tokenizer, MaskingRates(mask_rate=0.5), device)
-            patches = PatchReconstruction(self.model, [stream], masker, stream, max_tokens, device)
-            return patches.metrics(patches.sums(0, 1))
+            rates = MaskingRates(mask_rate=0.5 if isinstance(self.tokenizer, PatchTokenizer) else 0.15)
+            masker, reconstruct = Masker(self.tokenizer, rates, device), reconstruction_of(self.tokenizer)
+            values = reconstruct(self.model, [stream], masker, stream, max_tokens, device)
+            return values.metrics(values.sums(0, 1))
         masker = Masker(self.tokenizer, MaskingRates(), device)
         task = PretrainingTask(self.model, [stream], masker, stream, max_tokens, device)
         sums = task.sums(0, 1)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -71,8 +72,8 @@ def ask_all(
     at_once: int = 4,
     progress: Progress | None = None,
 ) -> Asking:
-    """In their order, `at_once` at a time. Raises InputError where the LLM refuses; what was answered is
-    stored.
+    """In their order, `at_once` at a time. Raises InputError where the LLM refuses; what was answered, or was
+    being asked then, is stored.
     """
     found = Asking()
     total = len(questions) if budget.calls is None else min(len(questions), budget.calls)
@@ -87,7 +88,7 @@ def ask_all(
                 if not running:
                     break
                 done, running = wait(running, return_when=FIRST_COMPLETED)
-                _take([each.result() for each in done], store, as_call, budget, found)
+                _take(done, store, as_call, budget, found)
                 if progress is not None:
                     progress(found.asked + found.passed.total(), total, "calls")
                 if budget.money is not None and found.money >= budget.money:
@@ -95,6 +96,8 @@ def ask_all(
         finally:
             for each in running:
                 each.cancel()
+            with suppress(InputError):  # as the one before
+                _take(wait(running).done, store, as_call, budget, found)
     found.left = len(questions) - found.asked - found.passed.total()
     return found
 
@@ -112,12 +115,23 @@ def _ask(upstream: Upstream, asked: Asked) -> _Answer:
     return _Answer(asked, answered, why, began, time.monotonic() - clock)
 
 
-def _take(answers: Sequence[_Answer], store: Store, as_call: AsCall, budget: Budget, found: Asking) -> None:
-    calls = []
-    for each in answers:
+def _take(
+    done: Iterable["Future[_Answer]"], store: Store, as_call: AsCall, budget: Budget, found: Asking
+) -> None:
+    """Stores what was answered. Raises the first error of the others."""
+    calls, failures = list[Call](), list[BaseException]()
+    for future in done:
+        if future.cancelled():
+            continue
+        if (failure := future.exception()) is not None:
+            failures.append(failure)
+            continue
+        each = future.result()
         if each.answered is None:
             found.passed[each.why] += 1
             continue
         calls.append(as_call(each.asked, each.answered, each.began, each.seconds))
         found.money += budget.price(each.answered)
     found.asked += store.add(calls) if calls else 0
+    if failures:
+        raise failures[0]

@@ -18,11 +18,8 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    column,
     delete,
-    inspect,
     select,
-    table,
     text,
 )  # fmt: skip
 from sqlalchemy.dialects import postgresql, sqlite
@@ -50,7 +47,6 @@ USES = Table(
     Column("at", Float, nullable=False),  # seconds since 1970
     Index("mirror_uses_by_call", "call", "use"),
 )
-AUDITS = table("mirror_audits", column("id"), column("probability"))  # as the mirror that answers keeps them
 _LOCK = 0x6C6561  # of PostgreSQL's advisory locks: "lea"
 _AT_ONCE = 500
 
@@ -134,14 +130,6 @@ class CallRecords:
         """Calls that some training has proven something by, or tried to."""
         with self.store.engine.connect().execution_options(**READING) as connection:
             return set(connection.scalars(select(USES.c.call).where(USES.c.use == "calibration")))
-
-    def audited(self) -> dict[str, float]:
-        """With which probability each call that a student answered was put to the LLM all the same."""
-        if AUDITS.name not in inspect(self.store.engine).get_table_names():
-            return {}
-        with self.store.engine.connect().execution_options(**READING) as connection:
-            found = connection.execute(select(AUDITS.c.id, AUDITS.c.probability))
-            return {row.id: row.probability for row in found}
 
     def used(self) -> set[str]:
         """Calls that any training has used."""

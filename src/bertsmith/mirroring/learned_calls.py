@@ -18,7 +18,7 @@ LABELLED = "label"  # the source of calls that we made ourselves to have a file 
 @dataclass(frozen=True)
 class LearnedCall:
     """`values` are those of the answer, as its shape reads them; `spreads` has for some fields the
-    probability of each value, as the teacher said it.
+    probability of each value, as the teacher said it. `weight` is that of the call (`Call.weight`).
     """
 
     id: str
@@ -27,6 +27,7 @@ class LearnedCall:
     text: str
     values: Values
     spreads: Mapping[str, Spread]
+    weight: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def read_calls(store: Store, understood: Understood) -> ReadCalls:
                 text,
                 shape.read(answered.value),
                 spreads_of(answered, shape),
+                call.weight,
             )
             (again if call.source == AGAIN else calls).append(learned)
     return ReadCalls(sorted(calls, key=lambda each: (each.began, each.id)), strange, again)

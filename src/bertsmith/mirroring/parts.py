@@ -6,6 +6,7 @@
 Calibration calls are used once. What proved something may be learned from by the next training.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,17 +34,11 @@ class Parts:
 
 
 def divide(
-    calls: Sequence[LearnedCall],
-    used: Collection[str],
-    audited: Mapping[str, float],
-    shape: AnswerShape,
-    settings: LearnSettings,
+    calls: Sequence[LearnedCall], used: Collection[str], shape: AnswerShape, settings: LearnSettings
 ) -> Parts:
-    """`calls` by time, `used` the ids of those that earlier trainings had, `audited` the probabilities of
-    audits. Raises InputError for too few.
-    """
+    """`calls` by time, `used` the ids of those that earlier trainings had. Raises InputError for too few."""
     fresh = [call for call in calls if call.id not in used and call.text.strip()]
-    fresh = as_they_came(fresh, audited, settings.seed)
+    fresh = as_they_came(fresh, settings.seed)
     dated = [call for call in fresh if call.source != UNDATED]  # the others may be older than what was used
     traffic = [call for call in dated if call.source != LABELLED] or dated
     wanted = min(round(settings.calibration_share * len(calls)), settings.most_calibration)
@@ -51,22 +46,19 @@ def divide(
     return by_ids(calls, {call.id for call in calibration}, shape, settings)
 
 
-def as_they_came(calls: Sequence[LearnedCall], audited: Mapping[str, float], seed: int) -> list[LearnedCall]:
+def as_they_came(calls: Sequence[LearnedCall], seed: int) -> list[LearnedCall]:
     """Calls that are like the traffic. While a student answers, of its calls only audits are recorded, and of
-    the LLM's all: these would be too many. From the first audit on each call therefore stays with the
-    probability of the rarest audit, whoever answered it. Audits without a probability have no place here.
+    the LLM's all: these would be too many. Each call therefore stays with the probability `weight`, which was
+    settled when it was answered, whatever became of the mode, the share and the audits later. What an earlier
+    layout of the store has between audits is without weights, and proves nothing.
     """
-    audits = [call for call in calls if call.source == AUDIT]
-    if not audits:
-        return list(calls)
-    first = audits[0].began
-    least = min((audited[call.id] for call in audits if call.id in audited), default=0.0)
+    unknown = [call.began for call in calls if call.source == AUDIT and call.weight is None]
+    first, last = (min(unknown), max(unknown)) if unknown else (math.inf, -math.inf)
 
     def stays(call: LearnedCall) -> bool:
-        if call.began < first:
-            return True
-        recorded = audited.get(call.id, 0.0) if call.source == AUDIT else 1.0
-        return recorded > 0 and part_of(call.id, seed + 2) < least / recorded
+        if call.weight is None:
+            return not first <= call.began <= last
+        return part_of(call.id, seed + 2) < call.weight
 
     return [call for call in calls if stays(call)]
 

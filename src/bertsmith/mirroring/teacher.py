@@ -1,10 +1,15 @@
-"""How often the teacher contradicts itself, seen from inputs that it was asked twice."""
+"""What is known of the teacher: how often it contradicts itself, and how often it refuses."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from bertsmith.metrics.guarantees.teacher_noise import ceiling
 from bertsmith.mirroring.learned_calls import LearnedCall
+from bertsmith.mirroring.understanding.understand import Understood
+from bertsmith.serving.mirror.answering.ledger import REFUSED
+from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.fields import AnswerShape
+from bertsmith.serving.mirror.store import Store
 from bertsmith.serving.mirror.student_file import TeacherCeiling
 
 _FEWEST = 20  # inputs, below which nothing is said
@@ -36,4 +41,22 @@ def teacher_ceiling(
         high=high,
         delta=delta,
         asked_again=chosen is asked,
+    )
+
+
+def refusals(store: Store, understood: Understood) -> str:
+    """How often it gave no answer with the schema, in a sentence; empty where it always did. Such calls are
+    not recorded, and so in no claim.
+    """
+    versions, reasons = {each.version for each in understood.versions}, Counter[str]()
+    for (version, _, outcome), (calls, _) in StageStore(store).tallies().items():
+        if version in versions and outcome.startswith(REFUSED):
+            reasons[outcome.removeprefix(REFUSED)] += calls
+    if not reasons:
+        return ""
+    said = ", ".join(f"{reason} {calls:,}" for reason, calls in reasons.most_common())
+    return (
+        f"The LLM gave no answer with the schema to {reasons.total():,} calls beside these "
+        f"{understood.calls:,} ({said}). No claim is about them; in shadow, in canary and in audits a sure "
+        "student counts as differing."
     )

@@ -40,7 +40,7 @@ from bertsmith.mirroring.proving import (
 )
 from bertsmith.mirroring.report import ReportParts, render_report
 from bertsmith.mirroring.student_folder import free_folder, student_file, write_student
-from bertsmith.mirroring.teacher import teacher_ceiling
+from bertsmith.mirroring.teacher import refusals, teacher_ceiling
 from bertsmith.mirroring.understanding.understand import Understood, understand
 from bertsmith.mirroring.word_tier import train_words
 from bertsmith.serving.mirror.answering.agreement import keep_learned
@@ -140,7 +140,6 @@ def _begin(
     store: Store, records: CallRecords, understood: Understood, settings: LearnSettings, work: Path
 ) -> _Training:
     """By the plan in the folder, or by a new one."""
-    read = read_calls(store, understood)
     wanted = {
         "settings": settings.model_dump(mode="json"),
         "versions": sorted(each.version for each in understood.versions),
@@ -154,7 +153,15 @@ def _begin(
                 "or remove the folder and begin anew."
             )
         return _resumed(store, understood, settings, work, plan)
-    parts = divide(read.calls, records.used(), records.audited(), understood.shape, settings)
+    read = read_calls(store, understood)
+    parts = divide(read.calls, records.used(), understood.shape, settings)
+    proving = {call.id for call in parts.calibration}
+    # Once more, for no answer that proves something may have a say in what it proves.
+    understood = understand(store, understood.versions, proving)
+    understood.require_mirrorable()
+    _require_field(settings, understood)
+    read = read_calls(store, understood)
+    parts = by_ids(read.calls, proving, understood.shape, settings)
     name = hashlib.sha256(f"{understood.site}{time.time_ns()}".encode()).hexdigest()[:12]
     plan = {
         **wanted,
@@ -194,7 +201,7 @@ def _train(
     training: _Training, records: CallRecords, out: Path, console: Console | None, say: Say
 ) -> Learned:
     settings, parts, shape = training.settings, training.parts, training.understood.shape
-    notes: list[str] = []
+    notes = [each for each in [refusals(records.store, training.understood)] if each]
     candidates, devs = _candidates(training, console, say, notes)
     say("Proving")
     verdict, calibrations = _verdict(training, records, candidates, devs)

@@ -19,6 +19,7 @@ from bertsmith.errors import ModelError
 
 _ARRAY = 1  # the extension's type
 _DEEPEST = 32  # maps within maps; an encoder has some ten
+_MOST_DIMENSIONS = 16
 _TYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
 _LEAVES = {"kernel": "weight", "embedding": "weight", "scale": "weight", "bias": "bias"}
 _CHUNKED = "__msgpack_chunked_array__"
@@ -35,7 +36,12 @@ def read_flax_tensors(path: Path) -> dict[str, Tensor]:
         found, end = _value(content, 0, 0)
         if end != len(content) or not isinstance(found, dict):
             raise _Damaged("it is not one map from its first byte to its last")
-        return dict(_named(found, ()))
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in _named(found, ()):
+            if name in tensors:
+                raise _Damaged(f"{name} is given twice")
+            tensors[name] = tensor
+        return tensors
     except _Damaged as error:
         raise ModelError(f"{path} can't be read as Flax' weights: {error}. It may have been cut.") from error
 
@@ -128,17 +134,21 @@ def _map(data: memoryview, at: int, length: int, depth: int) -> tuple[dict[str, 
 def _require(data: memoryview, at: int, length: int, depth: int) -> None:
     if depth > _DEEPEST:
         raise _Damaged(f"maps lie more than {_DEEPEST} deep")
-    _bytes(data, at, length)  # each element has a byte at least
+    _bytes(data, at, length)  # each element of a map or a list has a byte at least
 
 
 def _array(data: memoryview, at: int, length: int, depth: int) -> tuple[Tensor, int]:
-    kind, end = _bytes(data, at, 1)[0], at + 1 + length
-    _bytes(data, at, 1 + length)
+    _require(data, at, 1 + length, depth)
+    kind, end = data[at], at + 1 + length
     parts, reached = _value(data[:end], at + 1, depth + 1)
     if kind != _ARRAY or reached != end or not isinstance(parts, list) or len(parts) != 3:
         raise _Damaged("an extension that is no array")
     shape, name, content = parts
-    is_shape = isinstance(shape, list) and all(isinstance(n, int) and n <= len(data) for n in shape)
+    is_shape = (
+        isinstance(shape, list)
+        and len(shape) <= _MOST_DIMENSIONS
+        and all(isinstance(n, int) and n <= len(data) for n in shape)
+    )
     if name not in _TYPES or not is_shape:
         raise _Damaged(f"an array of the type {str(name)[:40]!r}")
     dtype = getattr(torch, name)

@@ -6,7 +6,7 @@ from bertsmith.errors import ModelError
 from bertsmith.model.config import BertConfig
 from bertsmith.model.static_table import StaticConfig
 from bertsmith.model.untrusted import plain_file
-from bertsmith.text.tokens.patch_tokenizer import PATCHES, load_tokenizer
+from bertsmith.text.tokens.any_tokenizer import VALUE_FILES, load_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.tokenizer_files import TOKENIZER_FILES
 
@@ -26,7 +26,7 @@ def load_own_tokenizer(folder: Path, config: BertConfig | StaticConfig) -> Token
 
 def read_own_tokenizer(folder: Path) -> Tokenizer:
     """Raises TokenizerError as `Tokenizer.load` does, and ModelError for a link that leads elsewhere."""
-    for name in (*TOKENIZER_FILES, PATCHES):
+    for name in (*TOKENIZER_FILES, *VALUE_FILES):
         if (folder / name).is_symlink():
             plain_file(folder, name)
     return load_tokenizer(folder)

@@ -4,17 +4,20 @@ request → log, metrics → key → body → route → service → answer
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 import bertsmith
+from bertsmith.errors import InputError
 from bertsmith.serving import operation_routes
 from bertsmith.serving.access import Access
 from bertsmith.serving.body_reading import BodyReading
@@ -32,10 +35,13 @@ from bertsmith.serving.settings import ServingSettings
 
 # The last one has /v1/{model}, which would take the others' paths.
 PROTOCOLS = (openai, tei, ranking, hugging_face, systemone, decisions, ours)
+_TAKEN = re.compile(r"/v1/([^/{}]+)")
 
 
 def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI:
-    """`models` are opened already; without them they are when the server begins."""
+    """`models` are opened already; without them they are when the server begins. Raises InputError for a
+    model that is called as a route.
+    """
     service = Service(settings, models or Models(settings))
     health, metrics = Health(service), Metrics(service.queue)
 
@@ -64,14 +70,27 @@ def make_app(settings: ServingSettings, models: Models | None = None) -> FastAPI
         telemetry={"logs": settings.log_texts},  # which say what was refused, texts among it
     )
     app.state.service, app.state.health, app.state.metrics = service, health, metrics
-    app.include_router(operation_routes.routes(service, health, metrics))
-    app.include_router(page.routes(service))
-    for protocol in PROTOCOLS:
-        app.include_router(protocol.routes(service))
+    routers = [operation_routes.routes(service, health, metrics), page.routes(service)]
+    routers += [protocol.routes(service) for protocol in PROTOCOLS]
+    _require_free_names(settings, routers)
+    for router in routers:
+        app.include_router(router)
     app.add_middleware(BodyReading, most_bytes=settings.max_body_bytes, refuse=refuse_early)
     app.add_middleware(Access, keys=Keys(settings.keys_file), refuse=refuse_early)
     app.add_middleware(RequestLog, settings=settings, metrics=metrics)
     return app
+
+
+def _require_free_names(settings: ServingSettings, routers: Iterable[APIRouter]) -> None:
+    """Raises InputError for a model that /v1/{model} could not reach, for another route is there."""
+    paths = [route.path for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    taken = {found[1] for path in paths if (found := _TAKEN.match(path))}
+    for model in settings.models:
+        if model.name in taken:
+            raise InputError(
+                f"A model can't be called {model.name!r}: /v1/{model.name} is a route of the service. Give "
+                f"it another name, NAME={model.path}. Not free are {', '.join(sorted(taken))}."
+            )
 
 
 async def refuse_early(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from bertsmith.errors import InputError
 from bertsmith.machine.hardware import Hardware
+from bertsmith.serving.app import make_app
 from bertsmith.serving.draining_server import run_server
 from bertsmith.serving.json_log import LOG, log_to_stderr
 from bertsmith.serving.keys import Keys
@@ -20,14 +21,15 @@ _BACKLOG = 2048  # connections that wait to be accepted
 
 
 def serve(settings: ServingSettings) -> None:
-    """Serves until a signal comes. Raises InputError for an address that can't be used and for a file of keys
-    that can't be read; as `open_model`.
+    """Serves until a signal comes. Raises InputError for an address that can't be used, for a file of keys
+    that can't be read and for a model that is called as a route; as `open_model`.
     """
     Keys(settings.keys_file)  # whatever is wrong is said before models are opened, which takes longest
     with socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET) as listener:
         _take_address(listener, settings)
         torch.set_num_threads(min(torch.get_num_threads(), Hardware.detect().threads))  # a container's too
         models = Models(settings)
+        make_app(settings, models)  # raises for a name that a route has
         models.open_all()
         log_to_stderr()
         announce = _announcement(settings, models, listener)

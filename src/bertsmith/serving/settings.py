@@ -13,8 +13,6 @@ from bertsmith.validation import check
 
 ENVIRONMENT = "BERTSMITH_SERVE_"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-# What our own route would be confused with: /v1/{model}
-RESERVED = frozenset({"models", "embeddings", "rerank", "decisions", "systemone", "classify", "score"})
 
 
 class ModelSettings(BaseModel):
@@ -25,13 +23,6 @@ class ModelSettings(BaseModel):
     name: str = Field(pattern=_NAME)
     path: str
     compute_dtype: Literal["float32", "int16"] | None = None
-
-    @field_validator("name")
-    @classmethod
-    def _free(cls, name: str) -> str:
-        if name in RESERVED:
-            raise ValueError(f"{name!r} is a route of the service: give the model another name, NAME=PATH")
-        return name
 
 
 class ServingSettings(BaseModel):

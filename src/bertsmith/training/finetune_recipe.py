@@ -95,7 +95,7 @@ class FinetuneRecipe(RunSettings):
             held_out = {"dev": self.dev is not None, "restarts": self.restarts > 1}
             for name, given in (held_out | {"patience": self.patience is not None}).items():
                 if given:
-                    raise ValueError(f"folds has every row judge and train in turn: leave out {name}")
+                    raise ValueError(f"with folds, each row trains and judges in turn: leave out {name}")
         return self
 
     @model_validator(mode="after")

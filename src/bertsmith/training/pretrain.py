@@ -31,14 +31,16 @@ from bertsmith.tasks.pretraining.fill_mask import Candidate, fill_mask, masked_e
 from bertsmith.tasks.pretraining.objectives import (
     MODEL,
     OBJECTIVES,
-    PATCHES,
+    VALUES,
     PretrainedModel,
     PretrainingObjective,
     TaskInputs,
 )
 from bertsmith.tasks.pretraining.patch_reconstruction import add_decoder, no_better_than_mean, without_decoder
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, start_at_frequencies
+from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
 from bertsmith.training.distributed import leave, text_of_first, wait
 from bertsmith.training.extending import read_extension, write_extension
 from bertsmith.training.forgetting import first_evaluation, forgetting_warnings, gains_and_losses
@@ -86,7 +88,7 @@ def pretrain(
         recipe = read_recipe(recipe, list(overrides))
     elif overrides:
         raise RecipeError(
-            "Overrides go with a recipe's name or file; change the settings themselves instead."
+            "Overrides go with a recipe's name or file. With a Recipe, change its own settings instead."
         )
     recipe = as_begun(recipe, resume)
     out = open_run(recipe, resume)
@@ -122,7 +124,8 @@ def _run(
         add_decoder(objective.masked_language(inputs.model), recipe.loss.decoder_layers)
     inputs.model.to(machine.device)
     task = _task(recipe, inputs, machine)
-    examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, _EXAMPLES)
+    count = 0 if isinstance(inputs.tokenizer, ValueTokenizer) else _EXAMPLES  # rows of numbers are no text
+    examples = masked_examples(inputs.heldout or inputs.train, inputs.tokenizer, count)
     before = _filled(objective.masked_language(inputs.model), inputs.tokenizer, examples)
     facts = run_facts(inputs.model, inputs.model.config, Path(recipe.corpus or "").name, machine)
     if recipe.decay_from is not None:
@@ -158,21 +161,19 @@ def _run(
 
 
 def _objective(recipe: Recipe, inputs: Inputs) -> PretrainingObjective[Any]:
-    """What the recipe names; of a store of patches their reconstruction. Raises RecipeError for settings that
-    are the other kind's.
+    """What the recipe names; of a store with values their reconstruction. Raises RecipeError for settings
+    that are the other kind's.
     """
+    if recipe.loss.decoder_layers and not isinstance(inputs.tokenizer, PatchTokenizer):
+        raise RecipeError("loss.decoder_layers is for series and images: leave it out for other sequences.")
     if inputs.train.values is None:
-        if recipe.loss.decoder_layers:
-            raise RecipeError(
-                "loss.decoder_layers is for series and images: leave it out for other sequences."
-            )
         return OBJECTIVES[recipe.objective]
     if recipe.objective != "masked-language" or recipe.data.next_sentence or recipe.general is not None:
         raise RecipeError(
-            "Series and images are pre-trained by objective=masked-language, whose masked patches are "
+            "Rows of numbers are pre-trained by objective=masked-language, whose masked values are "
             "predicted, with data.next_sentence=false and without general."
         )
-    return PATCHES
+    return VALUES
 
 
 def _measured_before(recipe: Recipe, out: Path, loop: Loop) -> dict[str, Any] | None:

@@ -79,7 +79,8 @@ def require_no_model(out: Path) -> None:
     """Raises RecipeError when the folder of a run that is to begin holds a model already."""
     if (out / "model").exists():
         raise RecipeError(
-            f"{out / 'model'} exists, and is of no run in {out}: it would be replaced. Choose another folder."
+            f"{out / 'model'} exists, but {out} holds no run: the model would be replaced. Choose another "
+            "folder."
         )
 
 
@@ -95,14 +96,20 @@ def require_unchanged(begun: dict[str, str], hashes: dict[str, str], what: str) 
     changed = [name for name in hashes if begun.get(name) != hashes[name]]
     if changed:
         raise RecipeError(
-            f"The file of {', '.join(changed)} has changed since {what} was begun. Put the old one back to "
-            "go on, or choose another folder."
+            f"The file given as {', '.join(changed)} has changed since {what} was begun. Put the old one "
+            "back to go on, or choose another folder."
         )
 
 
 def begin_folder(recipe: RunSettings, out: Path, hashes: dict[str, str]) -> None:
     """The recipe of a fine-tuning run, and what its files were."""
     write_recipe(recipe, out, without=MADE_FROM_EPOCHS)
+    write_data_hashes(out, hashes)
+
+
+def write_data_hashes(out: Path, hashes: dict[str, str]) -> None:
+    """What a run is made from, for `require_same_data`."""
+    make_folder(out)
     write_json(out / _DATA, hashes)
 
 

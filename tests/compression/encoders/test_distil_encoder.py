@@ -1,20 +1,25 @@
 """Encoders distilled on raw text: the loss falls, what is saved opens elsewhere, bad input is a sentence."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from encoder_samples import PIECES, recipe_of, save_embedder, save_word_model, tiny_tokenizer
+from safetensors.torch import load_file, save_file
 
 from bertsmith.compression.distilling.encoders.distil_encoder import EncoderDistilResult, distil_encoder
 from bertsmith.compression.distilling.encoders.encoder_recipe import make_encoder_recipe
 from bertsmith.data.batch import PackedBatch
+from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.masked_language import MaskedLanguageModel
 from bertsmith.model.checkpoint import load_encoder, read_checkpoint
+from bertsmith.text.corpus.corpus import Corpus, build_corpus
+from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.log import RunLog
 
@@ -216,3 +221,39 @@ def test_a_folder_that_holds_another_run_is_refused(embedder: Path, store: Path,
         distil_encoder(recipe_of(embedder, store, tmp_path / "run", steps=2))
     with pytest.raises(BertsmithError, match=r"was begun with other settings: loss\.vectors"):
         distil_encoder(recipe_of(embedder, store, tmp_path / "run", "loss.vectors=2", steps=2), resume=True)
+
+
+def test_another_teacher_of_the_same_name_is_refused(store: Path, tmp_path: Path) -> None:
+    """Its predecessor's vectors lie in the run's folder, and its weights are half a student."""
+    teacher = save_embedder(tmp_path / "teacher")
+    changes = ["loss.states=0", "dimensions=8"]
+    distil_encoder(recipe_of(teacher, store, tmp_path / "run", *changes, steps=2))
+    weights = load_file(teacher / "model.safetensors")
+    save_file({name: each * 1.5 for name, each in weights.items()}, teacher / "model.safetensors")
+    (teacher / "bertsmith.json").unlink()  # it has the hash of the old ones
+    with pytest.raises(BertsmithError, match="file of teacher has changed"):
+        distil_encoder(recipe_of(teacher, store, tmp_path / "run", *changes, steps=2), resume=True)
+
+
+def test_another_store_in_place_of_the_first_is_refused(embedder: Path, corpus: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    tokenize_corpus(Corpus.open(corpus), tiny_tokenizer(), store)
+    distil_encoder(recipe_of(embedder, store, tmp_path / "run", steps=2))
+    (tmp_path / "other.txt").write_text("\n\n".join(f"Bal ben cir ven {word}." for word in PIECES[6:]))
+    build_corpus(
+        [str(tmp_path / "other.txt")], tmp_path / "other", settings=CorpusSettings(heldout=0.0), workers=1
+    )
+    shutil.rmtree(store)
+    tokenize_corpus(Corpus.open(tmp_path / "other"), tiny_tokenizer(), store)
+    with pytest.raises(BertsmithError, match="file of corpus has changed"):
+        distil_encoder(recipe_of(embedder, store, tmp_path / "run", steps=2), resume=True)
+
+
+def test_figures_are_of_the_same_words_though_fewer_are_masked_in_the_end(
+    word_model: Path, store: Path, tmp_path: Path
+) -> None:
+    """With a rate of 0 nothing is learned: the loss before and behind must be the same."""
+    fewer = ["masking.mask_rate=0.4", "masking.final_mask_rate=0.05", "optimizer.learning_rate=1e-12"]
+    result = distil_encoder(recipe_of(word_model, store, tmp_path / "run", *fewer))
+    for name, value in result.before.items():
+        assert result.metrics[name] == pytest.approx(value, abs=1e-5)

@@ -4,6 +4,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,48 @@ def test_many_writers_at_once_lose_and_double_nothing(address: str) -> None:
     store.close()
 
 
+def test_a_version_that_is_deleted_while_a_call_of_it_comes_loses_none(address: str) -> None:
+    """A replica deletes what is old, another records: the version goes and comes, the call is there."""
+    writing, deleting = Store(address), Store(address)
+    failures, ending = list[BaseException](), threading.Event()
+
+    def delete() -> None:
+        try:
+            while not ending.is_set():
+                deleting.expire(1e9)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=delete)
+    thread.start()
+    try:
+        for number in range(150):
+            assert writing.add([call_of(number)]) == 1
+    finally:
+        ending.set()
+        thread.join()
+    assert failures == []
+    late = replace(call_of(1), id="late", began=2e9)
+    assert writing.add([late]) == 1
+    deleting.expire(1e9)
+    assert writing.count() == 1
+    writing.close()
+    deleting.close()
+
+
+def test_a_store_that_is_busy_is_said_when_it_cannot_be_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.serving.mirror.database._WAIT_MS", 200)
+    store = Store(str(tmp_path / "calls.sqlite"))
+    store.add([call_of(1)])
+    with closing(sqlite3.connect(tmp_path / "calls.sqlite", isolation_level=None)) as other:
+        monkeypatch.setattr(store, "_delete", lambda which: other.execute("BEGIN IMMEDIATE") and 1)
+        with pytest.raises(InputError, match="Run this again when that has ended"):
+            store.forget("customer-1")
+    store.close()
+
+
 def test_two_mirrors_on_one_postgresql_count_together(
     server: str, upstream: Upstream, tmp_path: Path
 ) -> None:
@@ -220,7 +263,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
 
 def test_another_layout_is_refused_and_left_alone(store: Store, address: str) -> None:
     with store.engine.begin() as connection:
-        connection.execute(update(META).where(META.c.name == "layout").values(value="4"))
-    with pytest.raises(InputError, match="has layout 4, and this version of Bertsmith reads and writes 3"):
+        connection.execute(update(META).where(META.c.name == "layout").values(value="5"))
+    with pytest.raises(InputError, match="has layout 5, and this version of Bertsmith reads and writes 4"):
         Store(address)
     assert {each.name for each in METADATA.sorted_tables} <= set(inspect(store.engine).get_table_names())

@@ -109,6 +109,10 @@ def test_a_call_without_a_time_has_its_answers_or_is_undated(tmp_path: Path, sto
     import_files([written(tmp_path / "log.jsonl", dated, undated, timed)], store, NOTHING)
     assert [(each.source, each.began) for each in calls(store)[:2]] == [("import", 5.0), ("import", 7.0)]
     assert calls(store)[2].source == "undated"
+    strange = pair("card 4")
+    strange["response"]["created"] = 1767225600000  # milliseconds: it would be the latest call for ever
+    import_files([written(tmp_path / "other.jsonl", strange)], store, NOTHING)
+    assert [each.source for each in calls(store)].count("undated") == 2
     assert import_files([tmp_path / "log.jsonl"], store, NOTHING).known == 3
 
 
@@ -240,6 +244,8 @@ def test_spans_of_otlp_are_read(tmp_path: Path, store: Store) -> None:
             "line 2: the custom_id 'a' stands in",
         ),
         (json.dumps(pair("card", time="yesterday")) + "\n", "line 1: expected time in ISO 8601"),
+        (json.dumps(pair("card", time=1767225600000)) + "\n", "seconds since 1970, found '1767225600000'"),
+        (json.dumps(pair("card", time="9999-12-31")) + "\n", "line 1: expected time in ISO 8601"),
         ('"text"\n', "line 1: expected objects"),
         ("\udcff\n", "line 1: expected an object of JSON on it; it isn't UTF-8"),
         ('{"a": ' + "9" * 5000 + "}\n", "line 1: "),

@@ -187,6 +187,15 @@ def test_a_forgotten_subject_is_gone_from_the_file(
     assert len(mirror.calls()) == 31
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_a_subject_beyond_ascii_is_forgotten_by_its_name(mirror: RunningMirror, encoding: str) -> None:
+    headers: Any = {"x-subject": "Jürgen Müller".encode(encoding)}
+    mirror.ask(CHAT, body_of("the words of Jürgen"), headers)
+    mirror.ask(CHAT, body_of("the words of Jürgen again", user="Jürgen Müller"))
+    mirror.settle()
+    assert mirror.store.forget("Jürgen Müller") == 2
+
+
 def test_old_calls_go_with_their_bytes(tmp_path: Path, upstream: Upstream) -> None:
     from bertsmith.serving.mirror.recorder import Recorder
 

@@ -3,6 +3,7 @@
 import json
 import random
 import signal
+import socket
 import sqlite3
 import threading
 import time
@@ -24,6 +25,8 @@ from bertsmith.serving.mirror.exchange import Exchange
 from bertsmith.serving.mirror.formats import openai_chat
 from bertsmith.serving.mirror.recorder import Recorder
 from bertsmith.serving.mirror.redaction import Redactor
+from bertsmith.serving.mirror.relay_server import listening, run
+from bertsmith.serving.mirror.settings import read_settings
 from bertsmith.serving.mirror.store import Store
 
 CHAT = "/v1/chat/completions"
@@ -101,6 +104,23 @@ def test_kill_9_while_recording(upstream: Upstream, tmp_path: Path, kills: int) 
         assert all(answer == llm_answers.value_for(text) for text, answer in found)
         assert len(texts) >= before + stored
         before = len(texts)
+
+
+def test_an_address_that_is_told_may_be_connected_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told(Exception):
+        """The address is known, and no more is wanted."""
+
+    def announce(address: str) -> None:
+        host, _, port = address.removeprefix("http://").rpartition(":")
+        socket.create_connection((host, int(port)), 5).close()
+        raise Told
+
+    for name in ("log_to_stderr", "sys.setswitchinterval"):
+        monkeypatch.setattr(f"bertsmith.serving.mirror.relay_server.{name}", lambda *_: None)
+    settings = read_settings(None, {"upstream": "http://localhost", "port": 0}, {})
+    app: Any = None
+    with listening(settings) as listener, pytest.raises(Told):
+        run(settings, app, listener, announce)
 
 
 def test_sigterm_stores_what_was_answered_and_ends_with_0(upstream: Upstream, tmp_path: Path) -> None:
@@ -316,7 +336,7 @@ def test_a_deletion_that_meets_a_reader_is_made_later(tmp_path: Path) -> None:
         recorder.offer(replace(offered("old"), began=1.0))
         recorder.start()
         wait_until(lambda: recorder.problem, 30)
-        assert "another process reads it" in recorder.problem
+        assert "another process is at work there" in recorder.problem
         recorder.offer(offered("new"))
         wait_until(lambda: recorder.stored == 2)
         reader.execute("COMMIT")

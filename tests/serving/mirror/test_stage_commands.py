@@ -2,6 +2,7 @@
 
 import json
 import random
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,36 @@ def test_what_the_evidence_took_back_stays_broken_until_somebody_acts(
     assert site.run("check") == 1
     assert "taken back from live to record: 9.0% differ" in " ".join(capsys.readouterr().out.split())
     assert (site.student.epsilon, site.student.delta) == (EPSILON, DELTA)
+
+
+@pytest.mark.parametrize("arguments", [["promote", "SITE", "--student", "FOLDER"], ["forget", "customer-1"]])
+def test_a_store_that_is_locked_is_one_sentence(
+    site: Site, arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [{"SITE": site.call.site, "FOLDER": str(site.folder)}.get(each, each) for each in arguments]
+    monkeypatch.setattr("bertsmith.serving.mirror.database._WAIT_MS", 200)
+    locking: list[sqlite3.Connection] = []
+
+    def lock(*_: object) -> Any:
+        locking.append(sqlite3.connect(site.address, isolation_level=None))
+        locking[0].execute("BEGIN IMMEDIATE")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("bertsmith.serving.mirror.store.Store.__init__", opened_then(lock))
+        assert site.run(given[0], *given[1:]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "can't be read or written just now: database is locked. Run this again" in said
+    for each in locking:
+        each.close()
+    assert site.run(given[0], *given[1:]) == 0
+
+
+def opened_then(act: Any) -> Any:
+    """A store is opened as ever; then something happens."""
+    usual = Store.__init__
+
+    def opened(store: Store, *given: Any, **named: Any) -> None:
+        usual(store, *given, **named)
+        act()
+
+    return opened

@@ -11,6 +11,7 @@ import pytest
 from made_student import DELTA, EPSILON, make_student, put_in_mode, stage_of
 from running_mirror import RunningMirror, running_mirror, wait_until
 from scripted_upstream import Reply, Seen, Upstream
+from sqlalchemy import text as sql
 from sqlalchemy import update
 from test_call_store import call_of
 from test_mirrored_clients import JSON_SCHEMA, messages
@@ -186,16 +187,23 @@ def test_a_candidate_takes_its_turn_or_is_let_go(store: Store) -> None:
     assert (begun.mode, begun.student) == ("shadow", "y")
 
 
-def test_a_store_of_the_first_layout_gets_the_tables(store: Store) -> None:
+@pytest.mark.parametrize("layout", ["1", "3"])
+def test_a_store_of_an_earlier_layout_gets_what_it_lacks(store: Store, layout: str) -> None:
     store.add([call_of(1)])
     with store.engine.begin() as connection:
-        AUDITS.drop(connection)
-        connection.execute(update(META).where(META.c.name == "layout").values(value="1"))
+        if layout == "1":
+            AUDITS.drop(connection)
+        connection.execute(sql("ALTER TABLE mirror_calls DROP COLUMN weight"))
+        connection.execute(update(META).where(META.c.name == "layout").values(value=layout))
     address = store.engine.url.render_as_string(hide_password=False)
-    again = Store(address.replace("+psycopg", "") if "psycopg" in address else str(store.engine.url.database))
-    assert again.count() == 1
-    assert StageStore(again).audit_outcomes() == {}
-    again.close()
+    for _ in range(2):  # by the first that opens it, once
+        name = address.replace("+psycopg", "") if "psycopg" in address else str(store.engine.url.database)
+        again = Store(name)
+        again.add([replace(call_of(2), id="weighed", weight=0.25)])
+        (version,) = again.versions()
+        assert [each.weight for each in again.calls(version.version)] == [None, 0.25]
+        assert StageStore(again).audit_outcomes() == {}
+        again.close()
 
 
 def ask(mirror: RunningMirror, text: str) -> str:
@@ -258,6 +266,7 @@ def test_what_is_answered_is_audited_and_recorded(
     assert calm.stages.audit_outcomes() == {(student.id, "agrees"): 2, (student.id, "differs"): 1}
     calls = calm.calls()
     assert [each.source for each in calls] == ["relay", "audit", "audit", "audit"]
+    assert [each.weight for each in calls] == [None, 1.0, 1.0, 1.0]
     assert {each.answered.value["intent"] for each in calls} == {"card", "transfer", "other"}
     assert [each.headers.get("x-bertsmith-site") for each in upstream.seen] == [None] * 4
 

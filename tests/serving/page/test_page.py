@@ -195,6 +195,7 @@ def test_a_service_with_keys_asks_for_one_and_keeps_it_in_the_tab(
         browser.open(locked.address)
         browser.wait_for("!document.getElementById('unlock').hidden")
         assert "needs a key" in browser.text("#problem")
+        assert browser.run("document.getElementById('openapi').hidden")
         browser.fill("#key", "wrong, and long enough")
         browser.press("Enter")
         browser.wait_for("document.getElementById('key').value === '' && document.querySelector('.problem')")
@@ -208,6 +209,8 @@ def test_a_service_with_keys_asks_for_one_and_keeps_it_in_the_tab(
         assert "0123456789abcdef" not in browser.run("document.documentElement.outerHTML")
         assert browser.run("[localStorage.length, document.cookie]") == [0, ""]
         assert browser.run("Object.values(sessionStorage).includes('0123456789abcdef')")
+        browser.click("#openapi")
+        browser.wait_for("document.body && document.body.textContent.includes('/v1/{model}')")
     finally:
         locked.stop()
 

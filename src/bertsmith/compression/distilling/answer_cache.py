@@ -8,8 +8,10 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
@@ -46,16 +48,24 @@ def cached_outputs(
 
 
 def key_of(teacher: Teacher, encoded: Sequence[Encoded]) -> str:
-    """Names what was read by whom."""
+    """Names what was read by whom: all of it that decides an answer."""
     digest = hashlib.sha256(teacher.sha256.encode())
     for each in encoded:
         digest.update(len(each.windows).to_bytes(4, "little"))
         for window in each.windows:
             for array in (window.token_ids, window.segment_ids, window.rows):
-                digest.update(len(array).to_bytes(4, "little"))
-                digest.update(np.ascontiguousarray(array, np.int32).tobytes())
+                _add(digest, array, np.int32)
             digest.update(window.text.to_bytes(4, "little"))
+            if window.values is not None:  # patches, whose ids are all alike
+                _add(digest, window.values, np.float32)
+        if each.columns is not None:
+            _add(digest, each.columns, np.float32)
     return digest.hexdigest()[:_LONGEST_KEY]
+
+
+def _add(digest: "hashlib._Hash", array: npt.NDArray[Any], kind: type[np.generic]) -> None:
+    digest.update(array.size.to_bytes(4, "little"))
+    digest.update(np.ascontiguousarray(array, kind).tobytes())
 
 
 def _shards(encoded: Sequence[Encoded]) -> Iterator[tuple[int, int]]:

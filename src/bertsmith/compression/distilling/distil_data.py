@@ -8,6 +8,7 @@ from typing import Any
 
 from bertsmith.compression.distilling.answer_file import AnswerFile, is_answer_file
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
+from bertsmith.compression.distilling.invented_texts import invented_examples
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
@@ -22,9 +23,10 @@ _MOST_HELD_OUT = 2000  # texts whose answers are the teacher's: more would only 
 
 @dataclass(frozen=True)
 class DistilData:
-    """`labelled` rows and other `texts` to learn from; `dev` to choose by, and `test` to report on. Where
-    `dev_is_unlabelled`, the teacher's answers are its labels. `written` are those of the texts that stand in
-    a file, None where models are asked. `warnings` are sentences for the user.
+    """`labelled` rows and other `texts` to learn from, of which the last `invented` were made up; `dev` to
+    choose by, and `test` to report on. Where `dev_is_unlabelled`, the teacher's answers are its labels.
+    `written` are those of the texts that stand in a file, None where models are asked. `warnings` are
+    sentences for the user.
     """
 
     labelled: list[Any]
@@ -34,6 +36,7 @@ class DistilData:
     dev_is_unlabelled: bool
     test: list[Any] | None
     warnings: tuple[str, ...]
+    invented: int = 0
 
 
 def read_distil_data(task: Task[Any], recipe: DistilRecipe, file: AnswerFile | None = None) -> DistilData:
@@ -45,6 +48,10 @@ def read_distil_data(task: Task[Any], recipe: DistilRecipe, file: AnswerFile | N
     """
     if file is not None and recipe.texts:
         raise RecipeError(f"{file.path} has the answers to its own texts alone: leave --texts out.")
+    if file is not None and recipe.augment:
+        raise RecipeError(
+            f"augment= needs a teacher that can be asked, and {file.path} is a file: leave it out."
+        )
     labelled = _labelled(task, recipe, recipe.train)
     dev, test = _labelled(task, recipe, recipe.dev), _labelled(task, recipe, recipe.test)
     texts = _texts(task, recipe) if file is None else file.examples
@@ -70,7 +77,10 @@ def read_distil_data(task: Task[Any], recipe: DistilRecipe, file: AnswerFile | N
         if path is not None and recipe.train is not None:
             warnings += shared_with_train(task, labelled, examples, name, recipe.train)
     written = None if file is None else file.answers_to(texts)
-    return DistilData(labelled, texts, written, dev, unlabelled, test or None, tuple(warnings))
+    made = invented_examples([*labelled, *texts], recipe.augment, recipe.seed)
+    made, _ = _fresh(task, made, [*labelled, *texts], [*dev, *test])
+    texts = [*texts, *made]
+    return DistilData(labelled, texts, written, dev, unlabelled, test or None, tuple(warnings), len(made))
 
 
 def _texts(task: Task[Any], recipe: DistilRecipe) -> list[Any]:
@@ -131,10 +141,17 @@ def _reader(task: Task[Any], columns: dict[str, Any], path: Path) -> Task[Any]:
 def _fresh(
     task: Task[Any], texts: Sequence[Any], labelled: Sequence[Any], held: Sequence[Any]
 ) -> tuple[list[Any], int]:
-    """Each once, without those that have a label; and how many are left out because they are `held` back."""
-    known = {tuple(task.texts(example)) for example in labelled}
+    """Each once, without those that have a label; and how many are left out because they are `held` back.
+
+    The same text beside other columns is another example, but is held back as the text is.
+    """
+
+    def identity(example: Any) -> tuple[Any, ...]:
+        return (*task.texts(example), getattr(example, "columns", ()))
+
+    known = set(map(identity, labelled))
     measured = {tuple(task.texts(example)) for example in held}
-    once = {tuple(task.texts(example)): example for example in texts}
-    fresh = {text: example for text, example in once.items() if text not in known}
-    kept = [example for text, example in fresh.items() if text not in measured]
+    once = {identity(example): example for example in texts}
+    fresh = [example for found, example in once.items() if found not in known]
+    kept = [example for example in fresh if tuple(task.texts(example)) not in measured]
     return kept, len(fresh) - len(kept)

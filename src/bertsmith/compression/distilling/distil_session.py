@@ -1,7 +1,7 @@
 """What a distillation works with: teachers, their answers to everything, the student's task and its data."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from bertsmith.compression.distilling.answer_file import is_answer_file, read_an
 from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.compression.distilling.distillation_losses import DistillationLoss, distillation_loss
+from bertsmith.compression.distilling.invented_texts import require_words
 from bertsmith.compression.distilling.predicted_labels import as_labelled
 from bertsmith.compression.distilling.student import (
     Source,
@@ -37,7 +38,18 @@ from bertsmith.tasks.task import Outputs, Prediction, Task
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.machine import Machine
 
+_LOOKED_AT = 100  # examples
+_OTHER_PIECES = (
+    "The student must read the same pieces of a text as its teacher, which answers for each: choose a "
+    "--student of the same vocabulary, and leave max_length as it is."
+)
 Show = Callable[[str], AbstractContextManager[Progress]]  # a bar of that title
+
+
+@contextmanager
+def silent(title: str) -> Iterator[Progress]:
+    """Where nobody watches."""
+    yield lambda done, total, unit: None
 
 
 @dataclass(frozen=True)
@@ -80,10 +92,14 @@ class DistilSession:
             choose_pooling(task, source.folder)
         begun = begin_student(source, task, recipe.seed)  # refuses what can't be begun
         tokenizer = load_own_tokenizer(source.folder, begun.config)
+        if recipe.augment:
+            require_words(task, tokenizer)
         data = read_distil_data(task, recipe, file)
         if isinstance(task, Retrieval) and data.labelled:
             task.fit(data.labelled)  # which documents answer a query, and so are no negatives of it
         train = encode_examples(task, [*data.labelled, *data.texts], tokenizer)
+        for teacher in teachers:
+            _require_same_pieces(teacher, train)
         soft_loss = distillation_loss(task, recipe.temperature)
         return cls(teachers, task, soft_loss, source, begun.config, tokenizer, data, train, machine, cache)
 
@@ -103,10 +119,15 @@ class DistilSession:
             [self.soft_loss.answer(answer) for answer in teacher.answers(outputs)]
             for teacher, (outputs, _) in zip(self.teachers, raw, strict=True)
         ]
+        if self.teachers[0].model.head.per_row:
+            _require_alike(each)
         answers = [self.soft_loss.together(several) for several in zip(*each, strict=True)]
         (outputs, encoded), first = raw[0], self.teachers[0].task
-        decoded = first.decode(outputs if len(raw) == 1 else answers, examples, encoded)
-        return Said(answers, list(decoded))
+        if len(raw) == 1:
+            return Said(answers, list(first.decode(outputs, examples, encoded)))
+        if getattr(first.settings, "crf", False):  # what it says of which tag follows which is in the answers
+            first = student_task(first, {})
+        return Said(answers, list(first.decode(answers, examples, encoded)))
 
     def steps_per_epoch(self, recipe: DistilRecipe) -> int:
         """How many batches of the recipe's size an epoch is divided into."""
@@ -167,10 +188,27 @@ def _source(recipe: DistilRecipe, teachers: Sequence[Teacher]) -> Source:
     return Source.of(recipe, folder, read_checkpoint(folder).config, is_teacher=False)
 
 
+def _require_alike(answers: Sequence[Sequence[Outputs]]) -> None:
+    """Of several teachers that answer for each word or piece."""
+    for several in zip(*answers, strict=True):
+        if len({len(answer) for answer in several}) > 1:
+            raise RecipeError(
+                "The teachers must read the same pieces of a text, for each of which they answer: these have "
+                "other vocabularies, or were trained with another max_length or stride. Leave one out."
+            )
+
+
+def _require_same_pieces(teacher: Teacher, train: EncodedExamples) -> None:
+    """By some examples, before the teacher is asked for all."""
+    if not teacher.model.head.per_row:
+        return
+    theirs = encode_examples(teacher.task, train.examples[:_LOOKED_AT], teacher.tokenizer).encoded
+    for one, other in zip(theirs, train.encoded, strict=False):
+        if sum(len(each.rows) for each in one.windows) != sum(len(each.rows) for each in other.windows):
+            raise RecipeError(_OTHER_PIECES)
+
+
 def _require_same_rows(examples: EncodedExamples) -> None:
     for each in examples.encoded:
         if len(each.target.answer) != sum(each.target.rows):
-            raise RecipeError(
-                "The student must read the same pieces of a text as its teacher, which answers for each: "
-                "choose a --student of the same vocabulary, and leave max_length as it is."
-            )
+            raise RecipeError(_OTHER_PIECES)

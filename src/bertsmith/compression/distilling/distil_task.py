@@ -7,8 +7,7 @@ out/report.html    the same to look at
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from bertsmith.compression.distilling.distil_measuring import agreements, measur
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe, make_distil_recipe
 from bertsmith.compression.distilling.distil_report import write_distil_report
 from bertsmith.compression.distilling.distil_results import DistilResults, write_distil_results
-from bertsmith.compression.distilling.distil_session import DistilSession, Show
+from bertsmith.compression.distilling.distil_session import DistilSession, Show, silent
 from bertsmith.compression.distilling.student_run import (
     STUDENT,
     Heard,
@@ -31,10 +30,10 @@ from bertsmith.compression.distilling.student_run import (
     restored,
     train_student,
 )
+from bertsmith.compression.distilling.teacher import hash_of
 from bertsmith.door import door, flag, function, kind, optional, place, several, text
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.cpu.allocator import keep_memory
-from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.task import Outputs
@@ -71,14 +70,14 @@ class DistilResult:
     show=optional(function),
 )
 def distil_task(
-    teacher: Sequence[str],
+    teacher: Sequence[str | Path],
     *overrides: str,
-    out: str,
-    texts: Sequence[str] = (),
-    train: str | None = None,
-    dev: str | None = None,
-    test: str | None = None,
-    cache: str | None = None,
+    out: str | Path,
+    texts: Sequence[str | Path] = (),
+    train: str | Path | None = None,
+    dev: str | Path | None = None,
+    test: str | Path | None = None,
+    cache: str | Path | None = None,
     resume: bool = False,
     console: Console | None = None,
     show: Show | None = None,
@@ -92,15 +91,15 @@ def distil_task(
     and texts. With `resume`, goes on where a run was interrupted. `show` makes a progress bar of a title.
     Raises InputError, RecipeError and ModelError before anything is trained.
     """
-    given = {
-        "teacher": list(teacher),
-        "texts": list(texts),
-        "train": train,
-        "dev": dev,
-        "test": test,
-        "out": out,
+    files = {"train": train, "dev": dev, "test": test, "out": out}
+    given = {name: str(path) for name, path in files.items() if path is not None}
+    several_given = {"teacher": list(map(str, teacher)), "texts": list(map(str, texts))}
+    more = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in values.items()
+        if value is not None
     }
-    found = {name: value for name, value in (given | values).items() if value is not None}
+    found: dict[str, Any] = several_given | given | more
     recipe = open_distilling(make_distil_recipe(found, list(overrides)), resume)
     machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
     try:
@@ -109,7 +108,7 @@ def distil_task(
             recipe = open_distilling(recipe, resume)  # once more: another may have begun meanwhile
             place_of_answers = Path(cache) if cache else folder / "answers"
             session = DistilSession.open(recipe, machine, place_of_answers)
-            return _run(recipe, Work(folder, resume, session, shown, show or _silent))
+            return _run(recipe, Work(folder, resume, session, shown, show or silent))
     finally:
         leave()
 
@@ -134,6 +133,8 @@ def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
     recipe = recipe.completed(session.config.hidden_size, session.config.num_hidden_layers, steps)
     recipe.as_finetuning().resolved(steps, recipe.seed)  # refuses, before anything is written
     hashes = data_hashes(recipe) | {f"teacher {n}": each.sha256 for n, each in enumerate(session.teachers, 1)}
+    if recipe.student is not None:
+        hashes["student"] = hash_of(session.source.folder)
     require_same_data(out, hashes)
     wait()  # a rank that comes late must not find the run that the first one is about to begin
     if first:
@@ -155,6 +156,7 @@ def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
         saving=saving_of(work, out / "model", splits["dev"].split),
         texts=len(session.data.texts),
         labels_of_teacher=session.data.dev_is_unlabelled,
+        invented=session.data.invented,
     )
     if first:
         write_distil_results(out, whole)
@@ -186,9 +188,3 @@ def _provenance(
         "method": "distil",
         "judged_by": results.judge,
     }
-
-
-@contextmanager
-def _silent(title: str) -> Iterator[Progress]:
-    """Where nobody watches."""
-    yield lambda done, total, unit: None

@@ -32,10 +32,10 @@ class Judge:
         self, folder: Path, name: str, slug: str, seconds: float = 0.0, predicted: float | None = None
     ) -> Tried:
         """Raises ModelError where the folder is no model of this task."""
-        found = Teacher.open(str(folder), type(self.whole.task), self.device)
-        split = self._encoded(found)
+        found = self._opened(folder)
+        split = _encoded(found, self.dev)
         score, error = _score(found, split)
-        asked = self._encoded(self.whole).encoded
+        asked = _encoded(self.whole, self.dev).encoded
         saving = measure_saving([self.whole], found, [asked], split.encoded)
         cost = saving.student
         return Tried(
@@ -53,8 +53,17 @@ class Judge:
             predicted=predicted,
         )
 
-    def _encoded(self, model: Teacher) -> EncodedExamples:
-        return encode_examples(model.task, self.dev, model.tokenizer)
+    def score(self, folder: Path, examples: Sequence[Any]) -> tuple[float, float | None]:
+        """The main metric of a folder's model on other labelled examples, and its standard error."""
+        found = self._opened(folder)
+        return _score(found, _encoded(found, examples))
+
+    def _opened(self, folder: Path) -> Teacher:
+        return Teacher.open(str(folder), type(self.whole.task), self.device)
+
+
+def _encoded(model: Teacher, examples: Sequence[Any]) -> EncodedExamples:
+    return encode_examples(model.task, examples, model.tokenizer)
 
 
 def _score(model: Teacher, split: EncodedExamples) -> tuple[float, float | None]:

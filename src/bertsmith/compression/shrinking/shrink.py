@@ -1,6 +1,6 @@
 """A ladder of smaller models, each taught by the one given: how small can it be, and keep what is asked?
 
-out/settings.json           what was asked for
+out/settings.json           what was asked for, and out/vocabulary.json which pieces candidates have
 out/answers/                what the model says, asked once for all candidates
 out/candidates/SLUG/        one candidate: its distillation, model/ and tried.json
 out/results.json            every figure, and the choice
@@ -10,8 +10,7 @@ out/model/                  the chosen one
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -20,24 +19,25 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bertsmith.compression.distilling.distil_data import DistilData, data_hashes, read_distil_data
+from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe, make_distil_recipe
-from bertsmith.compression.distilling.distil_session import DistilSession, Show
+from bertsmith.compression.distilling.distil_session import DistilSession, Show, silent
 from bertsmith.compression.distilling.distil_task import distil_task
+from bertsmith.compression.distilling.invented_texts import require_words
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.compression.shrinking.judging import Judge
 from bertsmith.compression.shrinking.ladder import STATIC, Candidate, ladder
 from bertsmith.compression.shrinking.predicted_time import predicted_seconds
+from bertsmith.compression.shrinking.search_folder import asked_for, begin_search, decided_once
 from bertsmith.compression.shrinking.shrink_report import write_shrink_report
 from bertsmith.compression.shrinking.taught_table import table_source, teach_table
-from bertsmith.compression.shrinking.tried import LeftOut, Shrunk, Tried, choose, doubts
+from bertsmith.compression.shrinking.tried import LeftOut, OnTest, Shrunk, Tried, choose, doubts
 from bertsmith.compression.vocabulary_pruning import prune_counted
 from bertsmith.door import door, flag, function, kind, optional, place, several, text
 from bertsmith.errors import InputError
-from bertsmith.files import atomic_folder, make_folder, read_json, refuse_existing, write_json
+from bertsmith.files import atomic_folder, make_folder, refuse_existing, write_json
 from bertsmith.inference.lock import sole_writer
 from bertsmith.machine.hardware import Hardware
-from bertsmith.progress import Progress
 from bertsmith.reporting import formatting
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
@@ -83,6 +83,7 @@ class _Work:
     out=place,
     dev=place,
     train=optional(place),
+    test=optional(place),
     texts=several(place),
     prune=flag,
     resume=flag,
@@ -90,12 +91,13 @@ class _Work:
     show=optional(function),
 )
 def shrink(
-    model: str,
+    model: str | Path,
     *overrides: str,
-    out: str,
-    dev: str,
-    train: str | None = None,
-    texts: Sequence[str] = (),
+    out: str | Path,
+    dev: str | Path,
+    train: str | Path | None = None,
+    test: str | Path | None = None,
+    texts: Sequence[str | Path] = (),
     hours: float | None = None,
     keep: float = KEEP,
     prune: bool = True,
@@ -107,13 +109,21 @@ def shrink(
     """Finds the smallest model that keeps the share `keep` of the model's score on `dev`, and writes it.
 
     Each candidate learns the model's answers to `train` and `texts` as `distil_task` has it, with the same
-    settings. Without `prune` the vocabulary stays. Candidates that are not expected to be finished within
-    `hours`, counted over all parts of an interrupted search, are left out. With `resume`, goes on; `hours`
-    and `keep` may then be others. Raises InputError, RecipeError and ModelError before anything is trained.
+    settings. On the labelled rows of `test` the chosen model is reported on beside the whole one; nothing is
+    learned or chosen by them. Without `prune` the vocabulary stays. Candidates that are not expected to be
+    finished within `hours`, counted over all parts of an interrupted search, are left out. With `resume`,
+    goes on; `hours` and `keep` may then be others. Raises InputError, RecipeError and ModelError before
+    anything is trained.
     """
     _require(keep, hours)
-    given = {"teacher": [model], "texts": list(texts), "train": train, "dev": dev, "out": out}
-    found = {name: value for name, value in (given | values).items() if value is not None}
+    files = {"train": train, "dev": dev, "test": test, "out": out}
+    given = {name: str(path) for name, path in files.items() if path is not None}
+    more = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in values.items()
+        if value is not None
+    }
+    found = given | {"teacher": [str(model)], "texts": list(map(str, texts))} | more
     recipe = make_distil_recipe(found | {"compare": False}, list(overrides))
     folder = Path(out)
     if not resume:
@@ -121,13 +131,14 @@ def shrink(
     machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, Hardware.detect())
     try:
         task = None if recipe.task is None else find_task(recipe.task)
-        whole = Teacher.open(model, task, machine.device)
+        whole = Teacher.open(str(model), task, machine.device)
+        if recipe.augment:
+            require_words(whole.task, whole.tokenizer)
         data = read_distil_data(whole.task, recipe)
-        asked = _asked(whole, recipe, overrides, values, prune)
-        _begin(folder, asked)
+        begin_search(folder, asked_for(whole, recipe, overrides, values, prune))
         with sole_writer(folder):
             judge = Judge(whole, data.dev, machine.device)
-            work = _Work(folder, recipe, overrides, values, machine, judge, console, show or _silent)
+            work = _Work(folder, recipe, overrides, values, machine, judge, console, show or silent)
             return _search(work, data, hours, keep, prune)
     finally:
         leave()
@@ -140,36 +151,6 @@ def _require(keep: float, hours: float | None) -> None:
         raise InputError(f"hours must be above 0, found {hours}.")
 
 
-def _asked(
-    whole: Teacher, recipe: DistilRecipe, overrides: Sequence[str], values: Mapping[str, Any], prune: bool
-) -> dict[str, Any]:
-    """What the candidates follow from."""
-    return {
-        "model": whole.sha256,
-        "files": data_hashes(recipe),
-        "settings": sorted(overrides),
-        "values": {name: value for name, value in sorted(values.items()) if value is not None},
-        "prune": prune,
-    }
-
-
-def _begin(out: Path, asked: dict[str, Any]) -> None:
-    path = out / "settings.json"
-    if path.exists():
-        begun = read_json(path)
-        differ = [name for name, value in asked.items() if begun.get(name) != value]
-        if differ:
-            raise InputError(
-                f"{out} was begun with another {', '.join(differ)}. Resume with the same, or choose another "
-                "folder."
-            )
-        return
-    if out.exists() and any(out.iterdir()):
-        raise InputError(f"{out} holds something else than a search of this kind. Choose another folder.")
-    make_folder(out)
-    write_json(path, asked)
-
-
 def _search(work: _Work, data: DistilData, hours: float | None, keep: float, prune: bool) -> ShrinkResult:
     whole_folder = work.judge.whole.folder
     work.say(f"Measuring the model on {len(data.dev):,} rows of dev.")
@@ -178,7 +159,7 @@ def _search(work: _Work, data: DistilData, hours: float | None, keep: float, pru
     tried, base = list[Tried](), whole_folder
     if prune and (pruned := _pruned(work, data)) is not None:
         tried.append(pruned)
-        if pruned.score >= whole.score * (1 - (1 - keep) * _MOST_LOST):
+        if decided_once(work.out, pruned.score >= whole.score * (1 - (1 - keep) * _MOST_LOST)):
             base = _folder(work, _PRUNED) / "model"
         else:
             work.say(
@@ -202,7 +183,7 @@ def _search(work: _Work, data: DistilData, hours: float | None, keep: float, pru
         else:
             tried.append(found)
             work.say(_finished(found, whole, work.judge.metric))
-    return _written(work, whole, tried, left_out, keep, data.warnings)
+    return _written(work, data, whole, tried, left_out, keep)
 
 
 def _pruned(work: _Work, data: DistilData) -> Tried | None:
@@ -241,11 +222,15 @@ def _try(
     given = _given(work, base, folder, layers=candidate.layers, width=candidate.width)
     recipe = make_distil_recipe(dict(given), list(work.overrides))
     begun = time.monotonic()
-    predicted = beside + _predicted(work, recipe)
-    if predicted > seconds_left:
-        return LeftOut(candidate.name, predicted, max(seconds_left, 0.0))
+    session = _asked_all(work, recipe)
+    asking = time.monotonic() - begun
+    training = _predicted(session, recipe)
+    predicted = beside + training
+    if predicted > seconds_left - asking:
+        return LeftOut(candidate.name, predicted, max(seconds_left - asking, 0.0))
     work.say(f"{candidate.name}: about {formatting.duration(predicted)}.")
-    distil_task(
+    del session  # with its teacher: the distillation opens its own
+    made = distil_task(
         given.pop("teacher"),
         *work.overrides,
         cache=str(work.out / "answers"),
@@ -254,8 +239,9 @@ def _try(
         show=work.show,
         **given,
     )
-    seconds = time.monotonic() - begun
-    tried = work.judge.judge(folder / "model", candidate.name, candidate.slug, seconds, predicted - beside)
+    trained = made.results.student.restarts[0].seconds  # by all parts of an interrupted run
+    seconds = max(time.monotonic() - begun, asking + trained)
+    tried = work.judge.judge(folder / "model", candidate.name, candidate.slug, seconds, asking + training)
     tried.write(folder)
     return tried
 
@@ -277,36 +263,44 @@ def _try_table(work: _Work, before: Path, base: Path) -> Tried:
 
 def _given(work: _Work, base: Path, folder: Path, **shape: int | None) -> dict[str, Any]:
     """What a candidate's recipe is made of."""
-    kept = work.recipe.model_dump(include={"texts", "train", "dev", "task"}, exclude_none=True, mode="json")
+    files = {"texts", "train", "dev", "test", "task"}
+    kept = work.recipe.model_dump(include=files, exclude_none=True, mode="json")
     more = {name: value for name, value in (*work.values.items(), *shape.items()) if value is not None}
     return kept | more | {"teacher": [str(base)], "out": str(folder), "compare": False}
 
 
-def _predicted(work: _Work, recipe: DistilRecipe) -> float:
+def _asked_all(work: _Work, recipe: DistilRecipe) -> DistilSession:
+    """With the model's answers to all that is learned: asked once, the other candidates find them."""
     session = DistilSession.open(recipe, work.machine, work.out / "answers")
     with work.show("The model's answers") as progress:
-        session.ask(session.train.examples, progress)  # once: the others find them
+        session.ask(session.train.examples, progress)
+    return session
+
+
+def _predicted(session: DistilSession, recipe: DistilRecipe) -> float:
+    """Seconds of its training."""
     steps = session.steps_per_epoch(recipe)
     config = session.config
     return predicted_seconds(recipe.completed(config.hidden_size, config.num_hidden_layers, steps), session)
 
 
 def _beside(tried: Sequence[Tried]) -> float:
-    """Seconds of a candidate beside its training: the head's first weights, saving, measuring."""
+    """Seconds of a candidate beside asking and training: the head's first weights, saving, measuring."""
     beside = [each.seconds - each.predicted for each in tried if each.predicted is not None]
     return max(median(beside), 0.0) if beside else 0.0
 
 
 def _written(
     work: _Work,
+    data: DistilData,
     whole: Tried,
     tried: Sequence[Tried],
     left_out: Sequence[LeftOut],
     keep: float,
-    warnings: Sequence[str],
 ) -> ShrinkResult:
     chosen = choose(whole, tried, keep)
     metric = work.judge.metric
+    source = work.judge.whole.folder if chosen is whole else _folder(work, chosen.slug) / "model"
     shrunk = Shrunk(
         metric=metric,
         keep=keep,
@@ -314,14 +308,20 @@ def _written(
         tried=tuple(tried),
         chosen=chosen,
         left_out=tuple(left_out),
-        warnings=(*warnings, *doubts(whole, chosen, keep, metric), *map(_left_out, left_out)),
+        warnings=(*data.warnings, *doubts(whole, chosen, keep, metric), *map(_left_out, left_out)),
+        on_test=None if data.test is None else _on_test(work, source, data.test),
     )
-    source = work.judge.whole.folder if chosen is whole else _folder(work, chosen.slug) / "model"
     with atomic_folder(work.out / "model", replace=True) as partial:
         shutil.copytree(source, partial, dirs_exist_ok=True)
     write_json(work.out / "results.json", shrunk.record())
     report = write_shrink_report(work.out, shrunk, str(work.recipe.teacher[0]))
     return ShrinkResult(work.out / "model", report, shrunk)
+
+
+def _on_test(work: _Work, chosen: Path, test: Sequence[Any]) -> OnTest:
+    whole, error = work.judge.score(work.judge.whole.folder, test)
+    score, own_error = work.judge.score(chosen, test)
+    return OnTest(len(test), whole, error, score, own_error)
 
 
 def _folder(work: _Work, slug: str) -> Path:
@@ -342,9 +342,3 @@ def _left_out(found: LeftOut) -> str:
         f"{found.name}: left out, it would take about {formatting.duration(found.seconds)}, and "
         f"{formatting.duration(found.left)} of the time are left"
     )
-
-
-@contextmanager
-def _silent(title: str) -> Iterator[Progress]:
-    """Where nobody watches."""
-    yield lambda done, total, unit: None

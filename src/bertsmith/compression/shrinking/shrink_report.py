@@ -40,6 +40,7 @@ def render_shrink(shrunk: Shrunk, model: str) -> str:
             ("of its parameters", formatting.percent(chosen.parameters / whole.parameters)),
         ],
         warnings=list(shrunk.warnings),
+        on_test=None if shrunk.on_test is None else shrunk.on_test.sentence(shrunk.metric),
         pictures=[
             (
                 "Time of a text that comes alone",

@@ -30,6 +30,7 @@ from bertsmith.compression.static.token_vectors import (
     token_vectors,
     weights,
 )
+from bertsmith.door import door, flag, function, optional, place, several, whole
 from bertsmith.errors import InputError
 from bertsmith.files import make_folder, read_json, refuse_existing, sha256, write_json
 from bertsmith.inference.embedding.embedder import Embedder
@@ -66,10 +67,19 @@ class StaticResult:
     seconds: float
 
 
+@door(
+    teacher=place,
+    out=place,
+    texts=several(place),
+    dimensions=optional(whole(1)),
+    sentences=whole(1),
+    resume=flag,
+    progress=optional(function),
+)
 def distil_static(
     teacher: str | Path,
     out: Path | str,
-    texts: Sequence[str] = (),
+    texts: Sequence[str | Path] = (),
     *,
     dimensions: int | None = None,
     sentences: int = SENTENCES,
@@ -86,21 +96,21 @@ def distil_static(
     that it doesn't have, texts without sentences, a folder that exists, and other settings than those it was
     begun with; ModelError for a teacher that can't be opened.
     """
-    started, out = time.monotonic(), Path(out)
+    started, out, sources = time.monotonic(), Path(out), list(map(str, texts))
     if not resume:
         refuse_existing(out)
     embedder = _opened(teacher)
     dimensions = _dimensions(dimensions, embedder)
     asked = {
         "teacher": sha256(embedder.weights),
-        "texts": list(texts),
+        "texts": sources,
         "dimensions": dimensions,
         "sentences": sentences,
         "seed": seed,
     }
-    if texts and sentences < _FEWEST:
+    if sources and sentences < _FEWEST:
         raise InputError(f"A table is learned from {_FEWEST} sentences or more, found {sentences}.")
-    drawn = _drawn(out, asked, texts, sentences, seed, progress)
+    drawn = _drawn(out, asked, sources, sentences, seed, progress)
     with sole_writer(out):
         if (out / "model").exists():
             return _finished(out)
@@ -160,7 +170,13 @@ def _drawn(
             return []
         with (out / "texts.jsonl").open(encoding="utf-8") as lines:
             return [json.loads(line)["text"] for line in lines]
-    if out.exists() and any(entry.name != ".lock" for entry in out.iterdir() if entry.name != "texts.jsonl"):
+    own = (
+        ".lock",
+        "texts.jsonl",
+        ".texts.jsonl",
+        ".settings.json",
+    )  # the latter two of a killed run, half-written
+    if out.exists() and not all(entry.name.startswith(own) for entry in out.iterdir()):
         raise InputError(f"{out} holds something else than a run of this. Choose another folder.")
     drawn = sample_sentences(texts, count, seed, progress=progress) if texts else []
     if texts and len(drawn) < _FEWEST:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -23,6 +24,8 @@ from bertsmith.errors import InputError
 from bertsmith.files import atomic_folder, refuse_existing
 from bertsmith.progress import Progress
 from bertsmith.text.files.columns import unknown_column
+from bertsmith.text.tokens.number_tokenizer import VALUE, NumberTokenizer, as_spelled_number
+from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.validation import UserSettings
 
 _EVERY = 1000  # rows between two words on progress
@@ -32,16 +35,29 @@ class SequenceSettings(UserSettings):
     """Every choice of `bertsmith sequences build`; the defaults live here and nowhere else."""
 
     kind: Kind = Field(
-        "symbols", description="a column of sequences; each row of a table; columns of numbers in patches"
+        "symbols",
+        description="A column of sequences, the rows of a table, or numbers in patches (series, images).",
     )
-    column: str | None = Field(None, description="where the sequences are, if the name doesn't say it")
-    characters: bool = Field(False, description="each character of a string is an item (proteins, DNA)")
-    leave_out: tuple[str, ...] = Field((), description="columns of a table that aren't read: ids, labels")
-    patch: int = Field(8, ge=1, le=4096, description="steps of a series' patch, side of an image's")
-    bins: int = Field(16, ge=2, le=1000, description="bins of a table's numbers, of about as many cells each")
-    min_count: int = Field(1, ge=1, description="rarer symbols become [UNK]")
-    vocab_size: int = Field(100_000, ge=len(SPECIAL) + 1, description="tokens at most, special ones included")
-    heldout: float = Field(0.05, ge=0, lt=1, description="share of rows kept for evaluation")
+    column: str | None = Field(
+        None, description="The column of the sequences, if its name isn't a usual one."
+    )
+    characters: bool = Field(False, description="Each character of a string is an item (proteins, DNA).")
+    leave_out: tuple[str, ...] = Field((), description="Columns of a table to leave out: ids, labels.")
+    categories: tuple[str, ...] = Field(
+        (), description="Columns of a table whose numbers are categories: codes, districts."
+    )
+    patch: int = Field(8, ge=1, le=4096, description="Steps in a series' patch, or the side of an image's.")
+    numbers: Literal["bins", "continuous"] = Field(
+        "bins", description="A table's numbers as bins, or as they are, so that nothing is lost within a bin."
+    )
+    bins: int = Field(
+        16, ge=2, le=1000, description="Bins for a column's numbers, each with about as many cells."
+    )
+    min_count: int = Field(1, ge=1, description="Rarer symbols become [UNK].")
+    vocab_size: int = Field(
+        100_000, ge=len(SPECIAL) + 1, description="Tokens, at most, special ones included."
+    )
+    heldout: float = Field(0.05, ge=0, lt=1, description="Share of rows held out for evaluation.")
 
 
 @door(files=several(place), out=place, settings=kind(SequenceSettings), progress=optional(function))
@@ -61,26 +77,51 @@ def build_sequences(
     if not files:
         raise InputError("Name at least one file: Parquet, JSON lines, CSV, .npy or .npz.")
     codec = find_codec(files, settings)
-    if codec.kind in ("series", "images"):
+    if codec.of_patches:
         return build_patches(files, out, codec, settings.patch, settings.heldout, progress)
-    counts, rows = Counter[str](), 0
-    for symbols in _sequences(files, codec):
-        counts.update(symbols)
-        rows += 1
-        if progress is not None and not rows % _EVERY:
-            progress(rows, None, "rows counted")
-    tokenizer = symbol_tokenizer(choose_symbols(counts, settings.min_count, settings.vocab_size))
+    rows, counts = _count(files, codec, progress)
+    tokenizer = _tokenizer(counts, codec, settings)
     ids = {piece: number for number, piece in enumerate(tokenizer.pieces)}
     unknown = sum(counts.values()) - sum(counts[piece] for piece in ids)
+    with_values = isinstance(tokenizer, NumberTokenizer)
     with atomic_folder(out) as folder:
-        writer = StoreWriter(folder, tokenizer, settings.heldout)
+        writer = StoreWriter(folder, tokenizer, settings.heldout, with_values=with_values)
         with writer:
             for done, symbols in enumerate(_sequences(files, codec), start=1):
-                content = " ".join(symbols).encode(errors="surrogatepass")
-                writer.add([ids.get(symbol, tokenizer.unk_id) for symbol in symbols], content)
+                content = " ".join(symbols)
+                if isinstance(tokenizer, NumberTokenizer):
+                    pieces = tokenizer.pieces_of_row(content, None)
+                    writer.add(pieces.ids, content.encode(errors="surrogatepass"), pieces.values)
+                else:
+                    found = [ids.get(symbol, tokenizer.unk_id) for symbol in symbols]
+                    writer.add(found, content.encode(errors="surrogatepass"))
                 if progress is not None and (not done % _EVERY or done == rows):
                     progress(done, rows, "rows written")
         return writer.finish(files, codec, unknown)
+
+
+def _count(files: Sequence[Path | str], codec: Codec, progress: Progress | None) -> tuple[int, Counter[str]]:
+    """How many rows there are, and how often each symbol occurs that has a piece of its own."""
+    counts, rows = Counter[str](), 0
+    scales = {scale.piece: scale for scale in codec.scales.columns}
+    for symbols in _sequences(files, codec):
+        counts.update(symbol for symbol in symbols if as_spelled_number(symbol, scales) is None)
+        rows += 1
+        if progress is not None and not rows % _EVERY:
+            progress(rows, None, "rows counted")
+    return rows, counts
+
+
+def _tokenizer(counts: Counter[str], codec: Codec, settings: SequenceSettings) -> Tokenizer:
+    """Of the most frequent symbols, and where numbers are read as they are of a piece for each column."""
+    scales = codec.scales
+    if not scales.columns:
+        return symbol_tokenizer(choose_symbols(counts, settings.min_count, settings.vocab_size))
+    chosen = choose_symbols(counts, settings.min_count, settings.vocab_size) if counts else []
+    columns = [scale.piece for scale in scales.columns]
+    if len({*columns}) < len(columns):
+        raise InputError("Two columns of numbers have names that differ by white space alone. Rename one.")
+    return NumberTokenizer.of(symbol_tokenizer([*chosen, *columns, VALUE]), scales)
 
 
 def find_codec(files: Sequence[Path | str], settings: SequenceSettings) -> Codec:
@@ -92,14 +133,14 @@ def find_codec(files: Sequence[Path | str], settings: SequenceSettings) -> Codec
         if column not in names:
             raise unknown_column(column, names, str(files[0]))
         return Codec(kind=settings.kind, column=column, characters=settings.characters)
-    strange = next((name for name in settings.leave_out if name not in names), None)
-    if strange is not None:
-        raise unknown_column(strange, names, str(files[0]))
+    for name in (*settings.leave_out, *settings.categories):
+        if name not in names:
+            raise unknown_column(name, names, str(files[0]))
     read = [name for name in names if name not in settings.leave_out]
     if not read:
         raise InputError(f"{files[0]}: --leave-out leaves no column to read.")
-    sample = (row.values for row in islice(_records(files), SAMPLE))
-    return Codec(kind="table", columns=find_columns(sample, read, settings.bins))
+    sample, bins = islice(_records(files), SAMPLE), settings.bins if settings.numbers == "bins" else None
+    return Codec(kind="table", columns=find_columns(sample, read, bins, settings.categories))
 
 
 def _records(files: Sequence[Path | str]) -> Iterator[Row]:

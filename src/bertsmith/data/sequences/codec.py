@@ -12,12 +12,13 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from bertsmith.data.sequences.records import SEQUENCE, Row
-from bertsmith.data.sequences.symbol_tokenizer import as_symbol
+from bertsmith.data.sequences.symbol_tokenizer import as_symbol, spelled
 from bertsmith.data.sequences.table_columns import TableColumn
 from bertsmith.errors import InputError, StoreError
 from bertsmith.files import read_json
 from bertsmith.text.files.columns import listed, unknown_column
-from bertsmith.text.files.values import shown
+from bertsmith.text.files.values import LARGEST, shown
+from bertsmith.text.tokens.number_tokenizer import NumberScale, NumberScales
 from bertsmith.validation import Strict, first_problem
 
 FILE = "sequences.json"
@@ -40,6 +41,24 @@ class Codec(Strict):
     columns: tuple[TableColumn, ...] = ()
 
     @property
+    def of_patches(self) -> bool:
+        """Whether rows become patches of numbers rather than symbols."""
+        return self.kind in ("series", "images")
+
+    @property
+    def scales(self) -> NumberScales:
+        """Of a table's columns whose numbers are read as they are, perhaps none."""
+        return NumberScales(
+            columns=tuple(
+                NumberScale(
+                    piece=as_symbol(f"{column.name}:", ""), mean=column.scale[0], deviation=column.scale[1]
+                )
+                for column in self.columns
+                if column.scale is not None
+            )
+        )
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """The columns that become symbols."""
         if self.kind == "table":
@@ -57,9 +76,9 @@ class Codec(Strict):
 
     def text(self, row: Row) -> str:
         """What the store's tokenizer reads of a row: symbols, or numbers, with blanks between them."""
-        if self.kind not in ("series", "images"):
+        if not self.of_patches:
             return " ".join(self.symbols(row))
-        return " ".join(f"{number:.7g}" for number in self.numbers(row).reshape(-1))
+        return " ".join(map(spelled, self.numbers(row).reshape(-1).tolist()))
 
     def numbers(self, row: Row) -> npt.NDArray[np.float64]:
         """A row of a series or an image, as it is nested. Raises InputError naming file and row."""
@@ -75,6 +94,11 @@ class Codec(Strict):
                 f"{row.where}: expected a list of finite numbers in the column {self.column}, as many in "
                 f"one part of it as in another; found {shown(value)}. Mend the row, or name another "
                 "with --column."
+            )
+        if (largest := float(np.abs(found).max())) > LARGEST:
+            raise InputError(
+                f"{row.where}: expected numbers within ±{LARGEST:g} in the column {self.column}, found one "
+                f"of {largest:g}. Divide all of them."
             )
         return found
 

@@ -4,19 +4,47 @@ Every symbol is a word of `text`; columns that aren't part of the sequence, such
 tagging there is `words` too, beside the file's own `tags`.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from bertsmith.data.sequences.codec import Codec, read_codec
-from bertsmith.data.sequences.records import stream_records
+from bertsmith.data.sequences.records import Row, stream_records
 from bertsmith.door import door, function, optional, place
 from bertsmith.errors import InputError
 from bertsmith.output_file import require_output
 from bertsmith.progress import Progress
 from bertsmith.text.files.jsonl import write_jsonl
+from bertsmith.text.tokens.any_tokenizer import load_tokenizer
+from bertsmith.text.tokens.number_tokenizer import as_spelled_number
+from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXT, WORDS, TAGS = "text", "words", "tags"
+_SHOWN = 3  # symbols that aren't known, as examples
+
+
+@dataclass
+class EncodedSequences:
+    """How many rows were written, how many symbols they have, and how many of these the store's vocabulary
+    hasn't, so that the model reads [UNK]; `such_as` are the first of them. Series and images have no symbols.
+    """
+
+    rows: int = 0
+    symbols: int = 0
+    unknown: int = 0
+    such_as: list[str] = field(default_factory=list)
+
+    def count(self, symbols: Sequence[str], is_known: Callable[[str], bool]) -> None:
+        """Adds those of a row."""
+        self.symbols += len(symbols)
+        for symbol in symbols:
+            if not is_known(symbol):
+                self.unknown += 1
+                if len(self.such_as) < _SHOWN and symbol not in self.such_as:
+                    self.such_as.append(symbol)
 
 
 @door(path=place, like=place, out=place, progress=optional(function))
@@ -27,30 +55,59 @@ def encode_sequences(
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
-) -> int:
-    """Writes the rows of `path` as the store `like` has its own; returns how many.
+) -> EncodedSequences:
+    """Writes the rows of `path` as the store `like` has its own.
 
     Raises InputError naming the row that can't be read, and StoreError for a folder that is no such store.
     """
     codec = read_codec(like)
+    tokenizer = load_tokenizer(Path(like) / "tokenizer")
     require_output(out, overwrite, [path, like])
-    return write_jsonl(_rows(Path(path), codec, progress), out)
+    found = EncodedSequences()
+    found.rows = write_jsonl(_rows(Path(path), codec, tokenizer, found, progress), out)
+    return found
 
 
-def _rows(path: Path, codec: Codec, progress: Progress | None) -> Iterator[dict[str, Any]]:
+def _rows(
+    path: Path, codec: Codec, tokenizer: Tokenizer, found: EncodedSequences, progress: Progress | None
+) -> Iterator[dict[str, Any]]:
+    pieces, scales = frozenset(tokenizer.pieces), {scale.piece: scale for scale in codec.scales.columns}
     for number, row in enumerate(stream_records(path), start=1):
-        kept = {name: value for name, value in row.values.items() if name not in codec.reads}
+        kept = {name: _plain(value) for name, value in row.values.items() if name not in codec.reads}
         if TEXT in kept:
             raise InputError(
                 f"{row.where}: the column {TEXT} is no part of the sequence, and its name is needed for it. "
                 "Rename it."
             )
-        if TAGS in kept and codec.kind == "symbols":
-            symbols = codec.symbols(row)
-            if not isinstance(kept[TAGS], list) or len(kept[TAGS]) != len(symbols):
-                raise InputError(f"{row.where}: expected {len(symbols):,} tags in a list, one an item.")
-            yield {WORDS: symbols, **kept}
-        else:
+        if codec.of_patches:
             yield {TEXT: codec.text(row), **kept}
+        else:
+            symbols = codec.symbols(row)
+            found.count(symbols, lambda each: each in pieces or as_spelled_number(each, scales) is not None)
+            yield {**_symbols_as_text(symbols, kept, row, codec), **kept}
         if progress is not None and not number % 1000:
             progress(number, None, "rows")
+
+
+def _symbols_as_text(symbols: list[str], kept: dict[str, Any], row: Row, codec: Codec) -> dict[str, Any]:
+    """`words` beside the file's own tags, else `text`."""
+    if TAGS not in kept or codec.kind != "symbols":
+        return {TEXT: " ".join(symbols)}
+    if not isinstance(kept[TAGS], list) or len(kept[TAGS]) != len(symbols):
+        raise InputError(f"{row.where}: expected {len(symbols):,} tags in a list, one an item.")
+    return {WORDS: symbols}
+
+
+def _plain(value: Any) -> Any:
+    """A cell as JSON can hold it: what is no finite number is null, and dates are their text."""
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, Decimal):
+        value = float(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -21,6 +21,7 @@ from bertsmith.progress import Progress
 from bertsmith.text.tokens.patch_tokenizer import PATCH, PatchShape, PatchTokenizer
 from bertsmith.validation import first_problem
 
+_ROUNDING = 1e-12  # a deviation this small beside the mean is rounding: the channel is constant
 Rows = Iterator[tuple[npt.NDArray[np.float64], str]]
 
 
@@ -88,7 +89,8 @@ def _moments(
         if progress is not None and not rows % 1000:
             progress(rows, None, "rows measured")
     deviation = np.sqrt(squares / max(count, 1))
-    return rows, mean.tolist(), np.where(deviation > 0, deviation, 1.0).tolist()
+    varies = deviation > _ROUNDING * np.abs(mean)
+    return rows, mean.tolist(), np.where(varies, deviation, 1.0).tolist()
 
 
 def _shape(

@@ -16,6 +16,8 @@ from bertsmith.text.labelled.rows import read_column_names, stream_rows
 
 SEQUENCE = "sequence"  # the column of a .npy
 _ENDINGS = (".npy", ".npz")
+_MAGIC = b"\x93NUMPY"
+_KINDS = "biufU"  # of NumPy's types: truth values, integers, floats, strings
 
 
 class Row(NamedTuple):
@@ -56,19 +58,28 @@ def _is_numpy(path: Path | str) -> bool:
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Without pickle: an array of Python objects could run code."""
     try:
-        opened = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
-        if isinstance(opened, np.ndarray):
-            found = {SEQUENCE: opened}
-        else:
-            with opened:
-                found = {name: opened[name] for name in opened.files}
+        with path.open("rb") as file:
+            if file.read(len(_MAGIC)) == _MAGIC:
+                found = {SEQUENCE: np.load(path, mmap_mode="r", allow_pickle=False)}
+            else:
+                file.seek(0)  # our own file, for NumPy leaves one that is no archive open
+                with np.load(file, allow_pickle=False) as archive:
+                    found = {name: archive[name] for name in archive.files}
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such file.") from error
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # whatever NumPy, zipfile and zlib stumble over in a damaged file
+        first_line = str(error).partition("\n")[0][:200]
         raise InputError(
             f"{path}: expected NumPy's arrays of numbers or strings (no objects, which would need pickle): "
-            f"{error}. Rows of different lengths go into Parquet or JSON lines, or are padded with -1."
+            f"{first_line}. Rows of different lengths go into Parquet or JSON lines, or are padded with -1; "
+            "a file that was cut is to be written again."
         ) from error
+    for name, array in found.items():
+        if array.dtype.kind not in _KINDS:
+            raise InputError(
+                f"{path}: expected numbers or strings in the array {name}, found {array.dtype}. Convert them "
+                "first: dates to numbers, complex numbers to two."
+            )
     flat = [name for name, array in found.items() if array.ndim == 0]
     if not found or flat:
         raise InputError(f"{path}: expected arrays with a row each; found single values in {listed(flat)}.")

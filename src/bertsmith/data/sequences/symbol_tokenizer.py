@@ -42,6 +42,11 @@ def as_symbol(value: object, where: str) -> str:
     return symbol
 
 
+def spelled(number: float) -> str:
+    """With every digit that it takes to read the same number again: 3 for 3.0."""
+    return repr(number).removesuffix(".0")
+
+
 def choose_symbols(counts: Counter[str], min_count: int, vocab_size: int) -> list[str]:
     """The most frequent symbols that occur at least `min_count` times, at most `vocab_size` tokens with the
     special ones; of equally frequent ones those first in the alphabet. Raises InputError when none is left.

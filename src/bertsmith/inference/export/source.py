@@ -36,8 +36,8 @@ from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.examples.encoding import Encoded, Layout, Window
 from bertsmith.tasks.registry import TASKS
 from bertsmith.tasks.task import Task
-from bertsmith.text.tokens.patch_tokenizer import require_text
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizer import require_text
 
 Answer = npt.NDArray[np.floating[Any]]  # of one sequence: (C,), (R, C) or (H,)
 

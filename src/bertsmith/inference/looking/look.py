@@ -1,11 +1,11 @@
 """`look`: one input and a model, and what there is to see: attributions, attention, a word's neighbours."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.door import door, function, kind, optional, place, several, text
+from bertsmith.door import door, function, kind, optional, place, text
 from bertsmith.errors import InputError
 from bertsmith.inference.attribution import AttentionWeights, Explainer, TokenAttributions
 from bertsmith.inference.features import Features
@@ -47,7 +47,6 @@ class Look:
     model=place,
     target=optional(kind(str, int)),
     word=optional(text),
-    among=optional(several(text)),
     progress=optional(function),
 )
 def look(
@@ -56,15 +55,15 @@ def look(
     *,
     target: str | int | None = None,
     word: str | None = None,
-    among: Sequence[str] | None = None,
+    among: Iterable[str] | None = None,
     progress: Progress | None = None,
 ) -> Look:
     """Opens a model and looks at what it makes of `given`: a text, a pair, (question, passage), words, a text
     with a mask, or (query, document), as the model reads.
 
     `target` is a class, a piece of the vocabulary or a word's number to explain instead of the answer. `word`
-    of the text is shown beside the words of the texts `among`, layer by layer. Raises InputError for what the
-    model doesn't read, ModelError.
+    of the text is shown beside the words of the texts `among`, layer by layer; they are read as they come.
+    Raises InputError for what the model doesn't read, ModelError.
 
     >>> found = look("runs/clauses/model", "The court granted the motion.")
     >>> found.attributions.target, found.attention.weights.shape
@@ -74,6 +73,8 @@ def look(
         raise InputError(
             "word and among go together: a word of the text, and texts to find its neighbours in."
         )
+    if isinstance(among, str) or (among is not None and not isinstance(among, Iterable)):
+        raise InputError(f"among must be texts to find neighbours in, found {type(among).__name__}.")
     if word is not None and not isinstance(given, str):
         raise InputError(f"A word's neighbours are found for a single text, found {type(given).__name__}.")
     explainer = Explainer(model, as_vectors=_has_no_answer(model, given))
@@ -81,7 +82,7 @@ def look(
     if not explainer.model.is_of_vectors or _is_pair(given):
         attributions = explainer.attributions(given, target)
     elif target is not None:
-        raise InputError(f"target: there is no answer to explain, found {target!r}. Leave it away.")
+        raise InputError(f"target: there is no answer to explain, found {target!r}. Leave it out.")
     attention = explainer.attention(given)
     neighbours = None
     if word is not None and among is not None:
@@ -99,4 +100,4 @@ def _has_no_answer(model: str | Path, given: Any) -> bool:
 
 
 def _is_pair(given: Any) -> bool:
-    return not isinstance(given, str) and len(given) == 2
+    return isinstance(given, list | tuple) and len(given) == 2

@@ -5,9 +5,10 @@ are used alike (Ethayarajh 2019, arXiv 1909.00512, section 4).
 L layers, W words, H hidden size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from heapq import nlargest
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,41 +48,71 @@ def word_neighbours(
     features: Features,
     text: str,
     word: str,
-    among: Sequence[str],
+    among: Iterable[str],
     count: int = 8,
     progress: Progress | None = None,
 ) -> WordNeighbours:
     """The `count` words of the texts `among` nearest to the first `word` of `text`, in each layer.
 
     Cosines are of vectors less the mean of the first 256 texts' words, for most of what raw vectors have in
-    common says nothing of the word. Equal texts count once. Memory grows with `count`, not with the texts.
-    Raises InputError for a word that isn't there and for texts without words.
+    common says nothing of the word. Equal texts count once. Texts are read as they come: memory grows with
+    `count` alone. Raises InputError for a word that isn't there, texts without words, and what is no text.
     """
-    place, among = _place_of(word, text), list(dict.fromkeys(among))
+    place = _place_of(word, text)
     wanted = np.stack([layer[0][place] for layer in _layers(features, [text])])  # (L + 1, H)
     centre: Floats | None = None
-    best: list[list[tuple[float, int, int]]] = [[] for _ in wanted]  # cosine, text, word
-    for start in range(0, len(among), _AT_A_TIME):
-        some = range(start, min(start + _AT_A_TIME, len(among)))
-        numbers = [number for number in some if among[number] != text and _words(among[number])]
-        if numbers:
-            found = _layers(features, [among[number] for number in numbers])
-            places = [(n, at) for n, each in zip(numbers, found[0], strict=True) for at in range(len(each))]
-            flat = np.stack([np.concatenate(layer) for layer in found])  # (L + 1, W, H)
+    best: list[list[_Found]] = [[] for _ in wanted]
+    done, total = 0, len(among) if isinstance(among, Sized) else None
+    for done, texts in _batches(among):
+        texts = [each for each in texts if each != text and _words(each)]
+        if texts:
+            layers = _layers(features, texts)
+            places = [
+                (each, at) for each, found in zip(texts, layers[0], strict=True) for at in range(len(found))
+            ]
+            flat = np.stack([np.concatenate(layer) for layer in layers])  # (L + 1, W, H)
             centre = flat.mean(1, keepdims=True) if centre is None else centre
             cosines = _cosines(wanted - centre[:, 0], flat - centre)
             for number, row in enumerate(cosines):
-                likeliest = np.argsort(-row, kind="stable")[:count].tolist()
-                new = [(float(row[each]), *places[each]) for each in likeliest]
-                best[number] = nlargest(count, [*best[number], *new], key=lambda each: each[0])
+                best[number] = _nearest(best[number], row, places, count)
         if progress is not None:
-            progress(some.stop, len(among), "texts")
+            progress(done, total, "texts")
     if centre is None:
         raise InputError("The texts to find neighbours in have no words, or are all the text itself.")
-    layers = tuple(
-        tuple(Neighbour(*_around(among[number], at), cosine) for cosine, number, at in each) for each in best
-    )
-    return WordNeighbours(*_around(text, place), layers)
+    nearest = tuple(tuple(Neighbour(*_around(*each.place), each.cosine) for each in layer) for layer in best)
+    return WordNeighbours(*_around(text, place), nearest)
+
+
+class _Found(NamedTuple):
+    """A word by its text and its number in it, and its cosine."""
+
+    cosine: float
+    place: tuple[str, int]
+
+
+def _nearest(best: list[_Found], cosines: Floats, places: list[tuple[str, int]], count: int) -> list[_Found]:
+    """The `count` nearest of those so far and new ones, (W,) at `places`; what stood in an earlier batch
+    already counts once.
+    """
+    nearest = np.argsort(-cosines, kind="stable")[:count].tolist()
+    known = {each.place for each in best}
+    new = [_Found(float(cosines[each]), places[each]) for each in nearest if places[each] not in known]
+    return nlargest(count, [*best, *new], key=lambda each: each.cosine)
+
+
+def _batches(among: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """How many texts were read, and those that differ of them since the last time."""
+    some: dict[str, None] = {}
+    done = 0
+    for done, each in enumerate(among, start=1):
+        if not isinstance(each, str):
+            raise InputError(f"among, item {done}, must be a text, found {type(each).__name__}.")
+        some[each] = None
+        if len(some) == _AT_A_TIME:
+            yield done, list(some)
+            some = {}
+    if some:
+        yield done, list(some)
 
 
 def _place_of(word: str, text: str) -> int:

@@ -1,7 +1,7 @@
 """A site's calls → where their input is, what their answers hold, and how often each value comes."""
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bertsmith.errors import InputError
@@ -54,18 +54,21 @@ class Understood:
             )
 
 
-def understand(store: Store, group: Sequence[VersionCount]) -> Understood:
-    """Of the latest calls of each version."""
+def understand(
+    store: Store, group: Sequence[VersionCount], to_prove: Collection[str] = frozenset()
+) -> Understood:
+    """Of the latest calls of each version. What answers may hold is told by other calls than those `to_prove`
+    by, whose ids are given: it decides what counts as the same.
+    """
     latest = {each.version: _latest(store, each.version) for each in group}
     templates = _templates(latest)
     calls = [call for some in latest.values() for call in some]
-    observations, fitting = list[Observation](), 0
-    for call in calls:
-        template = templates.get(call.version)
-        text = template.input_of(call.asked) if template is not None else None
-        fitting += text is not None
-        observations.append(Observation(call.answered.value, text or ""))
+    fitting = sum(_input_of(call, templates) is not None for call in calls)
     newest = max(calls, key=lambda call: call.began, default=None)
+    telling = calls
+    if to_prove:
+        telling = [call for each in group for call in _latest(store, each.version, to_prove)]
+    observations = [Observation(call.answered.value, _input_of(call, templates) or "") for call in telling]
     shape = shape_of(newest.asked.schema if newest is not None else {}, observations)
     return Understood(
         tuple(group),
@@ -78,12 +81,14 @@ def understand(store: Store, group: Sequence[VersionCount]) -> Understood:
     )
 
 
-def _latest(store: Store, version: str) -> list[Call]:
-    return list(deque(_traffic(store, version), maxlen=_LOOKED_AT))
+def _latest(store: Store, version: str, without: Collection[str] = frozenset()) -> list[Call]:
+    traffic = (call for call in store.calls(version) if call.source != AGAIN and call.id not in without)
+    return list(deque(traffic, maxlen=_LOOKED_AT))
 
 
-def _traffic(store: Store, version: str) -> Iterator[Call]:
-    return (call for call in store.calls(version) if call.source != AGAIN)
+def _input_of(call: Call, templates: Mapping[str, Template]) -> str | None:
+    template = templates.get(call.version)
+    return None if template is None else template.input_of(call.asked)
 
 
 def _templates(latest: dict[str, list[Call]]) -> dict[str, Template]:

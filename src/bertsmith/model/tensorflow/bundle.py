@@ -23,6 +23,7 @@ from bertsmith.model.tensorflow.table import Damaged, read_table, varint
 from bertsmith.model.untrusted import plain_file
 
 INDEX = ".index"
+_OBJECTS = b"_CHECKPOINTABLE_OBJECT_GRAPH"
 _MOST_SHARDS = 10_000
 _MOST_DIMENSIONS = 16
 _MOST_VALUES = 1 << 40
@@ -51,6 +52,12 @@ def read_bundle(index: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]
     """
     table = read_table(index)
     shards = _shard_files(index, table.pop(b"", None))
+    if _OBJECTS in table:
+        raise ModelError(
+            f"{index} is a checkpoint of TensorFlow 2's objects, whose tensors are named by places in a "
+            "program and not by what they are. Take the model's original checkpoint of TensorFlow 1, or "
+            "convert it where TensorFlow is installed, with transformers 4."
+        )
     tensors = {}
     budget = sum(path.stat().st_size for path in shards)
     for key, value in table.items():

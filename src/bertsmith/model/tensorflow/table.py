@@ -6,8 +6,9 @@ A block is a row of entries, each giving the key by what it shares with the one 
 that says how it is packed, and a checksum. The index block holds a handle (offset, size) for each block. The
 footer, 48 bytes, holds the handles of both indexes and a magic number (LevelDB's doc/table_format.md).
 
-Nothing is believed: every offset, size and checksum is checked, and keys must ascend over the whole table, so
-that no block can be given twice.
+Nothing is believed: every offset, size and checksum is checked, and blocks and keys must ascend over the
+whole table, so that nothing can be given twice. Blocks unpack to more than they take, and a thousand entries
+of a few bytes can share a key of a million letters: what comes out is bounded too.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from bertsmith.errors import ModelError
 from bertsmith.model.tensorflow.crc32c import crc32c, unmasked
 from bertsmith.model.tensorflow.snappy import SnappyError, uncompressed
 
-MAX_TABLE_BYTES = 64 << 20  # BERT-large with its optimiser's slots: 0.1 MB
+MAX_TABLE_BYTES = 64 << 20  # of the file, and of its keys and values; BERT-large with its slots: 0.1 MB
 _FOOTER = 48
 _MAGIC = 0xDB4775248B80FB57
 _TRAILER = 5  # how a block is packed, and its checksum
@@ -63,11 +64,18 @@ def _entries_of_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     _, at = _handle(footer, 0)
     index, _ = _handle(footer, at)
     last: bytes | None = None
+    room, reached = MAX_TABLE_BYTES, 0
     for _, value in _entries(_block(data, index)):
         handle, _ = _handle(value, 0)
+        if handle[0] < reached:  # one large block without entries could be checked a million times
+            raise Damaged("its blocks don't ascend")
+        reached = sum(handle)
         for key, found in _entries(_block(data, handle)):
             if last is not None and key <= last:
                 raise Damaged("its keys don't ascend")
+            room -= len(key) + len(found)
+            if room < 0:
+                raise Damaged(f"its keys and values have more than {MAX_TABLE_BYTES:,} bytes")
             last = key
             yield key, found
 

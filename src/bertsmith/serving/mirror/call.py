@@ -76,7 +76,8 @@ class Call:
     the answer's last byte and `first_seconds` to its first, None where nobody measured. `site` is the place
     in the application, `version` one prompt, schema and model of it. `source`: relay or import; undated for
     an import of which nobody knows when it was; audit for one that a student answered; label for a file's
-    text, again for a recorded input that was asked once more.
+    text, again for a recorded input that was asked once more. `weight`, where a student answers at this site,
+    is least / probability of being put to the LLM, as they were when the call was answered.
     """
 
     id: str
@@ -89,3 +90,4 @@ class Call:
     source: str
     seconds: float | None = None
     first_seconds: float | None = None
+    weight: float | None = None

@@ -28,6 +28,13 @@ class CallRouting:
     audit: str = ""
 
     @property
+    def weight(self) -> float:
+        """What the call counts for among all that the LLM was asked at that moment: those that were sure to
+        be asked are more than their share of the traffic.
+        """
+        return self.least / self.probability
+
+    @property
     def is_ours(self) -> bool:
         """The student answers."""
         return not self.reason
@@ -35,10 +42,13 @@ class CallRouting:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A call whose answer is known: the LLM's `taught`, or None with the `reason` why there is none."""
+    """A call whose answer is known: the LLM's `taught`, or None with the `reason` why there is none. `cause`
+    is why nobody knows, of an audit that is void.
+    """
 
     version: str
     asked: Asked | None
     routing: CallRouting | None
     taught: Json = None
     reason: str = ""
+    cause: str = ""

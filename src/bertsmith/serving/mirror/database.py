@@ -8,14 +8,15 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, select, text, update
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from bertsmith.errors import InputError, require
 from bertsmith.serving.mirror import stage_tables  # noqa: F401  its tables are part of the layout
-from bertsmith.serving.mirror.tables import LAYOUT, META, METADATA, OLDER
+from bertsmith.serving.mirror.tables import CALLS, LAYOUT, META, METADATA, OLDER
 
 _LOCK = 0x62657274  # of PostgreSQL's advisory locks: "bert"
 READING = {"mirror_reads": True}  # execution options of a connection that only reads
+_NO_PRIVILEGE = "42501"  # PostgreSQL's code
 _WAIT_MS = 5000  # for another process that writes
 
 
@@ -45,6 +46,15 @@ def shown(address: str) -> str:
     if "://" not in address:
         return address
     return _url(address).set(drivername=address.partition("://")[0]).render_as_string(hide_password=True)
+
+
+def why_refused(error: DBAPIError) -> str | None:
+    """The database's own words where it is locked, full, away, or lets this user do no more; None for a fault
+    of ours.
+    """
+    if not isinstance(error, OperationalError) and getattr(error.orig, "sqlstate", "") != _NO_PRIVILEGE:
+        return None
+    return str(error.orig).strip().splitlines()[0]
 
 
 def is_sqlite(engine: Engine) -> bool:
@@ -144,6 +154,8 @@ def _prepare(connection: Connection, name: str, *, create: bool) -> None:
     found = connection.execute(select(META.c.value).where(layout)).scalar()
     if found is not None and found in map(str, OLDER):
         METADATA.create_all(connection)
+        if CALLS.c.weight.name not in {each["name"] for each in inspect(connection).get_columns(CALLS.name)}:
+            connection.execute(text(f"ALTER TABLE {CALLS.name} ADD COLUMN {CALLS.c.weight.name} FLOAT"))
         found = str(LAYOUT)
         connection.execute(update(META).where(layout).values(value=found))
     if found != str(LAYOUT):

@@ -25,7 +25,7 @@ _MALFORMED = (AttributeError, KeyError, IndexError, TypeError, ValueError, Recur
 class Exchange:
     """What was asked, and the answer's bytes as they went by; `request_bytes` is how many were asked with.
     `named` and `subject` are the client's headers; `is_whole` is false for an answer that ended too early.
-    `routing` says what a student made of it, where one answers.
+    `routing` says what a student made of it, where one answers; `refusal` why the answer can't be read.
     """
 
     form: WireFormat
@@ -41,6 +41,7 @@ class Exchange:
     named: str = ""
     subject: str = ""
     routing: CallRouting | None = None
+    refusal: str = ""
 
     @property
     def size(self) -> int:
@@ -50,12 +51,15 @@ class Exchange:
 
 def call_of(exchange: Exchange, redactor: Redactor) -> Call:
     """Redacted. Raises NotMirrored saying why."""
+    if exchange.refusal:
+        raise NotMirrored(exchange.refusal)
     if not exchange.is_whole:
         raise NotMirrored("cut")
     asked = exchange.asked
     content = decoded(b"".join(exchange.answer), exchange.encoding)
     answered = answered_of(exchange.form, asked, content, "event-stream" in exchange.content_type)
-    audit = exchange.routing.audit if exchange.routing is not None else ""
+    routing = exchange.routing
+    audit = "" if routing is None else routing.audit
     return make_call(
         asked,
         answered,
@@ -67,6 +71,7 @@ def call_of(exchange: Exchange, redactor: Redactor) -> Call:
         began=exchange.began,
         seconds=exchange.seconds,
         first_seconds=exchange.first_seconds,
+        weight=None if routing is None else routing.weight,
     )
 
 
@@ -82,6 +87,7 @@ def make_call(
     seconds: float | None = None,
     first_seconds: float | None = None,
     own: str = "",
+    weight: float | None = None,
 ) -> Call:
     """Redacted. `own` is its id; imported calls are named by their content, so that a second import finds
     them there.
@@ -92,7 +98,7 @@ def make_call(
     content = content_of(asked, answered)
     version = version_of(asked, site)
     own = content if source in (IMPORTED, UNDATED) else own or uuid.uuid4().hex
-    return Call(own, content, site, version, began, asked, answered, source, seconds, first_seconds)
+    return Call(own, content, site, version, began, asked, answered, source, seconds, first_seconds, weight)
 
 
 def asked_of(form: WireFormat, body: bytes) -> Asked:

@@ -10,6 +10,7 @@ An imported call is named by its content: importing a file again, or one whose c
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ from bertsmith.serving.mirror.spans import calls_of_spans, holds_spans
 from bertsmith.serving.mirror.store import Store
 
 _BATCH = 500  # calls written together
+_FARTHEST = 4_102_444_800  # seconds since 1970, the year 2100: a time beyond it is in milliseconds
 _EXPECTED = "expected an object with request and response, a line of a batch file, or a span of OpenTelemetry"
 
 
@@ -40,14 +42,6 @@ class Imported:
     known: int = 0
     unanswered: int = 0
     passed: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True)
-class _Request:
-    """Of a batch file, until its answer is met."""
-
-    body: Json
-    path: str
 
 
 def import_files(
@@ -247,19 +241,21 @@ def _protocol(value: Mapping[str, Json]) -> str:
 
 def _time(given: Json, placed: Placed) -> float:
     """Seconds since 1970, or as ISO 8601."""
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return float(given)
-    try:
-        return datetime.fromisoformat(str(given)).timestamp()
-    except ValueError:
+    found: float | None = None
+    with suppress(ValueError, OverflowError):
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        found = float(given) if is_number else datetime.fromisoformat(str(given)).timestamp()
+    if found is None or not 0 <= found < _FARTHEST:
         raise InputError(
             f"{placed}: expected time in ISO 8601 or in seconds since 1970, found {str(given)[:40]!r}."
-        ) from None
+        )
+    return found
 
 
 def _created(body: Mapping[str, Json]) -> float | None:
     """As the answer says, if it does."""
     for name in ("created", "created_at"):
-        if isinstance(body.get(name), int | float):
-            return float(body[name])
+        found = body.get(name)
+        if isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found < _FARTHEST:
+            return float(found)
     return None

@@ -9,6 +9,7 @@ from bertsmith.serving.mirror.call_routing import CallRouting
 from bertsmith.serving.mirror.exchange import Exchange, asked_of
 from bertsmith.serving.mirror.formats.registry import format_of
 from bertsmith.serving.mirror.identity import site_of
+from bertsmith.serving.mirror.llm_refusals import is_refusal, reason_of, refuses_the_call
 from bertsmith.serving.mirror.passing_on import SITE, SUBJECT
 from bertsmith.serving.mirror.upstream_connections import UpstreamAnswer
 
@@ -36,6 +37,7 @@ class Passage:
         self._request_bytes = self._answer_bytes = 0
         self._pieces: list[bytes] = []
         self._content_type = self._encoding = ""
+        self._is_known = False
 
     @property
     def seconds(self) -> float:
@@ -85,15 +87,15 @@ class Passage:
         if self.routing is not None:
             self.routing = replace(self.routing, reason=reason, audit="", is_sure=False, probability=1.0)
 
-    def look_at_answer(self, answer: UpstreamAnswer) -> None:
-        """Its head has come."""
-        self.status, self._first_seconds = answer.status, self.seconds
+    def look_at_answer(self, answer: UpstreamAnswer, *, is_known: bool) -> None:
+        """Its head has come. `is_known`: a student might have answered this caller."""
+        self.status, self._first_seconds, self._is_known = answer.status, self.seconds, is_known
         if self.reason:
             return
         self._content_type = answer.header(b"content-type")
         self._encoding = answer.header(b"content-encoding")
         if answer.status != 200:
-            self.reason = f"status-{answer.status}"
+            self.reason = reason_of(answer.status)
         elif not self._content_type.startswith(_READ):
             self.reason = "content-type"
 
@@ -107,9 +109,15 @@ class Passage:
             self.reason = "too-large"
             self._pieces = []
 
+    @property
+    def refusal(self) -> str:
+        """Why no student's answer could agree with the LLM's, where a student might have answered."""
+        is_told = refuses_the_call(self.status) and self._is_known if self.status != 200 else True
+        return self.reason if self.asked is not None and is_told and is_refusal(self.reason) else ""
+
     def exchange(self) -> Exchange | None:
-        """For the recorder; None where there is nothing to record."""
-        if self.reason or self.form is None or self.asked is None:
+        """For the recorder; None where there is nothing to record, and no refusal to tell of."""
+        if self.form is None or self.asked is None or (self.reason and not self.refusal):
             return None
         return Exchange(
             self.form,
@@ -125,8 +133,13 @@ class Passage:
             self.said(SITE),
             self.said(SUBJECT),
             self.routing,
+            self.refusal,
         )
 
     def said(self, name: bytes) -> str:
-        """A header of the client's, empty where there is none."""
-        return self.headers.get(name, b"").decode("latin-1")
+        """A header of the client's, empty where there is none: in UTF-8, as its body is, else in Latin-1."""
+        value = self.headers.get(name, b"")
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.decode("latin-1")

@@ -18,6 +18,8 @@ from bertsmith.serving.json_log import LOG
 from bertsmith.serving.mirror.call import Call, NotMirrored
 from bertsmith.serving.mirror.call_routing import Outcome
 from bertsmith.serving.mirror.exchange import Exchange, call_of
+from bertsmith.serving.mirror.identity import site_of, version_of
+from bertsmith.serving.mirror.llm_refusals import is_refusal
 from bertsmith.serving.mirror.redaction import Redactor
 from bertsmith.serving.mirror.store import Store
 
@@ -156,14 +158,26 @@ class Recorder:
                 call = call_of(exchange, self.redactor)
                 calls.append(call)
                 outcomes.append(Outcome(call.version, call.asked, routing, call.answered.value))
-            except NotMirrored as reason:
-                self.count(exchange.form.NAME, reason.reason)
-                if routing is not None:
-                    outcomes.append(Outcome(routing.version, None, routing, reason=reason.reason))
+            except NotMirrored as found:
+                self.count(exchange.form.NAME, found.reason)
+                outcomes += self._unanswered(exchange, found.reason)
             except Exception as error:  # one strange call is not to end the recording of all
                 self.failed += 1
                 LOG.error("a call could not be recorded: %s", type(error).__name__)
         return calls, outcomes
+
+    def _unanswered(self, exchange: Exchange, reason: str) -> list[Outcome]:
+        """What a call without an answer that can be read says of a student, if anything."""
+        routing = exchange.routing
+        if not is_refusal(reason):
+            return [] if routing is None else [Outcome(routing.version, None, routing, reason=reason)]
+        try:
+            asked = self.redactor.begin().asked(exchange.asked)
+            version = version_of(asked, site_of(exchange.asked, exchange.named))
+        except Exception as error:
+            LOG.error("a call could not be looked at: %s", type(error).__name__)
+            return []
+        return [Outcome(version, asked, routing, reason=reason)]
 
     def _write(self, calls: list[Call], passed: Counter[tuple[str, str]]) -> bool:
         """False where the mirror has to end before the store works again."""

@@ -106,6 +106,7 @@ class Relay:
             LOG.warning("the upstream gave no answer: %s", type(error).__name__)
             await _refuse(*meaning_of(error), passage, send)
             return
+        passage.look_at_answer(answer, is_known=self.service.keys.has(passage.headers, passage.query))
         if passage.form is not None:
             self.service.keys.note(passage.headers, answer.status, passage.query)
         try:
@@ -215,7 +216,6 @@ class Relay:
 
 
 async def _answer(answer: UpstreamAnswer, passage: Passage, send: Send) -> None:
-    passage.look_at_answer(answer)
     dropped = of_this_connection(answer.headers) | {_HEADER}
     headers = [(name, value) for name, value in answer.headers if name not in dropped]
     headers.append((_HEADER, passage.header))

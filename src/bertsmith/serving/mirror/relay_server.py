@@ -42,8 +42,8 @@ def run(
     logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
     sys.setswitchinterval(_SWITCH)
     host, port = listener.getsockname()[:2]
+    listener.listen(_BACKLOG)  # whoever is told the address may connect
     announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    listener.listen(_BACKLOG)
     RelayServer(settings, app).run(sockets=[listener])
 
 

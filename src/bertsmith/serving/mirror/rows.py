@@ -70,6 +70,7 @@ def call_row(call: Call, subject: str | None) -> dict[str, Any]:
         "seconds": call.seconds,
         "first_seconds": call.first_seconds,
         "source": call.source,
+        "weight": call.weight,
         "subject": subject,
         "messages": _written(_rows(call.asked.inputs)),
         "answer": _written(answered.value),
@@ -143,4 +144,5 @@ def call_of_row(row: Any) -> Call:
         row.source,
         row.seconds,
         row.first_seconds,
+        row.weight,
     )

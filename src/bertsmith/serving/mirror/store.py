@@ -4,9 +4,10 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from sqlite3 import OperationalError
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from bertsmith.errors import InputError
@@ -139,6 +140,10 @@ class Store:
         used = select(CALLS.c.version)
         left = select(VERSIONS.c.id).where(VERSIONS.c.id.in_(used))
         with self.engine.begin() as connection:
+            if not is_sqlite(self.engine):  # which lets nobody else write anyway
+                # Writers begin with their calls' sites, and wait: else one could add a call to a version
+                # that is going.
+                connection.execute(text(f"LOCK TABLE {SITES.name} IN SHARE ROW EXCLUSIVE MODE"))
             deleted = connection.execute(delete(CALLS).where(which)).rowcount
             if deleted:
                 connection.execute(delete(FIELDS).where(FIELDS.c.version.not_in(left)))
@@ -163,12 +168,14 @@ class Store:
                 cursor.execute("VACUUM")
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             (is_busy, *_) = cursor.fetchone() or (1,)
+        except OperationalError:  # locked, or no room for a copy
+            is_busy = 1
         finally:
             raw.close()
         if is_busy:
             raise InputError(
-                "The calls are deleted, but the store's log still has them while another process reads it. "
-                "Run this again when that has ended."
+                "The calls are deleted, but the store's file or its log still has them: another process is "
+                "at work there, or there is no room for a copy. Run this again when that has ended."
             )
         self._is_left = False
 

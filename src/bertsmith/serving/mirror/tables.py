@@ -10,8 +10,8 @@ passed    how many calls could not be mirrored, and why
 
 from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text
 
-LAYOUT = 3
-OLDER = (1, 2)  # layouts that lack only tables: these are added
+LAYOUT = 4
+OLDER = (1, 2, 3)  # layouts that lack only tables and `calls.weight`: these are added
 METADATA = MetaData()
 
 META = Table(
@@ -56,6 +56,9 @@ CALLS = Table(
     Column("seconds", Float),
     Column("first_seconds", Float),
     Column("source", Text, nullable=False),
+    # What the call counts for among those recorded beside it (CallRouting.weight); NULL where no student
+    # answered at its site, or an earlier layout didn't know.
+    Column("weight", Float),
     Column("subject", Text),  # a fingerprint
     Column("messages", Text, nullable=False),  # JSON: [[role, part, …], …], without the system's
     Column("answer", Text, nullable=False),  # JSON

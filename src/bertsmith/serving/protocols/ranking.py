@@ -171,10 +171,10 @@ def _refuse_unknown(service: Service, body: DocumentsBody, name: str | None) -> 
     """Options that would change the answer and aren't done here."""
     for option in ("rank_fields", "relevant_spans", "max_chunks_per_doc"):
         if getattr(body, option) is not None:
-            raise Unsupported(f"{option} isn't done here. Leave it away.")
+            raise Unsupported(f"{option} isn't done here. Leave it out.")
     longest = service.models.find(name, "rerank").max_length
     if body.max_tokens_per_doc is not None and body.max_tokens_per_doc < longest:
         raise Unsupported(
             f"max_tokens_per_doc = {body.max_tokens_per_doc} isn't done here: the model reads {longest} "
-            "tokens of query and document. Cut the documents, or leave it away."
+            "tokens of query and document. Cut the documents, or leave it out."
         )

@@ -19,8 +19,8 @@ from bertsmith.data.batch import Sequences, joined_values, to_device
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError
 from bertsmith.text.tokens.long_texts import Pieces
-from bertsmith.text.tokens.patch_tokenizer import PatchPieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizer import ValuePieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +180,8 @@ def windows_apart(
     room = max_length - special_tokens(tokenizer, 1)
     made = []
     for number, piece in enumerate(pieces):
-        if isinstance(piece, PatchPieces):
-            raise InputError("A model of patches is fine-tuned for classification or regression only.")
+        if isinstance(piece, ValuePieces):
+            raise InputError("A model of numbers is fine-tuned for classification or regression only.")
         for start, end in windows(piece.ids, room, stride):
             token_ids, segment_ids = join_segments(tokenizer, piece.ids[start:end])
             made.append(Window(token_ids, segment_ids, every_row(len(token_ids)), number))

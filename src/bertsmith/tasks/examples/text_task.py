@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import field_validator
 
-from bertsmith.arrays import Int32s, Ints
+from bertsmith.arrays import Float32s
 from bertsmith.data.windows import windows
 from bertsmith.errors import InputError, ModelError
 from bertsmith.tasks.checkpoints.sentence_settings import read_pooling
@@ -21,8 +21,8 @@ from bertsmith.text.files.columns import guess_columns, listed
 from bertsmith.text.files.values import as_text, shown
 from bertsmith.text.labelled.rows import LINES_HAVE, are_lines, read_column_names, read_rows
 from bertsmith.text.tokens.long_texts import Pieces
-from bertsmith.text.tokens.patch_tokenizer import PatchPieces
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizer import ValuePieces
 
 ID = "id"  # the column that is carried over to the predictions
 _FIRST_ROW = np.zeros(1, np.int64)
@@ -283,8 +283,13 @@ class TextTask(Task[TextExample]):
         made = [join_segments(tokenizer, *parts) for parts in spans]
         target = None if example.label is None else self.target(example.label)
         columns = None if self.columns is None else self.columns.vector(example.columns, example.where)
-        if isinstance(pieces[0], PatchPieces):
-            shown: tuple[Window, ...] = (_patch_window(example, pieces, *made[0]),)
+        if isinstance(pieces[0], ValuePieces):
+            values = _values_of(example, pieces)
+            bounds = windows(ids[0], room, stride)
+            shown: tuple[Window, ...] = tuple(
+                Window(*each, _FIRST_ROW, values=np.pad(values[start:end], ((1, 1), (0, 0))))  # [CLS], [SEP]
+                for each, (start, end) in zip(made, bounds, strict=True)
+            )
         else:
             shown = tuple(Window(*each, _FIRST_ROW) for each in made)
         return Encoded(shown, target, columns=columns)
@@ -306,16 +311,12 @@ class TextTask(Task[TextExample]):
         return task
 
 
-def _patch_window(
-    example: TextExample, pieces: Sequence[Pieces], token_ids: Int32s, segment_ids: Ints
-) -> Window:
-    """[CLS] patches [SEP] and their values; of a row that is too long its beginning."""
+def _values_of(example: TextExample, pieces: Sequence[Pieces]) -> Float32s:
+    """(n, P) beside the tokens of a row."""
     first = pieces[0]
-    if len(pieces) != 1 or not isinstance(first, PatchPieces):
-        raise InputError(f"{example.where}: a model of patches reads one row of numbers, not a pair.")
-    values = np.zeros((len(token_ids), first.values.shape[1]), np.float32)
-    values[1:-1] = first.values[: len(token_ids) - 2]
-    return Window(token_ids, segment_ids, _FIRST_ROW, values=values)
+    if len(pieces) != 1 or not isinstance(first, ValuePieces):
+        raise InputError(f"{example.where}: a model of numbers reads one row, not a pair.")
+    return first.values
 
 
 def as_text_or_pair(example: TextExample) -> str | tuple[str, str]:

@@ -17,7 +17,6 @@ from bertsmith.model.checkpoint import SavesItself
 from bertsmith.model.config import BertConfig
 from bertsmith.tasks.pretraining.masked_task import MaskedTask
 from bertsmith.tasks.pretraining.objective_choices import ObjectiveChoices, ObjectiveName
-from bertsmith.tasks.pretraining.patch_reconstruction import PatchReconstruction
 from bertsmith.tasks.pretraining.pretraining import PretrainingModel, PretrainingTask
 from bertsmith.tasks.pretraining.pretraining_checkpoint import (
     load_pretraining_model,
@@ -30,6 +29,7 @@ from bertsmith.tasks.pretraining.replaced_token_checkpoint import (
 )
 from bertsmith.tasks.pretraining.replaced_token_task import ReplacedTokenTask
 from bertsmith.tasks.pretraining.replaced_tokens import ReplacedTokenModel, generator_config
+from bertsmith.tasks.pretraining.table_reconstruction import reconstruction_of
 
 PretrainedModel = PretrainingModel | ReplacedTokenModel
 ModelT = TypeVar("ModelT", PretrainingModel, ReplacedTokenModel)
@@ -197,16 +197,18 @@ class ReplacedTokens(PretrainingObjective[ReplacedTokenModel]):
         save_replaced_token_model(*of_both, write_extra_files=write_extra_files, replace=True)
 
 
-class Patches(MaskedLanguage):
-    """Masked patches of series and images, by their values: what masked language modelling is to them."""
+class Values(MaskedLanguage):
+    """Masked patches of series and images, and masked numbers of tables, by their values: what masked
+    language modelling is to them.
+    """
 
     def task(
         self, model: PretrainingModel, inputs: TaskInputs, choices: ObjectiveChoices
     ) -> MaskedTask[PretrainingModel]:
-        return PatchReconstruction(model, **vars(inputs))
+        return reconstruction_of(inputs.streams[0].tokenizer)(model, **vars(inputs))
 
 
-PATCHES = Patches()
+VALUES = Values()
 OBJECTIVES: dict[ObjectiveName, PretrainingObjective[Any]] = {
     each.name: each for each in (MaskedLanguage(), SentenceOrder(), ReplacedTokens())
 }

@@ -23,8 +23,8 @@ from bertsmith.tasks.pretraining.pretraining import MaskedLanguageHead
 from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_model
 from bertsmith.tasks.task import Head, Task
 from bertsmith.tasks.teaching.teaching import Teaching
-from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
 
 _BETWEEN_WORDS = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])")
 
@@ -89,7 +89,7 @@ class Cloze(Teaching):
 
 def can_be_gapped(task: Task[Any], source: Path, tokenizer: Tokenizer) -> bool:
     """Whether every label has words, and the folder a masked-language head to say them."""
-    if isinstance(tokenizer, PatchTokenizer) or not all(words_of(task.labels, tokenizer)):
+    if isinstance(tokenizer, ValueTokenizer) or not all(words_of(task.labels, tokenizer)):
         return False
     try:
         load_pretraining_model(source)

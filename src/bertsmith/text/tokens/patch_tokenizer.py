@@ -2,28 +2,25 @@
 
 A row of numbers is cut into patches of P values each: squares of an image (Dosovitskiy et al. 2021, section
 3.1) or windows of a series (Nie et al. 2023, section 3.1). Each is the token [PATCH] with its values beside
-it, normalised. The vocabulary's last P pieces stand for the values' places: their embeddings are the linear
-layer that reads a patch, and the one that predicts it (see bertsmith.model.layers.embeddings).
+it, normalised.
 
 n patches of a row, P values of a patch, C channels.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from bertsmith.arrays import Int32s
 from bertsmith.errors import InputError, TokenizerError
-from bertsmith.files import read_json, write_json
-from bertsmith.text.tokens.long_texts import Pieces, WordPieces
-from bertsmith.text.tokens.tokenizer import Encoding, Tokenizer
-from bertsmith.validation import Strict, first_problem
+from bertsmith.files import write_json
+from bertsmith.text.files.values import LARGEST
+from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizer import ValuePieces, ValueTokenizer
+from bertsmith.validation import Strict
 
 PATCHES = "patches.json"  # beside tokenizer.json
 PATCH = "[PATCH]"
@@ -81,7 +78,7 @@ class PatchShape(Strict):
                     f"{expected:,} numbers, found {len(flat):,}."
                 )
             side, rows, columns = self.size, self.height // self.size, self.width // self.size
-            whole = self._normalised(flat).reshape(rows, side, columns, side, self.channels)
+            whole = self._normalised(flat, where).reshape(rows, side, columns, side, self.channels)
             squares: Floats = whole.transpose(0, 2, 1, 3, 4).reshape(rows * columns, self.values)
             return squares
         if not len(flat) or len(flat) % self.channels:
@@ -89,26 +86,25 @@ class PatchShape(Strict):
                 f"{where}: expected steps of {self.channels} numbers, at least one step, found "
                 f"{len(flat):,} numbers."
             )
-        steps = self._normalised(flat)  # (T, C)
+        steps = self._normalised(flat, where)  # (T, C)
         return np.pad(steps, ((0, -len(steps) % self.size), (0, 0))).reshape(-1, self.values)
 
-    def _normalised(self, flat: npt.NDArray[np.float64]) -> Floats:
-        """(T·C,) -> (T, C)."""
+    def _normalised(self, flat: npt.NDArray[np.float64], where: str) -> Floats:
+        """(T·C,) -> (T, C). Raises InputError for what is so far from the mean that float32 can't hold it."""
         steps = (flat.reshape(-1, self.channels) - np.array(self.mean)) / np.array(self.deviation)
+        far = np.abs(steps) > LARGEST
+        if far.any():
+            step, channel = map(int, np.argwhere(far)[0])
+            raise InputError(
+                f"{where}: {flat[step * self.channels + channel]:g} is more than {LARGEST:g} deviations from "
+                "the mean of the rows that the store was built of. Mend the row, or build the store with "
+                "rows like it."
+            )
         single: Floats = steps.astype(np.float32)
         return single
 
 
-@dataclass(frozen=True)
-class PatchPieces:
-    """A row as pieces: [PATCH] n times, and the values (n, P)."""
-
-    ids: Sequence[int]
-    offsets: Int32s
-    values: Floats
-
-
-class PatchTokenizer(Tokenizer):
+class PatchTokenizer(ValueTokenizer):
     """Reads rows of numbers with blanks between them."""
 
     shape: PatchShape
@@ -129,25 +125,17 @@ class PatchTokenizer(Tokenizer):
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (super().__reduce__(), self.shape)
 
-    def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[Pieces]:
-        """The patches of each row, at most `enough`. Raises InputError for what are no numbers."""
-        return [self._pieces(text, enough) for text in texts]
-
-    def encode(self, text: str, *, read_special_tokens: bool = False) -> Encoding:
-        raise self._only_rows()
-
-    def encode_batch(self, texts: Sequence[str], enough: int | None = None) -> list[Sequence[int]]:
-        raise self._only_rows()
-
-    def encode_words(self, words: Sequence[str]) -> WordPieces:
-        raise self._only_rows()
+    @property
+    def reads(self) -> str:
+        return self.shape.kind
 
     def save(self, folder: Path | str, *, segments: bool = True, max_length: int = 512) -> None:
         """As `Tokenizer.save`, and the shape of a row."""
         super().save(folder, segments=segments, max_length=max_length)
         write_json(Path(folder) / PATCHES, self.shape.model_dump(mode="json"))
 
-    def _pieces(self, text: str, enough: int | None) -> PatchPieces:
+    def pieces_of_row(self, text: str, enough: int | None) -> ValuePieces:
+        """[PATCH] n times, and the values. Raises InputError for what are no numbers."""
         try:
             numbers = np.array(text.split(), np.float64)
         except ValueError as error:
@@ -156,34 +144,7 @@ class PatchTokenizer(Tokenizer):
                 f"{text[:60]!r}. `bertsmith sequences encode` writes such rows."
             ) from error
         values = self.shape.cut(numbers, f"The row {text[:40]}…")[:enough]
-        return PatchPieces([self.patch_id] * len(values), np.zeros((len(values), 2), np.int32), values)
-
-    def _only_rows(self) -> InputError:
-        return InputError(
-            f"This model reads {self.shape.kind}, not text: classification and regression take it, other "
-            "tasks and commands don't."
-        )
-
-
-def require_text(tokenizer: Tokenizer, what: str) -> None:
-    """Raises InputError where `what` is for text, and the model reads patches."""
-    if isinstance(tokenizer, PatchTokenizer):
-        raise InputError(
-            f"{what} is for models of text and symbols; this one reads {tokenizer.shape.kind}. Use predict."
-        )
-
-
-def load_tokenizer(folder: Path | str) -> Tokenizer:
-    """A tokenizer of text or of patches, by its files. Raises TokenizerError."""
-    tokenizer, path = Tokenizer.load(folder), Path(folder) / PATCHES
-    if not path.is_file():
-        return tokenizer
-    try:
-        shape = PatchShape.model_validate(read_json(path))
-    except (ValidationError, InputError) as error:
-        problem = first_problem(error, PatchShape) if isinstance(error, ValidationError) else str(error)
-        raise TokenizerError(f"{path} was cut or altered: {problem}") from error
-    return PatchTokenizer.of(tokenizer, shape)
+        return ValuePieces([self.patch_id] * len(values), np.zeros((len(values), 2), np.int32), values)
 
 
 def _again(parts: tuple[Any, ...], shape: PatchShape) -> PatchTokenizer:

@@ -18,7 +18,7 @@ from bertsmith.tasks.pretraining.pretraining_checkpoint import load_pretraining_
 from bertsmith.text.corpus.corpus import build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.files.jsonl import write_jsonl
-from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
+from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import Tried, expected_gain, gain_of
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
@@ -55,7 +55,7 @@ def adapt(
     longest = _longest_masked(bench.source)
     if bench.linear is None or bench.folds is None or longest is None:
         return bench
-    if isinstance(bench.tokenizer, PatchTokenizer):  # whose rows are no corpus of text
+    if isinstance(bench.tokenizer, ValueTokenizer):  # whose rows are no corpus of text
         return bench
     most = round(_TEXTS_A_SECOND * min(recipe.seconds_to_choose(len(bench.train)), _LONG))
     examples = [*drawn(bench.data.unlabelled, most), *bench.data.train]

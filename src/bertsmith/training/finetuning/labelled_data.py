@@ -65,7 +65,7 @@ def _held_out(task: Task[Any], recipe: FinetuneRecipe, rows: list[Any]) -> tuple
     needed = next(texts for texts in count(2) if round(recipe.dev_share * texts))
     raise InputError(
         f"{recipe.train} has {len(rows):,} rows with {len(texts):,} different texts: too few to hold out "
-        f"{recipe.dev_share:.0%} of them, for which {needed} would do. Give more, or a file of its own with "
+        f"{recipe.dev_share:.0%} of them. Give at least {needed} different texts, or rows to choose by with "
         "--dev."
     )
 
@@ -82,8 +82,8 @@ def _require_labels_twice(task: Task[Any], recipe: FinetuneRecipe, rows: Sequenc
 
 def _strange_labels(task: Task[Any], recipe: FinetuneRecipe, rows: Sequence[Any]) -> InputError:
     return InputError(
-        f"{recipe.train} has {len(_labels(task, rows)):,} labels in {len(rows):,} rows: next to none comes "
-        "twice. Is --label the right column? If it is, give rows to judge by with --dev."
+        f"{recipe.train} has {len(_labels(task, rows)):,} labels in {len(rows):,} rows: hardly any comes "
+        "twice. Is --label the right column? If it is, give rows to choose by with --dev."
     )
 
 
@@ -98,7 +98,9 @@ def _unlabelled(task: Task[Any], recipe: FinetuneRecipe, labelled: Sequence[Sequ
     if recipe.unlabelled is None:
         return []
     if not isinstance(task, Classification):
-        raise RecipeError(f"unlabelled texts are learned from by classification, not by {task.name}.")
+        raise RecipeError(
+            f"only classification learns from unlabelled texts, not {task.name}. Leave --unlabelled out."
+        )
     texts = task.read(Path(recipe.unlabelled), labelled=False)
     known = {tuple(task.texts(example)) for examples in labelled for example in examples}
     fresh = {tuple(task.texts(example)): example for example in texts}

@@ -112,6 +112,6 @@ def require_possible(recipe: FinetuneRecipe, task: Task[Any], possible: Sequence
     if method not in (AUTO, *possible):
         pairs = f" contrastive compares texts: it takes a batch_size of {FEWEST_A_BATCH} or more."
         raise RecipeError(
-            f"method = {method} is not for this {task.name}: there {'are' if len(possible) > 1 else 'is'} "
-            f"{', '.join(possible)}.{pairs if few and method == CONTRASTIVE else ''}"
+            f"method = {method} is not for this {task.name}. Choose {' or '.join(possible)}."
+            f"{pairs if few and method == CONTRASTIVE else ''}"
         )

@@ -1,6 +1,7 @@
 """An encoder taught to a smaller one on raw text: a recipe becomes a run of the one loop.
 
 out/recipe.toml              the resolved recipe        out/log.jsonl     the truth
+out/data.json                hashes of teacher and text
 out/tokens/                  the token store            out/checkpoints/  training state
 out/projection.safetensors   fewer dimensions           out/teacher/      the teacher's vectors
 out/model/                   the student                out/report.html   the same to look at
@@ -17,9 +18,7 @@ from bertsmith.compression.distilling.encoders.distil_inputs import Opened, Prep
 from bertsmith.compression.distilling.encoders.encoder_recipe import EncoderDistilRecipe, make_encoder_recipe
 from bertsmith.compression.distilling.encoders.saving import save_student
 from bertsmith.door import door, flag, kind, optional
-from bertsmith.files import sha256
 from bertsmith.machine.hardware import Hardware
-from bertsmith.model.checkpoint import WEIGHTS
 from bertsmith.model.cpu.allocator import keep_memory
 from bertsmith.reporting.run_report import RunReport, write_report
 from bertsmith.training.distributed import leave, wait
@@ -126,11 +125,10 @@ def _provenance(
     recipe: EncoderDistilRecipe, prepared: Prepared, step: int, metrics: dict[str, float]
 ) -> dict[str, Any]:
     opened = prepared.opened
-    encoder = opened.subject.sentences.encoder if opened.subject.sentences else opened.folder
     return {
         "steps": step,
         "metrics": metrics,
-        "teacher": {"name": recipe.teacher, "sha256": sha256(encoder / WEIGHTS)},
+        "teacher": {"name": recipe.teacher, "sha256": opened.sha256},
         "losses": opened.subject.weights,
         "recipe": json.loads(recipe.model_dump_json()),
         "tokenizer_sha256": opened.tokenizer.sha256,

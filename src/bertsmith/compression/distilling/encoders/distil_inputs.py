@@ -1,6 +1,7 @@
 """What a recipe of a distillation names, found and opened: teacher, texts, and the student made of both."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from bertsmith.data.split import split
 from bertsmith.data.store import TokenStore
 from bertsmith.data.stream import PretrainingStream
 from bertsmith.errors import CorpusError, RecipeError, ResourceError
-from bertsmith.files import require_free_space
+from bertsmith.files import require_free_space, sha256
 from bertsmith.inference.embedding.vectors import Vectors, normalised
 from bertsmith.model.checkpoint import WEIGHTS, Checkpoint, encoder_of, load_into, read_checkpoint
 from bertsmith.model.config import BertConfig
@@ -37,6 +38,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training.distributed import wait
 from bertsmith.training.inputs import open_stores
 from bertsmith.training.machine import Machine
+from bertsmith.training.run_folder import require_same_data, write_data_hashes
 
 _CHECKPOINT_BYTES = 12  # a weight's, and of its two moments
 _SAMPLE_MICRO_BATCH = 4096  # tokens
@@ -51,6 +53,11 @@ class Opened:
     tokenizer: Tokenizer
     subject: Subject
     config: BertConfig  # the student's
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the teacher's weights."""
+        return sha256(_encoder_folder(self.folder) / WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,9 @@ def open_teacher(recipe: EncoderDistilRecipe) -> Opened:
 def prepare(
     recipe: EncoderDistilRecipe, opened: Opened, out: Path, machine: Machine, console: Console | None
 ) -> Prepared:
-    """Tokenises the corpus where need be, and makes the student."""
+    """Tokenises the corpus where need be, and makes the student. Raises RecipeError where the folder has what
+    another teacher, or another store, said.
+    """
     teacher = encoder_of(opened.checkpoint, f"{opened.folder}/{WEIGHTS}")
     weights = sum(parameter.numel() for parameter in teacher.parameters())
     need = ((recipe.checkpoint.keep + 1) * _CHECKPOINT_BYTES + 4) * weights
@@ -97,6 +106,11 @@ def prepare(
     train, heldout = open_stores(recipe.corpus, opened.tokenizer, out / "tokens", machine.ranks, console)
     if len(train) == 0:
         raise CorpusError(f"{train.path} holds no document. Build the corpus with a smaller held-out share.")
+    hashes = {"teacher": opened.sha256, "corpus": train.corpus_sha256}
+    require_same_data(out, hashes)
+    wait()  # no rank may find what the first one is about to write
+    if machine.ranks.is_first:
+        write_data_hashes(out, hashes)
     notes = () if len(heldout) else ("nothing is measured: the held-out part of the corpus is empty",)
     stream = _stream(recipe, opened, train, recipe.seed)
     head = _teachers_head(opened)

@@ -68,7 +68,10 @@ class EncoderDistillation:
     needs_global_batch: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self.host_masker = Masker(self.stream.tokenizer, self.masker.rates)
+        self.rates = self.masker.rates
+        self.host_masker = Masker(self.stream.tokenizer, self.rates)
+        # Whatever the share of masked words has come to, figures are of the same words.
+        self.evaluation_masker = Masker(self.stream.tokenizer, self.rates, self.device)
 
     def batches(self, cursor: Cursor) -> Iterator[GlobalBatch]:
         """Endless, from `cursor` on."""
@@ -76,17 +79,22 @@ class EncoderDistillation:
 
     def follow(self, cursor: Cursor, decayed: float) -> dict[str, float]:
         """The share of words to mask, where it changes with the learning rate's decay."""
-        rates = self.masker.rates.at(decayed) if self.comparison.masks else self.masker.rates
+        rates = self.rates.at(decayed) if self.comparison.masks else self.rates
         self.masker.rates = self.host_masker.rates = rates
         return {}
 
     def counts(self, sequences: Sequences) -> dict[str, float]:
         """Masked tokens, tokens or texts, by the weight of each loss."""
-        weights = self.comparison.weights
+        units = self._units(sequences, self.host_masker)
+        return {name: units[name] / weight for name, weight in self.comparison.weights.items()}
+
+    def _units(self, sequences: Sequences, masker: Masker) -> dict[str, float]:
+        """What each loss is a sum over."""
         tokens = float(sequences.lengths.sum())
-        masked = float(self.host_masker.count(sequences)) if self.comparison.masks else 0.0
-        of = {"soft": masked, "mlm": masked, "states": tokens, "relations": tokens, "vectors": len(sequences)}
-        return {name: of[name] / weight for name, weight in weights.items()}
+        masked = float(masker.count(sequences)) if self.comparison.masks else 0.0
+        texts = float(len(sequences))
+        of = {"soft": masked, "mlm": masked, "states": tokens, "relations": tokens, "vectors": texts}
+        return {name: of[name] for name in self.comparison.weights}
 
     def begin_step(self, micro_batches: Sequence[Sequence[Sequences]], rank: int, gather: Gather) -> None:
         """Nothing: each text's loss is its own."""
@@ -124,10 +132,10 @@ class EncoderDistillation:
         with evaluating(self.model):
             for batch in islice(self._heldout_batches(), rank, None, ranks):
                 for micro_batch in split(batch, 1, _HELDOUT_MICRO_BATCH)[0]:
-                    losses = self._losses(micro_batch, self.masker, heldout=True)
-                    for name, count in self.counts(micro_batch).items():
+                    losses = self._losses(micro_batch, self.evaluation_masker, heldout=True)
+                    for name, count in self._units(micro_batch, self.evaluation_masker).items():
                         sums[name] += float(losses[name])
-                        sums[f"{name}_count"] += count * names[name]
+                        sums[f"{name}_count"] += count
         return sums
 
     def _heldout_batches(self) -> Iterator[Sequences]:

@@ -44,7 +44,8 @@ class VectorCache:
     def get(self, numbers: Ints, compute: Callable[[Ints], Vectors]) -> Vectors:
         """(B,) -> (B, D) of length 1; `compute` gets places in `numbers`, and returns their vectors."""
         found = self._rows[numbers].astype(np.float32)
-        missing = np.flatnonzero(np.abs(np.einsum("bd,bd->b", found, found) - 1) > _TOLERANCE)
+        whole = np.abs(np.einsum("bd,bd->b", found, found) - 1) <= _TOLERANCE  # what is no number isn't
+        missing = np.flatnonzero(~whole)
         if len(missing):
             rounded = normalised(compute(missing)).astype(np.float16)
             self._rows[numbers[missing]] = rounded

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bertsmith.metrics.significance import Interval
 from bertsmith.serving.mirror.answering.evidence import Evidence
+from bertsmith.serving.mirror.answering.ledger import REFUSED, VOIDED
 from bertsmith.serving.mirror.answering.stage_store import StageStore, Tallies
 from bertsmith.serving.mirror.answering.stages import Stage
 from bertsmith.serving.mirror.settings import PriceSettings
@@ -35,14 +36,18 @@ class Money:
 @dataclass(frozen=True)
 class Account:
     """`relayed` counts the calls that the LLM answered although a student serves, by reason; `audits` by
-    outcome. `differs` is the share of the student's answers that differ, and `interval` where it lies with
-    probability 1 - delta, whenever one looks. `seconds_saved` is of all calls answered together.
+    outcome. `refused` are calls that the LLM gave no answer with the schema, by reason, in whatever mode: a
+    sure student counts as differing. `void` are audits that tell nothing, by cause. `differs` is the share of
+    the student's answers that differ, and `interval` where it lies with probability 1 - delta, whenever one
+    looks. `seconds_saved` is of all calls answered together.
     """
 
     stage: Stage
     answered: int
     relayed: dict[str, int]
     audits: dict[str, int]
+    refused: dict[str, int]
+    void: dict[str, int]
     compared: int
     differs: float | None
     interval: Interval
@@ -84,43 +89,57 @@ def accounts(store: StageStore, prices: PriceSettings) -> list[Account]:
     stages = [each for each in store.stages().values() if each.revision]
     found = []
     for stage in sorted(stages, key=lambda each: (each.site, each.version)):
-        own, relayed, seconds = _counted(stage, tallies)
+        counted = _counted(stage, tallies)
         of_students = Counter[str]()
         for (student, outcome), count in audits.items():
-            if student == stage.student or student in own:
+            if student == stage.student or student in counted.own:
                 of_students[outcome] += count
         found.append(
-            _account(
-                stage, own, relayed, dict(of_students), evidence, seconds, means.get(stage.version), prices
-            )
+            _account(stage, counted, dict(of_students), evidence, means.get(stage.version), prices)
         )  # fmt: skip
     return found
 
 
-def _counted(stage: Stage, tallies: Tallies) -> tuple[dict[str, int], dict[str, int], float]:
-    """Calls answered by each student, those relayed by reason, and seconds of the first together."""
-    own, relayed, seconds = dict[str, int](), Counter[str](), 0.0
+@dataclass
+class _Counted:
+    """Of one stage: calls answered by each student, and `seconds` of these together; those relayed, those
+    that the LLM refused, and audits that are void, each by reason.
+    """
+
+    own: Counter[str] = field(default_factory=Counter)
+    relayed: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    void: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+
+def _counted(stage: Stage, tallies: Tallies) -> _Counted:
+    found = _Counted()
     for (version, student, outcome), (calls, took) in tallies.items():
         if version != stage.version or outcome.startswith(_SECRET):
             continue
         if outcome == "answered":
-            own[student], seconds = calls, seconds + took
+            found.own[student] += calls
+            found.seconds += took
+        elif outcome.startswith(REFUSED):
+            found.refused[outcome.removeprefix(REFUSED)] += calls
+        elif outcome.startswith(VOIDED):
+            found.void[outcome.removeprefix(VOIDED)] += calls
         else:
-            relayed[outcome] += calls
-    return own, dict(relayed), seconds
+            found.relayed[outcome] += calls
+    return found
 
 
 def _account(
     stage: Stage,
-    own: dict[str, int],
-    relayed: dict[str, int],
+    counted: _Counted,
     audits: dict[str, int],
     known: Mapping[str, Evidence],
-    seconds: float,
     means: tuple[float, float, float] | None,
     prices: PriceSettings,
 ) -> Account:
     llm_seconds, tokens_in, tokens_out = means or (0.0, 0.0, 0.0)
+    own, seconds = counted.own, counted.seconds
     answered, evidence = sum(own.values()), known.get(stage.student)
     compared = 0 if evidence is None else evidence.audits.count
     interval = _interval(evidence)
@@ -140,8 +159,10 @@ def _account(
     return Account(
         stage,
         answered,
-        relayed,
+        dict(counted.relayed),
         audits,
+        dict(counted.refused),
+        dict(counted.void),
         compared,
         evidence.audits.rate() if evidence is not None and compared else None,
         interval,

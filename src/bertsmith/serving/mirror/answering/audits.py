@@ -24,6 +24,7 @@ from bertsmith.serving.mirror.call import Asked
 from bertsmith.serving.mirror.call_routing import CallRouting, Outcome
 from bertsmith.serving.mirror.exchange import Exchange
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
+from bertsmith.serving.mirror.llm_refusals import may_answer_later, reason_of, refuses_the_call
 from bertsmith.serving.mirror.passing_on import FAILED
 from bertsmith.serving.mirror.recorder import Recorder
 from bertsmith.serving.mirror.upstream_connections import Connections, Headers
@@ -31,12 +32,17 @@ from bertsmith.serving.mirror.upstreams import Target
 
 _MOST_WAITING, _MOST_BYTES = 512, 32_000_000  # audits, and bytes of their requests
 _AT_ONCE = 8  # audits that the LLM is asked at a time
+_TRYING = 0.9  # of the audit's patience: after all of it nobody knows what became of it
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before the LLM or the store is tried again
-_LATER = (408, 409, 425, 429, *range(500, 600))  # statuses that another try may not have
+_AWAY, _STOPPED = "no-connection", "mirror-stopped"  # why an audit is void, beside the LLM's status
 
 
 class _NoAnswer(Exception):
-    """Not now: its word says why."""
+    """To this try, with this status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -101,14 +107,14 @@ class Audits:
         try:
             async with self._slots:
                 await self._drawn(routing)
-                exchange = await self._answer(replace(request, routing=routing))
-                if isinstance(exchange, str):
-                    self.ledger.outcome(Outcome(routing.version, None, routing, reason=exchange))
+                found = await self._answer(replace(request, routing=routing))
+                if isinstance(found, str):
+                    self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID, cause=found))
                     return
-                while not self.recorder.offer(exchange):
+                while not self.recorder.offer(found):
                     await asyncio.sleep(_FIRST_WAIT)
         except asyncio.CancelledError:
-            self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID))
+            self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID, cause=_STOPPED))
             raise
         except Exception as error:
             LOG.error("an audit could not be made: %s", type(error).__name__)
@@ -129,34 +135,41 @@ class Audits:
                 wait = min(2 * wait, _LONGEST_WAIT)
 
     async def _answer(self, request: Request) -> Exchange | str:
-        """Or "failed" where the LLM won't answer, VOID where it was away for too long."""
-        end, wait = time.monotonic() + AUDIT_PATIENCE / 2, _FIRST_WAIT
+        """Or why the LLM was away for too long, or knows the caller no more: then the audit is void."""
+        began, wait = time.monotonic(), _FIRST_WAIT
         while True:
             try:
-                return await self._once(request) or "failed"
-            except (_NoAnswer, *FAILED):
-                if time.monotonic() + wait > end:
-                    return VOID
+                async with asyncio.timeout(began + _TRYING * AUDIT_PATIENCE - time.monotonic()):
+                    return await self._once(request)
+            except _NoAnswer as found:
+                cause, may_come = reason_of(found.status), may_answer_later(found.status)
+            except (TimeoutError, *FAILED):
+                cause, may_come = _AWAY, True
+            if not may_come or time.monotonic() + wait > began + AUDIT_PATIENCE / 2:
+                return cause
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 
-    async def _once(self, request: Request) -> Exchange | None:
+    async def _once(self, request: Request) -> Exchange:
         began, clock = time.time(), time.perf_counter()
         answer = await self.connections.ask(
             request.method, request.target.url, request.headers, request.content
         )
         self.keys.note(dict(request.headers), answer.status, request.query)
+        pieces, size, refusal = list[bytes](), 0, ""
         try:
-            if answer.status in _LATER:
-                raise _NoAnswer
-            if answer.status != 200:
-                return None
-            first, pieces, size = time.perf_counter() - clock, list[bytes](), 0
-            async for piece in answer.pieces():
-                pieces.append(piece)
-                size += len(piece)
-                if size > request.most_bytes:
-                    return None
+            first = time.perf_counter() - clock
+            if refuses_the_call(answer.status):
+                refusal = reason_of(answer.status)
+            elif answer.status != 200:
+                raise _NoAnswer(answer.status)
+            else:
+                async for piece in answer.pieces():
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size > request.most_bytes:
+                        pieces, refusal = [], "too-large"
+                        break
         finally:
             await answer.close()
         return Exchange(
@@ -173,4 +186,5 @@ class Audits:
             request.named,
             request.subject,
             request.routing,
+            refusal,
         )

@@ -55,7 +55,11 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
             if over >= _FEWEST_OUTCOMES and sum(untold.values()) > _MOST_FAILED * over:
                 failed, void = untold["failed"], untold[VOID]
                 without = f"{failed + void:,} of {over:,} audits got no answer from the LLM"
-                say(False, f"{without}: {failed:,} count as disagreements, {void:,} are void")
+                say(
+                    False,
+                    f"{without}: {failed:,} count as disagreements, {void:,} are void; "
+                    "`bertsmith mirror status` says why",
+                )
         if looks_at_files and (problem := _problem(student, stage.student)):
             say(False, problem)
     return found

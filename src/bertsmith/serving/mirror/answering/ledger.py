@@ -14,14 +14,11 @@ from bertsmith.serving.mirror.answering.evidence import VOID, Batch, Comparison
 from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents
 from bertsmith.serving.mirror.answering.student_thread import StudentThread
 from bertsmith.serving.mirror.call_routing import CallRouting, Outcome
+from bertsmith.serving.mirror.llm_refusals import is_refusal
 
 _MOST = 10_000  # events that wait
 _AT_ONCE = 64  # texts that a student is asked together
-# The LLM did answer, and not as a student would have.
-ANSWERED_OTHERWISE = (
-    "refusal", "truncated", "content-filter", "answer-not-json", "no-tool-call", "other-tool", "tool-call",
-    "several-tool-calls", "no-answer", "malformed-answer",
-)  # fmt: skip
+REFUSED, VOIDED = "refused-", "void-"  # before why: counts of calls that the LLM refused, and of audits
 
 
 @dataclass
@@ -78,10 +75,13 @@ class Ledger:
         for _ in range(len(self._outcomes)):
             outcome = self._outcomes.popleft()
             outcomes.setdefault(outcome.version, []).append(outcome)
+            if is_refusal(outcome.reason):
+                stage = open_students.stage_version(outcome.version)
+                folded.count(stage, "", REFUSED + outcome.reason)
         for version in outcomes.keys() - open_students.by_version.keys():
             for each in outcomes[version]:
                 if each.routing is not None and each.routing.audit:
-                    _settle_without_evidence(each.routing, folded)
+                    _settle_without_evidence(each, each.routing, folded)
         for version in outcomes.keys() & open_students.by_version.keys():
             students, of_version = open_students.by_version[version], outcomes[version]
             for begin in range(0, len(of_version), _AT_ONCE):
@@ -152,7 +152,7 @@ def _compare_student(
         is_void = each.reason == VOID
         if routing is None or routing.student != stage.student or students.student is None or is_void:
             if routing is not None and routing.audit:
-                _settle_without_evidence(routing, folded)
+                _settle_without_evidence(each, routing, folded)
             continue
         if not routing.is_sure or routing.values is None or not _counts(each):
             continue
@@ -168,12 +168,13 @@ def _compare_student(
         _compare_unheard(unheard, students.student, stage.version, version, folded, "shadow")
 
 
-def _settle_without_evidence(routing: CallRouting, folded: Folded) -> None:
-    """The audit of a student that has been replaced meanwhile: nobody can compare it any more, which says
-    nothing of it.
+def _settle_without_evidence(outcome: Outcome, routing: CallRouting, folded: Folded) -> None:
+    """An audit that is void, or whose student has been replaced meanwhile: nobody can compare it any more,
+    which says nothing of it.
     """
     comparison = Comparison(True, routing.probability, routing.least, routing.audit, VOID)
     folded.batch(routing.student).comparisons.append(comparison)
+    folded.count(routing.version, "", VOIDED + (outcome.cause or "student-replaced"))
 
 
 def _compare_unheard(
@@ -215,4 +216,4 @@ def _counts(outcome: Outcome) -> bool:
     """There is an answer to agree with, or there should be: an audit that got none."""
     is_audit = outcome.routing is not None and bool(outcome.routing.audit)
     is_audit = is_audit and outcome.reason != VOID
-    return not outcome.reason or outcome.reason in ANSWERED_OTHERWISE or is_audit
+    return not outcome.reason or is_refusal(outcome.reason) or is_audit

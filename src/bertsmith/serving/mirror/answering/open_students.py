@@ -29,10 +29,14 @@ class OpenStudents:
     by_version: Mapping[str, VersionStudents] = field(default_factory=dict)
     answering: Mapping[str, list[VersionFacts]] = field(default_factory=dict)
 
+    def stage_version(self, version: str) -> str:
+        """Whose student answers it: its own, but for a merged version."""
+        students = self.by_version.get(version)
+        return version if students is None else students.stage.version
+
     def is_merged(self, version: str) -> bool:
         """Another version's student is its own too."""
-        students = self.by_version.get(version)
-        return students is not None and students.stage.version != version
+        return self.stage_version(version) != version
 
     @property
     def answers(self) -> bool:

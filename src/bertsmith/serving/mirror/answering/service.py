@@ -50,15 +50,16 @@ class Service:
         if students is None or not students.stage.answers:
             return CallRouting(version, "", open_students.why_new(site, asked))
         share = self.settings.audit_share
-        to_llm = students.stage.sent_to_llm(share)
+        # What can't be audited is not answered: at such a moment the LLM is asked about all calls alike.
+        to_llm = students.stage.sent_to_llm(share) if can_audit else 1.0
         if not self.keys.has(headers, query):
             return CallRouting(version, students.stage.student, "new-key", least=to_llm)
         routing = await self._asked(asked, version, students)
         routing = replace(routing, probability=to_llm if routing.is_sure else 1.0, least=to_llm)
         if not routing.is_ours:
             return routing
-        if not can_audit:  # what isn't audited is not answered; nobody could be sent to the LLM less often
-            return replace(routing, reason="audits-behind", probability=1.0, least=1.0)
+        if not can_audit:
+            return replace(routing, reason="audits-behind")
         if self._draw.random() >= students.stage.share:
             return replace(routing, reason="canary")
         return replace(routing, audit="drawn") if self._draw.random() < share else routing

@@ -35,7 +35,7 @@ async function begin() {
     return problem(error, begin);
   }
   by("problem").replaceChildren();
-  by("ask").hidden = false;
+  by("ask").hidden = by("openapi").hidden = false;
   by("model").replaceChildren(...page.models.map(({ name, task }) => h("option", { value: name }, `${name} · ${task}`)));
   const [name, operation] = decodeURIComponent(location.hash.slice(1)).split("/");
   choose(page.models.find((model) => model.name === name) ?? page.models[0], operation);
@@ -237,6 +237,16 @@ document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   cancel();
   cancelExplanation();
+});
+by("openapi").addEventListener("click", async (event) => {
+  if (!key()) return;
+  event.preventDefault(); // a link sends no key
+  try {
+    const { data } = await ask("/openapi.json");
+    location.assign(URL.createObjectURL(new Blob([JSON.stringify(data, null, 2)], { type: "application/json" })));
+  } catch (error) {
+    problem(error, begin);
+  }
 });
 by("unlock").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -112,7 +112,7 @@ async def answer_questions(asked: Asked) -> tuple[Any, Answer]:
         if may_be_none is False and prediction["start"] is None:
             raise Unsupported(
                 f"{asked.model.name} finds no answer in a passage, and handle_impossible_answer = false asks "
-                "for one all the same, which isn't done here. Leave it away."
+                "for one all the same, which isn't done here. Leave it out."
             )
         found.append(_shown(prediction))
     return found[0] if asked.one else found, answer

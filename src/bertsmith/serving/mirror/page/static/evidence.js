@@ -85,7 +85,7 @@ export function answeredSection(state, version) {
   const asked = relayed.reduce((sum, [, count]) => sum + count, 0);
   const total = account.answered + asked;
   const name = "Who answered what";
-  if (!total) return section("answered", name, h("p", { class: "empty" }, account.stage.mode === "shadow" ? "In shadow the LLM answers every call. From canary on it stands here who answered which share." : "No call has come since a student may answer."));
+  if (!total) return section("answered", name, h("p", { class: "empty" }, account.stage.mode === "shadow" ? "In shadow the LLM answers every call. From canary on it stands here who answered which share." : "No call has come since a student may answer."), refused(account));
   const audited = Object.values(account.audits).reduce((sum, count) => sum + count, 0);
   const rows = [["the student", account.answered - audited, "ours"], ["the student, and audited by the LLM", audited, "ours audit"], ...relayed.map(([reason, count]) => [`the LLM: ${REASONS[reason] ?? reason}`, count, ""])];
   const outcomes = Object.entries(account.audits).map(([outcome, count]) => `${whole(count)} ${outcome}`);
@@ -95,8 +95,18 @@ export function answeredSection(state, version) {
     h("p", { class: "verdict" }, h("strong", {}, share(account.answered / total)), ` of ${many(total, "call")} answered by the student`),
     bars(rows.filter(([, count]) => count > 0), total),
     outcomes.length ? hint(`Audits: ${outcomes.join(", ")}.`) : null,
+    refused(account),
     drift(account),
   );
+}
+
+/** Calls without an answer of the LLM's: what it refused, and audits that tell nothing. */
+function refused(account) {
+  const said = (of) => Object.entries(of).map(([reason, count]) => `${whole(count)} ${reason}`).join(", ");
+  const parts = [];
+  if (Object.keys(account.refused).length) parts.push(`The LLM refused: ${said(account.refused)}. Where the student was sure, it differs.`);
+  if (Object.keys(account.void).length) parts.push(`Void audits, which tell nothing: ${said(account.void)}.`);
+  return parts.length ? hint(parts.join(" ")) : null;
 }
 
 function drift(account) {

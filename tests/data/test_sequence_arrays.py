@@ -1,0 +1,55 @@
+"""Sequences in NumPy's files: damaged, larger than memory, and of types that are no numbers."""
+
+import io
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertsmith.data.sequences.building import SequenceSettings, build_sequences
+from bertsmith.data.sequences.records import stream_records
+from bertsmith.errors import InputError
+
+
+@pytest.mark.parametrize("save", [np.save, np.savez, np.savez_compressed])
+def test_no_damage_of_an_array_gives_anything_but_a_sentence_or_rows(tmp_path: Path, save: Any) -> None:
+    path, chance, refused = tmp_path / ("rows.npy" if save is np.save else "rows.npz"), random.Random(0), 0
+    save(path, np.arange(200).reshape(20, 10))
+    whole = path.read_bytes()
+    for _ in range(150):
+        altered = bytearray(whole)
+        for _ in range(3):
+            altered[chance.randrange(200)] = chance.randrange(256)
+        path.write_bytes(altered[: chance.choice((len(whole), chance.randrange(len(whole))))])
+        try:
+            for _ in stream_records(path):
+                pass
+        except InputError:
+            refused += 1
+    assert refused > 50
+
+
+def test_an_array_larger_than_memory_is_refused(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    said = {"descr": "<i8", "fortran_order": False, "shape": (10**13, 10)}
+    np.lib.format.write_array_header_1_0(header, said)
+    with zipfile.ZipFile(tmp_path / "rows.npz", "w") as archive:
+        archive.writestr("sequence.npy", header.getvalue())
+    with pytest.raises(InputError, match="Unable to allocate"):
+        build_sequences([tmp_path / "rows.npz"], tmp_path / "store")
+
+
+@pytest.mark.parametrize("kind", ["datetime64[s]", "complex128", [("a", "i4")]])
+def test_arrays_of_other_types_than_numbers_and_strings_are_refused(tmp_path: Path, kind: Any) -> None:
+    np.save(tmp_path / "rows.npy", np.zeros((3, 4), kind))
+    with pytest.raises(InputError, match="expected numbers or strings in the array sequence"):
+        build_sequences([tmp_path / "rows.npy"], tmp_path / "store", SequenceSettings(kind="series"))
+
+
+def test_objects_in_arrays_are_refused_unopened(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.array([[1], [1, 2]], object), allow_pickle=True)
+    with pytest.raises(InputError, match="no objects, which would need pickle"):
+        build_sequences([tmp_path / "rows.npy"], tmp_path / "store")

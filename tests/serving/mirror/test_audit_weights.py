@@ -1,0 +1,199 @@
+"""Whatever becomes of mode, share and audits: what the LLM was asked is weighed by the probability that held
+when the call was answered.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from made_student import stage_of, template_of
+from running_mirror import running_mirror, wait_until
+from scipy.stats import binomtest
+from scripted_upstream import Upstream
+from test_call_store import call_of
+from test_stages import ask, begin
+
+from bertsmith.mirroring.learned_calls import LearnedCall
+from bertsmith.mirroring.parts import as_they_came
+from bertsmith.serving.mirror.answering.evidence import first_evidence
+from bertsmith.serving.mirror.answering.ledger import Ledger
+from bertsmith.serving.mirror.answering.open_students import OpenStudents, VersionStudents
+from bertsmith.serving.mirror.answering.service import Service
+from bertsmith.serving.mirror.answering.stage_store import VersionFacts
+from bertsmith.serving.mirror.answering.stages import Stage, in_mode
+from bertsmith.serving.mirror.answering.student_thread import StudentThread
+from bertsmith.serving.mirror.call import Asked, Message
+from bertsmith.serving.mirror.call_routing import CallRouting, Outcome
+from bertsmith.serving.mirror.fields import AnswerShape, Field
+from bertsmith.serving.mirror.redaction import Redactor
+from bertsmith.serving.mirror.settings import read_settings
+
+SHAPE = AnswerShape(fields=(Field(keys=("x",), kind="enum", values=("a", "b")),), order=(("x",),))
+SURE, DIFFERS_SURE, DIFFERS_UNSURE = 0.7, 0.02, 0.3
+DIFFERS = SURE * DIFFERS_SURE + (1 - SURE) * DIFFERS_UNSURE  # of all calls
+CALL = call_of(1)
+
+
+class Says:
+    """A student that says "a" of every text, and is sure of all, or of those that begin with "sure"."""
+
+    def __init__(self, *, of_all: bool) -> None:
+        self.of_all = of_all
+        self.file = SimpleNamespace(shape=SHAPE, templates={CALL.version: template_of(CALL)})
+
+    def input_of(self, asked: Asked, version: str) -> str | None:
+        return asked.messages[-1].parts[0]
+
+    def answer(self, texts: Sequence[str]) -> Any:
+        return [
+            SimpleNamespace(
+                values={"$.x": "a"}, answer={"x": "a"}, confidence=0.9, probabilities={},
+                is_sure=self.of_all or text.startswith("sure"), reason="low-confidence",
+            )
+            for text in texts
+        ]  # fmt: skip
+
+
+class Time(NamedTuple):
+    """How it was for `calls` calls; without room for audits the LLM is asked about all."""
+
+    mode: str
+    share: float
+    audit_share: float
+    calls: int = 2500
+    has_room: bool = True
+
+
+TIMES = (
+    Time("record", 0.0, 0.05),
+    Time("canary", 0.1, 0.05),
+    Time("live", 1.0, 0.05),
+    Time("live", 1.0, 0.05, 6000, has_room=False),
+    Time("canary", 0.5, 0.2),
+    Time("live", 1.0, 0.2),
+)
+
+
+def asked_of(text: str) -> Asked:
+    return Asked(
+        CALL.asked.protocol, "m", (Message("system", ("Classify.",)), Message("user", (text, "more"))), "x",
+        CALL.asked.schema, "json-schema", {"temperature": 0},
+    )  # fmt: skip
+
+
+class Traffic:
+    """`seen`: what the LLM was asked, by when it was."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.open = SimpleNamespace(open_students=OpenStudents())
+        settings = read_settings(None, {"upstream": "http://localhost", "seed": seed}, {})
+        self.service = Service(settings, self.open, Redactor((), {}))  # type: ignore[arg-type]
+        self.service.keys.note({}, 200)
+        self.seen: list[tuple[Time, Outcome]] = []
+
+    async def pass_by(self, time: Time, students: VersionStudents) -> None:
+        facts = VersionFacts(CALL.site, "m", CALL.asked.schema, 0.0)
+        self.open.open_students = OpenStudents(
+            {CALL.version: students}, {CALL.site: [facts]} if students.stage.answers else {}
+        )
+        self.service.settings = self.service.settings.model_copy(update={"audit_share": time.audit_share})
+        for number in range(time.calls):
+            is_sure = self.draw.random() < SURE
+            differs = self.draw.random() < (DIFFERS_SURE if is_sure else DIFFERS_UNSURE)
+            asked = asked_of(f"{'sure' if is_sure else 'unsure'} {number}")
+            routing = await self.service.routing(asked, CALL.site, {}, can_audit=time.has_room)
+            if routing is None or routing.audit or not routing.is_ours:
+                said = {"x": "b" if differs else "a"}
+                self.seen.append((time, Outcome(CALL.version, asked, routing, said)))
+
+
+@pytest.fixture(scope="module")
+def traffic() -> Traffic:
+    found = Traffic(3)
+
+    async def run() -> None:
+        student = StudentThread("x", Says(of_all=False))
+        for time in TIMES:
+            stage = Stage(CALL.version, CALL.site, time.mode, time.share, "x")
+            await found.pass_by(time, VersionStudents(stage, student))
+        student.close()
+
+    asyncio.run(run())
+    return found
+
+
+def learned(number: int, outcome: Outcome) -> LearnedCall:
+    routing = outcome.routing
+    source = "audit" if routing is not None and routing.audit else "relay"
+    text = outcome.asked.messages[-1].parts[0] if outcome.asked is not None else ""
+    weight = None if routing is None else routing.weight
+    return LearnedCall(f"id{number}", float(number), source, text, {"$.x": outcome.taught["x"]}, {}, weight)
+
+
+def test_calls_that_prove_are_like_the_traffic_in_each_mode_and_over_all_changes(traffic: Traffic) -> None:
+    calls = [learned(number, outcome) for number, (_, outcome) in enumerate(traffic.seen)]
+    kept = as_they_came(calls, 0)
+    when = {call.id: time for call, (time, _) in zip(calls, traffic.seen, strict=True)}
+    for time in (*TIMES, None):
+        some = [call for call in kept if time is None or when[call.id] == time]
+        sure = sum(call.text.startswith("sure") for call in some)
+        differ = sum(call.values["$.x"] == "b" for call in some)
+        assert binomtest(sure, len(some), SURE).pvalue > 0.001, (time, sure / len(some))
+        assert binomtest(differ, len(some), DIFFERS).pvalue > 0.001, (time, differ / len(some))
+    counts = {time: sum(when[call.id] == time for call in kept) for time in TIMES}
+    kept_of = [counts[time] / time.calls for time in TIMES]
+    assert kept_of == pytest.approx([1.0, 0.905, 0.05, 1.0, 0.6, 0.2], abs=0.04)
+
+
+def test_audits_of_the_student_and_of_a_candidate_find_the_known_share(traffic: Traffic) -> None:
+    """Of the student over its sure calls, of a candidate, who is sure of all, over all of them."""
+    ledger, found = Ledger(), {"x": first_evidence(0.05, 0.05), "y": first_evidence(0.05, 0.05)}
+    weights: dict[str, list[float]] = {"x": [], "y": []}
+    student, candidate = StudentThread("x", Says(of_all=False)), StudentThread("y", Says(of_all=True))
+    for time in TIMES:
+        stage = Stage(CALL.version, CALL.site, time.mode, time.share, "x", candidate="y")
+        for when, outcome in traffic.seen:
+            if when == time:
+                ledger.outcome(outcome)
+        folded = ledger.fold(OpenStudents({CALL.version: VersionStudents(stage, student, candidate)}))
+        for name, batch in folded.batches.items():
+            found[name] = found[name].after(batch.comparisons, ())
+            weights[name] += [each.least / each.probability for each in batch.comparisons]
+    student.close()
+    candidate.close()
+    for name, truth in (("x", DIFFERS_SURE), ("y", DIFFERS)):
+        audits = found[name].audits
+        low, high = audits.interval()
+        assert low <= truth <= high, (name, low, high)
+        effective = sum(weights[name]) ** 2 / sum(each**2 for each in weights[name])
+        error = (truth * (1 - truth) / effective) ** 0.5
+        assert audits.rate() == pytest.approx(truth, abs=3.5 * error), name
+
+
+def test_the_weight_is_what_held_when_the_call_was_answered() -> None:
+    live = Stage("v", "s", "live", 1.0, "x").sent_to_llm(0.05)
+    canary = Stage("v", "s", "canary", 0.2, "x").sent_to_llm(0.05)
+    assert CallRouting("v", "x", is_sure=True, probability=live, least=live).weight == 1
+    assert CallRouting("v", "x", least=live).weight == 0.05
+    assert CallRouting("v", "x", least=canary).weight == pytest.approx(0.81)
+
+
+def test_a_recorded_call_keeps_its_weight_whatever_the_mode_becomes(
+    upstream: Upstream, tmp_path: Path
+) -> None:
+    with running_mirror(tmp_path, upstream.url, audit_share=0.25, seed=1) as mirror:
+        student = begin(mirror, tmp_path, "canary", 0.2)
+        ask(mirror, "who knows")  # the student doesn't
+        stage = stage_of(mirror.stages, student.version)
+        live = in_mode(stage, "live", 0.0)
+        assert mirror.stages.change(stage, live, "hand", "a test")
+        wait_until(
+            lambda: mirror.app.reconciler.open_students.by_version[student.version].stage.mode == "live"
+        )
+        ask(mirror, "who knows it")
+        assert [each.weight for each in mirror.calls()] == [None, pytest.approx(0.85), 0.25]
