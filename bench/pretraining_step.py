@@ -1,6 +1,6 @@
 """Pre-training steps beside transformers' BertForPreTraining: real tokens per second, and share of the peak.
 
-    python bench/pretraining_step.py [--rounds 5] [--sizes tiny mini small] [--precisions float32]
+    python bench/pretraining_step.py [--rounds 5] [--sizes tiny mini small] [--precisions float32] [--modern]
 
 The text is --store with its --tokenizer, or what corpora.py finds. Two kinds of batch, 32 pairs each:
 `full`, every pair 128 tokens long; `natural`, pairs as the loader makes them, up to 128 tokens. Both sides
@@ -9,6 +9,9 @@ step AdamW: transformers with its default attention (sdpa), padding to the longe
 default AdamW. Products are in float32 and, where the processor computes in it, in bfloat16 by autocast, the
 same on both sides, and as each side has them by default: ours as `hardware.precision = auto` says, theirs in
 float32. The share is of a product in our precision.
+
+With --modern the other side is ours too: rotary positions, gated layers as large as BERT's, and Muon in place
+of AdamW. What is compared is operations a second, as `model/flops.py` counts them: the optimizer's have none.
 """
 
 import argparse
@@ -37,21 +40,29 @@ def main() -> None:
     parser.add_argument(
         "--precisions", nargs="+", choices=("float32", "bfloat16", _DEFAULT), default=precisions()
     )
-    parser.add_argument("--worker", choices=("ours", "transformers"))
+    parser.add_argument("--modern", action="store_true", help="beside our own modern layers and Muon")
+    parser.add_argument("--worker", choices=("ours", "modern", "transformers"))
     options = parser.parse_args()
     if options.worker:
-        serve({"ours": _Ours, "transformers": _Transformers}[options.worker](options))
+        side = {"ours": _Ours, "modern": _Modern, "transformers": _Transformers}[options.worker]
+        serve(side(options))
         return
     store, tokenizer = corpora.find(options)
     files = ("--store", store, "--tokenizer", tokenizer)
-    sides = {name: Worker(__file__, name, *files) for name in ("ours", "transformers")}
+    other = "modern" if options.modern else "transformers"
+    sides = {name: Worker(__file__, name, *files) for name in ("ours", other)}
+    compare = _compare_modern if options.modern else _compare
     rows = [
-        _compare(sides, size, precision, kind, options)
+        compare(sides, size, precision, kind, options)
         for size in options.sizes
         for precision in options.precisions
         for kind in ("full", "natural")
     ]
-    report("pretraining-step", "Pre-training steps", rows, [" ".join(__doc__.split("\n\n")[2].split())])
+    paragraphs = [" ".join(each.split()) for each in __doc__.split("\n\n")]
+    if options.modern:
+        report("pretraining-step-modern", "Steps of modern layers", rows, paragraphs[2:4])
+    else:
+        report("pretraining-step", "Pre-training steps", rows, paragraphs[2:3])
 
 
 def _compare(
@@ -72,6 +83,25 @@ def _compare(
         "transformers, tokens/s": f"{statistics.median(speed['transformers']):,.0f}",
         "ratio": f"{faster['median']:.2f} ({faster['lowest']:.2f} – {faster['highest']:.2f})",
         "ours, share of matrix-product speed": f"{statistics.median(share):.0%}",
+    }
+
+
+def _compare_modern(
+    sides: dict[str, Worker], size: str, precision: str, kind: str, options: argparse.Namespace
+) -> dict[str, Any]:
+    asked = {"size": size, "precision": precision, "kind": kind, "steps": options.steps}
+    answers = interleave(sides, options.rounds, **asked)
+    speed = {
+        name: [answer["flops"] / answer["seconds"] for answer in given] for name, given in answers.items()
+    }
+    against = ratio(speed["modern"], speed["ours"])
+    return {
+        "model": f"BERT-{size}",
+        "precision": described(precision),
+        "pairs": kind,
+        "BERT and AdamW, GFLOP/s": f"{statistics.median(speed['ours']) / 1e9:,.0f}",
+        "modern and Muon, GFLOP/s": f"{statistics.median(speed['modern']) / 1e9:,.0f}",
+        "ratio": f"{against['median']:.2f} ({against['lowest']:.2f} – {against['highest']:.2f})",
     }
 
 
@@ -96,6 +126,8 @@ def _batches(options: argparse.Namespace, kind: str) -> Any:
 
 class _Ours:
     """The real loop, one `advance` a step."""
+
+    optimizer = "adamw"
 
     def __init__(self, options: argparse.Namespace) -> None:
         import torch
@@ -146,16 +178,43 @@ class _Ours:
         tokenizer = Tokenizer.load(Path(self.options.tokenizer))
         store = TokenStore.open(Path(self.options.store) / "train", tokenizer)
         stream = PretrainingStream(store, tokenizer, 0, True, _LENGTH, _PAIRS * _LENGTH)
-        model = PretrainingModel(preset(size, vocab_size=tokenizer.vocab_size))
+        model = PretrainingModel(self._config(preset(size, vocab_size=tokenizer.vocab_size)))
         model.train()
         task = PretrainingTask(
             model, [stream], Masker(tokenizer, MaskingRates()), None, 0, torch.device("cpu")
         )
         never = {"every": 1_000_000}
-        recipe = check_recipe({"steps": 1_000_000, "evaluation": never, "checkpoint": never}, "bench")
+        values = {"steps": 1_000_000, "evaluation": never, "checkpoint": never}
+        recipe = check_recipe(values | {"optimizer": {"kind": self.optimizer}}, "bench")
         cpu = torch.device("cpu")  # and in the precision that is asked for
         machine = Machine(cpu, torch.float32, 1.0, Ranks(), usual_batch_tokens("cpu"))
         return Loop(task, recipe, machine, None, _Silent())
+
+    def _config(self, bert: Any) -> Any:
+        return bert
+
+
+class _Modern(_Ours):
+    """With rotary positions and gated layers of as many operations, under Muon."""
+
+    optimizer = "muon"
+
+    def _config(self, bert: Any) -> Any:
+        from bertsmith.model.config import make_config
+
+        return make_config(
+            {
+                "model_type": "nomic_bert",
+                "vocab_size": bert.vocab_size,
+                "hidden_size": bert.hidden_size,
+                "num_hidden_layers": bert.num_hidden_layers,
+                "num_attention_heads": bert.num_attention_heads,
+                "intermediate_size": bert.intermediate_size * 2 // 3 // 16 * 16,
+                "hidden_dropout_prob": bert.hidden_dropout_prob,
+                "attention_probs_dropout_prob": bert.attention_probs_dropout_prob,
+            },
+            "bench",
+        )
 
 
 class _Silent:

@@ -50,7 +50,7 @@ def test_answers_in_a_file_become_a_model(desk: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["model", "--texts", "texts.jsonl"], "no fine-tuned model but one for embedding"),
+        (["model", "--texts", "texts.jsonl"], "is not fine-tuned but a model for embedding"),
         (["nowhere", "--texts", "texts.jsonl"], "There is no model 'nowhere'"),
         (["answers.jsonl", "--student", "model"], "say with --task what they answer"),
         (["answers.jsonl", "--task", "classification"], "name a model with --student"),

@@ -39,7 +39,7 @@ def test_products_that_a_model_cannot_have_are_refused(
 ) -> None:
     """The model's heads are 8 wide."""
     assert main(["embed", "model", "texts.jsonl", "--out", "a.parquet", "--compute-dtype", "int16"]) == 2
-    assert "whose widths are multiples of 16: there are none here. Take float32." in (
+    assert "whose widths are multiples of 16: there are none for this model here. Use float32." in (
         " ".join(capsys.readouterr().err.split())
     )
     assert not list(desk.glob("a.parquet*"))
@@ -65,7 +65,7 @@ def test_ranges_of_another_model_are_refused(desk: Path, capsys: pytest.CaptureF
     (desk / "other" / "bertsmith.json").unlink()  # which says what the weights were
     ranges = ["--store-dtype", "int8", "--ranges", "a.parquet"]
     assert main(["embed", "other", "texts.jsonl", "--out", "b.parquet", *ranges]) == 2
-    assert "a.parquet holds vectors of another model, model, whose ranges" in capsys.readouterr().err
+    assert "a.parquet holds vectors of another model, model: its ranges" in capsys.readouterr().err
     assert not (desk / "b.parquet").exists()
 
 
@@ -87,7 +87,7 @@ def test_a_finished_file_is_refused_and_left_with_resume(
         (["model", "texts.jsonl", "--text", "body"], "no column 'body'. There are: id, text"),
         (["model", "texts.jsonl", "--dimensions", "17"], "dimensions must be 1 to 16"),
         (["model", "texts.jsonl", "--store-dtype", "int4"], "See `bertsmith embed --help`"),
-        (["model", "texts.jsonl", "--ranges", "texts.jsonl"], "is no whole file of vectors"),
+        (["model", "texts.jsonl", "--ranges", "texts.jsonl"], "is not a whole file of vectors"),
     ],
 )
 def test_mistakes_get_a_sentence(
@@ -116,10 +116,10 @@ def test_a_file_is_replaced_when_asked_and_an_input_never(
     for read in ("texts.jsonl", "model/model.safetensors"):
         before = (desk / read).read_bytes()
         assert main(["embed", "model", "texts.jsonl", "--out", read, "--overwrite"]) == 2
-        assert f"{read} is what this command reads" in capsys.readouterr().err
+        assert f"reads {read}, and would overwrite it" in capsys.readouterr().err
         assert (desk / read).read_bytes() == before
     assert main(["embed", "model", "texts.jsonl", "--out", "/dev/stdout"]) == 2
-    assert "/dev/stdout is no file, and vectors are written in parts" in capsys.readouterr().err
+    assert "/dev/stdout is not a file. Vectors are first written in parts" in capsys.readouterr().err
     assert not list(desk.glob("*.parts"))
 
 

@@ -97,9 +97,9 @@ def test_a_paragraph_is_folded_by_the_terminal_alone(
     monkeypatch.setenv("COLUMNS", "1000")
     assert frame.main(["plan", "--help"]) == 0
     page = capsys.readouterr().out
-    assert "a token store that does is looked into, and so is a tokenizer." in page
+    assert "a token store or a tokenizer that exists is read." in page
     assert "`here` measures this machine for some seconds." in page
-    assert "\n\nTrains nothing and writes nothing." in page
+    assert "\n\nNothing is trained or written." in page
 
 
 def test_a_long_example_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,11 +273,11 @@ def test_ctrl_c_in_the_first_moments_shows_no_traceback() -> None:
     [
         (
             "--help >&-",
-            "Error: The standard output is closed. Leave it open, or send it away with >/dev/null.",
+            "Error: Standard output is closed. Leave it open, or redirect it with >/dev/null.",
         ),
         (
             "embed model - --format lines --out v.parquet <&-",
-            "Error: The standard input is closed. Name a file, or send one in: < FILE.",
+            "Error: Standard input is closed. Name a file, or redirect one: < FILE.",
         ),
     ],
 )

@@ -35,7 +35,7 @@ def test_pairs_in_any_layout_get_their_negatives(
     [
         ("nowhere/m.jsonl", "cannot be written"),
         (".", "is a folder"),
-        ("pairs.tsv", "is what this command reads"),
+        ("pairs.tsv", "would overwrite it"),
     ],
 )
 def test_an_output_that_cannot_be_made_is_refused_before_any_work(

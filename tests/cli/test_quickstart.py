@@ -49,7 +49,7 @@ def test_from_text_to_filled_masks_and_again(source: str, capsys: pytest.Capture
         changed = list(command)
         changed[command.index(name) + 1] = value
         assert main(changed) == 2, "an earlier call made something else"
-        assert f", now {value} is asked for" in " ".join(capsys.readouterr().err.split())
+        assert f"but now {name} is {value}." in " ".join(capsys.readouterr().err.split())
 
 
 def _sentence(draw: random.Random, name: str) -> str:

@@ -129,11 +129,11 @@ def test_mistakes_get_a_sentence_before_any_work(
     assert main(["rank", model, str(tmp_path)]) == 2
     assert "found no documents and no topics and no judgements" in capsys.readouterr().err
     assert main(["rank", model, data, "--split", "dev"]) == 2
-    assert "There are: test (--split)" in capsys.readouterr().err
+    assert "There are: test. Choose with --split." in capsys.readouterr().err
     for option, complaint in {
-        "reranked": "At least one document a query is kept and one re-ranked",
-        "k": "k is 1 or more: found 0",
-        "queries": "One query or more can be drawn, not 0",
+        "reranked": "depth and reranked must be 1 or more",
+        "k": "k must be 1 or more, found 0",
+        "queries": "The number of queries must be 1 or more, found 0",
     }.items():
         assert main(["rank", model, data, f"--{option}", "0"]) == 2
         assert complaint in capsys.readouterr().err

@@ -98,8 +98,8 @@ def test_extend_says_what_is_missing_or_too_much(
     main(["tokenizer", "train", str(corpus), "--out", str(out), "--vocab-size", "80"])
     capsys.readouterr()
     refused = {
-        "Give CORPUS": [str(out)],
-        "leave CORPUS out": [str(out), str(corpus), "--undo"],
+        "Name the CORPUS": [str(out)],
+        "Leave CORPUS out": [str(out), str(corpus), "--undo"],
         "was not extended": [str(out), "--undo"],
         "is not a corpus": [str(out), str(out)],
         "no model": ["nowhere", str(corpus)],

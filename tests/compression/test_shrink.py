@@ -280,7 +280,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(parts: dict[str, str], tmp
         search(parts, out, keep=98)
     with pytest.raises(InputError, match="hours must be above 0"):
         search(parts, out, hours=0)
-    with pytest.raises(ModelError, match="no fine-tuned task"):
+    with pytest.raises(ModelError, match="none of Bertsmith's tasks"):
         shrink(
             str(Path(parts["model"]).parents[1] / "encoder"),
             train=parts["train"],

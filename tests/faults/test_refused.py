@@ -152,7 +152,7 @@ def test_another_vocabulary_of_the_same_size_does_not_go_with_a_trained_model(
     Tokenizer.from_pieces(exchanged, lowercase=own.lowercase).save(tmp_path / "other")
     settings = new_run(init=str(model), tokenizer=str(tmp_path / "other"))
     settings.pop("model", None)
-    with pytest.raises(RecipeError, match=r"as many pieces as that of init = .*, but others"):
+    with pytest.raises(RecipeError, match=r"as many pieces as that of init = .*, but other ones"):
         start(settings)
     assert everything_in(Path(settings["out"]).parent) == []
 
@@ -181,7 +181,7 @@ def test_a_store_of_another_corpus_is_not_used(begun: Settings, tmp_path: Path) 
     corpus = tmp_path / "corpus"
     settings = CorpusSettings(heldout=0.2)
     build_corpus([str(tmp_path / "text")], corpus, settings=settings, workers=1, progress=None)
-    with pytest.raises(StoreError, match=r"tokens was made of another corpus than .*corpus now is"):
+    with pytest.raises(StoreError, match=r"tokens was made from another corpus than .*corpus is now"):
         start(begun | {"corpus": str(corpus), "out": str(tmp_path / "run")})
 
 

@@ -186,10 +186,10 @@ def test_what_is_read_as_several_windows_or_is_too_long_is_refused(
     fine_tuned: dict[str, Path], masked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (question, passage), *_ = (each for each in inputs_of("question-answering", 9) if len(each[1]) > 250)
-    with pytest.raises(InputError, match=r"is read as \d windows"):
+    with pytest.raises(InputError, match=r"takes \d windows"):
         Explainer(fine_tuned["question-answering"]).attributions((question, passage))
     monkeypatch.setattr(explained_model, "LONGEST", 5)
-    with pytest.raises(InputError, match="has 8 tokens; at most 5 are explained"):
+    with pytest.raises(InputError, match="has 8 tokens; at most 5 can be explained"):
         Explainer(masked, as_vectors=True).attention("bano delo firu guma kano lelo")
 
 

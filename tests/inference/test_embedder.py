@@ -359,7 +359,7 @@ def test_bfloat16_products_give_float32_vectors(tiny_bert: Path, tmp_path: Path,
 
 def test_products_are_in_int16_where_the_kernels_have_them(tiny_bert: Path, inference_way: str) -> None:
     """Within 0.99999 of float32's vectors, and the same in any company."""
-    with nullcontext() if inference_way != "torch" else pytest.raises(InputError, match=r"Take float32\."):
+    with nullcontext() if inference_way != "torch" else pytest.raises(InputError, match=r"Use float32\."):
         Embedder(tiny_bert, compute_dtype=torch.int16)
     exact, usual = Embedder(tiny_bert, compute_dtype=torch.float32), Embedder(tiny_bert)
     expected, found = exact.documents(TEXTS), usual.documents(TEXTS)
@@ -377,7 +377,7 @@ def test_products_are_in_int16_where_the_kernels_have_them(tiny_bert: Path, infe
 def test_a_gpu_has_no_products_in_int16(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "_gpus", lambda: (Gpu("a GPU", 1 << 34, (9, 0)),))
     monkeypatch.setattr(Bert, "to", lambda self, device: super(Bert, self).to("meta"))
-    with pytest.raises(InputError, match=r"Products in int16 are those of the compiled kernels"):
+    with pytest.raises(InputError, match=r"int16 needs the compiled kernels"):
         Embedder(tiny_bert, device="cuda", compute_dtype=torch.int16)
 
 
@@ -403,8 +403,8 @@ def test_no_texts_give_no_vectors_and_progress_counts_to_the_end(tiny_bert: Path
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"dimensions": 33}, "dimensions must be 1 to 32, the model's width: 33"),
-        ({"max_length": 65}, "max_length must be 8 to 64, what it has positions for: 65"),
+        ({"dimensions": 33}, "dimensions must be 1 to 32, the model's width; found 33"),
+        ({"max_length": 65}, "max_length must be 8 to 64, what it has positions for; found 65"),
         ({"long_texts": "cut"}, "long_texts must be truncate or windows, found 'cut'"),
     ],
 )

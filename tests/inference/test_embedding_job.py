@@ -145,8 +145,8 @@ def test_ids_that_the_first_row_of_a_stream_has_are_asked_of_all(
 @pytest.mark.parametrize(
     ("precision", "width", "complaint"),
     [
-        ("int8", 16, "ranges are of vectors of 16 dimensions, but 32 are asked for"),
-        ("float32", 32, "Ranges are of int8 vectors, found float32. Add --store-dtype int8"),
+        ("int8", 16, "ranges are for vectors of 16 dimensions, but these have 32"),
+        ("float32", 32, "Ranges are for int8 vectors, found float32. Add --store-dtype int8"),
     ],
 )
 def test_ranges_that_do_not_fit_are_refused_before_anything_is_computed(
@@ -327,7 +327,7 @@ def test_a_finished_file_of_other_rows_is_not_taken_for_theirs(
     run(embedder, table, tmp_path / "v.parquet")
     rows = ROWS[:-1] if change is None else [*ROWS[:-1], ROWS[-1] | change]
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(InputError, match=r"v.parquet was made of other rows than the input has now"):
+    with pytest.raises(InputError, match=r"v.parquet was made from other rows than the input has now"):
         run(embedder, table, tmp_path / "v.parquet", resume=True)
 
 
@@ -377,7 +377,7 @@ def test_a_shard_that_is_gone_at_the_end_is_missed(
         join(parts, *given)
 
     monkeypatch.setattr(ShardFolder, "join", lose)
-    with pytest.raises(InputError, match=r"shard-00002.parquet has gone. Run this again with --resume"):
+    with pytest.raises(InputError, match=r"shard-00002.parquet is gone. Run this again with --resume"):
         run(embedder, table, out)
     assert not out.exists()
     monkeypatch.undo()
@@ -417,7 +417,7 @@ def test_a_full_disk_leaves_what_stood(
         ('{"id": null, "text": "a"}', {}, "line 1: expected an id, a string or a whole number; found None"),
         ('{"text": "a"}\n{', {}, "line 2: expected one JSON object"),
         ('{"id": "\\ud800", "text": "a"}', {}, r"line 1: the id '\\ud800' holds half of a UTF-16 pair"),
-        ('{"text": "a"}', {"shard_rows": 0}, "A shard has 1 row or more"),
+        ('{"text": "a"}', {"shard_rows": 0}, "--shard-rows must be 1 or more"),
     ],
 )
 def test_rows_that_cannot_be_read_leave_nothing(
@@ -432,7 +432,7 @@ def test_rows_that_cannot_be_read_leave_nothing(
 
 def test_what_is_no_file_of_vectors_is_refused(embedder: Embedder, table: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
-    with pytest.raises(InputError, match=r"other.parquet is no whole file of vectors"):
+    with pytest.raises(InputError, match=r"other.parquet is not a whole file of vectors"):
         read_vectors(tmp_path / "other.parquet")
     with pytest.raises(InputError, match="does not exist"):
         read_vectors(tmp_path / "none.parquet")

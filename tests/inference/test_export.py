@@ -67,7 +67,7 @@ def test_an_export_is_not_written_over_unasked_and_nothing_else_ever(desk: Path,
     rows = desk / "rows.jsonl"
     with pytest.raises(InputError, match=r"already exists.*--overwrite"):
         export_model(desk / "model", rows, desk / "out")
-    with pytest.raises(InputError, match="is no exported model"):
+    with pytest.raises(InputError, match="is not an exported model"):
         export_model(desk / "model", rows, tmp_path / "mine", overwrite=True)
     with pytest.raises(InputError, match="holds the model that is exported"):
         export_model(desk / "model", rows, desk / "model", overwrite=True)
@@ -152,7 +152,7 @@ def test_the_product_that_spoils_a_graph_is_found_and_left_in_float(
 
 def test_too_few_rows_prove_nothing_and_are_told_before_the_work(desk: Path, tmp_path: Path) -> None:
     gate_file(tmp_path, "classification", 20)
-    with pytest.raises(InputError, match=r"has 20 rows .* at least 72 are needed"):
+    with pytest.raises(InputError, match=r"has 20 rows .* takes at least 72,"):
         export_model(desk / "model", tmp_path / "rows.jsonl", tmp_path / "out", int8=True)
 
 
@@ -186,7 +186,7 @@ def test_limits_without_int8_are_refused(desk: Path, tmp_path: Path) -> None:
 
 def test_openvino_is_not_for_int8(desk: Path, tmp_path: Path) -> None:
     pytest.importorskip("openvino", reason="needs the extra openvino")
-    with pytest.raises(InputError, match="--int8 is for --to onnx"):
+    with pytest.raises(InputError, match="--int8 needs --to onnx"):
         export_model(desk / "model", desk / "rows.jsonl", tmp_path / "out", to="openvino", int8=True)
 
 
@@ -229,7 +229,7 @@ def test_a_tokenizer_that_alone_gives_other_ids_is_refused(desk: Path, tmp_path:
     settings["post_processor"] = None
     path.write_text(json.dumps(settings))
     (tmp_path / "model" / "bertsmith.json").unlink()
-    with pytest.raises(ModelError, match=r"tokenizer\.json alone gives other ids"):
+    with pytest.raises(ModelError, match=r"tokenizer\.json alone gives the ids"):
         export_model(tmp_path / "model", desk / "rows.jsonl", tmp_path / "out")
 
 

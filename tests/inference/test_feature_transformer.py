@@ -54,7 +54,7 @@ def test_a_clone_has_read_nothing_yet(tiny_bert: Path) -> None:
 
 @pytest.mark.parametrize("pooling", ["tokens", "words"])
 def test_many_vectors_a_text_are_no_row_of_a_table(tiny_bert: Path, pooling: str) -> None:
-    with pytest.raises(ValueError, match=r"gives many vectors a text\. Use Features for them"):
+    with pytest.raises(ValueError, match=r"gives many vectors per text\. Use Features for them"):
         BertFeatures(tiny_bert, pooling=pooling).fit(TEXTS)
 
 

@@ -191,7 +191,7 @@ def test_progress_counts_to_the_end(features: Features) -> None:
         ({"layers": 3}, r"numbers from 0 \(the embeddings\) to 2, found 3"),
         ({"layers": []}, "numbers from 0"),
         ({"pooling": "sum"}, "pooling must be mean, cls, max, tokens, words, found 'sum'"),
-        ({"max_length": 65}, "max_length must be 8 to 64, what the model has positions for: 65"),
+        ({"max_length": 65}, "max_length must be 8 to 64, what the model has positions for; found 65"),
         ({"max_length": 16, "stride": 14}, "stride must be 0 to 13, below the 14 tokens of a window"),
         ({"stride": -1}, "stride must be a whole number from 0 on, found -1"),
     ],

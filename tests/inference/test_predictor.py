@@ -150,7 +150,7 @@ def test_the_command_multiplies_in_what_it_is_told(
     status = main([*command, "--compute-dtype", "int16"])
     if inference_way == "torch":
         assert status == 2
-        assert "Take float32." in " ".join(capsys.readouterr().err.split())
+        assert "Use float32." in " ".join(capsys.readouterr().err.split())
         assert not (tmp_path / "out.jsonl").exists()
         return
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]

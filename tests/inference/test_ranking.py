@@ -183,5 +183,5 @@ def test_fewer_queries_are_the_same_ones_each_time() -> None:
 
 @pytest.mark.parametrize(("depth", "reranked"), [(0, 1), (10, 0)])
 def test_nothing_kept_and_nothing_reranked_are_refused(depth: int, reranked: int) -> None:
-    with pytest.raises(InputError, match=f"one re-ranked, not {depth} and {reranked}"):
+    with pytest.raises(InputError, match=f"reranked must be 1 or more, found {depth} and {reranked}"):
         RankingSettings(depth, reranked)

@@ -157,7 +157,7 @@ def test_a_filter_is_any_one_expression(index: Index, where: str) -> None:
 @pytest.mark.parametrize(
     ("message", "kind", "sentence"),
     [
-        ("LanceError(IO): Not found: a/b.lance, /x.rs:1", InputError, "is damaged, a file of it is missing"),
+        ("LanceError(IO): Not found: a/b.lance, /x.rs:1", InputError, "is damaged: a file is missing"),
         ("LanceError(IO): failed to fill whole buffer, /x.rs:1", InputError, "is damaged"),
         (
             "LanceError(IO): Too many open files (os error 24), /x.rs:1",
@@ -205,7 +205,7 @@ def test_a_reranker_decides_over_the_candidates(index: Index) -> None:
     assert asked == [("cat", index.info.rows)]
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert hits[0].score == max(len(hit.text) for hit in index.search("cat", k=100, mode="vector"))
-    with pytest.raises(InputError, match="Expected as many, each a finite number"):
+    with pytest.raises(InputError, match="Expected one for each, a finite number"):
         index.search("cat", rerank=lambda query, passages: [float("nan")] * len(passages))
     with pytest.raises(InputError, match="gave 1 scores"):
         index.search("cat", rerank=lambda query, passages: [1.0])

@@ -57,7 +57,7 @@ def table() -> Any:
         (b"bano", "found bytes"),
         (None, "found NoneType"),
         (7, "found int"),
-        (iter(TEXTS), "found list_iterator, whose number is not known"),
+        (iter(TEXTS), "found list_iterator, whose length is not known"),
     ],
 )
 def test_what_is_no_list_of_texts_is_refused(

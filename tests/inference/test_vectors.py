@@ -102,12 +102,15 @@ def test_int8_costs_little_and_bits_cost_more() -> None:
 @pytest.mark.parametrize(
     ("act", "complaint"),
     [
-        (lambda v: cut(v, 9), "dimensions must be 1 to 8, what the vectors have: 9"),
+        (lambda v: cut(v, 9), "dimensions must be 1 to 8, what the vectors have; found 9"),
         (lambda v: cut(v, 0), "dimensions must be 1 to 8"),
         (lambda v: Int8Ranges.of(v[:0]), "at least one vector"),
         (lambda v: Int8Ranges.of(v).encode(v[:, :3]), "expected vectors of 8 dimensions, found 3"),
-        (lambda v: from_bits(to_bits(v), 9), "vectors of 9 dimensions are 2 bytes, found 1"),
-        (lambda v: loss(v, v[:1]), "as many vectors of each, two or more: 3, 1"),
+        (lambda v: from_bits(to_bits(v), 9), "vectors of 9 dimensions have 2 bytes, found 1"),
+        (
+            lambda v: loss(v, v[:1]),
+            "as many vectors of one kind as of the other, at least two; found 3 and 1",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(act: object, complaint: str) -> None:

@@ -214,7 +214,7 @@ def test_a_folder_without_a_vocabulary_is_imported_without_one(tmp_path: Path) -
     [
         (["bert_model.ckpt"], "TensorFlow's checkpoints without an .index.*transformers 4"),
         (["tf_model.h5", "config.json"], "Keras' format"),
-        (["model.safetensors"], "use the folder as it is"),
+        (["model.safetensors"], "Use the folder as it is"),
         ([], "nothing to import"),
     ],
 )  # fmt: skip

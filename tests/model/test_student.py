@@ -136,7 +136,7 @@ def test_the_teacher_is_not_changed_by_its_student() -> None:
         ({"width": 28}, "A student of width 28 is wider than its teacher of 24."),
         (
             {"kept": [0, 6]},
-            "A student of 2 layers needs as many of its teacher's 6, counted from 0; found 0, 6.",
+            "A student of 2 layers needs 2 of its teacher's 6, counted from 0; found 0, 6.",
         ),
         ({"model_type": "bart"}, "bart"),
     ],

@@ -232,7 +232,7 @@ def test_a_file_that_names_a_strange_task_is_refused_and_imports_nothing(
         raise AssertionError(f"imports {arguments}")
 
     monkeypatch.setattr("bertsmith.tasks.registry.import_module", refuse)
-    with pytest.raises(ModelError, match="no fine-tuned task of ours"):
+    with pytest.raises(ModelError, match="none of Bertsmith's tasks"):
         load_task_model(folder)
 
 

@@ -60,7 +60,7 @@ def test_a_column_beside_negatives_may_be_the_label(tmp_path: Path) -> None:
     path = tmp_path / "graded.tsv"
     path.write_text("query\tdocument\tnegative\tgrade\nred\tcat\tdog\t2\nred\told\tnew\t0\n")
     for columns in ({}, {"text": "1", "text_pair": "2"}):
-        with pytest.raises(InputError, match=r"'grade', which holds numbers .* say --label 'grade'"):
+        with pytest.raises(InputError, match=r"'grade' of numbers .* give --label 'grade'"):
             make_task("reranking", **columns).read(path)
     found = make_task("reranking", label="grade").read(path)
     assert [(each.text_pair, each.label) for each in found] == [("cat", 2.0), ("old", 0.0)]

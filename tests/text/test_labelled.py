@@ -163,7 +163,7 @@ def test_any_text_survives_csv(tmp_path_factory: pytest.TempPathFactory, rows: l
         ("a.json", b'[{"t": 1}, 2]', ["t"], r"a\.json, item 2: expected a JSON object, found int"),
         ("a.json", b"[" * 100_000, ["t"], r"a\.json: expected one JSON list"),
         ("a.parquet", b"PAR1", ["t"], r"a\.parquet: not a whole Parquet file"),
-        ("a.xyz", b"t\n", ["t"], r"ending \.xyz tells no format\. Say which with --format: csv"),
+        ("a.xyz", b"t\n", ["t"], r"ending \.xyz tells no format\. Name it with --format \(csv"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -182,7 +182,7 @@ def test_a_missing_file_a_folder_and_an_unknown_format_are_refused(tmp_path: Pat
         read_rows(tmp_path, ["t"])
     with pytest.raises(InputError, match="no format 'xls'"):
         read_rows(tmp_path / "a.csv", ["t"], format="xls")
-    with pytest.raises(InputError, match="without a header columns have numbers only"):
+    with pytest.raises(InputError, match="without a header, columns have only numbers"):
         read_rows(tmp_path / "a.csv", ["t"], header=False)
 
 

@@ -263,7 +263,7 @@ def test_what_wikiqa_cannot_mean_is_refused(tmp_path: Path, text: str, complaint
 
 def test_a_layout_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "data.txt").touch()
-    with pytest.raises(InputError, match="--format: reqa, wikiqa"):
+    with pytest.raises(InputError, match="--format: reqa or wikiqa"):
         read_retrieval_data(tmp_path / "data.txt")
     with pytest.raises(InputError, match="found no documents and no topics and no judgements"):
         read_retrieval_data(tmp_path)

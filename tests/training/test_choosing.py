@@ -189,7 +189,7 @@ def test_few_rows_judge_in_turn_and_many_are_held_out() -> None:
 
 @pytest.mark.parametrize("other", ["dev=d", "restarts=2"])
 def test_folds_and_a_dev_exclude_each_other(other: str) -> None:
-    with pytest.raises(RecipeError, match="every row judge"):
+    with pytest.raises(RecipeError, match="each row trains and judges"):
         recipe_of("folds=5", other)
 
 
@@ -339,7 +339,7 @@ def test_unlabelled_texts_beside_a_dev_are_used_where_that_is_asked_for(
 
 def test_what_can_not_be_learned_from_unlabelled_texts(encoder: Path, tmp_path: Path) -> None:
     texts = str(unlabelled_rows(tmp_path))
-    with pytest.raises(RecipeError, match="by classification, not by tagging"):
+    with pytest.raises(RecipeError, match="only classification learns from unlabelled texts, not tagging"):
         few_rows(encoder, tmp_path, task="tagging", unlabelled=texts)
     with pytest.raises(RecipeError, match="method = self-training is not for this classification"):
         few_rows(encoder, tmp_path, "method=self-training")

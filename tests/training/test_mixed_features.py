@@ -168,7 +168,9 @@ def test_the_published_head_reads_columns_too(encoder: Path, tmp_path: Path) -> 
 
 
 def test_export_refuses_by_name(trained: FinetuneResult) -> None:
-    with pytest.raises(ModelError, match=r"classification of a text beside columns of a table \(features\)"):
+    with pytest.raises(
+        ModelError, match=r"classification reads columns of a table beside the text \(features\)"
+    ):
         open_source(trained.model)
 
 

@@ -51,7 +51,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ),
     ({"replaced": {"weight": 0}}, "replaced.weight: expected greater than 0, found 0"),
     ({"replaced": {"generator_share": 2}}, "replaced.generator_share: expected less than or equal to 1"),
-    ({"replaced": {"generator": "runs/x/generator"}}, "give that as init, or leave replaced.generator out"),
+    ({"replaced": {"generator": "runs/x/generator"}}, "give that discriminator as init, or leave replaced"),
     ({"model": {"size": "huge"}}, "model.size: expected 'tiny', 'mini', 'small'"),
     ({"optimizer": {"learning_rate": float("nan")}}, "optimizer.learning_rate: expected"),
     ({"optimizer": {"learning_rate": float("inf")}}, "optimizer.learning_rate: expected"),

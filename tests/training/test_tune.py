@@ -219,7 +219,7 @@ def test_a_search_does_not_go_on_with_other_rows(
     with pytest.raises(Killed):
         search(mine, tmp_path / "search")
     train.write_text(rows.replace("\n", "\n\n", 1))
-    with pytest.raises(RecipeError, match="The file of train has changed since the search in"):
+    with pytest.raises(RecipeError, match="The file given as train has changed since the search in"):
         search(mine, tmp_path / "search", resume=True)
     train.write_text(rows)
     with pytest.raises(Killed):

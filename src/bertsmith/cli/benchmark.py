@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bertsmith.benchmarks.seed_run import SeedScore
     from bertsmith.benchmarks.suite import Suite
 
-app = App(name="benchmark", help="Run a benchmark whole: official files, metrics and submissions.")
+app = App(name="benchmark", help="Run a whole benchmark, with its official files, metrics and submissions.")
 
 
 @Parameter(name="*")
@@ -26,15 +26,16 @@ class Trained:
     Parameters
     ----------
     model
-        What to begin with: a folder such as runs/NAME/model, minilm, or a hub name.
+        The encoder to start from: a folder such as runs/NAME/model, minilm, or a model's name on the hub.
     out
-        The folder for everything.
+        The folder to write: all figures, the report, the submission.
     seeds
         How many times each task is trained, each time with another seed.
     hours
-        Hours to search for settings, on dev alone, divided evenly among the tasks; 0 takes the defaults.
+        Hours to search for settings, on dev alone, divided evenly among the tasks. With 0, the defaults are
+        used.
     rows
-        Try the whole path on so many rows of each part, drawn at random.
+        Use only so many rows of each part, drawn at random, to try the whole path.
     """
 
     model: str
@@ -52,15 +53,15 @@ class Searched:
     Parameters
     ----------
     model
-        A folder such as runs/NAME/model, minilm, or a hub name.
+        A folder such as runs/NAME/model, minilm, or a model's name on the hub.
     out
-        The folder for everything.
+        The folder to write: all figures and the report.
     reranker
-        A model fine-tuned on pairs, which reads the first documents of each query anew.
+        A model fine-tuned on pairs. It reads each query's first documents and reorders them.
     datasets
-        Run only these, by name with commas between.
+        Names of some data sets, separated by commas. By default all that are there.
     resume
-        Go on with a benchmark that was interrupted, or with more data sets.
+        Resume an interrupted benchmark, or add data sets.
     """
 
     model: str
@@ -78,22 +79,22 @@ def glue(
     tasks: str | None = None,
     resume: Flag = False,
 ) -> None:
-    """Fine-tune and judge every task of GLUE, beside the published tables.
+    """Fine-tune and evaluate every task of GLUE, beside the published tables.
 
-    FOLDER is glue_data/ as every GLUE script downloads it, a folder a task. OUT/report.html has every figure
-    with intervals, OUT/submission the files for GLUE's server. Started by torchrun, each process takes tasks
-    of its own on a GPU of its own.
+    FOLDER is glue_data/ as GLUE's download scripts make it, with a folder per task. OUT/report.html has every
+    figure with its interval, OUT/submission the files for GLUE's server. Under torchrun, each process takes
+    tasks of its own, on a GPU of its own.
 
     Parameters
     ----------
     folder
-        With CoLA/, SST-2/, MRPC/, STS-B/, QQP/, MNLI/, QNLI/, RTE/, WNLI/: those that are there.
+        The folder with CoLA/, SST-2/, MRPC/, STS-B/, QQP/, MNLI/, QNLI/, RTE/, WNLI/, or some of them.
     overrides
-        Settings of finetune for all tasks as key=value, for instance epochs=3 max_length=128.
+        Settings of finetune for all tasks, as key=value, for instance epochs=3 max_length=128.
     tasks
-        Run only these, by name with commas between.
+        Names of some tasks, separated by commas. By default all that are there.
     resume
-        Go on with a benchmark that was interrupted, or with more tasks or seeds.
+        Resume an interrupted benchmark, or add tasks or seeds.
 
     Examples
     --------
@@ -119,23 +120,23 @@ def superglue(
     tasks: str | None = None,
     resume: Flag = False,
 ) -> None:
-    """Fine-tune and judge the tasks of SuperGLUE but for ReCoRD, beside the published table.
+    """Fine-tune and evaluate the tasks of SuperGLUE except ReCoRD, beside the published table.
 
-    Every task is read as pairs of texts. OUT/submission has the files for SuperGLUE's server, those of the
-    diagnostics AX-b and AX-g by RTE's model among them. Started by torchrun, each process takes tasks of its
-    own on a GPU of its own.
+    Every task is read as pairs of texts. OUT/submission has the files for SuperGLUE's server; those of the
+    diagnostics AX-b and AX-g come from RTE's model. Under torchrun, each process takes tasks of its own, on a
+    GPU of its own.
 
     Parameters
     ----------
     folder
-        With BoolQ/, CB/, COPA/, MultiRC/, RTE/, WiC/, WSC/, as SuperGLUE's archives unpack: those that are
-        there.
+        The folder with BoolQ/, CB/, COPA/, MultiRC/, RTE/, WiC/, WSC/, or some of them, as SuperGLUE's
+        archives unpack.
     overrides
-        Settings of finetune for all tasks as key=value, for instance epochs=10 max_length=256.
+        Settings of finetune for all tasks, as key=value, for instance epochs=10 max_length=256.
     tasks
-        Run only these, by name with commas between.
+        Names of some tasks, separated by commas. By default all that are there.
     resume
-        Go on with a benchmark that was interrupted, or with more tasks or seeds.
+        Resume an interrupted benchmark, or add tasks or seeds.
 
     Examples
     --------
@@ -159,20 +160,20 @@ def squad(
     version: str | None = None,
     resume: Flag = False,
 ) -> None:
-    """Fine-tune and judge SQuAD v1.1 or v2.0 by the rules of the official scripts.
+    """Fine-tune and evaluate on SQuAD v1.1 or v2.0, by the rules of the official scripts.
 
     OUT/submission/predictions.json is what the official scripts take.
 
     Parameters
     ----------
     folder
-        With train-v1.1.json and dev-v1.1.json, or those of v2.0.
+        The folder with train-v1.1.json and dev-v1.1.json, or those of v2.0.
     overrides
         Settings of finetune as key=value, for instance epochs=2 max_length=384.
     version
-        1.1 or 2.0, where the folder has both.
+        1.1 or 2.0, if the folder has both.
     resume
-        Go on with a benchmark that was interrupted, or with more seeds.
+        Resume an interrupted benchmark, or add seeds.
 
     Examples
     --------
@@ -194,15 +195,16 @@ def squad(
 
 @app.command
 def beir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> None:
-    """Measure search on every data set of BEIR, beside BM25 and BM25 as published.
+    """Evaluate search on every data set of BEIR, beside BM25 as measured here and as published.
 
-    Each folder in FOLDER that has corpus.jsonl, queries.jsonl and qrels/ is searched by BM25, by the model's
-    vectors, by both fused and, with a re-ranker, re-ranked. Needs the extra `retrieval`.
+    Each folder in FOLDER that has corpus.jsonl, queries.jsonl and qrels/ is searched with BM25, with the
+    model's vectors and with both fused, and re-ranked if you give a re-ranker. Needs the extra `retrieval`:
+    pip install 'bertsmith[retrieval]'.
 
     Parameters
     ----------
     folder
-        With a folder a data set, as BEIR's archives unpack.
+        The folder with a folder per data set, as BEIR's archives unpack.
 
     Examples
     --------
@@ -217,15 +219,15 @@ def beir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> N
 
 @app.command
 def nanobeir(folder: Path, *, search: Annotated[Searched, Parameter(name="*")]) -> None:
-    """Measure search on NanoBEIR's small data sets, beside BM25.
+    """Evaluate search on NanoBEIR's small data sets, beside BM25.
 
-    Each folder in FOLDER that has Parquet files in corpus/, queries/ and qrels/, as on the hub, or BEIR's own
-    layout. Needs the extra `retrieval`.
+    Each folder in FOLDER has Parquet files in corpus/, queries/ and qrels/, as on the hub, or is in BEIR's
+    own layout. Needs the extra `retrieval`: pip install 'bertsmith[retrieval]'.
 
     Parameters
     ----------
     folder
-        With a folder a data set, such as NanoSciFact.
+        The folder with a folder per data set, such as NanoSciFact.
 
     Examples
     --------

@@ -19,13 +19,13 @@ def completion_of(app: App) -> Callable[..., None]:
     ) -> None:
         """Have the shell complete commands and options.
 
-        The script goes where the shell looks for such, and a line into its start-up file where it needs one.
-        New shells have it. Run this again after an update.
+        The script goes where the shell looks for completions; if the shell needs it, its start-up file gets a
+        line. New shells use it. Repeat this after an update.
 
         Parameters
         ----------
         shell
-            By default the one in use.
+            By default the shell in use.
         output
             Write the script to this file, and change no start-up file.
 
@@ -40,14 +40,12 @@ def completion_of(app: App) -> Callable[..., None]:
             shell = shell or detect_shell()
             path = app.install_completion(shell=shell, output=output, add_to_startup=output is None)
         except ShellDetectionError as error:
-            raise InputError(
-                "Which shell this is can't be told. Name it: --shell bash, zsh or fish."
-            ) from error
+            raise InputError("Can't tell which shell this is. Name it: --shell bash, zsh or fish.") from error
         except OSError as error:
             where = error.filename or output or "The place of the script"
             raise InputError(
                 f"{where} can't be written: {error.strerror}. Name a file: --output FILE."
             ) from error
-        print(f"The completions of {shell} are in {path}. New shells have them.")
+        print(f"The completions of {shell} are in {path}. New shells use them.")
 
     return install_completion

@@ -20,7 +20,7 @@ EXAMPLES = 3
 EXAMPLE_CHARACTERS = 500
 FEW_WORDS = 5000  # held out: of 750 masked ones the share told right moves by a point by chance
 
-app = App(name="corpus", help="Raw text to a corpus, and to tokens.")
+app = App(name="corpus", help="Build a corpus from raw text, look at it, check it, and tokenize it.")
 app.command(decontaminate)
 DEFAULTS = CorpusSettings()
 
@@ -33,23 +33,23 @@ def build(
     workers: int | None = None,
     engine: Engine = "local",
 ) -> None:
-    """Read SOURCES, clean them, drop duplicates, hold some out, and write a corpus.
+    """Read text from SOURCES, clean it, drop duplicates, hold a part out, and write a corpus.
 
-    Plain text, WikiExtractor's output, JSON lines, CSV, TSV and Parquet are told apart.
-    Each may be packed as .gz or .zst.
+    The format of each file is recognised: plain text, WikiExtractor's output, JSON lines, CSV, TSV or
+    Parquet. Files may be compressed (.gz, .zst).
 
     Parameters
     ----------
     sources
-        Files, folders (searched through), addresses such as s3://bucket/texts, or pydocs: for the
-        documentation of the Python packages installed here (pydocs:numpy,torch for some of them).
+        Files, folders with all that is in them, addresses such as s3://bucket/texts, or pydocs: for the
+        documentation of the installed Python packages (pydocs:numpy,torch for some of them).
     out
-        The folder to make.
+        The corpus's folder.
     workers
-        Processes of the local engine; by default one a core, for small inputs one in all.
+        Processes of the local engine. By default one per core; for small inputs a single one.
     engine
-        ray cleans and splits on the cluster that RAY_ADDRESS names or this machine belongs to, else on this
-        machine.
+        ray cleans and splits on a Ray cluster: the one that RAY_ADDRESS names, or that this machine belongs
+        to. Without a cluster it uses this machine alone.
 
     Examples
     --------
@@ -74,14 +74,14 @@ def build(
 
 @app.command
 def info(corpus: Path, *, seed: int = 0) -> None:
-    """What a corpus holds: counts, the biggest sources, a few documents at random.
+    """Show what a corpus holds: counts, the biggest sources, a few random documents.
 
     Parameters
     ----------
     corpus
-        The folder of a corpus.
+        The corpus's folder.
     seed
-        Chooses the examples.
+        Another seed shows other documents.
 
     Examples
     --------
@@ -101,18 +101,18 @@ def info(corpus: Path, *, seed: int = 0) -> None:
 
 @app.command
 def tokenize(corpus: Path, tokenizer: Path, *, out: Out, engine: Engine = "local") -> None:
-    """Turn a corpus into a token store, which training reads from disk as it goes.
+    """Tokenize a corpus once, into a token store that many runs can train on.
 
     Parameters
     ----------
     corpus
-        The folder of a corpus.
+        The corpus's folder.
     tokenizer
-        The folder or vocab.txt of a tokenizer.
+        A tokenizer's folder, or its vocab.txt.
     out
-        The folder to make.
+        The token store's folder.
     engine
-        As of `bertsmith corpus build`.
+        As for `bertsmith corpus build`.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def tokenize(corpus: Path, tokenizer: Path, *, out: Out, engine: Engine = "local
 
 @app.command
 def verify(path: Path) -> None:
-    """Read a corpus or a token store through and compare every file with the manifest's hash.
+    """Check every file of a corpus or a token store against its hash in the manifest.
 
     Parameters
     ----------

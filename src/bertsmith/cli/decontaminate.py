@@ -29,31 +29,31 @@ def decontaminate(
     encoding: str = "utf-8",
     workers: int | None = None,
 ) -> None:
-    """Find what a corpus holds of test files, and write the corpus without it.
+    """Find rows of test files in a corpus, and write the corpus without them.
 
-    Rows are found whatever their case and punctuation, and with one word in ten replaced. With --out the
-    sentences that hold them are left out, and the manifest says which files were checked.
+    A row is found even if case or punctuation differs, or if one word in ten was replaced. With --out, the
+    sentences that hold such rows are left out, and the new corpus's manifest names the test files.
 
     Parameters
     ----------
     corpus
-        The folder of a corpus.
+        The corpus's folder.
     against
-        Test files: CSV, TSV, JSON lines, Parquet, CoNLL, SQuAD's JSON, plain lines; or folders in BEIR's or
-        TREC's layout.
+        Test files: CSV, TSV, JSON lines, Parquet, CoNLL, SQuAD's JSON or plain lines; or folders in the
+        layout of BEIR or TREC.
     out
-        A folder for the corpus without what was found, and for the page.
+        The folder for the cleaned corpus and the page.
     page
-        A file for the page; by default decontamination.html in --out.
+        The page's file. By default decontamination.html in --out.
     column
-        Columns of the test files to look at; by default those of running text.
+        Columns of the test files whose texts to look for. By default all with running text.
     format
-        csv, tsv, jsonl, json, parquet, lines, conll, conllu, squad, reqa, beir or trec, where ending and
-        content don't tell.
+        csv, tsv, jsonl, json, parquet, lines, conll, conllu, squad, reqa, beir or trec. By default the file's
+        ending and content decide.
     encoding
-        What the test files are written in.
+        The test files' encoding.
     workers
-        Processes; by default one a core, for small corpora one in all.
+        Processes. By default one per core; for a small corpus a single one.
 
     Examples
     --------

@@ -25,54 +25,57 @@ def distil(
     dimensions: int | None = None,
     resume: Flag = False,
 ) -> None:
-    """Teach a smaller, faster model what a model knows: a fine-tuned one, an encoder, or an embedding model.
+    """Teach a smaller, faster model what a fine-tuned model, an encoder or an embedding model knows.
 
-    A fine-tuned teacher answers all texts once; the student learns its answers, and the labels of rows that
-    have any. OUT/model is the student, which predict, serve and export take as any other; OUT/report.html and
-    OUT/results.json show it beside its teacher and beside the same student without one.
+    A fine-tuned teacher answers all texts once. The student learns these answers, and the labels of rows that
+    have any. OUT/model is the student; predict, serve and export take it like any other model.
+    OUT/report.html and OUT/results.json compare it with its teacher, and with the same student trained
+    without a teacher.
 
-    An encoder teaches on a corpus of raw text (--corpus, and hours= or steps=): masked words and hidden
-    states where it predicts words, the vectors of texts where it is an embedding model, else its hidden
-    states. OUT/model is an encoder, or an embedding model, like its teacher.
+    An encoder teaches on a corpus of raw text (--corpus, with hours= or steps=). The student learns masked
+    words and hidden states if the teacher predicts words, the vectors of texts if it is an embedding model,
+    and otherwise hidden states. OUT/model is an encoder, or an embedding model, like its teacher.
 
-    With --static an embedding model becomes a table of token vectors, many times faster than the model, and
-    learned from --texts. model2vec and sentence-transformers open it too.
+    With --static, an embedding model becomes a table of token vectors, learned from --texts. The table is
+    many times faster than the model; model2vec and sentence-transformers open it too.
 
     Parameters
     ----------
     teacher
-        A fine-tuned model: a folder such as runs/NAME/model, or a hub name. More of them, behind it, teach
-        together. Or a file of answers, an LLM's for one: texts with a label each, or with the probabilities
-        that predict writes.
+        The model that teaches: a folder such as runs/NAME/model, minilm, or a name on the hub. Several
+        fine-tuned models, one after the other, teach together. Or a file of answers, such as an LLM's: texts
+        with a label each, or with the probabilities that predict writes.
     overrides
         More teachers, and settings as key=value, for instance epochs=10 temperature=2 soft_weight=0.7
-        width=192 compare=false batch_size=32 optimizer.learning_rate=3e-4 seed=1. With --corpus: hours=1
-        (or steps=), width, family=modernbert, dimensions=128 (of vectors), loss.states, loss.relations,
-        loss.vectors, loss.soft, loss.mlm (their weights).
+        width=192 compare=false batch_size=32 optimizer.learning_rate=3e-4 seed=1. With --corpus: hours=1 or
+        steps=1000, width, family=modernbert, dimensions=128 (of vectors), and the weights loss.states,
+        loss.relations, loss.vectors, loss.soft, loss.mlm.
     out
-        The folder for everything.
+        The folder to write: the student, the report and all figures.
     texts
-        Texts without labels: as many as there are of the kind that the student will read. May be repeated.
+        Texts without labels, of the kind that the student will read: as many as there are. May be repeated.
     train
-        Labelled rows, whose labels are learned too.
+        Labelled rows. The student learns their labels too.
     dev
-        Labelled rows to choose by. Without them a tenth of train is held out, else of the texts, where
-        the teacher's answers count as right.
+        Labelled rows that choose the best weights. Without it, a tenth of --train is held out; without
+        --train a tenth of the texts, and the teacher's answers count as right.
     test
-        Labelled rows to report on, once.
+        Labelled rows that are measured once, at the end.
     corpus
-        A corpus, or its token store by the teacher's tokenizer, for an encoder or an embedding model.
+        For an encoder or an embedding model: a corpus, or a token store made with the teacher's tokenizer.
     student
-        What the student begins with, where it isn't the teacher: a folder, minilm, or a hub name.
+        The encoder that the student starts from: a folder, minilm, or a name on the hub. By default the
+        teacher.
     layers
-        How many layers it has, or which of them it begins with, as 1,3,6. By default half of the teacher's.
+        How many layers the student has, such as 3; or which layers it starts from, such as 1,3,6. By default
+        half of the teacher's.
     task
-        What answers in a file are for: classification, tagging, … Of a teacher with a task of your own
-        package.module:Class.
+        The task that a file's answers are for: classification, tagging, … For a teacher with a task of your
+        own: package.module:Class.
     static
-        Make a static table of an embedding model; --texts are then files and folders of running text.
+        Make a static table of an embedding model. --texts are then files and folders of running text.
     dimensions
-        Of the table's vectors: 256 by default. (With --corpus it is a setting, dimensions=128.)
+        Dimensions of the table's vectors, by default 256. (With --corpus this is a setting: dimensions=128.)
     resume
         Resume an interrupted run, bit for bit.
 
@@ -191,7 +194,9 @@ def _as_table(
         raise InputError("--dimensions is for --static. With --corpus it is a setting: dimensions=128.")
     said = [*(name for name, value in others.items() if value is not None), *overrides]
     if said:
-        raise InputError(f"--static takes --texts, --dimensions and --resume alone: {said[0]} is too much.")
+        raise InputError(
+            f"--static takes --texts, --dimensions and --resume, and nothing else. Leave {said[0]} out."
+        )
     with progress_bar("Static table") as progress:
         result = distil_static(
             teacher,
@@ -218,7 +223,7 @@ def _on_a_corpus(
 
     if model_kind(locate_model(teacher).folder) == "task":
         raise InputError(
-            f"{teacher} is a fine-tuned model, which is taught by texts like those it will read: give "
+            f"{teacher} is a fine-tuned model: its student learns from texts like those it will read. Give "
             "--texts or --train instead of --corpus."
         )
     values: dict[str, Any] = {"teacher": teacher, "corpus": str(corpus), "out": str(out)}
@@ -239,6 +244,6 @@ def _require_task(teacher: str) -> None:
     kind = model_kind(locate_model(teacher).folder)
     if kind != "task":
         raise InputError(
-            f"{teacher} is no fine-tuned model but one for {kind}: it has no answers to teach. Give --corpus "
+            f"{teacher} is not fine-tuned but a model for {kind}: it has no answers to teach. Give --corpus "
             "to make a smaller encoder of it, or fine-tune it first (bertsmith finetune)."
         )

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def doctor(*, json: Flag = False) -> None:
-    """Show what this machine has, what training will use of it and why, and how fast that will be.
+    """Show this machine's hardware, what training will use of it and why, and how fast that will be.
 
-    Measures the matrix product for half a second. Changes nothing and needs no network.
+    It measures matrix products for half a second. It changes nothing and needs no network.
 
     Parameters
     ----------

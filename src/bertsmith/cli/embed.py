@@ -38,50 +38,55 @@ def embed(
     resume: Flag = False,
     engine: Engine = "local",
 ) -> None:
-    """Embed each text of a file as a vector of length 1, and write Parquet.
+    """Embed each text of a file as a vector of length 1, and write a Parquet file.
 
-    OUT has the columns id and vector; its metadata says what made it. While the job runs, finished
-    shards lie in OUT.parts: --resume continues a killed job.
+    OUT has the columns id and vector; its metadata says how it was made. While the job runs, finished shards
+    are kept in OUT.parts. --resume goes on from there if the job was killed.
 
     Parameters
     ----------
     model
-        A folder of ours or of sentence-transformers, any other BERT's folder, minilm, or a hub name.
+        A folder of Bertsmith's, of sentence-transformers or of any other BERT, minilm, or a model's name on
+        the hub.
     input
-        CSV, TSV, JSON lines, Parquet, or a text a line in a .txt file; - is the standard input, as JSON lines
-        unless --format says otherwise.
+        CSV, TSV, JSON lines, Parquet, or a .txt file with a text per line; - is standard input, read as JSON
+        lines unless --format says otherwise.
     out
-        The Parquet file.
+        The Parquet file to write.
     overwrite
-        Replace a file that is there.
+        Replace the file if it exists.
     text
-        The column of the text: a name, or a number from 1. By default the names in the file decide.
+        The column of the text: its name, or its number counted from 1. By default it is found by its usual
+        names.
     id
-        The column of ids. By default the one called id, else rows are numbered from 1.
+        The column of ids. By default the column id; if there is none, rows are numbered from 1.
     kind
-        Which of the model's prefixes stands before each text.
+        Which of the model's prefixes to put before each text.
     prefix
-        Another prefix than the model's own for this kind; "" for none.
+        Another prefix instead of the model's own; "" for none.
     max_length
-        Tokens of a text, special ones included. By default the model's.
+        Tokens per text, special ones included. By default the model's limit.
     long_texts
-        Longer texts are cut, or read as windows that are pooled together.
+        Longer texts: truncate them, or read them in windows and pool the vectors.
     dimensions
-        Keep only so many, for models trained for that.
+        Keep only so many dimensions, if the model was trained for that.
     compute_dtype
-        Precision of the matrix products. By default int16 on a processor: float32's vectors to a cosine of
-        0.99999, in two thirds of the time; float32 where the compiled kernels are missing; bfloat16 on a GPU
-        that has it, to 0.9999.
+        Precision of the matrix products. By default int16 on a processor: vectors with a cosine of 0.99999 to
+        float32's, in two thirds of the time; float32 without the compiled kernels; bfloat16 on a GPU that has
+        it, with a cosine of 0.9999.
     store_dtype
-        What is stored: int8 takes a quarter of the space, binary a thirty-second; what it costs is printed.
+        Precision of the stored vectors: int8 takes a quarter of the space, binary a thirty-second. What that
+        costs is printed.
     ranges
-        A file of int8 vectors of the same model whose ranges are taken: two files compare only with the same.
+        A file of int8 vectors by the same model, to use its ranges. Two int8 files compare only if they have
+        the same ranges.
     shard_rows
-        Rows a shard; a kill costs one at most.
+        Rows per shard. If the job is killed, at most one shard is lost.
     resume
         Resume an interrupted job. A finished file of the same rows and settings stays as it is.
     engine
-        ray computes on the cluster that RAY_ADDRESS names or this machine belongs to, else on this machine.
+        ray computes on a Ray cluster: the one that RAY_ADDRESS names, or that this machine belongs to.
+        Without a cluster it uses this machine alone.
 
     Examples
     --------
@@ -132,11 +137,13 @@ def _ranges(path: Path | None, embedder: "Embedder") -> "Int8Ranges | None":
         return None
     about = read_about(path)
     if about.int8_ranges is None:
-        raise InputError(f"{path} holds no int8 vectors, and so no ranges. Name a file made with int8.")
+        raise InputError(
+            f"{path} holds no int8 vectors, so it has no ranges. Name a file made with --store-dtype int8."
+        )
     if about.model_sha256 != sha256(embedder.weights):
         raise InputError(
-            f"{path} holds vectors of another model, {about.model}, whose ranges are not those of "
-            f"{embedder.folder}. Name a file of the same model."
+            f"{path} holds vectors of another model, {about.model}: its ranges don't fit {embedder.folder}. "
+            "Name a file made by the same model."
         )
     return about.int8_ranges
 

@@ -9,7 +9,9 @@ from cyclopts import Group, Parameter
 
 from bertsmith.cli.options import AS_TRAINED, FileLayout, Flag, LabelledColumns, Out, given
 
-_ASKED = Parameter(group=Group("What int8 must keep to", help="float32 must give the same answers."))
+_ASKED = Parameter(
+    group=Group("What int8 must keep to", help="A graph in float32 must give the same answers.")
+)
 
 
 @Parameter(name="*")
@@ -20,13 +22,15 @@ class AskedFor:
     Parameters
     ----------
     agreement
-        The share of answers like the model's, in whatever company, that the file must prove: 0.95 by default.
+        The share of answers equal to the model's, whatever other texts are in the batch, that the file must
+        prove. Default: 0.95.
     change
-        The largest change of any probability, or of a number in deviations of the file's: 0.1 by default.
+        The largest change of any probability; of a number, in standard deviations of the file's. Default:
+        0.1.
     cosine
-        The smallest cosine between a vector and the model's: 0.97 by default.
+        The smallest cosine between a vector and the model's. Default: 0.97.
     neighbours
-        The share of each vector's ten nearest that stay so: 0.9 by default.
+        The share of each vector's ten nearest neighbours that must stay so. Default: 0.9.
     """
 
     agreement: float | None = None
@@ -47,31 +51,32 @@ def export(
     columns: Annotated[LabelledColumns | None, AS_TRAINED] = None,
     layout: Annotated[FileLayout | None, AS_TRAINED] = None,
 ) -> None:
-    """Export a model as a graph for ONNX Runtime or OpenVINO, if it answers as the model does.
+    """Export a model to ONNX Runtime or OpenVINO, if the graph gives the same answers as the model.
 
-    The graph is held against the model on the rows of a file of yours: each alone and in batches of 2, 8
-    and 32, beside texts of other lengths, padded on the left and on the right, and at many lengths that
-    no row has. Unless it gives the same answers nothing is written, and the exit status is 2.
+    The graph is compared with the model on the rows of --gate: each alone, and in batches of 2, 8 and 32
+    beside texts of other lengths, padded on the left and on the right, and at many lengths that no row has.
+    If answers differ, nothing is written, and the exit status is 2.
 
-    OUT has the graph, the tokenizer, decoding.json with labels, temperature and thresholds, parity.json
-    with every figure, and a README.md for those who get it.
+    OUT holds the graph, the tokenizer, decoding.json (labels, temperature, thresholds), parity.json (every
+    figure) and a README.md for whoever gets the folder.
 
     Parameters
     ----------
     model
-        A fine-tuned folder such as runs/NAME/model, one of sentence-transformers, minilm, or a hub name.
+        A fine-tuned model such as runs/NAME/model, one of sentence-transformers, minilm, or a name on the
+        hub.
     gate
-        Rows to compare on: in a format that training reads, with labels or without; of a model for
-        vectors alone a text a row. Of more than 2,000 a sample is taken.
+        Rows to compare on, in any format of training, with labels or without. For a model that only gives
+        vectors, a text per row. Of more than 2,000 rows a sample is taken.
     out
-        The folder that is written.
+        The folder to write.
     to
         onnx for ONNX Runtime, openvino for OpenVINO.
     int8
-        Quantise the matrix products of the layers. Layers that the gate would not have so are sought and
-        left in float32. The temperature is fitted again, to the probabilities that the model gives.
+        Quantise the matrix products of the layers. Layers that would fail the comparison are found, and stay
+        in float32. The temperature is fitted again, to the model's probabilities.
     overwrite
-        Replace an exported folder that is there.
+        Replace an export that is there.
 
     Examples
     --------

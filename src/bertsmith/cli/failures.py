@@ -58,7 +58,7 @@ def require_open_streams() -> None:
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     if sys.stdout is None:
-        raise InputError("The standard output is closed. Leave it open, or send it away with >/dev/null.")
+        raise InputError("Standard output is closed. Leave it open, or redirect it with >/dev/null.")
 
 
 def exit_status(failure: BaseException) -> int:

@@ -16,10 +16,10 @@ def finetune(
     features: str | None = None,
     resume: Flag = False,
 ) -> None:
-    """Fine-tune an encoder on labelled text, and report its baselines beside it.
+    """Fine-tune an encoder on labelled text, and compare it with baselines.
 
-    OUT/model is the trained model, which transformers opens too; OUT/report.html and OUT/results.json hold
-    every figure, OUT/predictions what the model says of each row.
+    OUT/model is the trained model, which transformers opens too. OUT/report.html and OUT/results.json hold
+    every figure, OUT/predictions the prediction for each row.
 
     Parameters
     ----------
@@ -30,11 +30,12 @@ def finetune(
         Settings as key=value, for instance epochs=4 batch_size=16 optimizer.learning_rate=3e-5 restarts=5
         patience=2 freeze_layers=3 lora.rank=8 max_length=256 stride=64 class_weights=auto.
     unlabelled
-        More texts, without labels: a classification learns from them too where cross-validation says that
-        it helps.
+        Texts without labels. A classification learns from them too, if cross-validation finds that this
+        helps.
     features
-        Columns to read beside the text, numbers and categories, as in age,plan: what each is its values say,
-        unless age:number or plan:category tells. For classification, multi-label and regression.
+        Columns to read beside the text, such as age,plan. Their values decide whether they are numbers or
+        categories, unless you say so: age:number,plan:category. For classification, multi-label and
+        regression.
     resume
         Resume an interrupted run, bit for bit.
 

@@ -6,20 +6,21 @@ from bertsmith.cli.options import Out
 
 
 def import_checkpoint(folder: Path, *, out: Out) -> None:
-    """Turn an old checkpoint into a model folder that is safe to open.
+    """Convert an old checkpoint into a model folder that is safe to open.
 
     It reads pytorch_model.bin, Google's TensorFlow files (bert_model.ckpt.index with its data) and
     flax_model.msgpack, without those frameworks. A pytorch_model.bin is a pickle, which can run code when it
-    is opened: its tensors are read and everything else is refused. What is written opens here and in
-    transformers. No weight is lost: the head of a fine-tuned model is kept under its own name.
+    is opened: only its tensors are read, and everything else is refused. Bertsmith and transformers open the
+    result. No weight is lost: the head of a fine-tuned model is kept under its own name.
 
     Parameters
     ----------
     folder
-        Holds the weights and config.json (or Google's bert_config.json), and vocab.txt or tokenizer.json if
-        there is one. Of several TensorFlow checkpoints name one: FOLDER/model.ckpt-1000.
+        The folder with the weights, config.json (or Google's bert_config.json) and vocab.txt or
+        tokenizer.json if there is one. If it holds several TensorFlow checkpoints, name one:
+        FOLDER/model.ckpt-1000.
     out
-        The folder to write; it must not exist.
+        The folder to write. It must not exist.
 
     Examples
     --------

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bertsmith.inference.index.index import Index
     from bertsmith.inference.index.manifest import IndexManifest
 
-app = App(name="index", help="Documents to a searchable index, kept in step with them.")
+app = App(name="index", help="Build an index of documents for search, and keep it up to date.")
 DOCUMENTS = DocumentSettings()
 
 
@@ -34,34 +34,37 @@ def build(
     compute_dtype: ComputeDtype | None = None,
     engine: Engine = "local",
 ) -> None:
-    """Read SOURCES, cut them into passages, embed these, and write an index; or bring one up to date.
+    """Cut documents into passages, embed them and write an index, or bring an index up to date.
 
-    Called again, it embeds what is new or changed and removes what the sources no longer have. An
-    interrupted build resumes.
+    A second call embeds what is new or changed, and removes what the sources no longer have. An interrupted
+    build resumes.
 
     Parameters
     ----------
     sources
-        Files, folders (searched through) and addresses such as s3://bucket/docs. Rows of CSV, TSV, JSON lines
-        and Parquet are documents; any other text file is one; HTML is read as a browser shows it.
+        Files, folders with all that is in them, and addresses such as s3://bucket/docs. In CSV, TSV, JSON
+        lines and Parquet each row is a document; any other text file is one document. HTML is read as a
+        browser shows it.
     out
         The index's folder.
     model
-        What embeds: minilm, a folder such as runs/NAME/model, or a hub name. Needed for a new index, and for
-        one whose model has moved.
+        The model that embeds: minilm, a folder such as runs/NAME/model, or a name on the hub. Needed for a
+        new index, and if the index's model has moved.
     passage_tokens
-        Tokens of a passage at most; 200, or four fifths of what the model reads if that is less.
+        Tokens per passage, at most. Default: 200, or four fifths of what the model reads if that is less.
     passage_overlap
-        Tokens that a passage repeats of the one before, at most; 40, or a fifth of a shorter passage.
+        Tokens that a passage repeats from the one before, at most. Default: 40, or a fifth of a shorter
+        passage.
     language
-        Two-letter code: for sentences, stems and stop words; en.
+        Two-letter code, for sentences, stems and stop words. Default: en.
     approximate_from
-        Passages from which on the search is approximate, with its recall measured; 100,000. An index keeps
-        it, and it may be changed by another build.
+        Number of passages from which search is approximate; its recall is measured. Default: 100,000. The
+        index remembers the number, and another build may change it.
     compute_dtype
-        What the model multiplies in, as of `bertsmith embed`.
+        Precision of the matrix products, as for `bertsmith embed`.
     engine
-        ray embeds on the cluster that RAY_ADDRESS names or this machine belongs to, else on this machine.
+        ray embeds on a Ray cluster: the one that RAY_ADDRESS names, or that this machine belongs to. Without
+        a cluster it uses this machine alone.
 
     Examples
     --------
@@ -106,20 +109,20 @@ def add(
     compute_dtype: ComputeDtype | None = None,
     engine: Engine = "local",
 ) -> None:
-    """Take more documents into an index, instead of those with the same ids.
+    """Add documents to an index. A document replaces the one with the same id.
 
-    They stay when the index is built again from its own sources, until they are removed.
+    They stay when the index is built again from its own sources, until you remove them.
 
     Parameters
     ----------
     index
         The index's folder.
     sources
-        As of `bertsmith index build`.
+        As for `bertsmith index build`.
     compute_dtype
-        As of `bertsmith index build`.
+        As for `bertsmith index build`.
     engine
-        As of `bertsmith index build`.
+        As for `bertsmith index build`.
 
     Examples
     --------
@@ -140,14 +143,14 @@ def add(
 
 @app.command
 def remove(index: Path, *ids: str) -> None:
-    """Take documents out of an index. If one of them isn't there, none is removed.
+    """Remove documents from an index. If one of them isn't there, none is removed.
 
     Parameters
     ----------
     index
         The index's folder.
     ids
-        Of documents, as hits show them; one that ends in / is a folder and all that is in it.
+        Ids of documents, as search shows them. An id that ends in / is a folder, with all that is in it.
 
     Examples
     --------
@@ -164,14 +167,14 @@ def remove(index: Path, *ids: str) -> None:
 
 @app.command
 def info(index: Path, *, verify: Flag = False) -> None:
-    """What an index holds, what it was made with, and which columns a filter may use.
+    """Show what an index holds, how it was made, and which columns a filter may use.
 
     Parameters
     ----------
     index
         The index's folder.
     verify
-        Read every row, to find out whether a file was cut or lost.
+        Read every row, to find files that were damaged or lost.
 
     Examples
     --------

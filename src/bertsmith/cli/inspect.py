@@ -12,11 +12,11 @@ def fill_mask(model: str, text: str, *, top: int = 5, json: Flag = False) -> Non
     Parameters
     ----------
     model
-        A folder such as runs/NAME/model, or a hub name.
+        A folder such as runs/NAME/model, or a model's name on the hub.
     text
-        Text with one or more masks, in the model's own spelling ([MASK] for BERT, <mask> for RoBERTa).
+        A text with one or more masks, spelt as the model spells them: [MASK] for BERT, <mask> for RoBERTa.
     top
-        How many candidates for each mask.
+        Candidates for each mask.
     json
         Print JSON instead of a table.
 
@@ -51,23 +51,23 @@ def evaluate(
     task: str | None = None,
     json: Flag = False,
 ) -> None:
-    """Measure a model beside its baselines: a fine-tuned one on labelled rows, a pre-trained one on
-    the held-out part of a corpus.
+    """Measure a fine-tuned model on labelled rows, or a pre-trained one on held-out text, beside baselines.
 
     Parameters
     ----------
     model
-        A folder such as runs/NAME/model, or a hub name.
+        A folder such as runs/NAME/model, or a model's name on the hub.
     data
-        Labelled rows in the format of training; or a corpus (bertsmith corpus build), or a token store.
+        Labelled rows in any format of training; or a corpus (see `bertsmith corpus build`), or a token store.
     train
-        Rows that the baselines learn from. By default the file that the model was trained on, if it is there.
+        Rows for the baselines to learn from. By default the file that the model was trained on, if it still
+        exists.
     tokens
-        How much text of a corpus at most.
+        Tokens of a corpus to read, at most.
     sequence_length
-        Tokens a sequence of a corpus, special tokens included.
+        Tokens per sequence of a corpus, special tokens included.
     task
-        For a model of a task of your own: package.module:Class.
+        For a model with a task of your own: package.module:Class.
     json
         Print JSON instead of a table.
 

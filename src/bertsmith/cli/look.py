@@ -22,31 +22,32 @@ def look(
     out: Out = Path("look.html"),
     overwrite: Flag = False,
 ) -> None:
-    """Look at what a model makes of one input: a page that opens in any browser.
+    """Show what a model makes of one input, on a page that opens in any browser.
 
-    It shows what each token adds to the answer, where every head of every layer looks, and with --word
-    which words of other texts a word stands beside, layer by layer.
+    The page shows what each token adds to the answer, and where every head of every layer looks. With --word
+    it also shows which words of other texts are nearest to that word, layer by layer.
 
     Parameters
     ----------
     model
-        A folder such as runs/NAME/model, minilm, or a hub name.
+        A folder such as runs/NAME/model, minilm, or a model's name on the hub.
     text
         What the model reads: a text, a question, a query, or a text with a mask.
     second
-        The second text of a pair, the passage of a question, the document of a query.
+        The second text of a pair, the passage for a question, or the document for a query.
     target
-        The class, or the piece of the vocabulary, to explain instead of the answer; of tags a word's number.
+        The class or vocabulary piece to explain instead of the answer. For tags: the number of a word,
+        counted from 0.
     word
-        A word of the text whose neighbours are found.
+        A word of the text, to find its nearest neighbours in --among.
     among
-        The texts to find them in: a line or a row each.
+        The texts to find neighbours in: a line or a row each.
     column
-        The column of these texts, where the file is a table: a name, or a number from 1.
+        The column of the text in --among, if it is a table: its name, or its number counted from 1.
     out
-        The page.
+        The page to write.
     overwrite
-        Replace a page that is there.
+        Replace the page if it exists.
 
     Examples
     --------

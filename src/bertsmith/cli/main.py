@@ -7,10 +7,11 @@ import atexit
 import gc
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass
 from inspect import cleandoc
 from io import TextIOWrapper
-from typing import NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from cyclopts import App, Group
 
@@ -60,26 +61,31 @@ _OTHER, _OPTIONS = "Other", "Options"
 _GROUPS = (_FLOW, _USE, _SEARCH, _OTHER, _OPTIONS)
 
 COMMANDS = (
-    Command("quickstart", "bertsmith.cli.quickstart:quickstart", "From nothing to a BERT in minutes.", _FLOW),
+    Command(
+        "quickstart",
+        "bertsmith.cli.quickstart:quickstart",
+        "Pre-train a BERT from nothing in minutes.",
+        _FLOW,
+    ),
     Command("corpus", "bertsmith.cli.corpus:app", "Build a corpus from raw text; tokenize it.", _FLOW),
-    Command("tokenizer", "bertsmith.cli.tokenizer:app", "Train a vocabulary; report its fit.", _FLOW),
-    Command("sequences", "bertsmith.cli.sequences:app", "Logs, DNA, tables: to tokens.", _FLOW),
+    Command("tokenizer", "bertsmith.cli.tokenizer:app", "Train or extend a vocabulary.", _FLOW),
+    Command("sequences", "bertsmith.cli.sequences:app", "Turn logs, DNA or tables into tokens.", _FLOW),
     Command("plan", "bertsmith.cli.plan:plan", "Estimate hours, cost and memory of a run.", _FLOW),
     Command("pretrain", "bertsmith.cli.pretrain:pretrain", "Pre-train a BERT, or continue from one.", _FLOW),
     Command("finetune", "bertsmith.cli.finetune:finetune", "Fine-tune on labelled text.", _FLOW),
-    Command("suggest", "bertsmith.cli.suggest:suggest", "Find rows to label next and wrong labels.", _FLOW),
+    Command("suggest", "bertsmith.cli.suggest:suggest", "Find rows to label next, and wrong labels.", _FLOW),
     Command("tune", "bertsmith.cli.tune:tune", "Search for the best fine-tuning settings.", _FLOW),
-    Command("distil", "bertsmith.cli.distil:distil", "Teach a smaller model what a model knows.", _FLOW),
+    Command("distil", "bertsmith.cli.distil:distil", "Distil a model into a smaller one.", _FLOW),
     Command("shrink", "bertsmith.cli.shrink:shrink", "Find the smallest model that answers as well.", _FLOW),
     Command("mine", "bertsmith.cli.mine:mine", "Mine hard negatives for retrieval.", _FLOW),
-    Command("benchmark", "bertsmith.cli.benchmark:app", "Run GLUE, SQuAD or BEIR whole.", _FLOW),
+    Command("benchmark", "bertsmith.cli.benchmark:app", "Run a whole benchmark: GLUE, SQuAD or BEIR.", _FLOW),
     Command("fill-mask", "bertsmith.cli.inspect:fill_mask", "Guess the words behind [MASK].", _USE),
-    Command("evaluate", "bertsmith.cli.inspect:evaluate", "Measure a model on text or rows.", _USE),
+    Command("evaluate", "bertsmith.cli.inspect:evaluate", "Measure a model on text or labelled rows.", _USE),
     Command("predict", "bertsmith.cli.predict:predict", "Predict each row of a file.", _USE),
-    Command("look", "bertsmith.cli.look:look", "See what an answer rests on, in a page.", _USE),
+    Command("look", "bertsmith.cli.look:look", "Show what an answer rests on, on a page.", _USE),
     Command("serve", "bertsmith.cli.serve:serve", "Serve models over HTTP.", _USE),
-    Command("export", "bertsmith.cli.export:export", "Export to ONNX or OpenVINO, behind a gate.", _USE),
-    Command("mirror", "bertsmith.cli.mirror:app", "Record an LLM's answers, to learn from.", _USE),
+    Command("export", "bertsmith.cli.export:export", "Export to ONNX or OpenVINO, and check it.", _USE),
+    Command("mirror", "bertsmith.cli.mirror:app", "Record an LLM's answers, and learn from them.", _USE),
     Command("embed", "bertsmith.cli.embed:embed", "Embed each text of a file as a vector.", _SEARCH),
     Command("index", "bertsmith.cli.index:app", "Build and update an index of documents.", _SEARCH),
     Command("search", "bertsmith.cli.search:search", "Search an index.", _SEARCH),
@@ -170,12 +176,22 @@ def _lay_out_help(app: App) -> None:
             _lay_out_help(app[name])
     if app.default_command is None:
         return
+    for group in _option_groups(app.default_command):
+        group.__doc__ = _unfolded(cleandoc(group.__doc__ or ""))
     docstring = app.default_command.__doc__ = _unfolded(cleandoc(app.default_command.__doc__ or ""))
     examples = docstring_parser.parse(docstring).examples
     lines = [line for example in examples for line in (example.description or "").splitlines()]
     if lines:
         folded = (part for line in lines for part in _folded(line))
         app.help_epilogue = "Examples:\n\n" + "\n".join(f"  {line}".rstrip() for line in folded) + "\n"
+
+
+def _option_groups(command: Callable[..., Any]) -> Iterator[type]:
+    """The dataclasses of options that a command takes, and those that they inherit from."""
+    for hint in get_type_hints(command).values():
+        for kind in (hint, *get_args(hint)):
+            if isinstance(kind, type) and is_dataclass(kind):
+                yield from (base for base in kind.__mro__ if is_dataclass(base))
 
 
 def _unfolded(docstring: str) -> str:

@@ -27,34 +27,35 @@ def mine(
 ) -> None:
     """Find hard negatives: documents near a query that don't answer it.
 
-    Writes each pair with its negatives, the nearest first, as rows that `bertsmith finetune retrieval` and
-    `bertsmith finetune reranking` read.
-    A column `scores` is left out: the negatives have no teacher's score yet.
+    Each pair is written with its negatives, the nearest first, as a row that `bertsmith finetune retrieval`
+    and `bertsmith finetune reranking` read. A column `scores` is left out, since the negatives have no
+    teacher's score yet.
 
     Parameters
     ----------
     model
-        What searches: a folder such as runs/NAME/model, minilm, or a hub name.
+        The model that searches: a folder such as runs/NAME/model, minilm, or a model's name on the hub.
     pairs
-        Rows of a query and a document that answers it, as for `finetune retrieval`: --text and --text-pair.
+        Rows of a query and a document that answers it, as for `bertsmith finetune retrieval`.
     out
-        The file of JSON lines; - is the standard output.
+        The file of JSON lines; - is standard output.
     overwrite
-        Replace a file that is there.
+        Replace the file if it exists.
     documents
-        What is searched: a table, or a text a line in a .txt file. By default the documents of the pairs.
+        The documents to search: a table, or a .txt file with a text per line. By default the documents of the
+        pairs.
     negatives
-        At most so many a pair, those it has already among them.
+        Negatives per pair, at most. Those that a pair has already count.
     depth
-        How many of the nearest documents are looked at.
+        How many of the nearest documents to look at.
     ratio
-        No negative is nearer than this share of the cosine of query and answer.
+        A negative's cosine with the query is at most this share of the answer's.
     margin
-        No negative is less than this below that cosine.
+        A negative's cosine is at least this far below the answer's.
     skip
-        So many of the nearest are never taken.
+        How many of the nearest documents are never taken.
     document_text
-        The column of the text in the file of documents.
+        The column of the text in --documents.
 
     Examples
     --------

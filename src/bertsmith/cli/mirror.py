@@ -20,7 +20,7 @@ from bertsmith.cli.screen import console, print_facts, print_json, print_note, p
 if TYPE_CHECKING:
     from bertsmith.serving.mirror.store import VersionCount
 
-app = App(name="mirror", help="An LLM's answers, recorded to learn from, and given in its place.")
+app = App(name="mirror", help="Record an LLM's answers, learn from them, and answer in its place.")
 _SHOWN = 40  # versions of a site in the table
 for _command in (
     mirror_learn.understand, mirror_learn.train, mirror_learn.merge, mirror_label.label, mirror_label.relabel,
@@ -45,23 +45,23 @@ def serve(
 ) -> None:
     """Relay an application's calls to its LLM, and record those whose answers have a schema.
 
-    The application changes its base URL and nothing else. Answers come back as the LLM gave them, until a
-    student is promoted (bertsmith mirror promote, or --auto) and answers what it is sure of. Every
-    setting may stand in a TOML file (--config) or in the environment, as BERTSMITH_MIRROR_STORE; what is said
-    here goes first.
+    You change the application's base URL, and nothing else. The LLM's answers come back as they are, until
+    you promote a student (`bertsmith mirror promote`, or --auto); it answers the calls that it is sure of.
+    You can also give every setting in a TOML file (--config) or in the environment (BERTSMITH_MIRROR_STORE
+    and so on). The command line wins.
 
     Parameters
     ----------
     config
-        A TOML file with the settings; there alone: patterns, own rules of redaction, and prices.
+        A TOML file with the settings. Prices, and redaction patterns of your own, can be given only there.
     host
-        The address to listen on: 127.0.0.1, this machine alone, unless said.
+        Address to listen on. Default: 127.0.0.1, reached from this machine alone.
     port
-        8100 unless said; 0 takes a free one.
+        Default: 8100; 0 takes a free one.
     drain_seconds
-        How long a stopping mirror may go on with what it has begun.
+        Seconds that a stopping mirror may take to finish what it has begun. Default: 30.
     log_requests
-        Write a line for each request; no text is in it.
+        Write a line to the log for each request, without its text. On by default.
     show_settings
         Print all settings as JSON and stop.
 
@@ -94,21 +94,22 @@ def serve(
 def import_calls(
     *files: Path, store: str | None = None, config: Path | None = None, redact: str | None = None
 ) -> None:
-    """Take in calls that were logged elsewhere.
+    """Import calls that were logged elsewhere.
 
-    JSON lines of request and response, OpenAI's and Anthropic's batch files (requests and results together),
-    and OpenTelemetry's GenAI spans as JSON. Redacted as recorded calls are. Importing twice adds none.
+    It reads JSON lines of request and response, OpenAI's and Anthropic's batch files (requests and results
+    together), and OpenTelemetry's GenAI spans as JSON. Calls are redacted like recorded ones. Importing a
+    file twice adds nothing.
 
     Parameters
     ----------
     files
-        The files; of a batch both.
+        The files. Of a batch, both.
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
     redact
-        As of `bertsmith mirror serve`.
+        As for `bertsmith mirror serve`.
 
     Examples
     --------
@@ -142,17 +143,18 @@ def import_calls(
 def status(*, store: str | None = None, config: Path | None = None, json: Flag = False) -> None:
     """Show what has been recorded, who answers, and what that saves.
 
-    Sites, their versions and fields; of each version that has a student its mode, how often it answered and
-    how often it differs from the LLM, calls, time and money saved; and what could not be mirrored.
+    It lists the sites, their versions and their fields. For each version with a student it shows the mode,
+    how often the student answered and differed from the LLM, and the calls, time and money saved. It also
+    counts the calls that could not be mirrored.
 
     Parameters
     ----------
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
     json
-        Print JSON: all that the page at /bertsmith/ shows, but for texts of calls.
+        Print JSON: all that the page at /bertsmith/ shows, except texts of calls.
 
     Examples
     --------
@@ -192,9 +194,9 @@ def forget(
     Parameters
     ----------
     subject
-        As the application sends it; the store holds its fingerprint only.
+        The value as the application sends it. The store holds only its fingerprint.
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
 

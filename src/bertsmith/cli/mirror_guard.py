@@ -24,30 +24,31 @@ def guard(
     port: int | None = None,
     show_settings: Flag = False,
 ) -> None:
-    """Stand in front of an LLM, and let a classifier of yours say what may pass, there and back.
+    """Put a classifier in front of an LLM: it decides what may pass, in both directions.
 
-    The application changes its base URL. What the policy blocks is answered with status 403 in the protocol's
-    own envelope; what it has reviewed passes, and stands in the log. Answers that are judged are held back
-    until they are whole.
+    You change the application's base URL. What the policy blocks is answered with status 403, in the
+    protocol's own format. What it marks for review passes, and is logged. An answer is held back until it is
+    complete and judged.
 
     Parameters
     ----------
     policy
         A TOML file: model, fail, and the sections request and response with block, review and costs.
     model
-        The classifier's folder or name, in place of the policy's.
+        The classifier's folder or name, instead of the policy's.
     fail
-        What becomes of what can't be judged, in place of the policy's: it passes (open), or not (closed).
+        What happens if a text can't be judged, instead of what the policy says: open lets it pass, closed
+        blocks it.
     log
-        A line of JSON for each decision: guard.jsonl unless said.
+        The file for decisions, one line of JSON each. Default: guard.jsonl.
     log_texts
-        Write the texts too.
+        Write the texts to the log too. Off by default.
     judge_seconds
-        What takes longer can't be judged: 1 unless said.
+        Seconds after which a text counts as one that can't be judged. Default: 1.
     host
-        The address to listen on: 127.0.0.1, this machine alone, unless said.
+        Address to listen on. Default: 127.0.0.1, reached from this machine alone.
     port
-        8200 unless said; 0 takes a free one.
+        Default: 8200; 0 takes a free one.
     show_settings
         Print all settings as JSON and stop.
 

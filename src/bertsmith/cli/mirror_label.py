@@ -22,15 +22,15 @@ class Limits:
     Parameters
     ----------
     max_calls
-        At most so many calls.
+        Calls, at most.
     max_money
-        At most so much, in the currency of the prices; calls under way when it is reached are still paid for.
+        Money, at most, in the currency of the prices. Calls under way when it is spent are still paid for.
     input_price
-        Of a million tokens that the LLM reads.
+        The price of a million input tokens, which the LLM reads.
     output_price
-        Of a million tokens that it writes.
+        The price of a million output tokens, which it writes.
     at_once
-        Calls at a time: 4 unless said.
+        Calls at the same time.
     """
 
     max_calls: int | None = None
@@ -62,34 +62,34 @@ def label(
     config: Path | None = None,
     limits: Annotated[Limits | None, Parameter(group="Budget")] = None,
 ) -> None:
-    """Have an LLM label the texts of a FILE, into the store: for a start without traffic, or for rare cases.
+    """Let an LLM label the texts of a FILE, for the store: to begin without traffic, or for rare cases.
 
-    Each text is asked once. What is in the store already isn't asked again, so that a job that was ended goes
-    on when it is begun again. Texts are redacted before they are sent, as recorded calls are.
+    Each text is asked about once, and never if the store has its answer already. So repeat the command to go
+    on with an interrupted job. Texts are redacted before they are sent, like recorded calls.
 
     Parameters
     ----------
     file
-        A table (CSV, JSON lines, Parquet), or a text a line.
+        A table (CSV, JSON lines, Parquet), or a .txt file with a text per line.
     upstream
         The base URL of a server that speaks OpenAI's chat completions.
     model
         The LLM's name.
     prompt
-        What it is told, or the name of a file that holds it. With {text} in it, it is the whole message and
-        the text stands there; without, it is the system prompt and the text is the message.
+        The instruction, or the name of a file that holds it. With {text} in it, it is the whole message, and
+        the text goes there. Without, it is the system prompt, and the text is the message.
     schema
         A file with the JSON schema of the answers.
     site
-        A name for these calls: for instance that of the site whose student is to learn from them too.
+        A name for these calls, such as that of the site whose student is to learn from them too.
     text
         The column of the texts.
     student
-        A student's folder: the texts that it is least sure of are asked first.
+        A student's folder. The texts that it is least sure of are asked about first.
     key_from
-        The variable of the environment that holds the LLM's key: OPENAI_API_KEY unless said.
+        The environment variable that holds the LLM's key. Default: OPENAI_API_KEY.
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
 
@@ -145,26 +145,26 @@ def relabel(
 ) -> None:
     """Ask the LLM some recorded inputs once more, to see how often it contradicts itself.
 
-    No student can agree with an LLM more often than it agrees with itself: `bertsmith mirror train` then says
-    how often the best possible one would. The inputs are drawn at random. Begun again, it goes on.
+    No student can agree with an LLM more often than the LLM agrees with itself. The next `bertsmith mirror
+    train` says how often the best possible one would. Inputs are drawn at random. Repeat the command to go on
+    with an interrupted job.
 
     Parameters
     ----------
     site
-        As bertsmith mirror status shows it; needed where there are several.
+        As `bertsmith mirror status` shows it. Needed if there are several.
     upstream
         The LLM's base URL, as the application has it.
     count
-        How many inputs are asked twice in the end.
+        Inputs to ask once more; those asked before count.
     version
-        One version of the site; the one with the latest call unless said.
+        One of the site's versions. By default the one with the latest call.
     seed
-        Which inputs are drawn.
+        Another seed draws other inputs.
     key_from
-        The variable of the environment that holds the LLM's key: OPENAI_API_KEY or ANTHROPIC_API_KEY unless
-        said.
+        The environment variable that holds the LLM's key. Default: OPENAI_API_KEY or ANTHROPIC_API_KEY.
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
 

@@ -25,15 +25,15 @@ class Claim:
     Parameters
     ----------
     epsilon
-        The largest share of its answers that may differ from the LLM's: 0.05 unless said.
+        The largest share of the student's answers that may differ from the LLM's. Default: 0.05.
     delta
-        The probability that the claim is wrong all the same: 0.05 unless said.
+        The probability that the claim is wrong all the same. Default: 0.05.
     call_price
-        Of a call to the LLM. With --error-price, what saves most is proven instead of --epsilon.
+        The price of a call to the LLM. With --error-price, what saves most is proven instead of --epsilon.
     error_price
-        What it costs that an answer differs, in the same currency.
+        What an answer that differs costs, in the same currency.
     by_class
-        The path of a field, such as $.intent, each value of which gets a threshold and a claim of its own.
+        The path of a field, such as $.intent. Each of its values gets a threshold and a claim of its own.
     """
 
     epsilon: float | None = None
@@ -51,19 +51,19 @@ class Learning:
     Parameters
     ----------
     model
-        What the encoder begins as: minilm unless said.
+        The encoder to start from. Default: minilm.
     tiers
-        tf-idf, encoder, or both, with a comma between them: the cheaper wins where it is enough.
+        tf-idf, encoder, or both with a comma between them (default): the cheaper wins if it is enough.
     enough
-        The share of calls that is enough: 0.95 unless said.
+        The share of calls that a tier must answer to be enough. Default: 0.95.
     calibration_share
-        The share of calls, the latest, that are kept to prove with: 0.3 unless said.
+        The share of calls, the latest, that are kept for the proof. Default: 0.3.
     most_calibration
-        At most so many of them: 4000 unless said.
+        Calls that are kept for the proof, at most. Default: 4000.
     restarts
-        Trainings of the encoder, the best of which is kept.
+        Trainings of the encoder, of which the best is kept. Default: 1.
     seed
-        0 unless said; the same calls and seed give the same student.
+        The same calls and seed give the same student. Default: 0.
     """
 
     model: str | None = None
@@ -83,19 +83,19 @@ def understand(
     config: Path | None = None,
     json: Flag = False,
 ) -> None:
-    """Show what the calls of a SITE ask and answer: where the input is in the messages, and each field.
+    """Show what varies in the calls of a SITE: where the input is in the messages, and each field.
 
-    The input is what varies between prompts that are otherwise alike: «text» stands for it. Look at it before
-    you train. A field can be learned if it has few values, is a number, or quotes the input.
+    Prompts of a site are alike except for the input, which is shown as «text». Look at it before you train. A
+    field can be learned if it has few values, is a number, or quotes the input.
 
     Parameters
     ----------
     site
-        As bertsmith mirror status shows it; every site unless said.
+        As `bertsmith mirror status` shows it. By default every site.
     version
-        One version of it, and those merged with it; the one with the latest call unless said.
+        One of its versions; those merged with it count too. By default the one with the latest call.
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
     json
@@ -138,28 +138,28 @@ def train(
 ) -> None:
     """Train a student on recorded calls, and prove how far it may answer in the LLM's place.
 
-    TF-IDF first, and an encoder where that isn't enough. The latest calls are kept aside and used once: they
-    prove from which confidence on the student's answers differ from the LLM's in at most --epsilon. OUT holds
-    student.json, the model and report.html, which shows some calls' texts. A training that was ended goes on
-    when it is begun again.
+    TF-IDF comes first, and an encoder if that isn't enough. The latest calls are kept aside and used once:
+    they prove from which confidence on the student's answers differ from the LLM's in at most --epsilon. OUT
+    holds student.json, the model and report.html, which shows texts of some calls. Repeat the command to go
+    on with an interrupted training.
 
     Parameters
     ----------
     overrides
         Settings of the encoder's fine-tuning as key=value, for instance epochs=4 max_length=256.
     site
-        As bertsmith mirror status shows it; needed where there are several.
+        As `bertsmith mirror status` shows it. Needed if there are several.
     version
-        One version of it, and those merged with it; the one with the latest call unless said.
+        One of its versions; those merged with it count too. By default the one with the latest call.
     out
-        The student's folder; students/SITE unless said. Another student there is replaced, but for one that
-        the mirror uses: then it is the first of OUT-2, OUT-3 … that is free.
+        The student's folder. Default: students/SITE. Another student there is replaced, unless the mirror
+        uses it; then the new one goes to OUT-2, OUT-3 and so on.
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
     json
-        Print what is proven as JSON.
+        Print what was proven as JSON.
 
     Examples
     --------
@@ -198,18 +198,18 @@ def train(
 
 
 def merge(site: str, *versions: str, store: str | None = None, config: Path | None = None) -> None:
-    """Let VERSIONS of a SITE count as one from now on: learned from together, answered by one student.
+    """Treat VERSIONS of a SITE as one from now on: one student learns from them and answers them.
 
-    For a prompt or a schema that was changed without changing what is meant.
+    Use it when a prompt or a schema was changed without changing its meaning.
 
     Parameters
     ----------
     site
-        As bertsmith mirror status shows it.
+        As `bertsmith mirror status` shows it.
     versions
         Two or more of its versions.
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
 

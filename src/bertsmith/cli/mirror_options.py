@@ -14,15 +14,15 @@ class Upstreams:
     Parameters
     ----------
     upstream
-        The base URL that the application had, for all that no other address is for.
+        The base URL that the application had. Used for every protocol without a URL of its own.
     openai_base_url
-        For OpenAI's protocols.
+        The base URL for OpenAI's protocols.
     anthropic_base_url
-        For Anthropic's messages.
+        The base URL for Anthropic's messages.
     systemone_base_url
-        For System One.
+        The base URL for System One.
     upstream_timeout_seconds
-        How long the upstream may send nothing: 600 unless said.
+        Seconds for which the LLM's server may send nothing. Default: 600.
     """
 
     upstream: str | None = None
@@ -40,16 +40,17 @@ class Recording:
     Parameters
     ----------
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     redact
-        Which rules of ours are used, with commas between: email,api-key,iban,credit-card,ip,phone, all unless
-        said; '' for none.
+        Built-in redaction rules to use, separated by commas: email,api-key,iban,credit-card,ip,phone. By
+        default all; '' for none.
     retention_days
-        Calls older than this are deleted; none are unless said.
+        Delete calls after so many days. By default they stay.
     max_recorded_bytes
-        Of a request and of an answer; larger ones are relayed alone.
+        Bytes per request, and per answer. Longer ones are relayed, but not recorded. Default: 4000000.
     queue_bytes
-        Of calls that wait to be stored; beyond it calls are relayed and not recorded.
+        Bytes of calls that may wait to be stored. When the queue is full, calls are relayed, but not
+        recorded. Default: 64000000.
     """
 
     store: str | None = None
@@ -67,19 +68,19 @@ class Answering:
     Parameters
     ----------
     auto
-        Train students, and have them answer, without a hand: as far as the evidence goes.
+        Train students, and let them answer, without asking you: as far as the evidence goes.
     epsilon
-        The largest share of a student's answers that may differ from the LLM's: 0.05 unless said.
+        The largest share of a student's answers that may differ from the LLM's. Default: 0.05.
     delta
-        The probability that a claim is wrong although its assumptions hold: 0.05 unless said.
+        The probability that a claim is wrong although its assumptions hold. Default: 0.05.
     students
-        The folder that students are trained into: students unless said.
+        The folder for trained students. Default: students.
     train_after
-        Calls of a version that its first student is trained on, at least: 500 unless said.
+        Calls of a version before its first student is trained. Default: 500.
     canary_share
-        Of the sure calls that are answered in canary: 0.1 unless said.
+        In canary: the share of the calls it is sure of that the student answers. Default: 0.1.
     audit_share
-        Of what a student answers that is put to the LLM too: 0.05 unless said.
+        The share of a student's answers for which the LLM is asked too. Default: 0.05.
     """
 
     auto: bool | None = None
@@ -99,10 +100,10 @@ class PageOptions:
     Parameters
     ----------
     page_keys_file
-        Lines of NAME KEY, or NAME KEY admin for who may change modes. Without it the page is shown on this
-        machine alone.
+        A file with a line NAME KEY for each person who may see the page, or NAME KEY admin for one who may
+        change modes. Without it, the page is shown on this machine alone.
     page_texts
-        Show texts of calls, as they are stored, where a student and the LLM differ.
+        Show texts of calls, as stored, on which a student and the LLM differ. Off by default.
     """
 
     page_keys_file: Path | None = None

@@ -26,26 +26,27 @@ def promote(
     store: str | None = None,
     config: Path | None = None,
 ) -> None:
-    """Have a student do more at a SITE: record → shadow → canary → live.
+    """Let a student do more at a SITE: record → shadow → canary → live.
 
-    In shadow the LLM answers and the student is compared with it, in canary the student answers a share of
-    the calls that it is sure of, live it answers all of them. Mirrors that run follow within a second or two.
+    In shadow, the LLM answers, and the student is compared with it. In canary, the student answers a share of
+    the calls that it is sure of; live, it answers all of those. Running mirrors follow within a second or
+    two.
 
     Parameters
     ----------
     site
-        A site, or one of its versions where several have students; `bertsmith mirror status` lists both.
+        A site; or one of its versions, if several have students. `bertsmith mirror status` lists both.
     to
-        A mode further up than the next.
+        The mode to promote to. By default the next one.
     student
-        The folder of another student, made by `bertsmith mirror train`: it is taken as the candidate, or as
-        the student where there is none.
+        The folder of a student that `bertsmith mirror train` made. If the site has a student, this one
+        becomes the candidate.
     candidate
-        Put the candidate in the student's place, in the same mode, without waiting for more comparisons.
+        Let the candidate replace the student now, in the same mode, without waiting for more comparisons.
     share
-        Of the sure calls that are answered in canary: 0.1 unless said.
+        In canary: the share of the calls it is sure of that the student answers. Default: 0.1.
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
 
@@ -85,18 +86,18 @@ def demote(
     store: str | None = None,
     config: Path | None = None,
 ) -> None:
-    """Have a student do less at a SITE: live → canary → shadow → record. Or go back to the former student.
+    """Let a student do less at a SITE: live → canary → shadow → record. Or go back to the former student.
 
     Parameters
     ----------
     site
-        A site, or one of its versions where several have students.
+        A site; or one of its versions, if several have students.
     to
-        A mode further down than the next.
+        The mode to demote to. By default the one before.
     former
-        Put the former student in the present one's place, in the same mode.
+        Let the former student replace the present one, in the same mode.
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
 
@@ -125,20 +126,20 @@ def demote(
 def check(
     *, store: str | None = None, config: Path | None = None, files: bool = True, json: Flag = False
 ) -> int:
-    """Say whether what was promised of each student still holds. Exit status 1 where something doesn't.
+    """Check whether what was promised of each student still holds. Exit status 1 if something doesn't.
 
-    Looked at are: the answers that were put to the LLM too, against the share that may differ; whether the
-    evidence has taken a student back; whether the calls have changed; audits that got no answer; and the
+    It checks the answers for which the LLM was asked too, against the share that may differ; whether the
+    evidence has demoted a student; whether the calls have changed; audits that got no answer; and the
     students' files against their hashes.
 
     Parameters
     ----------
     store
-        A file, mirror.sqlite unless said, or postgresql://user:password@host/name.
+        The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config
         A TOML file with the mirror's settings.
     files
-        Look at the students' folders; --no-files where they are on other machines.
+        Check the students' folders. Give --no-files if they are on other machines.
     json
         Print JSON.
 
@@ -244,14 +245,14 @@ def _with_student(stages: "StageStore", before: "Stage", folder: Path) -> "Stage
     found = read_student(folder, before.version)
     if found is None:
         raise InputError(
-            f"Nothing is proven of the student in {folder}: it would never be sure. Record more calls and "
+            f"Nothing is proven of the student in {folder}, so it would never answer. Record more calls and "
             "train again."
         )
     templates = read_student_file(folder).templates
     if before.version not in templates:
         raise InputError(
             f"The student in {folder} was trained for version {', '.join(sorted(templates))}, and not for "
-            f"{before.version}. Name that version, or train one for this."
+            f"{before.version}. Name that version, or train a student for this one."
         )
     stages.add_student(found)
     return replace(before, candidate=found.id) if before.student else replace(before, student=found.id)

@@ -17,7 +17,7 @@ FileOrDash = Annotated[Path, Parameter(allow_leading_hyphen=True)]  # a lone das
 def _place(kind: type[Path], tokens: Sequence[Token]) -> Path:
     """Raises InputError for an empty name, which as a path would be the current folder."""
     if not tokens[0].value:
-        raise InputError("--out is empty: is a variable of the shell not set? The folder here is '.'.")
+        raise InputError("--out is empty. Is a shell variable not set? The current folder is '.'.")
     return kind(tokens[0].value)
 
 
@@ -26,7 +26,9 @@ OutOrDash = Annotated[Path, Parameter(converter=_place, allow_leading_hyphen=Tru
 
 _READING = "How the rows are read"
 AS_NAMED = Parameter(
-    group=Group(_READING, help="By default the first row names the columns, and the names decide.")
+    group=Group(
+        _READING, help="By default the first row names the columns, and they are found by their usual names."
+    )
 )
 AS_TRAINED = Parameter(group=Group(_READING, help="By default as in training."))
 
@@ -39,15 +41,17 @@ class RunFiles:
     Parameters
     ----------
     model
-        What to begin with: a folder such as runs/NAME/model, minilm, or a hub name.
+        The encoder to start from: a folder such as runs/NAME/model, minilm, or a model's name on the hub.
     train
-        Labelled rows: CSV, TSV, JSON lines, Parquet, CoNLL for tagging, SQuAD's JSON for answers.
+        Labelled rows: CSV, TSV, JSON lines or Parquet; CoNLL for tagging; SQuAD's JSON for question
+        answering.
     out
-        The folder for everything.
+        The folder to write: the model, the report and all figures.
     dev
-        Rows to choose by. Without them: cross-validation on up to 1,000 training rows, else a held-out tenth.
+        Labelled rows that choose the best weights. Without it, up to 1,000 training rows are cross-validated;
+        of more rows a tenth is held out.
     test
-        Rows to report on, once.
+        Labelled rows that are measured once, at the end.
     """
 
     model: str
@@ -65,9 +69,9 @@ class TextColumns:
     Parameters
     ----------
     text
-        The column of the text: a name, or a number from 1.
+        The column of the text: its name, or its number counted from 1.
     text_pair
-        The column of a second text.
+        The column of the second text of a pair: its name or number.
     """
 
     text: str | None = None
@@ -82,7 +86,7 @@ class LabelledColumns(TextColumns):
     Parameters
     ----------
     label
-        The column of the label.
+        The column of the label: its name or number.
     """
 
     label: str | None = None
@@ -98,9 +102,10 @@ class FileLayout:
     header
         Whether the first row names the columns.
     format
-        csv, tsv, jsonl, json, parquet, conll, lines (texts alone): where the file's ending doesn't say it.
+        csv, tsv, jsonl, json, parquet, conll, or lines (a text per line). By default the file's ending
+        decides.
     encoding
-        What the text is written in, where it isn't UTF-8: latin-1, for one.
+        The text's encoding, such as latin-1. By default UTF-8.
     """
 
     header: bool | None = None

@@ -21,25 +21,25 @@ def plan(
 ) -> None:
     """Estimate what a pre-training run will take: hours, cost, memory, tokens, checkpoints.
 
-    Trains nothing and writes nothing. The data need not exist; a token store that does is looked into, and
-    so is a tokenizer. docs/plan.md has the cost model, and how far off it was of published runs.
+    Nothing is trained or written. The data need not exist; a token store or a tokenizer that exists is read.
+    docs/plan.md explains the cost model, and how far it was off for published runs.
 
     Parameters
     ----------
     recipe
-        One of ours (quickstart, budget, modern-base, bert-base,
-        bert-large, roberta-base, electra-small) or a TOML file.
+        quickstart, budget, modern-base, bert-base, bert-large, roberta-base, electra-small, or a TOML file of
+        your own.
     overrides
-        Settings as dotted.key=value, as for bertsmith pretrain.
+        Settings as key=value, as for `bertsmith pretrain`.
     hardware
-        What it will run on: h100, h200, a100-80, l4, rtx-4090 and others; `here` measures this
+        The hardware to estimate for: h100, h200, a100-80, l4, rtx-4090 and others. `here` measures this
         machine for some seconds.
     gpus
-        How many of them.
+        The number of GPUs.
     price_per_hour
-        Of one GPU, in any currency.
+        The price of one GPU for an hour, in any currency.
     tokens
-        Train on so many tokens, whatever the recipe says of steps or hours: 3e9, for instance.
+        Tokens to train on, such as 3e9, instead of the recipe's steps or hours.
     json
         Print everything as JSON.
 

@@ -17,24 +17,24 @@ def predict(
     task: str | None = None,
     compute_dtype: Literal["float32", "int16"] | None = None,
 ) -> None:
-    """Predict each row of a file with a fine-tuned model, and write JSON lines.
+    """Write a fine-tuned model's prediction for each row of a file, as JSON lines.
 
     Parameters
     ----------
     model
-        A folder such as runs/NAME/model, or a hub name.
+        A folder such as runs/NAME/model, or a model's name on the hub.
     input
-        Texts, in any format that training reads; - is the standard input, as JSON lines unless --format
-        says otherwise.
+        Texts in any format of training; - is standard input, read as JSON lines unless --format says
+        otherwise.
     out
-        The file of predictions; - is the standard output.
+        The file of predictions; - is standard output.
     overwrite
-        Replace a file that is there.
+        Replace the file if it exists.
     task
-        For a model of a task of your own: package.module:Class.
+        For a model with a task of your own: package.module:Class.
     compute_dtype
-        Precision of the matrix products: by default int16 on a processor with the compiled kernels, which
-        takes two thirds of float32's time and changes probabilities by some 1e-4; float32 elsewhere.
+        Precision of the matrix products. By default int16 on a processor with the compiled kernels: it takes
+        two thirds of float32's time, and changes probabilities by some 1e-4. Elsewhere float32.
 
     Examples
     --------

@@ -8,22 +8,22 @@ def pretrain(
     *overrides: str,
     resume: Flag = False,
 ) -> None:
-    """Pre-train a BERT by a recipe, or continue from a checkpoint on text of your own.
+    """Pre-train a BERT by a recipe, or go on from a checkpoint with text of your own.
 
-    The folder given by out= holds the resolved recipe, the log, checkpoints, report.html and, at the end,
-    out/model: a checkpoint that transformers opens too. Ctrl-C saves a checkpoint first.
+    The run's folder, out=, holds the resolved recipe, the log, checkpoints, report.html and, at the end,
+    model/, which transformers opens too. Ctrl-C saves a checkpoint before the run ends.
 
     Parameters
     ----------
     recipe
-        One of ours (quickstart, budget, adapt, modern-base, bert-base,
-        bert-large, roberta-base, electra-small) or a TOML file.
+        quickstart, budget, adapt, modern-base, bert-base, bert-large, roberta-base, electra-small, or a TOML
+        file of your own.
     overrides
-        Settings as dotted.key=value, for instance steps=1000 or optimizer.learning_rate=3e-4. Top-level keys:
+        Settings as key=value, for instance steps=1000 or optimizer.learning_rate=3e-4. The most used ones:
         corpus, general (a corpus of what must not be forgotten), tokenizer, init (a checkpoint, or minilm),
         decay_from (a run with optimizer.schedule=wsd), out, steps, hours, seed.
     resume
-        Resume from the last checkpoint of out=, bit for bit. Starts the run if there is no checkpoint yet.
+        Resume from the last checkpoint in out=, bit for bit. If there is none yet, begin the run.
 
     Examples
     --------

@@ -34,21 +34,21 @@ def quickstart(
     source: str = "pydocs:",
     vocab_size: int = 8192,
 ) -> None:
-    """From nothing to a pre-trained BERT in ten minutes: corpus, vocabulary, training, filled masks, report.
+    """Pre-train a BERT from nothing in ten minutes: corpus, vocabulary, training, filled masks, report.
 
-    The text is the documentation of the Python packages on this machine, or any source of yours. What an
-    earlier call made is reused, and an interrupted training resumes.
+    By default the text is the documentation of the Python packages on this machine. A second call reuses what
+    the first one made, and resumes an interrupted training.
 
     Parameters
     ----------
     out
-        The folder for everything.
+        The folder for everything that the command makes.
     minutes
-        How long to train.
+        Minutes of training.
     source
-        Any source that `bertsmith corpus build` reads.
+        The text: a file, a folder, or any other source that `bertsmith corpus build` reads.
     vocab_size
-        Pieces of the vocabulary; a small one suits a small corpus.
+        Pieces in the vocabulary. A small vocabulary suits a small corpus.
 
     Examples
     --------
@@ -85,8 +85,8 @@ def _require_same_choices(out: Path, source: str, vocab_size: int, minutes: floa
     for name, (before, now) in made.items():
         if before != now:
             raise InputError(
-                f"What lies in {out} was made with {name} {before}, now {now} is asked for. Choose another "
-                "--out, or remove it."
+                f"{out} was made with {name} {before}, but now {name} is {now}. Choose another --out, or "
+                "remove the folder."
             )
 
 

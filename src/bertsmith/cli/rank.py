@@ -28,37 +28,38 @@ def rank(
     out: Out | None = None,
     json: Flag = False,
 ) -> None:
-    """Evaluate search on judged queries: BM25, a model's vectors, both fused, and a re-ranker on top.
+    """Evaluate search on judged queries: BM25, a model's vectors, both fused, and a re-ranker.
 
-    One table: each system's figures with intervals, what it gains over BM25, and whether that is more than
-    chance. The search is exact, every query against every document. Needs the extra `retrieval`.
+    One table shows each system's figures with intervals, its gain over BM25, and whether the gain is more
+    than chance. Search is exact: every query against every document. Needs the extra `retrieval`: pip install
+    'bertsmith[retrieval]'.
 
     Parameters
     ----------
     model
-        A folder such as runs/NAME/model, minilm, or a hub name.
+        A folder such as runs/NAME/model, minilm, or a model's name on the hub.
     data
-        A folder in BEIR's or TREC's layout, or a file of ReQA's (.json) or WikiQA's (.tsv).
+        A folder in the layout of BEIR or TREC, or a file of ReQA (.json) or WikiQA (.tsv).
     reranker
-        A model fine-tuned on pairs, which reads the first documents of each query anew.
+        A model fine-tuned on pairs. It reads each query's first documents and reorders them.
     format
-        beir, nanobeir, trec, reqa, wikiqa: where the files don't tell.
+        beir, nanobeir, trec, reqa or wikiqa. By default the files decide.
     split
-        Which judgements of a folder that has several.
+        Which judgements to use, if the folder has several.
     encoding
-        Of the files.
+        The files' encoding.
     k
-        How many documents count for nDCG, MRR and recall.
+        Documents that count for nDCG, MRR and recall.
     depth
-        How many documents each system keeps for a query.
+        Documents that each system keeps per query.
     reranked
-        How many of these the re-ranker reads.
+        Documents per query that the re-ranker reads.
     queries
-        Take only so many queries, drawn at random; always the same.
+        Use only so many queries. They are drawn at random, but always the same.
     english
         Whether BM25 drops English stop words and endings.
     out
-        A folder for results.json, report.html and TREC run files.
+        The folder for results.json, report.html and TREC run files.
     json
         Print JSON instead of a table.
 

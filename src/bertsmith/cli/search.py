@@ -31,24 +31,24 @@ def search(
     rerank: str | None = None,
     json: Flag = False,
 ) -> None:
-    """The passages of an index that answer a question, best first, the question's words marked.
+    """Find the passages of an index that answer a question, best first, with its words marked.
 
     Parameters
     ----------
     index
         The index's folder.
     query
-        The question, or words to look for.
+        The question, or words to search for.
     mode
-        vector finds by meaning, text by words (BM25), hybrid joins both rankings.
+        vector searches by meaning, text by words (BM25); hybrid fuses both rankings.
     k
-        How many passages.
+        Passages to show.
     where
-        A filter in SQL on the columns that `bertsmith index info` lists.
+        An SQL filter on the columns that `bertsmith index info` lists.
     rerank
-        A model trained on pairs, which reads the 50 best beside the query and orders them anew.
+        A model trained on pairs. It reads the 50 best passages beside the query and reorders them.
     json
-        One JSON object a hit, a line each.
+        Print a JSON object for each hit, one per line.
 
     Examples
     --------

@@ -10,7 +10,7 @@ from bertsmith.cli.screen import console, print_facts, print_warning, progress_b
 from bertsmith.data.sequences.building import SequenceSettings
 from bertsmith.output_file import is_standard_output
 
-app = App(name="sequences", help="Sequences that are no text: to tokens, and labelled rows to the same.")
+app = App(name="sequences", help="Turn logs, DNA, table rows, series or images into tokens, to train on.")
 DEFAULTS = SequenceSettings()
 
 
@@ -20,17 +20,18 @@ def build(
     out: Out,
     settings: Annotated[SequenceSettings, Parameter(name="*")] = DEFAULTS,
 ) -> None:
-    """Read sequences of integers or strings, rows of a table, series or images; write a token store of them.
+    """Turn sequences of integers or strings, table rows, series or images into a token store.
 
-    The vocabulary is counted, and lies in OUT/tokenizer. Each cell of a table is a token: a number by the bin
-    that it falls into, or as it is, a category by itself. Series and images are cut into patches of numbers.
+    The vocabulary is counted, and written to OUT/tokenizer. In a table each cell is a token: a number by the
+    bin that it falls into, or as it is; a category by itself. Series and images are cut into patches of
+    numbers.
 
     Parameters
     ----------
     files
         Parquet, JSON lines, CSV, TSV, .npy or .npz.
     out
-        The folder to make.
+        The token store's folder.
 
     Examples
     --------
@@ -62,18 +63,18 @@ def build(
 
 @app.command
 def encode(file: Path, *, like: Path, out: OutOrDash, overwrite: Flag = False) -> None:
-    """Write labelled rows, or new ones, as JSON lines in the symbols of a store: for finetune and predict.
+    """Write rows as JSON lines in the symbols of a store, for finetune and predict.
 
     Parameters
     ----------
     file
-        Rows with the columns that the store was built of, and any others: labels stay as they are.
+        Rows with the columns that the store was built from. Other columns, such as labels, are copied.
     like
         The store, made by `bertsmith sequences build`.
     out
-        The JSON lines to write; a dash is standard output.
+        The JSON lines to write; - is standard output.
     overwrite
-        Replace OUT if it exists.
+        Replace the file if it exists.
 
     Examples
     --------

@@ -19,23 +19,25 @@ class Listening:
     Parameters
     ----------
     host
-        The address to listen on: 127.0.0.1, this machine alone, unless said.
+        Address to listen on. Default: 127.0.0.1, reached from this machine alone.
     port
-        8000 unless said; 0 takes a free one.
+        Default: 8000; 0 takes a free one.
     workers
-        Processes that share the cores: 1 unless said.
+        Processes, which share the cores. Default: 1.
     keys_file
-        Lines of NAME KEY: who may ask. Without it everybody who reaches the address.
+        A file with a line NAME KEY for each client that may ask. Without it, everybody who reaches the
+        address may.
     page
-        Offer the page at /.
+        Offer a page at /, to try the models. On by default.
     log_requests
-        Write a line for each request.
+        Write a line to the log for each request. On by default.
     log_texts
-        Write the bodies of requests to the log.
+        Write the bodies of requests to the log. Off by default.
     drain_seconds
-        How long a stopping service may go on with what it accepted.
+        Seconds that a stopping service may take to finish what it accepted. Default: 30.
     drain_delay
-        Seconds between the readiness turning red and the socket closing, for a load balancer to notice.
+        Seconds between readiness turning red and the socket closing, for a load balancer to notice. Default:
+        0.
     """
 
     host: str | None = None
@@ -57,19 +59,19 @@ class Limits:
     Parameters
     ----------
     timeout_ms
-        The most that a request may take, waiting included: 10,000 unless said. Requests may ask for less.
+        Milliseconds that a request may take, waiting included. A request may ask for less. Default: 10000.
     max_body_bytes
-        Of a request.
+        Bytes per request. Default: 2000000.
     max_inputs
-        Texts of a request.
+        Texts per request. Default: 2048.
     max_input_tokens
-        Tokens of one text, windows included.
+        Tokens per text, all its windows together. Default: 8192.
     max_request_tokens
-        Tokens of all texts of a request.
+        Tokens of all texts in a request. Default: 300000.
     queue_tokens
-        Tokens that may wait at a time.
+        Tokens that may wait at once. Default: 1000000.
     batch_tokens
-        Tokens that a core computes together.
+        Tokens that a core computes together. By default 384; on a GPU 32768.
     """
 
     timeout_ms: float | None = None
@@ -92,14 +94,14 @@ def serve(
 ) -> None:
     """Serve models over HTTP: predictions, vectors, re-ranking, search, and a page to try them.
 
-    POST /v1/NAME asks a model; the clients of OpenAI, Cohere, Hugging Face and others find their own
-    routes; a page to try the models is at /. Every setting may stand in a TOML file (--config) or in the
-    environment, as BERTSMITH_SERVE_PORT; what is said here goes first.
+    POST /v1/NAME asks a model. Clients of OpenAI, Cohere, Hugging Face and others find the routes that they
+    know. The page is at /. You can also give every setting in a TOML file (--config) or in the environment
+    (BERTSMITH_SERVE_PORT and so on). The command line wins.
 
     Parameters
     ----------
     models
-        Folders, aliases such as minilm, or indexes. NAME=FOLDER says what clients call it.
+        Folders, aliases such as minilm, or indexes. NAME=FOLDER chooses the name that clients use.
     config
         A TOML file with the settings.
     show_settings

@@ -27,37 +27,38 @@ def shrink(
 ) -> None:
     """Find the smallest model that keeps a fine-tuned one's score.
 
-    First the pieces of the vocabulary that the texts don't have go. Then models of fewer layers, and a
-    narrower one, each learn what the model answers, the quickest first. OUT/model is the one that takes the
-    least time and keeps what was asked; OUT/report.html shows them all, with intervals.
+    First, pieces of the vocabulary that the texts don't have are dropped. Then models of fewer layers, and a
+    narrower one, learn the model's answers, the quickest first. OUT/model is the fastest one that keeps the
+    score you asked for. OUT/report.html shows them all, with intervals.
 
     Parameters
     ----------
     model
-        A fine-tuned model: a folder such as runs/NAME/model, or a hub name.
+        A fine-tuned model: a folder such as runs/NAME/model, or a name on the hub.
     overrides
         Settings of each distillation as key=value, for instance epochs=10 batch_size=32 temperature=2
         soft_weight=0.7 seed=1.
     dev
-        Labelled rows to choose by: some that nothing was trained on.
+        Labelled rows to choose by. Nothing may have been trained on them.
     out
-        The folder for everything.
+        The folder to write: the model, the report and all figures.
     train
         Labelled rows to learn from.
     test
-        Labelled rows to report on, once: the score on dev flatters what was chosen by it.
+        Labelled rows that are measured once, at the end: the score on dev flatters what was chosen by it.
     texts
         Texts without labels to learn from: the more, the smaller the model can be. May be repeated.
     hours
-        How long it may take. What isn't expected to fit is left out. By default everything is tried.
+        Hours that the search may take. What isn't expected to finish in time is left out. By default
+        everything is tried.
     keep
-        Which share of the model's score must stay.
+        The share of the model's score to keep.
     whole_vocabulary
-        Keep the pieces that the texts don't have, for a model that will read others.
+        Keep the pieces that the texts don't have, for a model that will read other texts.
     task
         For a model with a task of your own: package.module:Class.
     resume
-        Resume an interrupted search. Finished candidates stay; --hours and --keep may be others.
+        Resume an interrupted search. Finished candidates stay; --hours and --keep may change.
 
     Examples
     --------

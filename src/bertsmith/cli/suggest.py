@@ -28,27 +28,27 @@ def suggest(
 ) -> None:
     """Find the rows to label next, and the labels that are probably wrong.
 
-    Rows without a label are chosen where the model is unsure and unlike each other, and written to rows.csv,
-    to be filled in. Rows with one are judged by the others, by cross-validation: those that look wrong come
-    first in labels.csv. report.html shows both.
+    Among the rows without a label, it chooses some that the model is unsure of and that are unlike each
+    other. They are written to rows.csv, for you to fill in. Each labelled row is judged by a model that
+    learned from other rows; labels.csv lists the most doubtful first. report.html shows both.
 
     Parameters
     ----------
     model
-        A fine-tuned model such as runs/NAME/model, or an encoder, such as minilm, under which a linear model
+        A fine-tuned model such as runs/NAME/model; or an encoder such as minilm, on which a linear model
         learns from the labelled rows.
     file
-        Rows with and without labels, in any mixture; a text file has none.
+        Rows with and without labels, in any mixture. Rows of a plain text file have none.
     out
-        A folder for rows.csv, labels.csv and report.html.
+        The folder for rows.csv, labels.csv and report.html.
     count
-        How many rows to label next.
+        Rows to choose for labelling.
     labelled
-        More labelled rows. By default those that the model was fine-tuned on.
+        A file with more labelled rows. For a fine-tuned model, by default those that it was trained on.
     task
-        For an encoder: what the labels are.
+        What the labels are for, if MODEL is an encoder.
     seed
-        Another draws other rows.
+        Another seed draws other rows.
 
     Examples
     --------

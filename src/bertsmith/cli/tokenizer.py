@@ -19,7 +19,7 @@ MOST_SAVING_SHOWN = 15
 DEFAULTS = VocabularySettings()
 EXTENSION_DEFAULTS = ExtensionSettings()
 
-app = App(name="tokenizer", help="A vocabulary from a corpus, or extended by one; a report on it.")
+app = App(name="tokenizer", help="Train or extend a vocabulary, and measure how well it fits.")
 
 
 @app.command
@@ -29,17 +29,17 @@ def train(
     out: Out,
     settings: Annotated[VocabularySettings, Parameter(name="*")] = DEFAULTS,
 ) -> None:
-    """Learn a WordPiece vocabulary from the train split of CORPUS and report how well it fits.
+    """Learn a WordPiece vocabulary from a corpus's train split, and report how well it fits.
 
-    Pieces are byte-pair merges written with ##, as the tokenizers library makes them: Google never
-    published BERT's own trainer. The same corpus and settings give the same files.
+    Google never published BERT's own trainer. Pieces are byte-pair merges written with ##, as the tokenizers
+    library makes them. The same corpus and settings give the same files.
 
     Parameters
     ----------
     corpus
-        The folder of a corpus.
+        The corpus's folder.
     out
-        The folder to make: tokenizer.json, vocab.txt, tokenizer_config.json, report.json.
+        The tokenizer's folder: tokenizer.json, vocab.txt, tokenizer_config.json, report.json.
 
     Examples
     --------
@@ -66,22 +66,22 @@ def extend(
     settings: Annotated[ExtensionSettings, Parameter(name="*")] = EXTENSION_DEFAULTS,
     undo: Flag = False,
 ) -> None:
-    """Give MODEL the words of CORPUS as pieces: those whose breaking costs most pieces.
+    """Add a corpus's words to a model's vocabulary as pieces: those that save the most pieces.
 
-    Old pieces keep their ids. A model gets a row for each new piece, the mean of the rows of the pieces that
-    it replaces: go on with pretrain adapt init=OUT. How well the vocabulary fits is measured on the corpus's
-    held-out part, before and after.
+    Old pieces keep their ids. Each new piece gets a row of its own in the model, the mean of the rows of the
+    pieces that it replaces. Then train the model further: pretrain adapt init=OUT. How well the vocabulary
+    fits is measured before and after, on the corpus's held-out part.
 
     Parameters
     ----------
     model
-        A model's folder, minilm or a hub name; or a tokenizer's folder, vocab.txt or tokenizer.json.
+        A model's folder, minilm or a name on the hub; or a tokenizer's folder, vocab.txt or tokenizer.json.
     corpus
-        The folder of a corpus.
+        The corpus's folder.
     out
-        The folder to make: all that MODEL has, extension.json, report.html.
+        The folder to write: all that MODEL has, extension.json, report.html.
     undo
-        Instead, take the words out again that MODEL was extended by.
+        Take the added words out of MODEL again instead. It needs no CORPUS.
 
     Examples
     --------
@@ -94,13 +94,13 @@ def extend(
 
     if undo:
         if corpus is not None:
-            raise InputError("--undo takes MODEL alone: leave CORPUS out.")
+            raise InputError("--undo needs MODEL alone. Leave CORPUS out.")
         extension = undo_extension(model, out)
         console.print(f"{len(extension.words):,} added words are gone", markup=False)
         print_paths(out=out)
         return
     if corpus is None:
-        raise InputError("Give CORPUS, whose words are to be added; or --undo, to take added ones out again.")
+        raise InputError("Name the CORPUS whose words to add, or give --undo to take added words out again.")
     with progress_bar("Extending the vocabulary") as progress:
         extension = extend_vocabulary(model, corpus, out, settings, progress=progress)
     print_extension(extension, settings)
@@ -109,14 +109,14 @@ def extend(
 
 @app.command
 def report(tokenizer: Path, corpus: Path, *, json: Flag = False) -> None:
-    """How well a vocabulary fits a corpus: pieces per word, what is unknown, which words cost most.
+    """Measure how well a vocabulary fits a corpus: pieces per word, unknown words, costliest words.
 
     Parameters
     ----------
     tokenizer
         A tokenizer's folder, vocab.txt or tokenizer.json.
     corpus
-        The folder of a corpus; its held-out documents are measured, or its training text without them.
+        The corpus's folder. Its held-out documents are measured, or its training text if it has none.
     json
         Print everything as JSON.
 
@@ -139,7 +139,7 @@ def report(tokenizer: Path, corpus: Path, *, json: Flag = False) -> None:
 
 @app.command
 def encode(tokenizer: Path, text: str, *, read_special_tokens: Flag = False) -> None:
-    """Show the pieces of TEXT with their ids and where they stand in it.
+    """Show the pieces of a text, with their ids and where they stand in it.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def encode(tokenizer: Path, text: str, *, read_special_tokens: Flag = False) -> 
     text
         Any text.
     read_special_tokens
-        Take [MASK] and its like in the text for the special token, not for text.
+        Read [MASK] and the like as special tokens instead of plain text.
 
     Examples
     --------

@@ -14,22 +14,22 @@ def tune(
     layout: Annotated[FileLayout | None, AS_NAMED] = None,
     resume: Flag = False,
 ) -> None:
-    """Search for the best fine-tuning settings, by the score on dev or, with few rows, by cross-validation.
+    """Search for the best fine-tuning settings, judged by dev or, with few rows, by cross-validation.
 
-    Trial 0 is the baseline: the defaults, or what you give. OUT/best.toml is the recipe that did best,
-    OUT/model its model, OUT/report.html every trial and which settings mattered. The rows are read and
+    Trial 0 is the baseline: the defaults, or the settings that you give. OUT/best.toml is the best recipe,
+    OUT/model its model. OUT/report.html shows every trial, and which settings mattered. Rows are read and
     encoded once.
 
     Parameters
     ----------
     task
-        As for finetune.
+        As for `bertsmith finetune`.
     overrides
         Settings as key=value: trials=20, prune=false, bounds such as search.learning_rate=[1e-5,1e-3]
         search.layer_decay=[0.7,1] search.epochs=[2,6] search.batch_size=[16,32] search.freeze_layers=[0,3],
-        and all those of finetune. What is given as such, like batch_size=32, is not searched.
+        and all those of finetune. A setting that you fix, such as batch_size=32, is not searched.
     resume
-        Resume an interrupted search, or add trials. A killed trial runs again.
+        Resume an interrupted search, or go on with more trials. A killed trial runs again.
 
     Examples
     --------

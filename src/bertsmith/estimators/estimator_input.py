@@ -56,7 +56,7 @@ def as_mixed_rows(X: Any) -> list[Mapping[str, Any]]:  # noqa: N803
         if not isinstance(row, Mapping):
             raise RefusedInput(
                 f'X[{number}]: with features expected {{"text": …, "age": …}}, found {_shown(row)}. '
-                'Of a table X.to_dict("records") gives such rows.'
+                'From a table, pass X.to_dict("records").'
             )
     return rows
 

@@ -44,7 +44,9 @@ class BertFeatures(TransformerMixin, TextEstimator):  # type: ignore[misc]
         """Reads the model. Raises ModelError when there is none, InputError for a choice it doesn't have."""
         as_texts(X)
         if self.pooling in ("tokens", "words"):
-            raise RefusedInput(f"pooling={self.pooling!r} gives many vectors a text. Use Features for them.")
+            raise RefusedInput(
+                f"pooling={self.pooling!r} gives many vectors per text. Use Features for them."
+            )
         self.features_ = self._read()
         self.width_ = self.features_.width
         return self

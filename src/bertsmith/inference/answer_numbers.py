@@ -35,7 +35,7 @@ def number_of(
     if name == "tagging":
         return _of_word(task, example, encoded, outputs, target)
     if target is not None:
-        raise InputError(f"target: a model for {name} answers one thing, found {target!r}. Leave it away.")
+        raise InputError(f"target: a model for {name} answers one thing, found {target!r}. Leave target out.")
     if name == "question-answering":
         return _of_answer(task, example, encoded, outputs)
     if name == "retrieval":
@@ -44,7 +44,9 @@ def number_of(
         return "score", lambda found: found[:, 0].sigmoid()
     if name in ("regression", "similarity"):
         return ("similarity" if name == "similarity" else "score"), lambda found: found[:, 0]
-    raise InputError(f"Answers of a model for {name} can't be explained: none of ours gives such ones.")
+    raise InputError(
+        f"The answers of a model for {name} can't be explained: Bertsmith's tasks have none of that kind."
+    )
 
 
 def _of_class(task: Task[Any], outputs: Outputs, target: str | int | None) -> Named:

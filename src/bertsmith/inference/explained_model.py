@@ -215,7 +215,9 @@ class _Vectors:
             case _:
                 raise InputError("Expected a text, or a query and a document to compare.")
         if target is not None:
-            raise InputError(f"target: vectors have a cosine alone, found {target!r}. Leave it away.")
+            raise InputError(
+                f"target: for vectors only the cosine is explained, found {target!r}. Leave target out."
+            )
         made = []
         for number, text in enumerate(texts):
             shown = text.lower() if self.windows.lowercase else text
@@ -234,11 +236,9 @@ def require_short(encoded: Encoded) -> Encoded:
     """Itself. Raises InputError for more than one window of a text, or `LONGEST` tokens."""
     windows, texts = len(encoded.windows), len({window.text for window in encoded.windows})
     if windows > texts:
-        raise InputError(
-            f"The input is read as {windows} windows; what is explained is read in one. Shorten it."
-        )
+        raise InputError(f"The input takes {windows} windows, but only one can be explained. Shorten it.")
     if encoded.tokens > LONGEST:
         raise InputError(
-            f"The input has {encoded.tokens:,} tokens; at most {LONGEST} are explained. Shorten it."
+            f"The input has {encoded.tokens:,} tokens; at most {LONGEST} can be explained. Shorten it."
         )
     return encoded

@@ -219,7 +219,9 @@ def _single(texts: Sequence[Text]) -> list[str]:
 
 def _length(wanted: int | None, longest: int) -> int:
     if wanted is not None and not 8 <= wanted <= longest:
-        raise InputError(f"max_length must be 8 to {longest}, what the model has positions for: {wanted}.")
+        raise InputError(
+            f"max_length must be 8 to {longest}, what the model has positions for; found {wanted}."
+        )
     return wanted or min(_USUAL_LENGTH, longest)
 
 
@@ -230,5 +232,6 @@ def _stride(wanted: int | None, room: int) -> int | None:
     if wanted == USUAL_STRIDE:
         return room // 4
     raise InputError(
-        f"stride must be 0 to {room - 1}, below the {room} tokens of a window without special ones: {wanted}."
+        f"stride must be 0 to {room - 1}, below the {room} tokens of a window without special ones; found "
+        f"{wanted}."
     )

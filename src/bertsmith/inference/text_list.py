@@ -27,7 +27,7 @@ def require_list(texts: Any) -> None:
     require_texts(texts)
     if not isinstance(texts, Sized):
         raise InputError(
-            f"Expected a list of texts, found {type(texts).__name__}, whose number is not known. "
+            f"Expected a list of texts, found {type(texts).__name__}, whose length is not known. "
             "Give them as a list."
         )
 

@@ -130,7 +130,7 @@ def _find_legacy_weights(folder: Path) -> tuple[Path, Reader]:
         return plain_file(folder, LEGACY_WEIGHTS), read_legacy_tensors
     if (folder / WEIGHTS).exists():
         raise ModelError(
-            f"{folder} holds a {WEIGHTS} already: use the folder as it is, nothing is to be imported."
+            f"{folder} already holds a {WEIGHTS}: there is nothing to import. Use the folder as it is."
         )
     indexes = sorted(folder.glob(f"*{INDEX}"))
     if not indexes and (folder / FLAX_WEIGHTS).exists():

@@ -159,7 +159,7 @@ def is_alike(one: BertConfig, other: BertConfig) -> bool:
 def _check_layers(layers: Sequence[int], count: int, teacher: BertConfig) -> None:
     if len(layers) != count or max(layers) >= teacher.num_hidden_layers:
         raise ModelError(
-            f"A student of {count} layers needs as many of its teacher's {teacher.num_hidden_layers}, "
+            f"A student of {count} layers needs {count} of its teacher's {teacher.num_hidden_layers}, "
             f"counted from 0; found {', '.join(map(str, layers))}."
         )
 

@@ -143,7 +143,7 @@ def _recipe(recipe: str | Recipe, overrides: tuple[str, ...]) -> Recipe:
         return read_recipe(recipe, list(overrides))
     if overrides:
         raise RecipeError(
-            "Overrides go with a recipe's name or file; change the settings themselves instead."
+            "Overrides go with a recipe's name or file. With a Recipe, change its own settings instead."
         )
     return recipe
 
@@ -198,8 +198,8 @@ def _accelerator(hardware: str | Accelerator, gpus: int, recipe: Recipe, config:
 def _require_precision(asked: str, hardware: Accelerator) -> None:
     if asked not in ("auto", hardware.precision):
         raise RecipeError(
-            f"hardware.precision = {asked}, but what is known of {hardware.title} is its speed in "
-            f"{hardware.precision}. Leave it at auto, or measure the machine itself: --hardware {HERE}."
+            f"hardware.precision = {asked}, but for {hardware.title} only the speed in {hardware.precision} "
+            f"is known. Leave it at auto, or measure the machine itself: --hardware {HERE}."
         )
 
 

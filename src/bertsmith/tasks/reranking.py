@@ -108,9 +108,9 @@ class Reranking(TextTask):
         for name, value in zip(spare, first.values, strict=True):
             if _is_number(value):
                 raise InputError(
-                    f"{path} has a column of negatives, and {name!r}, which holds numbers and is none of "
-                    "query, document, negatives and scores. If it is the label, say "
-                    f"--label {name!r}; else leave it out."
+                    f"{path} has a column of negatives, and a column {name!r} of numbers that is none of "
+                    "query, document, negatives and scores. If it is the label, give "
+                    f"--label {name!r}; if not, leave it out."
                 )
         return columns
 

@@ -126,8 +126,8 @@ class Retrieval(Task[QueryExample]):
                 )
             if loss in ("margin-mse", "kl") and example.scores is None:
                 raise InputError(
-                    f"{example.where}: loss={loss} needs a column `scores`: a teacher's of the positive and "
-                    "of each negative."
+                    f"{example.where}: loss={loss} needs a column `scores`: a teacher's scores of the "
+                    "positive and of each negative."
                 )
 
     def check(self, examples: Sequence[QueryExample]) -> None:

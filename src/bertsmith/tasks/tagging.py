@@ -119,7 +119,10 @@ class Tagging(Task[TaggedExample]):
         self.labels = tuple({tag for example in train for tag in example.tags or ()})  # says of which kind
         tags = {tag for example in train for tag in self._legal(example.tags or ())}
         if len(tags) < 2:
-            raise InputError(f"The training words have {len(tags)} tag(s), from {train[0].where} on.")
+            raise InputError(
+                f"The training words have {len(tags)} tag(s), from {train[0].where} on: there is nothing to "
+                "tell apart. Is --label the right column?"
+            )
         self.labels = tuple(sorted(tags, key=lambda tag: (tag != "O", tag[2:], tag)))
 
     def check(self, examples: Sequence[TaggedExample]) -> None:

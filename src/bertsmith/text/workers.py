@@ -45,7 +45,7 @@ def ordered(
                 yield waiting.popleft().result()
         except BrokenProcessPool as error:
             raise ResourceError(
-                "A worker process ended before its time, mostly because memory ran out: try fewer workers "
+                "A worker process ended early, probably because memory ran out. Try fewer workers "
                 "(--workers 1). In a script of your own, call this below `if __name__ == '__main__':`."
             ) from error
         finally:

@@ -94,7 +94,7 @@ class FinetuneRecipe(RunSettings):
         if self.folds is not None:
             for name, other in (("dev", self.dev is not None), ("restarts", self.restarts > 1)):
                 if other:
-                    raise ValueError(f"folds has every row judge and train in turn: leave out {name}")
+                    raise ValueError(f"with folds, each row trains and judges in turn: leave out {name}")
         return self
 
     @model_validator(mode="after")

@@ -73,7 +73,7 @@ def _with_general(recipe: Recipe, found: Inputs, train: TokenStore, heldout: Tok
         _check_text(recipe, train)
     if not len(heldout):
         raise CorpusError(
-            f"{heldout.path} holds no document: what is forgotten can't be measured. Build the corpus of "
+            f"{heldout.path} holds no document, so forgetting can't be measured. Build the corpus of "
             "general text with a larger held-out share."
         )
     return replace(found, general=train, general_measured=heldout)
@@ -145,7 +145,7 @@ def _tokenised(path: Path, tokenizer: Tokenizer, store: Path, ranks: Ranks, cons
     wait()
     if TokenStore.open(store / "train").corpus_sha256 != sha256(path / "manifest.json"):
         raise StoreError(
-            f"{store} was made of another corpus than {path} now is. Remove it, or choose another folder."
+            f"{store} was made from another corpus than {path} is now. Remove it, or choose another folder."
         )
     return store
 
@@ -187,8 +187,8 @@ def _check_pieces(recipe: Recipe, tokenizer: Tokenizer, init: Path | None) -> No
         return
     if own.pieces != tokenizer.pieces:
         raise RecipeError(
-            f"tokenizer = {recipe.tokenizer} has as many pieces as that of init = {recipe.init}, but others: "
-            "every embedding would stand for another piece. Leave tokenizer= out to use init's own."
+            f"tokenizer = {recipe.tokenizer} has as many pieces as that of init = {recipe.init}, but other "
+            "ones: every embedding would stand for another piece. Leave tokenizer= out to use init's own."
         )
 
 

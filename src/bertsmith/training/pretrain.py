@@ -88,7 +88,7 @@ def pretrain(
         recipe = read_recipe(recipe, list(overrides))
     elif overrides:
         raise RecipeError(
-            "Overrides go with a recipe's name or file; change the settings themselves instead."
+            "Overrides go with a recipe's name or file. With a Recipe, change its own settings instead."
         )
     recipe = as_begun(recipe, resume)
     out = open_run(recipe, resume)

@@ -228,8 +228,8 @@ class Recipe(RunSettings):
     def _generator_goes_with_init(self) -> Self:
         if self.replaced.generator and not self.init:
             raise ValueError(
-                "replaced.generator goes on with the embeddings of the discriminator it was trained with: "
-                "give that as init, or leave replaced.generator out"
+                "replaced.generator needs the embeddings of the discriminator it was trained with: give that "
+                "discriminator as init, or leave replaced.generator out"
             )
         return self
 
@@ -311,5 +311,5 @@ def find_recipe(name: str) -> Path:
         return Path(str(resources.files("bertsmith").joinpath("recipes", f"{name}.toml")))
     meant = did_you_mean(name, recipe_names())
     raise RecipeError(
-        f"No recipe {name!r}: neither a file nor one of ours ({', '.join(recipe_names())}).{meant}"
+        f"No recipe {name!r}: neither a file nor one of Bertsmith's ({', '.join(recipe_names())}).{meant}"
     )

@@ -79,7 +79,8 @@ def require_no_model(out: Path) -> None:
     """Raises RecipeError when the folder of a run that is to begin holds a model already."""
     if (out / "model").exists():
         raise RecipeError(
-            f"{out / 'model'} exists, and is of no run in {out}: it would be replaced. Choose another folder."
+            f"{out / 'model'} exists, but {out} holds no run: the model would be replaced. Choose another "
+            "folder."
         )
 
 
@@ -95,8 +96,8 @@ def require_unchanged(begun: dict[str, str], hashes: dict[str, str], what: str) 
     changed = [name for name in hashes if begun.get(name) != hashes[name]]
     if changed:
         raise RecipeError(
-            f"The file of {', '.join(changed)} has changed since {what} was begun. Put the old one back to "
-            "go on, or choose another folder."
+            f"The file given as {', '.join(changed)} has changed since {what} was begun. Put the old one "
+            "back to go on, or choose another folder."
         )
 
 

@@ -35,22 +35,29 @@ class SequenceSettings(UserSettings):
     """Every choice of `bertsmith sequences build`; the defaults live here and nowhere else."""
 
     kind: Kind = Field(
-        "symbols", description="a column of sequences; each row of a table; columns of numbers in patches"
+        "symbols",
+        description="A column of sequences, the rows of a table, or numbers in patches (series, images).",
     )
-    column: str | None = Field(None, description="where the sequences are, if the name doesn't say it")
-    characters: bool = Field(False, description="each character of a string is an item (proteins, DNA)")
-    leave_out: tuple[str, ...] = Field((), description="columns of a table that aren't read: ids, labels")
+    column: str | None = Field(
+        None, description="The column of the sequences, if its name isn't a usual one."
+    )
+    characters: bool = Field(False, description="Each character of a string is an item (proteins, DNA).")
+    leave_out: tuple[str, ...] = Field((), description="Columns of a table to leave out: ids, labels.")
     categories: tuple[str, ...] = Field(
-        (), description="columns of a table whose numbers are categories: codes, districts"
+        (), description="Columns of a table whose numbers are categories: codes, districts."
     )
-    patch: int = Field(8, ge=1, le=4096, description="steps of a series' patch, side of an image's")
+    patch: int = Field(8, ge=1, le=4096, description="Steps in a series' patch, or the side of an image's.")
     numbers: Literal["bins", "continuous"] = Field(
-        "bins", description="a table's numbers as bins, or as they are: nothing is lost within a bin"
+        "bins", description="A table's numbers as bins, or as they are, so that nothing is lost within a bin."
     )
-    bins: int = Field(16, ge=2, le=1000, description="bins of a table's numbers, of about as many cells each")
-    min_count: int = Field(1, ge=1, description="rarer symbols become [UNK]")
-    vocab_size: int = Field(100_000, ge=len(SPECIAL) + 1, description="tokens at most, special ones included")
-    heldout: float = Field(0.05, ge=0, lt=1, description="share of rows kept for evaluation")
+    bins: int = Field(
+        16, ge=2, le=1000, description="Bins for a column's numbers, each with about as many cells."
+    )
+    min_count: int = Field(1, ge=1, description="Rarer symbols become [UNK].")
+    vocab_size: int = Field(
+        100_000, ge=len(SPECIAL) + 1, description="Tokens, at most, special ones included."
+    )
+    heldout: float = Field(0.05, ge=0, lt=1, description="Share of rows held out for evaluation.")
 
 
 @door(files=several(place), out=place, settings=kind(SequenceSettings), progress=optional(function))

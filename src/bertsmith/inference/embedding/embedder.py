@@ -298,5 +298,5 @@ def projected(pooled: Vectors, projection: nn.Module | None) -> Vectors:
 
 def _at_most(wanted: int | None, longest: int, name: str, why: str, least: int = 1) -> int | None:
     if wanted is not None and not least <= wanted <= longest:
-        raise InputError(f"{name} must be {least} to {longest}, {why}: {wanted}.")
+        raise InputError(f"{name} must be {least} to {longest}, {why}; found {wanted}.")
     return wanted

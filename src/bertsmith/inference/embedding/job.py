@@ -84,7 +84,7 @@ def embed_file(
     read, and parts that another process is writing.
     """
     if shard_rows < 1:
-        raise InputError(f"A shard has 1 row or more, found --shard-rows {shard_rows}.")
+        raise InputError(f"--shard-rows must be 1 or more, found {shard_rows}.")
     require_engine(engine)
     about = _about(embedder, model, kind, store_dtype, ranges, engine)
     parts = ShardFolder(behind_links(out), about, shard_rows)
@@ -106,7 +106,7 @@ def _require_file(out: Path | str) -> None:
     """The parts lie beside it."""
     if is_standard_output(out) or is_stream(out):
         raise InputError(
-            f"{out} is no file, and vectors are written in parts beside one. Name a file as --out."
+            f"{out} is not a file. Vectors are first written in parts beside a file, so name one as --out."
         )
 
 
@@ -221,11 +221,11 @@ def _about(
 
 def _require_fitting(ranges: Int8Ranges, width: int, store_dtype: Precision) -> None:
     if store_dtype != "int8":
-        raise InputError(f"Ranges are of int8 vectors, found {store_dtype}. Add --store-dtype int8.")
+        raise InputError(f"Ranges are for int8 vectors, found {store_dtype}. Add --store-dtype int8.")
     if len(ranges.lowest) != width:
         raise InputError(
-            f"The ranges are of vectors of {len(ranges.lowest)} dimensions, but {width} are asked for. Take "
-            "those of the same model and --dimensions."
+            f"The ranges are for vectors of {len(ranges.lowest)} dimensions, but these have {width}. Take "
+            "ranges made with the same model and --dimensions."
         )
 
 
@@ -236,8 +236,8 @@ def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
     count = sum(1 for _ in rows.texts())
     if pq.read_metadata(parts.out).metadata.get(ROWS.encode()) != rows.sha256.encode():
         raise InputError(
-            f"{parts.out} was made of other rows than the input has now. Choose another --out, or remove it "
-            "to embed them anew."
+            f"{parts.out} was made from other rows than the input has now. Choose another --out, or remove "
+            "it to embed the rows again."
         )
     parts.remove()
     return EmbeddingResult(parts.out, noted, Count(count, 0, 0.0), Count(0, 0, 0.0))

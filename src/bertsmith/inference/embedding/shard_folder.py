@@ -98,7 +98,7 @@ class ShardFolder:
         schema = vector_schema(self.about, **{ROWS: rows_sha256})
         found = self.shards()
         if len(found) < shards:
-            raise InputError(f"{self._path(len(found))} has gone. Run this again with --resume.")
+            raise InputError(f"{self._path(len(found))} is gone. Run this again with --resume.")
         with pq.ParquetWriter(whole, schema, **_PLAIN) as writer:
             for path in found[:shards]:
                 writer.write_table(pq.read_table(path).replace_schema_metadata(schema.metadata))
@@ -116,7 +116,7 @@ class ShardFolder:
             return _Noted.model_validate(read_json(self.folder / _ABOUT))
         except ValidationError as error:
             raise InputError(
-                f"{self.folder / _ABOUT} isn't what this version writes. Remove the folder to begin anew."
+                f"{self.folder / _ABOUT} wasn't written by this version. Remove the folder to begin anew."
             ) from error
 
     def _path(self, number: int) -> Path:

@@ -71,7 +71,9 @@ def _id(row: LabelledRow, number: int) -> str:
         raise InputError(f"{row.where}: expected an id, a string or a whole number; found {row.values[1]!r}.")
     id = str(row.values[1])
     if LONE_SURROGATE.search(id):
-        raise InputError(f"{row.where}: the id {id!r} holds half of a UTF-16 pair and no character. Mend it.")
+        raise InputError(
+            f"{row.where}: the id {id!r} holds half of a UTF-16 pair, which is no character. Mend it."
+        )
     return id
 
 

@@ -88,7 +88,9 @@ def read_about(path: Path | str) -> About:
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist.") from error
     except (pa.ArrowInvalid, OSError, KeyError, ValidationError) as error:
-        raise InputError(f"{path} is no whole file of vectors that `bertsmith embed` made.") from error
+        raise InputError(
+            f"{path} is not a whole file of vectors from `bertsmith embed`. Make it again."
+        ) from error
 
 
 def vector_table(ids: Sequence[str], vectors: Vectors, about: About, **noted: str) -> pa.Table:

@@ -44,7 +44,7 @@ def cut(vectors: Vectors, dimensions: int, *, normalise: bool = True) -> Vectors
     """
     width = vectors.shape[1]
     if not 1 <= dimensions <= width:
-        raise InputError(f"dimensions must be 1 to {width}, what the vectors have: {dimensions}.")
+        raise InputError(f"dimensions must be 1 to {width}, what the vectors have; found {dimensions}.")
     first = np.ascontiguousarray(vectors[:, :dimensions])
     return normalised(first) if normalise else first
 
@@ -92,7 +92,8 @@ def from_bits(bits: Bits, dimensions: int) -> Vectors:
     """uint8 (E, ceil(D / 8)) -> (E, D) of ±1 / sqrt(D), of length 1. Raises InputError if D doesn't fit."""
     if bits.shape[1] != -(-dimensions // 8):
         raise InputError(
-            f"vectors of {dimensions} dimensions are {-(-dimensions // 8)} bytes, found {bits.shape[1]}."
+            f"binary vectors of {dimensions} dimensions have {-(-dimensions // 8)} bytes, found "
+            f"{bits.shape[1]}."
         )
     signs = np.unpackbits(bits, axis=1, count=dimensions).astype(np.float32) * 2 - 1
     return np.asarray(signs / np.sqrt(np.float32(dimensions)), np.float32)
@@ -120,7 +121,10 @@ def loss(vectors: Vectors, smaller: Vectors, k: int = 10) -> Loss:
     Raises InputError for fewer than two vectors, or not as many of each.
     """
     if len(vectors) != len(smaller) or len(vectors) < 2:
-        raise InputError(f"expected as many vectors of each, two or more: {len(vectors)}, {len(smaller)}.")
+        raise InputError(
+            f"expected as many vectors of one kind as of the other, at least two; found {len(vectors)} and "
+            f"{len(smaller)}."
+        )
     whole, small = normalised(vectors[:_COMPARED]), normalised(smaller[:_COMPARED])
     cosines, others = whole @ whole.T, small @ small.T
     apart = ~np.eye(len(whole), dtype=np.bool_)

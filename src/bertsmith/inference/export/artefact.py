@@ -49,8 +49,8 @@ def require_place(out: Path, overwrite: bool, source: Path, gate: Path) -> None:
         raise InputError(f"{out} already exists. Choose another --out, or replace it with --overwrite.")
     if not (out / PARITY).is_file() or not (out / DECODING).is_file():
         raise InputError(
-            f"{out} is no exported model, which has {PARITY} and {DECODING}: it is not replaced. Choose "
-            "another --out."
+            f"{out} is not an exported model, which would have {PARITY} and {DECODING}, so it is not "
+            "replaced. Choose another --out."
         )
 
 

@@ -110,8 +110,8 @@ def _require_openvino(int8: bool) -> None:
     require("openvino", "openvino", f"{PURPOSE} to OpenVINO")
     if int8:
         raise InputError(
-            "--int8 is for --to onnx: OpenVINO takes ONNX's dynamic int8 at the speed of float32 and rounds "
-            "it otherwise. Leave one of the two out."
+            "--int8 needs --to onnx: OpenVINO runs ONNX's dynamic int8 no faster than float32, and rounds it "
+            "differently. Leave one of the two out."
         )
 
 
@@ -120,9 +120,9 @@ def _require_enough(source: Source, file: GateFile, limits: ExportLimits) -> Non
     least = fewest(limits.agreement, ERROR / 2)
     if source.kind not in _WITHOUT_AGREEMENT and len(file.encoded) < least:
         raise InputError(
-            f"{file.path} has {len(file.encoded):,} rows to compare: to prove an agreement of "
-            f"{limits.agreement:.0%}, at least {least:,} are needed, if all agree. Give more rows, or ask "
-            "for less with --agreement."
+            f"{file.path} has {len(file.encoded):,} rows to compare, but proving an agreement of "
+            f"{limits.agreement:.0%} takes at least {least:,}, even if all agree. Give more rows, or a lower "
+            "--agreement."
         )
 
 

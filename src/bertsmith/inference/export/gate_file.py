@@ -68,7 +68,7 @@ def read_gate_file(source: Source, path: Path | str, columns: dict[str, Any]) ->
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"{path} is no file. Name one whose rows the graph is to be compared on.")
+        raise InputError(f"{path} is not a file. Name a file with rows to compare the graph on.")
     if source.task is None:
         return _texts(source, path, columns)
     examples, labelled, notes = _read(reading_columns(source.task, columns), path)
@@ -123,7 +123,7 @@ def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
     strange = [name for name in columns if name not in ("text", *_LAYOUT)]
     if strange:
         raise InputError(
-            f"{source.name} has no task, and reads one text a row: there is no use for {', '.join(strange)}."
+            f"{source.name} has no task, and reads one text per row. Leave {', '.join(strange)} out."
         )
 
     def stream() -> Iterator[str]:
@@ -131,7 +131,7 @@ def _texts(source: Source, path: Path, columns: dict[str, Any]) -> GateFile:
 
     rows = sum(1 for _ in stream())
     if not rows:
-        raise InputError(f"{path} has no rows. Name a file with texts that the graph is to be compared on.")
+        raise InputError(f"{path} has no rows. Name a file with texts to compare the graph on.")
     drawn = _drawn(rows)
     wanted = {number: place for place, number in enumerate(drawn)}
     some = [""] * len(drawn)

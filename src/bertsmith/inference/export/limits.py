@@ -29,7 +29,7 @@ class ExportLimits:
             if not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value <= 1:
                 raise InputError(f"{name} must be a number above 0 and at most 1, found {value!r}.")
         if self.agreement == 1:
-            raise InputError("agreement must be below 1: no file of finite length proves that none differs.")
+            raise InputError("agreement must be below 1: no finite file proves that no answer ever differs.")
 
     @property
     def of_a_cosine(self) -> float:

@@ -149,8 +149,8 @@ def padded_head(head: Head, encoder: Bert, name: str) -> PaddedHead:
     """The same head on padded batches. Raises ModelError, with the task's `name`, where there is none."""
     if isinstance(head, PairHead) and head.classifier is not None:
         raise ModelError(
-            f"The model is for {name} with classes: it compares the vectors of two texts by a layer, and an "
-            "exported graph reads one text at a time. Train with target=score, or classification on pairs."
+            f"The model is for {name} with classes: it compares the vectors of two texts with a layer, but "
+            "an exported graph reads one text at a time. Train with target=score, or classification on pairs."
         )
     if isinstance(head, VectorHead):
         return Vectors(head.pooling, head.normalise)
@@ -162,13 +162,14 @@ def padded_head(head: Head, encoder: Bert, name: str) -> PaddedHead:
         return TokenLogits(head)
     if isinstance(head, PooledHead) and head.columns:
         raise ModelError(
-            f"The model is for {name} of a text beside columns of a table (features), and an exported graph "
-            "reads texts alone. Train without features, or serve this model by bertsmith serve."
+            f"The model for {name} reads columns of a table beside the text (features), but an exported "
+            "graph reads texts alone. Train without features, or serve this model with bertsmith serve."
         )
     if isinstance(head, PooledHead):
         return SequenceLogits(head, encoder.pooler if head.pooled else None)
     raise ModelError(
-        f"The head {type(head).__name__} of the task {name} can't be exported. Those of our own tasks can."
+        f"The head {type(head).__name__} of the task {name} can't be exported. Those of Bertsmith's own "
+        "tasks can."
     )
 
 

@@ -31,8 +31,8 @@ def require_same_ids(source: Source, file: GateFile) -> None:
         found = backend.encode(first, second).ids
         if len(found) <= source.max_length and found != ids:
             raise ModelError(
-                f"{source.folder}: tokenizer.json alone gives other ids than the model reads: {found[:8]} … "
-                f"for {ids[:8]} …. Its post_processor must put the special tokens around texts."
+                f"{source.folder}: tokenizer.json alone gives the ids {found[:8]} …, but the model reads "
+                f"{ids[:8]} …. Its post_processor must put the special tokens around texts."
             )
 
 

@@ -267,7 +267,7 @@ class Index:
         if passages is not None and _laid_on(noted.passages, passages) != noted.passages:
             raise InputError(
                 f"{self.path} was built with other passages ({noted.passages.tokens} tokens, overlap "
-                f"{noted.passages.overlap}, language {noted.passages.language}). Leave the settings away, "
+                f"{noted.passages.overlap}, language {noted.passages.language}). Leave these settings out, "
                 "or build another index."
             )
 

@@ -242,7 +242,7 @@ def index_errors(folder: Path) -> Iterator[None]:
             ) from error
         if _OF_A_FILE.search(text):
             raise InputError(
-                f"The index {folder} is damaged, a file of it is missing or was cut: {_reason(error)}. Take "
+                f"The index {folder} is damaged: a file is missing or was cut ({_reason(error)}). Take "
                 "it from a copy, or remove the folder and build it again."
             ) from error
         if not text.startswith("lance error"):

@@ -127,7 +127,7 @@ def _check(
 ) -> None:
     if not pairs or not documents:
         raise InputError(
-            f"Expected pairs and documents to search, found {len(pairs):,} and {len(documents):,}."
+            f"Expected pairs, and documents to search; found {len(pairs):,} and {len(documents):,}."
         )
     if negatives < 1 or depth < 1 or not 0 < guard.ratio <= 1 or guard.margin < 0 or guard.skip < 0:
         raise InputError(

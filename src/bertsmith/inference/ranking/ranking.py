@@ -45,10 +45,7 @@ class RankingSettings:
 
     def __post_init__(self) -> None:
         if self.depth < 1 or self.reranked < 1:
-            raise InputError(
-                "At least one document a query is kept and one re-ranked, "
-                f"not {self.depth} and {self.reranked}."
-            )
+            raise InputError(f"depth and reranked must be 1 or more, found {self.depth} and {self.reranked}.")
 
 
 class System(NamedTuple):

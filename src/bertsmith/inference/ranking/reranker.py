@@ -36,8 +36,8 @@ def scores_of(rerank: Reranker, query: str, passages: Sequence[str]) -> list[flo
     found = [float(score) for score in rerank(query, passages)]
     if len(found) != len(passages) or not all(map(math.isfinite, found)):
         raise InputError(
-            f"The re-ranker was given {len(passages)} passages and gave {len(found)} scores. Expected as "
-            "many, each a finite number."
+            f"The re-ranker was given {len(passages)} passages and gave {len(found)} scores. Expected one "
+            "for each, a finite number."
         )
     return found
 

@@ -103,7 +103,7 @@ def metrics_for(data: RetrievalData, k: int, depth: int) -> tuple[str, ...]:
     Raises InputError when k is less than 1.
     """
     if k < 1:
-        raise InputError(f"The first k documents count, and k is 1 or more: found {k}.")
+        raise InputError(f"k must be 1 or more, found {k}.")
     if data.candidates is not None:
         return ("map", "mrr", f"ndcg@{k}", "precision@1")
     recalls = tuple(f"recall@{each}" for each in sorted({k, depth}))

@@ -115,8 +115,9 @@ def suggest(
     judge = LabelJudge.over(known, reading, before or folder, before is not None, notes, progress)
     if trained is None and judge is None:
         raise InputError(
-            f"{model} has no head, and there are {len(known)} labelled rows: at least {FEWEST_LABELLED}, of "
-            "two labels, are needed to learn what is unsure. Label some, in the same file or with --labelled."
+            f"{model} has no head, so a linear model has to learn from labelled rows: at least "
+            f"{FEWEST_LABELLED}, with two different labels; found {len(known)} rows. Label some in the same "
+            "file, or give a file of them with --labelled."
         )
     chosen, copies = _next_rows(trained or judge, pool, known, count, seed, progress)
     doubts = judge.doubts() if judge is not None else []
@@ -138,7 +139,7 @@ def _trained_model(folder: Path) -> AnsweringModel | None:
         return None
     if not isinstance(task, Classification | MultiLabel):
         raise InputError(
-            f"{folder} is a model of {task.name}. Rows are suggested for classification and multi-label."
+            f"{folder} is a model of {task.name}. suggest works for classification and multi-label."
         )
     return AnsweringModel(model.to(device_of("auto")), task, folder)
 

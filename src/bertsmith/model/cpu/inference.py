@@ -20,8 +20,8 @@ def prepare_for_inference(encoder: Bert, precision: torch.dtype = torch.float32)
     """
     if precision == torch.int16 and not multiplies_int16(encoder):
         raise InputError(
-            "Products in int16 are those of the compiled kernels, which are for x86-64 under Linux and for "
-            f"layers and heads whose widths are multiples of {PANEL}: there are none here. Take float32."
+            "int16 needs the compiled kernels, which there are for x86-64 under Linux and for layers and "
+            f"heads whose widths are multiples of {PANEL}: there are none for this model here. Use float32."
         )
     if next(encoder.parameters()).device.type != "cpu" or not (
         precision == torch.int16 or can_pack(precision)

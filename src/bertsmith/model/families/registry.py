@@ -31,7 +31,7 @@ def find_family(model_type: object) -> Family:
             there = list(dict.fromkeys((*FAMILIES, *installed)))
             raise ModelError(
                 f"There is no family {reprlib.repr(name)}.{did_you_mean(name, there)} "
-                f"There are: {', '.join(there)}. Another is one record in a package: docs/add-a-variant.md."
+                f"There are: {', '.join(there)}. docs/add-a-variant.md tells how to add one."
             )
         register(_loaded(installed[name]))
     return FAMILIES[name]

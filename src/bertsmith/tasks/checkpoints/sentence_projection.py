@@ -23,8 +23,8 @@ def read_projection(folder: Path, width: int) -> nn.Linear:
     activation = str(settings.get("activation_function", "")).rpartition(".")[2]
     if activation != "Identity":
         raise ModelError(
-            f"{path}: activation_function is {activation or 'not given'}; a last product of vectors is "
-            "supported without one (Identity)."
+            f"{path}: activation_function is {activation or 'not given'}; a linear layer at the end "
+            "is supported without one only (Identity)."
         )
     weights = plain_file(folder, _WEIGHTS)
     tensors = read_tensors(weights)
@@ -52,6 +52,6 @@ def refuse_projection(folder: Path, projection: Path | None, purpose: str) -> No
     """Raises ModelError where `purpose` would leave a last product out."""
     if projection is not None:
         raise ModelError(
-            f"{folder} ends in a product that makes vectors of other dimensions ({projection.name}), which "
-            f"{purpose} doesn't have. Use a model without it."
+            f"{folder} ends in a linear layer that changes the vectors' dimensions ({projection.name}), "
+            f"which {purpose} doesn't have. Use a model without it."
         )

@@ -103,12 +103,12 @@ def _read_modules(folder: Path, also: Collection[str] = ()) -> dict[str, str]:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ModelError(
-            f"{folder} has a module {unknown[0]} after its encoder, which Bertsmith doesn't have there: "
-            "vectors without it would be others. Use a model of encoder, pooling, one linear product and "
+            f"{folder} has a module {unknown[0]} after its encoder, which Bertsmith doesn't support: "
+            "without it the vectors would differ. Use a model of encoder, pooling, one linear layer and "
             "normalisation."
         )
     if len(modules) < len(found):
-        raise ModelError(f"{path} has a module twice, which Bertsmith doesn't have. Use another model.")
+        raise ModelError(f"{path} has a module twice, which Bertsmith doesn't support. Use another model.")
     for name in ("Transformer", "Pooling", *({"Dense"} & modules.keys())):
         if not re.fullmatch(r"[\w-]*", modules.get(name, "?")):
             raise ModelError(

@@ -200,7 +200,7 @@ def _task(checkpoint: Checkpoint, folder: Path, given: type[Task[Any]] | None) -
 def _known_task(name: str, given: type[Task[Any]] | None, folder: Path) -> type[Task[Any]]:
     if given is None and name not in TASKS:
         raise ModelError(
-            f"{folder} was made for {name!r}, which is no fine-tuned task of ours "
+            f"{folder} was made for {name!r}, which is none of Bertsmith's tasks "
             f"({', '.join(TASKS)}). Fine-tune it first, or name your own task's class."
         )
     return given or find_task(name)

@@ -186,8 +186,8 @@ def cells_of(given: Mapping[str, Any], names: Sequence[str], where: str) -> tupl
     for name in names:
         if name not in given:
             raise InputError(
-                f"{where}: no column {name!r}, found {listed(list(map(str, given)))}. Give it, or null where "
-                "nobody knows it."
+                f"{where}: no column {name!r}, found {listed(list(map(str, given)))}. Give it, or null "
+                "if it is unknown."
             )
     for name in given:
         if name not in names:
@@ -204,7 +204,7 @@ def _fit(wanted: Wanted, cells: Sequence[Cell], where: Sequence[str]) -> NumberC
     if not known:
         raise InputError(
             f"column {wanted.name!r} is blank in all {len(cells):,} training rows, from {where[0]} on: "
-            "there is nothing to learn of it. Leave it out of features."
+            "there is nothing to learn from it. Leave it out of features."
         )
     kind = wanted.kind or ("number" if all(map(_is_number, known)) else "category")
     guessed = wanted.kind is None

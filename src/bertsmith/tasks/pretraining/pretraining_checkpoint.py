@@ -51,8 +51,8 @@ def load_pretraining_model(
     if new and not allow_new_heads:
         if "replaced_token" in checkpoint.parts:
             raise ModelError(
-                f"{folder} has no masked-language head: it tells which tokens were replaced. Masks are "
-                "filled by its generator, a model of its own (in a run's folder, generator/ beside model/)."
+                f"{folder} has no masked-language head: it tells which tokens were replaced. Its generator, "
+                "a model of its own, fills masks: generator/ beside model/ in the run's folder."
             )
         raise ModelError(
             f"{folder} has no {_spoken(new, order)}. Pre-train it first (bertsmith pretrain … "

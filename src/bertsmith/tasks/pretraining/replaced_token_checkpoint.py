@@ -62,7 +62,7 @@ def _load_generator(model: ReplacedTokenModel, config: BertConfig, folder: Path 
     differing += [] if own.embedding_width == config.embedding_width else ["embedding_size"]
     if differing:
         raise ModelError(
-            f"{folder} can't be the generator: it shares the discriminator's embeddings, but has another "
+            f"{folder} can't be the generator: it must share the discriminator's embeddings, but has another "
             f"{listed(differing)}. Leave replaced.generator out for a new one."
         )
     if "masked_language" not in checkpoint.parts:

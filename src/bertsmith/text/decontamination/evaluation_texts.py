@@ -222,7 +222,7 @@ def _chosen(found: Sequence[_Row], columns: Sequence[str], where: str, *, guess:
     chosen = [name for name in names if _is_running_text(row.fields.get(name) for row in found)]
     if not chosen:
         raise InputError(
-            f"{where}: no column looks like text, of {LEAST_MEAN_WORDS} words or more on average. There are: "
+            f"{where}: no column looks like text ({LEAST_MEAN_WORDS} words or more on average). There are: "
             f"{listed(names)}. Name the columns with --column."
         )
     return chosen

@@ -47,8 +47,8 @@ def write_without(
         splits[split] = SplitEntry(counts=_less(entry.counts, removed), shards=writer.close())
     if not splits["train"].counts.documents:
         raise InputError(
-            f"{corpus.path} holds nothing but what is in the test files: no document would be left. "
-            "Build it of other sources."
+            f"All that {corpus.path} holds is in the test files: no document would be left. Build it from "
+            "other sources."
         )
     manifest = corpus.manifest.model_copy(
         update={

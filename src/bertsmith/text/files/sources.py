@@ -42,7 +42,7 @@ def find_sources(sources: Sequence[str], settings: CorpusSettings, leave_out: Pa
     found = Found()
     for source in sources:
         if not source.strip():
-            raise InputError("A SOURCE is empty: is a variable of the shell not set? The folder here is '.'.")
+            raise InputError("A SOURCE is empty. Is a shell variable not set? The current folder is '.'.")
         if source.startswith(PREFIX):
             found.sources += find_packages(source)
         else:

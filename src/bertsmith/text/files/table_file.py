@@ -60,7 +60,7 @@ def open_table(
         if chosen != "parquet" and stream.looks_binary:
             raise InputError(
                 f"{file.name}: expected {chosen} text, found binary data. Is it Parquet (--format parquet), "
-                "or packed without the ending .gz or .zst?"
+                "or compressed without the ending .gz or .zst?"
             )
         yield TableFile(stream, chosen)
 
@@ -86,7 +86,7 @@ def _format_of(
     if chosen is None:
         raise InputError(
             f"{file.name}: the ending {file.suffix or '(none)'} tells no format. "
-            f"Say which with --format: {', '.join(known)}. Save any other as CSV."
+            f"Name it with --format ({', '.join(known)}), or save the file as CSV."
         )
     return chosen
 
@@ -100,7 +100,7 @@ class _StandardInput:
         closed.
         """
         if sys.stdin is None:
-            raise InputError("The standard input is closed. Name a file, or send one in: < FILE.")
+            raise InputError("Standard input is closed. Name a file, or redirect one: < FILE.")
         try:
             return open(sys.stdin.fileno(), "rb", closefd=False)
         except OSError:  # something that was put in its place has none

@@ -38,7 +38,7 @@ def as_number(value: Any, where: str) -> float:
             number = math.nan
         if LARGEST < abs(number) < math.inf:
             raise InputError(
-                f"{where}: expected a number within ±{LARGEST:g}, found {number:g}. Divide all of them."
+                f"{where}: expected a number within ±{LARGEST:g}, found {number:g}. Scale the column down."
             )
         if math.isfinite(number):
             return number

@@ -194,7 +194,7 @@ def _place(column: str | int, names: Sequence[str] | None, where: str) -> int:
     number = column_number(column)
     if number is None:
         raise InputError(
-            f"{where}: no column {column!r}, for without a header columns have numbers only, from 1."
+            f"{where}: no column {column!r}: without a header, columns have only numbers, from 1."
         )
     return number - 1
 

@@ -63,7 +63,9 @@ def _judgements(folder: Path, split: str) -> Path:
     found = there.get(split)
     if found is None:
         names = ", ".join(there) or "none"
-        raise InputError(f"{folder}: no judgements in qrels/{split}.tsv. There are: {names} (--split).")
+        raise InputError(
+            f"{folder}: no judgements in qrels/{split}.tsv. There are: {names}. Choose with --split."
+        )
     return found
 
 

@@ -98,7 +98,8 @@ def _require_characters(text: str, kind: str, where: str) -> None:
     """Texts are mended, but two ids or names might become one."""
     if not text.isascii() and LONE_SURROGATE.search(text):
         raise InputError(
-            f"{where}: found {kind} {text!r}, half of a UTF-16 pair and no character. Mend or remove it."
+            f"{where}: found {kind} {text!r}, half of a UTF-16 pair, which is no character. Mend or remove "
+            "it."
         )
 
 

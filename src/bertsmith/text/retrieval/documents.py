@@ -62,18 +62,24 @@ _BINARY_BEGINNINGS = (
 class DocumentSettings(UserSettings):
     """How documents are read; the defaults live here and nowhere else."""
 
-    id: str | None = Field(default=None, description="a table's column of ids. " + COLUMNS_HELP)
-    text: str | None = Field(default=None, description="a table's column of texts")
-    title: str | None = Field(default=None, description="a table's column of titles")
+    id: str | None = Field(default=None, description="A table's column of ids. " + COLUMNS_HELP + ".")
+    text: str | None = Field(default=None, description="A table's column of texts.")
+    title: str | None = Field(default=None, description="A table's column of titles.")
     format: str | None = Field(
         default=None,
-        description="csv, tsv, jsonl, json, parquet: what a named file is; file, blank-lines, lines, "
-        "wikiextractor: how documents lie in texts, as of `corpus build`",
+        description="What a named file is: csv, tsv, jsonl, json or parquet; or how documents lie in text: "
+        "file, blank-lines, lines or wikiextractor, as for `corpus build`.",
     )
-    encoding: str = Field(default="utf-8", description="of files without a byte-order mark")
-    encoding_errors: str = Field(default="strict", description="strict: stop; replace: put U+FFFD")
-    include: tuple[str, ...] = Field(default=(), description="globs: take only files with such a name")
-    exclude: tuple[str, ...] = Field(default=(), description="globs: leave out files with such a name")
+    encoding: str = Field(default="utf-8", description="Encoding of files without a byte-order mark.")
+    encoding_errors: str = Field(
+        default="strict", description="Bad bytes: strict stops, replace puts U+FFFD."
+    )
+    include: tuple[str, ...] = Field(
+        default=(), description="Glob patterns: read only files with such names."
+    )
+    exclude: tuple[str, ...] = Field(
+        default=(), description="Glob patterns: leave out files with such names."
+    )
 
 
 class Document(NamedTuple):

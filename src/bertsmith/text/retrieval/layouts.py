@@ -59,7 +59,7 @@ def _guess(path: Path, split: str) -> str:
     endings = {layout.ending: name for name, layout in LAYOUTS.items() if layout.ending}
     if not path.is_dir():
         if path.suffix not in endings:
-            raise InputError(f"{path}: its ending tells no layout. Name one with --format: reqa, wikiqa.")
+            raise InputError(f"{path}: its ending tells no layout. Name one with --format: reqa or wikiqa.")
         return endings[path.suffix]
     if is_beir(path):
         return "beir"

@@ -35,7 +35,7 @@ class RetrievalData:
         Raises InputError when count is less than 1.
         """
         if count < 1:
-            raise InputError(f"One query or more can be drawn, not {count}.")
+            raise InputError(f"The number of queries must be 1 or more, found {count}.")
         judged = list(self.judged_queries())
         if len(judged) <= count:
             return self
@@ -117,10 +117,13 @@ def titled(title: str, text: str) -> str:
 def _check(id: str, text: str, kind: str, known: Mapping[str, str], where: str) -> None:
     if not id or len(id.split()) != 1:
         raise InputError(
-            f"{where}: expected an id without blanks, for TREC's files separate by them; found {id!r}."
+            f"{where}: expected an id without blanks, which separate the columns of TREC's files; found "
+            f"{id!r}."
         )
     if LONE_SURROGATE.search(id):
-        raise InputError(f"{where}: the id {id!r} holds half of a UTF-16 pair and no character. Mend it.")
+        raise InputError(
+            f"{where}: the id {id!r} holds half of a UTF-16 pair, which is no character. Mend it."
+        )
     if id in known:
         raise InputError(f"{where}: a second {kind} with the id {id!r}. Give each its own.")
     if "\0" in text:

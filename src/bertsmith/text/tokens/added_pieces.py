@@ -41,7 +41,7 @@ def without_pieces(tokenizer: Tokenizer, count: int, merges: int = 0) -> Tokeniz
         piece = tokenizer.id_to_token(number)
         if content["model"]["vocab"].pop(piece, None) != number:
             raise TokenizerError(
-                f"The piece {piece!r} was added to the tokenizer by other means, behind the words that were "
+                f"The piece {piece!r} was added to the tokenizer by other means, after the words that are "
                 "to be removed. Remove it first."
             )
     if merges:

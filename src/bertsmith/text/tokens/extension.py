@@ -36,9 +36,9 @@ class ExtensionSettings(UserSettings):
     A word that occurs ten times gets a new row of embeddings from ten places: fewer teach it little.
     """
 
-    words: int = Field(default=2_000, ge=1, le=100_000, description="words to add at most")
-    min_count: int = Field(default=10, ge=1, description="a word must occur this often")
-    sample_bytes: int = Field(default=256 << 20, ge=1, description="text to count, chosen evenly by hash")
+    words: int = Field(default=2_000, ge=1, le=100_000, description="Words to add, at most.")
+    min_count: int = Field(default=10, ge=1, description="How often a word must occur to be added.")
+    sample_bytes: int = Field(default=256 << 20, ge=1, description="Bytes of text to count, sampled by hash.")
 
 
 class AddedWord(Strict):

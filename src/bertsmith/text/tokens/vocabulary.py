@@ -45,17 +45,17 @@ class VocabularySettings(UserSettings):
     """
 
     vocab_size: int = Field(
-        default=30_522, ge=8, le=1_000_000, description="pieces, the special tokens included"
+        default=30_522, ge=8, le=1_000_000, description="Pieces, special tokens included."
     )
-    lowercase: bool = Field(default=True, description="uncased: capitals and accents are dropped")
+    lowercase: bool = Field(default=True, description="Uncased: capitals and accents are dropped.")
     sample_bytes: int = Field(
-        default=256 << 20, ge=1, description="text to learn from, chosen evenly by hash"
+        default=256 << 20, ge=1, description="Bytes of text to learn from, sampled by hash."
     )
-    min_frequency: int = Field(default=2, ge=1, description="a pair must occur this often to become a piece")
+    min_frequency: int = Field(default=2, ge=1, description="How often a pair must occur to become a piece.")
     limit_alphabet: int = Field(
-        default=1_000, ge=1, description="characters kept; words with others are [UNK]"
+        default=1_000, ge=1, description="Characters to keep; words with others are [UNK]."
     )
-    seed: int = Field(default=0, ge=0, lt=2**32, description="chooses the sample")
+    seed: int = Field(default=0, ge=0, lt=2**32, description="Another seed draws another sample.")
 
 
 def corpus_folder(value: Any, name: str) -> None:

@@ -44,7 +44,7 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
         train, dev = hold_out(task, train, recipe.dev_share)
         if (not train or not dev) and 2 * len(labels) > max(rows, 10):
             raise InputError(
-                f"{recipe.train} has {len(labels):,} labels in {rows:,} rows: next to none comes twice. Is "
+                f"{recipe.train} has {len(labels):,} labels in {rows:,} rows: hardly any comes twice. Is "
                 "--label the right column?"
             )
         if not train or not dev:
@@ -52,8 +52,8 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
             needed = next(texts for texts in count(2) if round(recipe.dev_share * texts))
             raise InputError(
                 f"{recipe.train} has {rows:,} rows with {len(texts):,} different texts: too few to hold out "
-                f"{recipe.dev_share:.0%} of them, for which {needed} would do. Give more, or a file of its "
-                "own with --dev."
+                f"{recipe.dev_share:.0%} of them. Give at least {needed} different texts, or rows to choose "
+                "by with --dev."
             )
     else:
         dev = task.read(Path(recipe.dev))
@@ -74,7 +74,9 @@ def _unlabelled(task: Task[Any], recipe: FinetuneRecipe, labelled: Sequence[Sequ
     if recipe.unlabelled is None:
         return []
     if not isinstance(task, Classification):
-        raise RecipeError(f"unlabelled texts are learned from by classification, not by {task.name}.")
+        raise RecipeError(
+            f"only classification learns from unlabelled texts, not {task.name}. Leave --unlabelled out."
+        )
     texts = task.read(Path(recipe.unlabelled), labelled=False)
     known = {tuple(task.texts(example)) for examples in labelled for example in examples}
     fresh = {tuple(task.texts(example)): example for example in texts}

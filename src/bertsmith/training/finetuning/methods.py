@@ -109,7 +109,4 @@ def suits_folds(task: Task[Any], recipe: FinetuneRecipe) -> bool:
 def require_possible(method: str, task: Task[Any], possible: Sequence[str]) -> None:
     """Raises RecipeError for a method that doesn't suit the task."""
     if method not in (AUTO, *possible):
-        raise RecipeError(
-            f"method = {method} is not for this {task.name}: there {'are' if len(possible) > 1 else 'is'} "
-            f"{', '.join(possible)}."
-        )
+        raise RecipeError(f"method = {method} is not for this {task.name}. Choose {' or '.join(possible)}.")

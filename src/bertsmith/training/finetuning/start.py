@@ -66,5 +66,6 @@ def _check_room(task: Task[Any], model: TaskModel) -> None:
     if task.settings.max_length > model.config.max_length:
         raise RecipeError(
             f"max_length = {task.settings.max_length}, but the model has positions for "
-            f"{model.config.max_length} tokens. Longer texts are read as windows: stride=64, say."
+            f"{model.config.max_length} tokens. To read longer texts as windows, set a stride, such as "
+            "stride=64."
         )
