@@ -5,10 +5,10 @@
     banking77   77 intents, accuracy      conll   names in sentences, F1
 
 The model is `bertsmith finetune` on MiniLM with its defaults, or with --model-settings. Of banking77's
-training rows a tenth is dev. With --rows N the model and the labels are of N rows. Beside the rows students
-learn from --texts: sentences of Wikipedia for names, and for intents, of which there are no others, as many
-invented ones (augment=). A model is accepted that takes at most a quarter of the time within two points of
-the score. Reports and chosen models stay under runs/bench/shrinking/, where an interrupted search goes on.
+training rows a tenth is dev. With --rows N the model and the labels are of N rows. Students of names learn
+from --texts sentences of Wikipedia beside the rows; those of intents from the rows alone, as there are no
+other texts. A model is accepted that takes at most a quarter of the time within two points of the score.
+Reports and chosen models stay under runs/bench/shrinking/, where an interrupted search goes on.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--rows", type=int)
-    parser.add_argument("--texts", type=int, default=20_000, help="beside the labelled rows; 0 for none")
+    parser.add_argument("--texts", type=int, default=20_000, help="beside conll's rows; 0 for none")
     parser.add_argument("--hours", type=float)
     parser.add_argument("--keep", type=float, default=0.98)
     parser.add_argument("--settings", nargs="*", default=[], help="of each distillation, as key=value")
@@ -57,19 +57,18 @@ _NOTES = [
 def _search(name: str, options: argparse.Namespace) -> dict[str, Any]:
     from bertsmith.compression.shrinking.shrink import shrink
 
-    folder = KEPT / f"{name}-{options.rows or 'all'}-{options.texts}"
+    count = options.texts if name == "conll" else 0
+    folder = KEPT / f"{name}-{options.rows or 'all'}-{count}"
     folder.mkdir(parents=True, exist_ok=True)
     task, files = _files(name, options.rows, folder)
     test = find("conll2003/iob2_test.txt") if name == "conll" else find("banking77/test.csv")
-    texts, invented = _texts(name, options.texts, files["train"], folder)
     if not (folder / "whole" / "model").exists():
         finetune_in(folder / "whole", task, options.model_settings, **files)
     shrink(
         str(folder / "whole" / "model"),
-        *invented,
         *options.settings,
         test=_in_columns(name, test, folder),
-        texts=texts,
+        texts=_sentences(count, folder),
         out=str(folder / "shrunk"),
         hours=options.hours,
         keep=options.keep,
@@ -110,22 +109,18 @@ def _in_columns(name: str, test: Path, folder: Path) -> Path:
     return made
 
 
-def _texts(name: str, count: int, train: str, folder: Path) -> tuple[list[Path], list[str]]:
-    """Files of texts, and the setting that invents others."""
+def _sentences(count: int, folder: Path) -> list[Path]:
+    """A file of so many sentences of Wikipedia, or none."""
     from bertsmith.compression.static.sampled_sentences import sample_sentences
 
     if not count:
-        return [], []
-    if name == "banking77":
-        with Path(train).open(encoding="utf-8") as file:
-            labelled = sum(1 for _ in csv.DictReader(file))
-        return [], [f"augment={max(round(count / labelled), 1)}"]
+        return []
     made = folder / "wikipedia.txt"
     if not made.exists():
         articles = find("wikipedia_2014/PROVENANCE.txt").parent / "AA"
         sentences = "\n".join(sample_sentences([str(articles)], count)) + "\n"
         made.write_text(sentences, encoding="utf-8")
-    return [made], []
+    return [made]
 
 
 def _on_test(name: str, found: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from bertsmith.compression.distilling.distil_data import DistilData, read_distil
 from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.compression.distilling.student import student_task
 from bertsmith.compression.distilling.teacher import Teacher
-from bertsmith.errors import InputError, RecipeError
+from bertsmith.errors import InputError
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 
@@ -127,17 +127,3 @@ def test_a_label_without_a_probability_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="lack the label 'd'"):
         read_answer_file(Path(path), "classification", {})
-
-
-def test_no_text_is_invented_that_stands_in_dev_and_none_of_a_files_answers(
-    task: Task[Any], tmp_path: Path
-) -> None:
-    train = rows(tmp_path / "train.jsonl", *({"text": f"a{n}", "label": "no"} for n in range(4)))
-    joined = [f"a{one} a{two}" for one in range(4) for two in range(4)]
-    dev = rows(tmp_path / "dev.jsonl", *({"text": text, "label": "yes"} for text in joined[:-1]))
-    data = read(task, tmp_path, "augment=20", train=train, dev=dev)
-    assert [each.text for each in data.texts] == ["a3 a3"] and data.invented == 1
-    answers = read_answer_file(write_rows(tmp_path / "said.jsonl", "classification", 9), "classification", {})
-    recipe = make_distil_recipe({"teacher": [str(answers.path)], "out": "o", "augment": 1}, [])
-    with pytest.raises(RecipeError, match="needs a teacher that can be asked"):
-        read_distil_data(answers.task, recipe, answers)

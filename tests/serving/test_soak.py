@@ -41,7 +41,7 @@ def test_three_hundred_thousand_requests_leave_nothing_behind(tmp_path: Path) ->
     assert after[1] <= before[1]
     assert after[0] <= before[0] + 2  # a connection that is just closing
     slope, error = _slope(memory)
-    print(f"{slope * 1000:.1f} ± {error * 1000:.1f} bytes a request over 280,000")
+    print(f"{slope:.1f} ± {error:.1f} bytes a request over 280,000")
     assert slope * 280_000 < 4_000_000 or slope < 2 * error
 
 

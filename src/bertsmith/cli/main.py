@@ -78,7 +78,9 @@ COMMANDS = (
     Command("distil", "bertsmith.cli.distil:distil", "Distil a model into a smaller one.", _FLOW),
     Command("shrink", "bertsmith.cli.shrink:shrink", "Find the smallest model that answers as well.", _FLOW),
     Command("mine", "bertsmith.cli.mine:mine", "Mine hard negatives for retrieval.", _FLOW),
-    Command("benchmark", "bertsmith.cli.benchmark:app", "Run a whole benchmark: GLUE, SuperGLUE, SQuAD or BEIR.", _FLOW),
+    Command(
+        "benchmark", "bertsmith.cli.benchmark:app", "Run a benchmark: GLUE, SuperGLUE, SQuAD, BEIR.", _FLOW
+    ),
     Command("fill-mask", "bertsmith.cli.inspect:fill_mask", "Guess the words behind [MASK].", _USE),
     Command("evaluate", "bertsmith.cli.inspect:evaluate", "Measure a model on text or labelled rows.", _USE),
     Command("predict", "bertsmith.cli.predict:predict", "Predict each row of a file.", _USE),

@@ -36,8 +36,8 @@ def shrink(
     model
         A fine-tuned model: a folder such as runs/NAME/model, or a name on the hub.
     overrides
-        Settings of each distillation as key=value, for instance epochs=10 augment=2 batch_size=32
-        temperature=2 soft_weight=0.7 seed=1.
+        Settings of each distillation as key=value, for instance epochs=10 batch_size=32 temperature=2
+        soft_weight=0.7 seed=1.
     dev
         Labelled rows to choose by. Nothing may have been trained on them.
     out

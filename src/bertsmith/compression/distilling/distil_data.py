@@ -8,7 +8,6 @@ from typing import Any
 
 from bertsmith.compression.distilling.answer_file import AnswerFile, is_answer_file
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
-from bertsmith.compression.distilling.invented_texts import invented_examples
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
@@ -23,10 +22,9 @@ _MOST_HELD_OUT = 2000  # texts whose answers are the teacher's: more would only 
 
 @dataclass(frozen=True)
 class DistilData:
-    """`labelled` rows and other `texts` to learn from, of which the last `invented` were made up; `dev` to
-    choose by, and `test` to report on. Where `dev_is_unlabelled`, the teacher's answers are its labels.
-    `written` are those of the texts that stand in a file, None where models are asked. `warnings` are
-    sentences for the user.
+    """`labelled` rows and other `texts` to learn from; `dev` to choose by, and `test` to report on. Where
+    `dev_is_unlabelled`, the teacher's answers are its labels. `written` are those of the texts that stand in
+    a file, None where models are asked. `warnings` are sentences for the user.
     """
 
     labelled: list[Any]
@@ -36,7 +34,6 @@ class DistilData:
     dev_is_unlabelled: bool
     test: list[Any] | None
     warnings: tuple[str, ...]
-    invented: int = 0
 
 
 def read_distil_data(task: Task[Any], recipe: DistilRecipe, file: AnswerFile | None = None) -> DistilData:
@@ -48,10 +45,6 @@ def read_distil_data(task: Task[Any], recipe: DistilRecipe, file: AnswerFile | N
     """
     if file is not None and recipe.texts:
         raise RecipeError(f"{file.path} has the answers to its own texts alone: leave --texts out.")
-    if file is not None and recipe.augment:
-        raise RecipeError(
-            f"augment= needs a teacher that can be asked, and {file.path} is a file: leave it out."
-        )
     labelled = _labelled(task, recipe, recipe.train)
     dev, test = _labelled(task, recipe, recipe.dev), _labelled(task, recipe, recipe.test)
     texts = _texts(task, recipe) if file is None else file.examples
@@ -77,10 +70,7 @@ def read_distil_data(task: Task[Any], recipe: DistilRecipe, file: AnswerFile | N
         if path is not None and recipe.train is not None:
             warnings += shared_with_train(task, labelled, examples, name, recipe.train)
     written = None if file is None else file.answers_to(texts)
-    made = invented_examples([*labelled, *texts], recipe.augment, recipe.seed)
-    made, _ = _fresh(task, made, [*labelled, *texts], [*dev, *test])
-    texts = [*texts, *made]
-    return DistilData(labelled, texts, written, dev, unlabelled, test or None, tuple(warnings), len(made))
+    return DistilData(labelled, texts, written, dev, unlabelled, test or None, tuple(warnings))
 
 
 def _texts(task: Task[Any], recipe: DistilRecipe) -> list[Any]:

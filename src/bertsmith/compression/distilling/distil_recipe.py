@@ -50,7 +50,6 @@ class DistilRecipe(RunSettings):
 
     `temperature` softens the answers of classes, tags and spans (Hinton et al. 2015, section 2).
     `soft_weight` is the share of the teacher in the loss of rows that have a label: 1 leaves the labels out.
-    `augment`: how many texts are invented for each that is learned from (see `invented_texts`).
     `compare`: the same student is trained on the labels alone too, to show what the teacher brings.
     """
 
@@ -66,7 +65,6 @@ class DistilRecipe(RunSettings):
     width: int | None = Field(None, ge=1)
     temperature: float = Field(2.0, gt=0)
     soft_weight: float = Field(0.7, ge=0, le=1)
-    augment: int = Field(0, ge=0, le=100)
     compare: bool = True
     dev_share: float = Field(0.1, gt=0, lt=1)
     epochs: float = Field(3, gt=0)

@@ -42,7 +42,7 @@ def render_distil(out: Path, recipe: DistilRecipe, results: DistilResults, hashe
         "distil.html.jinja",
         title=f"Distillation · {out.resolve().name}",
         status=f"{task.name} · taught by {teachers} · {student.train_rows:,} labelled rows, "
-        f"{results.texts:,} texts{f', {results.invented:,} of them invented' if results.invented else ''}",
+        f"{results.texts:,} texts",
         headline=_headline(results),
         warnings=results.warnings,
         compared=[_compared(results, name) for name in student.evaluations],

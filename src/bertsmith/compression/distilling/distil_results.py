@@ -21,8 +21,7 @@ from bertsmith.training.log import json_value
 class DistilResults:
     """`student`: its figures beside baselines. By evaluation (dev, test): the `teacher`'s figures, those of
     the student trained `alone` on the labels, and the `agreement`, the student's main metric with the
-    teacher's answers for labels. `invented` are so many of the `texts`. Where nobody labelled anything, dev's
-    labels are the teacher's.
+    teacher's answers for labels. Where nobody labelled anything, dev's labels are the teacher's.
     """
 
     student: Results
@@ -32,7 +31,6 @@ class DistilResults:
     saving: Saving
     texts: int
     labels_of_teacher: bool
-    invented: int = 0
 
     @property
     def metric(self) -> str:
@@ -100,7 +98,6 @@ class DistilResults:
                 "share_of_time_alone": self.saving.share_alone,
             },
             "texts": self.texts,
-            "invented": self.invented,
             "labels_of_teacher": self.labels_of_teacher,
             "warnings": self.warnings,
         }

@@ -11,7 +11,6 @@ from bertsmith.compression.distilling.answer_file import is_answer_file, read_an
 from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.compression.distilling.distillation_losses import DistillationLoss, distillation_loss
-from bertsmith.compression.distilling.invented_texts import require_words
 from bertsmith.compression.distilling.predicted_labels import as_labelled
 from bertsmith.compression.distilling.student import (
     Source,
@@ -92,8 +91,6 @@ class DistilSession:
             choose_pooling(task, source.folder)
         begun = begin_student(source, task, recipe.seed)  # refuses what can't be begun
         tokenizer = load_own_tokenizer(source.folder, begun.config)
-        if recipe.augment:
-            require_words(task, tokenizer)
         data = read_distil_data(task, recipe, file)
         if isinstance(task, Retrieval) and data.labelled:
             task.fit(data.labelled)  # which documents answer a query, and so are no negatives of it

@@ -156,7 +156,6 @@ def _run(recipe: DistilRecipe, work: Work) -> DistilResult:
         saving=saving_of(work, out / "model", splits["dev"].split),
         texts=len(session.data.texts),
         labels_of_teacher=session.data.dev_is_unlabelled,
-        invented=session.data.invented,
     )
     if first:
         write_distil_results(out, whole)

@@ -23,7 +23,6 @@ from bertsmith.compression.distilling.distil_data import DistilData, read_distil
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe, make_distil_recipe
 from bertsmith.compression.distilling.distil_session import DistilSession, Show, silent
 from bertsmith.compression.distilling.distil_task import distil_task
-from bertsmith.compression.distilling.invented_texts import require_words
 from bertsmith.compression.distilling.teacher import Teacher
 from bertsmith.compression.shrinking.judging import Judge
 from bertsmith.compression.shrinking.ladder import STATIC, Candidate, ladder
@@ -132,8 +131,6 @@ def shrink(
     try:
         task = None if recipe.task is None else find_task(recipe.task)
         whole = Teacher.open(str(model), task, machine.device)
-        if recipe.augment:
-            require_words(whole.task, whole.tokenizer)
         data = read_distil_data(whole.task, recipe)
         begin_search(folder, asked_for(whole, recipe, overrides, values, prune))
         with sole_writer(folder):
