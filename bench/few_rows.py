@@ -19,14 +19,16 @@ Every side begins with the MiniLM weights and has the same rows:
     trainer     AutoModelFor… and Trainer: three epochs, batches of 32, 5e-5
 
 A draw takes the rows of each class by its seed; test is looked at once. Seconds are those from rows to
-model, with all that is chosen on the way. Runs are kept under runs/bench/few_rows/, and an interrupted table
-goes on; --again repeats them.
+model, with all that is chosen on the way. Each data set has a file of results. Runs are kept under
+runs/bench/few_rows/, and an interrupted table goes on; --again repeats them. A run that fails is named at the
+end, and tried again the next time.
 """
 
 import argparse
 import itertools
 import json
 import random
+import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -101,6 +103,7 @@ def main() -> None:
         serve(quiet({"ours": train_ours, "setfit": train_setfit, "trainer": train_trainer}[options.worker]))
         return
     answers: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    failed = []
     for size, name, draw in itertools.product(options.sizes, options.data, range(options.draws)):
         if size == "all" and draw > 0:
             continue
@@ -108,9 +111,16 @@ def main() -> None:
             request = {"name": name, "size": size, "draw": draw, "measured_rows": options.measured_rows}
             if side == "setfit" and not _suits_setfit(name, size, options.setfit_rows):
                 continue
-            answer = run_once(__file__, side, f"{name}-{size}-{side}-{draw}", request, options.again)
+            run = f"{name}-{size}-{side}-{draw}"
+            try:
+                answer = run_once(__file__, side, run, request, options.again)
+            except RuntimeError as error:  # a table of hours doesn't end for one run
+                failed.append(f"{run}: {error}")
+                continue
             answers.setdefault((name, size, side), []).append(answer)
-            _write(answers)
+            _write(name, {key: found for key, found in answers.items() if key[0] == name})
+    if failed:
+        raise SystemExit("\n".join(["Runs that failed:", *failed]))
 
 
 def _suits_setfit(name: str, size: str, most: int) -> bool:
@@ -123,8 +133,8 @@ def _suits_setfit(name: str, size: str, most: int) -> bool:
 # -- the table -----------------------------------------------------------------------------------------------
 
 
-def _write(answers: dict[tuple[str, str, str], list[dict[str, Any]]]) -> None:
-    """What is known so far."""
+def _write(data: str, answers: dict[tuple[str, str, str], list[dict[str, Any]]]) -> None:
+    """What is known so far of one data set."""
     begun = list(dict.fromkeys((name, size) for name, size, _ in answers))
     notes = [
         "Test, in percent, the mean over draws and its standard error; seconds of training, the mean.",
@@ -135,7 +145,8 @@ def _write(answers: dict[tuple[str, str, str], list[dict[str, Any]]]) -> None:
         ),
         when_run(itertools.chain.from_iterable(answers.values())),
     ]
-    report("few-rows", "Few labelled rows", [_row(name, size, answers) for name, size in begun], notes)
+    title = f"Few labelled rows: {data}"
+    report(f"few-rows-{data}", title, [_row(name, size, answers) for name, size in begun], notes)
 
 
 def _row(name: str, size: str, answers: dict[tuple[str, str, str], list[dict[str, Any]]]) -> dict[str, str]:
@@ -264,9 +275,10 @@ def _finetune(
     from bertsmith.inference.predictor import Predictor
     from bertsmith.training.finetuning.finetune import finetune
 
-    settings = [f"seed={request['draw']}"]
+    settings, out = [f"seed={request['draw']}"], folder / "run"
+    shutil.rmtree(out, ignore_errors=True)  # of a run that was interrupted: seconds are those of a whole one
     begun = time.perf_counter()
-    run = finetune(data.task, *settings, model=MODEL, train=files["train"], out=str(folder / "run"))
+    run = finetune(data.task, *settings, model=MODEL, train=files["train"], out=str(out))
     seconds = time.perf_counter() - begun
     return run, seconds, Predictor.load(run.model).evaluate(files["test"])
 

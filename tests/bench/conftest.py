@@ -32,7 +32,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two layers of 16 with random weights, whose pieces are letters."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    config = make_config({"vocab_size": len(PIECES), "max_position_embeddings": 64, **SHAPE}, "test")
+    config = make_config({"vocab_size": len(PIECES), "max_position_embeddings": 128, **SHAPE}, "test")
     tensors = {f"encoder.{name}": tensor for name, tensor in Bert(config).state_dict().items()}
     tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
     save_checkpoint(folder, tensors, config, "BertModel", task="test", tokenizer=tokenizer, provenance={})

@@ -3,12 +3,15 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
+from bertsmith.inference.suggesting import suggest as module_of_suggest
 from bertsmith.inference.suggesting.suggest import suggest
+from bertsmith.tasks.heads.linear_start import features_of
 from bertsmith.training.finetuning.finetune import finetune
 
 COLOURS, SIZES, ANIMALS = ("red", "blue", "green"), ("small", "large", "old", "new"), ("cat", "dog", "bird")
@@ -77,6 +80,62 @@ def test_several_labels(tiny_bert: Path, tmp_path: Path) -> None:
     for doubt in found.doubts:  # a label more or a label less
         names = set(doubt.guess.split(";")) - {""}
         assert len(names ^ set(doubt.example.label)) == 1
+
+
+def test_files_of_several_labels_are_read_as_the_rows_were(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(text, ";".join(text.split()[1:])) for text in TEXTS]
+    rows.append((TEXTS[0].upper(), "large"))
+    path, out = write(tmp_path / "sets.csv", rows), tmp_path / "next"
+    command = ["suggest", str(tiny_bert), str(path), "--task", "multi-label", "--separator", ";"]
+    if main([*command, "--out", str(out)]):
+        pytest.fail(capsys.readouterr().err)
+    with (out / "labels.csv").open(encoding="utf-8") as file:
+        labels = {row["text"]: row["label"] for row in csv.DictReader(file)}
+    assert labels == dict(rows)
+    assert "red;cat" in (out / "report.html").read_text(encoding="utf-8")
+    assert "('" not in capsys.readouterr().out
+
+
+def test_rows_to_label_keep_the_columns_beside_the_text(tiny_bert: Path, tmp_path: Path) -> None:
+    """Or they couldn't stand beside the rows that the model was trained on."""
+    names = ("text", "age", "plan", "label")
+    rows = [(text, str(number), "free", colour(text)) for number, text in enumerate(TEXTS[:24])]
+    train = write(tmp_path / "rows.csv", rows, names)  # type: ignore[arg-type]
+    given = ("method=linear", "max_length=16", "hardware.threads=1", "features=age,plan:category")
+    run = finetune(
+        "classification", *given, model=str(tiny_bert), train=str(train), out=str(tmp_path / "run")
+    )
+    pool = [(text, str(50 + number), "", "") for number, text in enumerate(TEXTS[24:])]
+    path, out = write(tmp_path / "pool.csv", pool, names), tmp_path / "next"  # type: ignore[arg-type]
+    assert main(["suggest", str(run.model), str(path), "--count", "4", "--out", str(out)]) == 0
+    with (out / "rows.csv").open(encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    assert [*found[0]] == ["text", "age", "plan", "label", "guess", "confidence"]
+    ages = {text: age for text, age, *_ in pool}
+    assert all((float(row["age"]), row["plan"]) == (float(ages[row["text"]]), "") for row in found)
+    with (out / "labels.csv").open(encoding="utf-8") as file:
+        assert {(row["text"], row["plan"]) for row in csv.DictReader(file)} == {
+            (row[0], "free") for row in rows
+        }
+
+
+def test_of_very_many_rows_some_are_read_and_that_is_told(
+    tiny_bert: Path, mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module_of_suggest, "MOST_READ", 6)
+    read: list[int] = []
+
+    def counted(model: Any, encoded: Any, progress: Any = None) -> Any:
+        read.append(len(encoded))
+        return features_of(model, encoded, progress)
+
+    monkeypatch.setattr(module_of_suggest, "features_of", counted)
+    found = suggest(tiny_bert, mixed, count=5)
+    assert read == [6] and found.without_label == 18
+    assert found.notes == ["of 18 rows without a label 6 were drawn by chance, and read"]
+    assert suggest(tiny_bert, mixed, count=5) == found != suggest(tiny_bert, mixed, count=5, seed=1)
 
 
 def test_texts_that_come_twice_with_different_labels(tiny_bert: Path, tmp_path: Path) -> None:

@@ -59,3 +59,14 @@ def test_rare_labels_of_several_are_spread_before_frequent_ones() -> None:
     folds = folds_of(task, rows(labels), 4)
     assert sorted(folds[20:24].tolist()) == [0, 1, 2, 3]
     assert np.ptp(np.bincount(folds)) <= 2
+
+
+def test_texts_that_differ_in_case_white_space_and_punctuation_alone_are_together() -> None:
+    """A model has all but seen the other: its answer says nothing of texts that are new."""
+    texts = [f"Where is card {number}?" for number in range(20)]
+    examples = rows(["a", "b"] * 20, [*texts, *(f" where  is CARD {number}" for number in range(20))])
+    folds = folds_of(TASK, examples, 5)
+    assert folds[:20].tolist() == folds[20:].tolist()
+    assert sorted(np.bincount(folds[:20]).tolist()) == [4] * 5
+    signs = folds_of(TASK, rows(["a", "b"] * 5, ["👍", "👎", "!", "?", "…", "", "+", "-", "😀", "☔"]), 5)
+    assert np.bincount(signs).tolist() == [2] * 5

@@ -37,14 +37,20 @@ def held_out(folder: Path, name: str, texts: list[str]) -> set[str]:
     return dev
 
 
-def test_texts_given_as_labels_are_recognised(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folds", [False, True])
+def test_texts_given_as_labels_are_recognised(tmp_path: Path, folds: bool) -> None:
     labels = [f"a text of its own {number}" for number in range(50)]
-    rows = [json.dumps({"text": str(len(label) % 3), "label": label}) for label in labels]
+    texts = range(50) if folds else [len(label) % 3 for label in labels]
+    rows = [json.dumps({"text": f"{a}", "label": b}) for a, b in zip(texts, labels, strict=True)]
     (tmp_path / "swapped.jsonl").write_text("\n".join(rows))
     recipe = FinetuneRecipe(task="classification", model="m", train=str(tmp_path / "swapped.jsonl"), out="o")
     kind = find_task("classification")
     with pytest.raises(InputError, match="has 50 labels in 50 rows: hardly any comes twice"):
-        read_labelled_data(kind(kind.Settings()), recipe)
+        read_labelled_data(kind(kind.Settings()), recipe, folds=folds)
+    rows.append(json.dumps({"text": "another", "label": labels[0]}))  # a label that comes twice
+    (tmp_path / "swapped.jsonl").write_text("\n".join(rows))
+    if folds:
+        assert len(read_labelled_data(kind(kind.Settings()), recipe, folds=True).train) == 51
 
 
 def test_settings_of_the_task_stand_beside_those_of_the_run() -> None:

@@ -1,8 +1,9 @@
 """`bertsmith suggest`."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bertsmith.cli.options import AS_NAMED, FileLayout, LabelledColumns, Out, given
 from bertsmith.errors import InputError
@@ -22,6 +23,7 @@ def suggest(
     count: int = 50,
     labelled: Path | None = None,
     task: Literal["classification", "multi-label"] = "classification",
+    separator: str | None = None,
     seed: int = 0,
     columns: Annotated[LabelledColumns | None, AS_NAMED] = None,
     layout: Annotated[FileLayout | None, AS_NAMED] = None,
@@ -47,6 +49,8 @@ def suggest(
         A file with more labelled rows. For a fine-tuned model, by default those that it was trained on.
     task
         What the labels are for, if MODEL is an encoder.
+    separator
+        What stands between several labels in one cell. By default a comma, or what training had.
     seed
         Another seed draws other rows.
 
@@ -65,12 +69,24 @@ def suggest(
     if count < 1:
         raise InputError(f"--count must be 1 or more, found {count}.")
     refuse_existing(out)  # before the work, not after it
-    said = given(columns, layout)
+    said = given(columns, layout) | ({} if separator is None else {"separator": separator})
     with progress_bar("Reading") as progress:
         found = find(
             model, file, labelled=labelled, task=task, count=count, seed=seed, progress=progress, **said
         )
     options = {"count": count, "labelled": labelled, "task": task, "seed": seed} | said
+    words = [*_words(model, file, options), "--out", str(out)]
+    write_suggestions(out, found, shlex.join(words))
+    for note in found.notes:
+        print_note(note)
+    _show(found)
+    paths = {"rows": out / "rows.csv"} if found.rows else {}
+    paths |= {"labels": out / "labels.csv"} if found.doubts else {}
+    print_paths(**paths, report=out / "report.html")
+
+
+def _words(model: str, file: Path, options: Mapping[str, Any]) -> list[str]:
+    """The command with what differs from its defaults."""
     usual = {"count": 50, "labelled": None, "task": "classification", "seed": 0}
     words = ["bertsmith", "suggest", model, str(file)]
     for name, value in options.items():
@@ -78,13 +94,7 @@ def suggest(
             words.append(f"--no-{name}")
         elif value != usual.get(name):
             words += [f"--{name.replace('_', '-')}", str(value)]
-    write_suggestions(out, found, shlex.join([*words, "--out", str(out)]))
-    for note in found.notes:
-        print_note(note)
-    _show(found)
-    paths = {"rows": out / "rows.csv"} if found.rows else {}
-    paths |= {"labels": out / "labels.csv"} if found.doubts else {}
-    print_paths(**paths, report=out / "report.html")
+    return words
 
 
 def _show(found: "Suggestions") -> None:
@@ -96,7 +106,8 @@ def _show(found: "Suggestions") -> None:
         print_table(("text", "it looks like", "sure"), rows, title=title)
     if found.doubts:
         wrong = [
-            (_cut(each.example.text), str(each.example.label), each.guess) for each in found.wrong[:_SHOWN]
+            (_cut(each.example.text), found.label_of(each.example), each.guess)
+            for each in found.wrong[:_SHOWN]
         ]
         title = f"{len(found.wrong):,} of {len(found.doubts):,} labels to look at"
         if wrong:
@@ -105,7 +116,7 @@ def _show(found: "Suggestions") -> None:
             print_note(f"none of the {len(found.doubts):,} labels looks wrong")
     if found.contradictions:
         pairs = [
-            (_cut(first.text), str(first.label), str(second.label))
+            (_cut(first.text), found.label_of(first), found.label_of(second))
             for first, second, _ in found.contradictions[:_SHOWN]
         ]
         title = f"{len(found.contradictions):,} pairs of nearly the same text with different labels"

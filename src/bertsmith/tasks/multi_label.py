@@ -5,7 +5,8 @@ E examples, C labels.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertsmith.arrays import Bools, Floats
+from bertsmith.arrays import Bools, Floats, Ints
 from bertsmith.data.batch import to_device
 from bertsmith.errors import InputError
 from bertsmith.metrics import scores
@@ -108,6 +109,28 @@ class MultiLabel(CalibratedTask):
             for row in probabilities
         ]
 
+    def decode_by_folds(
+        self,
+        outputs: Sequence[Outputs],
+        examples: Sequence[TextExample],
+        encoded: Sequence[Encoded],
+        folds: Ints,
+    ) -> list[Prediction]:
+        """Thresholds decide which labels are given."""
+        found = self.decode(outputs, examples, encoded)
+        task = copy(self)
+        for fold in sorted(set(folds.tolist())):
+            task.confidence, held = None, np.flatnonzero(folds == fold).tolist()
+            parts = [
+                [[each[row] for row in rows] for each in (outputs, examples, encoded)]
+                for rows in (np.flatnonzero(folds != fold).tolist(), held)
+            ]
+            if parts[0][0]:
+                task.calibrate(*parts[0])  # type: ignore[arg-type]
+            for row, said in zip(held, task.decode(*parts[1]), strict=True):  # type: ignore[arg-type]
+                found[row] = {**found[row], "labels": said["labels"]}
+        return found
+
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
         """Micro and macro F1, and the share of texts with exactly the right labels."""
         strange = {label for example in examples for label in example.label} - set(self.labels)
@@ -115,6 +138,22 @@ class MultiLabel(CalibratedTask):
         gold = np.stack([np.isin(names, example.label) for example in examples])
         guessed = np.stack([np.isin(names, prediction["labels"]) for prediction in predictions])
         return scores.multilabel(gold, guessed)
+
+    def scorer(
+        self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
+    ) -> Callable[[Ints], float]:
+        if type(self).metrics is not MultiLabel.metrics:  # a metric that may not follow from counts
+            return super().scorer(predictions, examples)
+        pairs = [
+            ({*example.label}, {*said["labels"]}) for example, said in zip(examples, predictions, strict=True)
+        ]
+        counts = np.array([(2 * len(gold & said), len(gold) + len(said)) for gold, said in pairs])
+
+        def micro_f1(rows: Ints) -> float:
+            hits, both = counts[rows].sum(0).tolist()
+            return hits / both if both else 0.0
+
+        return micro_f1
 
     def error_analysis(
         self, predictions: Sequence[Prediction], examples: Sequence[TextExample]

@@ -6,7 +6,7 @@ W words, C labels, R rows that the head reads: one a word.
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -232,6 +232,29 @@ class Tagging(Task[TaggedExample]):
             return {"accuracy": accuracy}
         micro = entity_scores(gold, guessed).micro
         return {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall, "accuracy": accuracy}
+
+    def scorer(
+        self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]
+    ) -> Callable[[Ints], float]:
+        if type(self).metrics is not Tagging.metrics:  # a metric that may not follow from counts
+            return super().scorer(predictions, examples)
+        counts = np.array(
+            [self._counts(example.tags or (), said["tags"]) for example, said in zip(examples, predictions)]
+        )
+
+        def score(rows: Ints) -> float:
+            right, both = counts[rows].sum(0).tolist()
+            return right / both if both else 0.0
+
+        return score
+
+    def _counts(self, gold: Sequence[str], guessed: Sequence[str]) -> tuple[int, int]:
+        """Of one sentence, what F1, or accuracy, is the quotient of."""
+        gold, guessed = self._legal(gold), self._legal(guessed)
+        if not self.entity_tags:
+            return sum(tag == other for tag, other in zip(gold, guessed, strict=False)), len(gold)
+        micro = entity_scores([gold], [guessed]).micro
+        return 2 * micro.correct, micro.predicted + micro.support
 
     def error_analysis(
         self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]

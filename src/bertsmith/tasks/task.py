@@ -7,7 +7,7 @@ One decoding serves evaluation, the command line and Python. E examples, R rows 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -224,9 +224,29 @@ class Task(ABC, Generic[E]):
     ) -> list[Prediction]:
         """The head's outputs as predictions, one for each example."""
 
+    def decode_by_folds(
+        self, outputs: Sequence[Outputs], examples: Sequence[E], encoded: Sequence[Encoded], folds: Ints
+    ) -> list[Prediction]:
+        """The same where the examples judge in turn, each in one of the `folds` (E,). An answer that depends
+        on what `calibrate` chooses is by a choice of the other folds: by its own a score would flatter.
+        """
+        return self.decode(outputs, examples, encoded)
+
     @abstractmethod
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> Metrics:
         """The field's standard metrics of predictions for labelled examples."""
+
+    def scorer(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> Callable[[Ints], float]:
+        """The main metric of some of the examples, given their numbers (n,), which may repeat. A bootstrap
+        asks hundreds of times: a task whose metric follows from counts takes those of each example once.
+        """
+
+        def score(rows: Ints) -> float:
+            numbers = rows.tolist()
+            some = [predictions[number] for number in numbers]
+            return self.metrics(some, [examples[number] for number in numbers])[self.main_metric]
+
+        return score
 
     def error_analysis(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> ErrorAnalysis:
         """What the report shows beside the metrics, of labelled examples: as much as makes sense."""

@@ -92,8 +92,9 @@ class FinetuneRecipe(RunSettings):
     @model_validator(mode="after")
     def _one_judge(self) -> Self:
         if self.folds is not None:
-            for name, other in (("dev", self.dev is not None), ("restarts", self.restarts > 1)):
-                if other:
+            held_out = {"dev": self.dev is not None, "restarts": self.restarts > 1}
+            for name, given in (held_out | {"patience": self.patience is not None}).items():
+                if given:
                     raise ValueError(f"with folds, each row trains and judges in turn: leave out {name}")
         return self
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from bertsmith.arrays import Floats
 from bertsmith.metrics.calibration import probabilities_of
@@ -16,6 +18,7 @@ from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
+from bertsmith.tasks.heads.classifier_head import ClassifierHead
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.task import Outputs
 
@@ -30,6 +33,14 @@ class AnsweringModel(NamedTuple):
     def encode(self, rows: Sequence[TextExample]) -> EncodedExamples:
         tokenizer = load_own_tokenizer(self.folder, self.model.config)
         return encode_examples(self.task, rows, tokenizer)
+
+    def outputs(self, features: Tensor) -> list[Outputs]:
+        """(E, F), what the head's last layer reads -> (C,) of each."""
+        head = self.model.head
+        assert isinstance(head, ClassifierHead)
+        with torch.inference_mode():
+            found = head.in_units(head.out(features.to(head.out.weight.device)))
+        return [*found.cpu().numpy()]
 
 
 def probabilities_of_rows(task: TextTask, outputs: Sequence[Outputs]) -> Floats:
@@ -50,8 +61,9 @@ def guess_of(task: TextTask, probabilities: Floats, likeliest: Floats) -> tuple[
     names = [label for label, given in zip(task.labels, likeliest, strict=True) if given]
     sure = np.where(likeliest > 0, probabilities, 1 - probabilities)
     confidence = sure.min() if isinstance(task, MultiLabel) else probabilities.max()
-    return _separator(task).join(names), float(confidence)
+    return separator_of(task).join(names), float(confidence)
 
 
-def _separator(task: TextTask) -> str:
+def separator_of(task: TextTask) -> str:
+    """What stands between several labels in a file."""
     return task.settings.separator if isinstance(task, MultiLabel) else ","

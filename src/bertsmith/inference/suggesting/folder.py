@@ -23,15 +23,15 @@ _SHOWN, _LONGEST = 100, 300  # rows of a table, characters of a text
 
 def write_suggestions(out: Path, found: Suggestions, command: str) -> None:
     """`command` is what to type to get them again. Raises InputError when `out` exists."""
-    *texts, label = found.columns
+    *beside, label = found.columns
     with atomic_folder(out) as folder:
-        rows = ([*_texts(row.example), "", row.guess, f"{row.confidence:.4f}"] for row in found.rows)
+        rows = ([*_cells(row.example), "", row.guess, f"{row.confidence:.4f}"] for row in found.rows)
         if found.rows:
-            _write(folder / "rows.csv", [*texts, label, "guess", "confidence"], rows)
+            _write(folder / "rows.csv", [*beside, label, "guess", "confidence"], rows)
         doubts = (
             [
-                *_texts(doubt.example),
-                _label(doubt.example),
+                *_cells(doubt.example),
+                found.label_of(doubt.example),
                 doubt.guess,
                 f"{doubt.confidence:.4f}",
                 "yes" if doubt.wrong else "no",
@@ -40,7 +40,7 @@ def write_suggestions(out: Path, found: Suggestions, command: str) -> None:
             for doubt in found.doubts
         )
         if found.doubts:
-            names = [*texts, label, "guess", "confidence", "doubtful", "where"]
+            names = [*beside, label, "guess", "confidence", "doubtful", "where"]
             _write(folder / "labels.csv", names, doubts)
         (folder / "report.html").write_text(render_suggestions(found, command), encoding="utf-8")
 
@@ -70,7 +70,7 @@ def render_suggestions(found: Suggestions, command: str) -> str:
             ["Text", "Label", "It looks like", "Chance of the label", "Where"],
             [
                 [
-                    *(_shown(each.example), _label(each.example), each.guess),
+                    *(_shown(each.example), found.label_of(each.example), each.guess),
                     *(f"{each.confidence:.1%}", each.example.where),
                 ]
                 for each in found.wrong
@@ -81,7 +81,8 @@ def render_suggestions(found: Suggestions, command: str) -> str:
             ["One text", "Its label", "The other", "Its label", "Alike"],
             [
                 [
-                    *(_shown(each.first), _label(each.first), _shown(each.second), _label(each.second)),
+                    *(_shown(each.first), found.label_of(each.first)),
+                    *(_shown(each.second), found.label_of(each.second)),
                     f"{each.likeness:.0%}",
                 ]
                 for each in found.contradictions
@@ -108,8 +109,9 @@ def _texts(row: TextExample) -> list[str]:
     return [row.text] if row.text_pair is None else [row.text, row.text_pair]
 
 
-def _label(row: TextExample) -> str:
-    return ",".join(row.label) if isinstance(row.label, tuple) else str(row.label)
+def _cells(row: TextExample) -> list[Any]:
+    """Its texts, and what was read beside them; a blank cell stays blank."""
+    return [*_texts(row), *row.columns]
 
 
 def _shown(row: TextExample) -> str:

@@ -3,12 +3,14 @@
 E rows, C labels.
 """
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from bertsmith.door import door, function, optional, place, text, whole
 from bertsmith.errors import InputError, ModelError
@@ -18,6 +20,7 @@ from bertsmith.inference.suggesting.answering import (
     guess_of,
     likeliest_answers,
     probabilities_of_rows,
+    separator_of,
 )
 from bertsmith.inference.suggesting.label_judge import (
     FEWEST_LABELLED,
@@ -37,13 +40,13 @@ from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.classification import Classification
-from bertsmith.tasks.computing.task_model import outputs_of
 from bertsmith.tasks.examples.text_task import TextExample, TextTask
 from bertsmith.tasks.heads.linear_start import features_of
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.registry import find_task
 from bertsmith.validation import check
 
+MOST_READ = 100_000  # rows without a label: more would take gigabytes, and hardly give others
 _SPARE = 1.5  # rows drawn for each that is wanted, for some are near copies
 
 
@@ -58,6 +61,7 @@ class NextRow(NamedTuple):
 @dataclass(frozen=True)
 class Suggestions:
     """`rows` in the order in which to label them, `doubts` over all labelled rows, the most doubtful first.
+    `columns` are the names of an example's texts, of what is read beside them, and of its label.
     `without_label` counts the rows there were to choose from, `copies` those passed over as near copies.
     """
 
@@ -69,6 +73,11 @@ class Suggestions:
     doubts: list[Doubt]
     contradictions: list[Contradiction]
     notes: list[str]
+    separator: str = ","
+
+    def label_of(self, row: TextExample) -> str:
+        """As a file has it: of several labels all, with the `separator` between them."""
+        return self.separator.join(row.label) if isinstance(row.label, tuple) else str(row.label)
 
     @property
     def wrong(self) -> list[Doubt]:
@@ -111,6 +120,10 @@ def suggest(
     known, notes = _labelled_rows(trained, folder, reading, file, labelled)
     known += [row for row in rows if row.label is not None]
     pool = [row for row in rows if row.label is None]
+    unlabelled = len(pool)
+    if unlabelled > MOST_READ:
+        pool = random.Random(seed).sample(pool, MOST_READ)
+        notes.append(f"of {unlabelled:,} rows without a label {MOST_READ:,} were drawn by chance, and read")
     before = folder if trained is None else encoder_before(folder)
     judge = LabelJudge.over(known, reading, before or folder, before is not None, notes, progress)
     if trained is None and judge is None:
@@ -123,7 +136,15 @@ def suggest(
     doubts = judge.doubts() if judge is not None else []
     names = tuple(_column_names(reading))
     return Suggestions(
-        reading.name, names, chosen, len(pool), copies, doubts, find_contradictions(known), notes
+        reading.name,
+        names,
+        chosen,
+        unlabelled,
+        copies,
+        doubts,
+        find_contradictions(known),
+        notes,
+        separator_of(reading),
     )
 
 
@@ -184,11 +205,12 @@ def _column_names(task: TextTask) -> list[str]:
     settings = task.settings
     given = (settings.text, settings.text_pair, settings.label)
     usual = ("text", "text_pair", "label")
-    return [
+    *texts, label = [
         name if isinstance(name, str) else other
         for name, other in zip(given, usual, strict=True)
         if name is not None or other != "text_pair"
     ]
+    return [*texts, *task.column_names, label]
 
 
 # -- what to label -------------------------------------------------------------------------------------------
@@ -206,12 +228,10 @@ def _next_rows(
     if not pool or model is None:
         return [], 0
     answering = model if isinstance(model, AnsweringModel) else model.answering
-    encoded = answering.encode(pool).encoded
-    features = features_of(answering.model, encoded, progress)
-    outputs = outputs_of(answering.model, encoded)
-    probabilities = probabilities_of_rows(answering.task, outputs)
+    features = torch.stack(features_of(answering.model, answering.encode(pool).encoded, progress))
+    probabilities = probabilities_of_rows(answering.task, answering.outputs(features))
     likeliest = likeliest_answers(answering.task, probabilities)
-    vectors = np.stack([each.numpy() for each in features]).astype(np.float64)
+    vectors = features.numpy().astype(np.float64)
     drawn = choose_rows(vectors, probabilities - likeliest, round(_SPARE * count), seed).tolist()
     near = known[:MOST_COMPARED]
     characters = Characters([joined(row) for row in (*near, *(pool[row] for row in drawn))])

@@ -29,8 +29,10 @@ def standard_error(task: Task[Any], evaluation: Evaluation, answers: Sequence[An
         if len(scores) > 1 and math.isclose(scores.mean(), evaluation.model[task.main_metric], abs_tol=1e-9):
             return float(scores.std(ddof=1) / math.sqrt(len(scores))) or None
 
+    score = task.scorer(evaluation.predictions, evaluation.split.examples)
+
     def of_some(rows: Ints) -> dict[str, float]:
-        return {"score": score_of(task, evaluation, rows)}
+        return {"score": score(rows)}
 
     resamples = min(max(_SCORED_AGAIN // evaluation.rows, 25), 200)
     return standard_errors(of_some, evaluation.rows, resamples).get("score") or None

@@ -21,6 +21,7 @@ from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.task import Head
 from bertsmith.tasks.teaching.teaching import Teaching
 
+FEWEST_A_BATCH = 4  # two texts of each of two labels: of fewer none has both its like and another
 _TEMPERATURE = 0.1
 
 
@@ -62,7 +63,7 @@ class ClassContrast(Teaching):
 
     def make_batches(self, targets: Sequence[Any], order: Ints, batch_size: int) -> list[Ints]:
         """Batches of several texts a label, as many labels as fit: each text meets some of its own label. A
-        text of several labels is counted as one of the rarest.
+        text of several labels is counted as one of the rarest. `batch_size` is FEWEST_A_BATCH or more.
         """
         labels = _rarest(targets)[order]
         drawn = {label: place for place, label in enumerate(dict.fromkeys(labels.tolist()))}

@@ -23,9 +23,11 @@ from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import Tried, expected_gain, gain_of
 from bertsmith.training.finetuning.finetune_session import FinetuneSession
 from bertsmith.training.finetuning.methods import LINEAR
+from bertsmith.training.finetuning.self_training import drawn
 from bertsmith.training.pretrain import pretrain
 
 _LENGTH = 128  # tokens of a sequence
+_TEXTS_A_SECOND, _LONG = 2000, 3600  # of the time there is: no processor reads more
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ def adapt(
         return bench
     if isinstance(bench.tokenizer, ValueTokenizer):  # whose rows are no corpus of text
         return bench
-    examples = [*bench.data.unlabelled, *bench.data.train]
+    most = round(_TEXTS_A_SECOND * min(recipe.seconds_to_choose(len(bench.train)), _LONG))
+    examples = [*drawn(bench.data.unlabelled, most), *bench.data.train]
     texts = [text for example in examples for text in bench.task.texts(example)]
     other = bench.begun_from(
         recipe, _pretrained(recipe, bench, texts, min(longest, _LENGTH), out / "adapted", console)

@@ -124,6 +124,7 @@ class _Race:
         }
         self._seconds = {method: judged[method].seconds if method in judged else 0.0 for method in methods}
         self._done = dict.fromkeys(methods, 0)
+        self._standing: dict[str, Tried] = {}  # since its last fold: a bootstrap takes its time
         passes = list(judged.values())
         self._forward, self._forward_rows = sum(of.pass_seconds for of in passes), len(train) * len(passes)
 
@@ -147,8 +148,11 @@ class _Race:
         """How it stands."""
         if not self.outputs[method]:
             return Tried(method)
-        given = self._task, method, self.outputs[method], self.outputs[self._first], self._train
-        return _compared(*given, self._seconds[method])
+        if method not in self._standing:
+            outputs = self.outputs[method], self.outputs[self._first]
+            given = self._task, method, *outputs, self._train, self._folds
+            self._standing[method] = _compared(*given, self._seconds[method])
+        return self._standing[method]
 
     def _judge(self, method: str, fold: int) -> None:
         self._on_fold(method, self._done[method] + 1)
@@ -160,6 +164,7 @@ class _Race:
         self._forward, self._forward_rows = self._forward + over - trained, self._forward_rows + len(held)
         self._seconds[method] += over - begun
         self._done[method] += 1
+        self._standing.pop(method, None)
 
     def _cost(self, method: str) -> float:
         """The seconds of one more fold, and of training on all rows after it."""
@@ -169,7 +174,7 @@ class _Race:
         else:
             row = self._forward / max(self._forward_rows, 1)
             fold = _STEP * self._epochs[method] * len(self._train) * learned * row
-        return fold + (0.0 if method == self._first else fold / learned)
+        return fold + (fold / learned if self._epochs[method] else 0.0)
 
     def _hopeless(self, method: str) -> bool:
         tried = self.tried(method)
@@ -193,7 +198,7 @@ def evaluate_choice(task: Task[Any], choice: Choice, train: EncodedExamples, fol
     from the same folds.
     """
     judged = train.some(choice.rows)
-    predictions = task.decode(choice.outputs, judged.examples, judged.encoded)
+    predictions = task.decode_by_folds(choice.outputs, judged.examples, judged.encoded, folds[choice.rows])
     guessed: dict[str, dict[int, Prediction]] = {}
     for fold in sorted(set(folds[choice.rows].tolist())):
         held = np.flatnonzero(folds == fold).tolist()
@@ -242,13 +247,15 @@ def _compared(
     outputs: dict[int, Outputs],
     simplest: dict[int, Outputs],
     train: EncodedExamples,
+    folds: Ints,
     seconds: float,
 ) -> Tried:
     rows = np.array(sorted(outputs), np.int64)
     judged = train.some(rows)
 
     def predictions(of: dict[int, Outputs]) -> list[Prediction]:
-        return task.decode([of[row] for row in rows.tolist()], judged.examples, judged.encoded)
+        found = [of[row] for row in rows.tolist()]
+        return task.decode_by_folds(found, judged.examples, judged.encoded, folds[rows])
 
     ours = predictions(outputs)
     if outputs is simplest:
@@ -264,11 +271,11 @@ def gain_of(
     the examples.
     """
     draw = np.random.default_rng(0)
+    scorers = [task.scorer(said, examples) for said in (ours, theirs)]
     differences = []
     for _ in range(_RESAMPLES):
-        places = draw.integers(0, len(examples), len(examples)).tolist()
-        drawn = [examples[place] for place in places]
-        pair = [score_of(task, [of[place] for place in places], drawn) for of in (ours, theirs)]
+        rows = draw.integers(0, len(examples), len(examples))
+        pair = [_finite(score(rows)) for score in scorers]
         differences.append(pair[0] - pair[1])
     reached = score_of(task, ours, examples)
     return reached, reached - score_of(task, theirs, examples), float(np.std(differences))
@@ -277,5 +284,8 @@ def gain_of(
 def score_of(task: Task[Any], predictions: Sequence[Prediction], examples: Sequence[Any]) -> float:
     """The main metric; -1 where it is no number."""
     metrics: Metrics = task.metrics(predictions, examples)
-    value = metrics[task.main_metric]
-    return value if math.isfinite(value) else -1.0
+    return _finite(metrics[task.main_metric])
+
+
+def _finite(score: float) -> float:
+    return score if math.isfinite(score) else -1.0

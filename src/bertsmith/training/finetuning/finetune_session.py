@@ -37,6 +37,7 @@ from bertsmith.training.finetuning.best import Best
 from bertsmith.training.finetuning.choosing import Choice, Judged, choose
 from bertsmith.training.finetuning.labelled_data import LabelledData, can_be_folded, read_labelled_data
 from bertsmith.training.finetuning.methods import (
+    AUTO,
     FULL,
     LINEAR,
     SELF_TRAINING,
@@ -50,7 +51,7 @@ from bertsmith.training.finetuning.methods import (
     teaching_of,
 )
 from bertsmith.training.finetuning.results import Results, data_hashes
-from bertsmith.training.finetuning.self_training import SelfTraining
+from bertsmith.training.finetuning.self_training import SelfTraining, drawn
 from bertsmith.training.finetuning.start import linear_probe, start_model
 from bertsmith.training.finetuning.task_run import train_silently
 from bertsmith.training.log import json_value
@@ -119,14 +120,14 @@ class FinetuneSession:
             linear=linear is not None,
             unlabelled=bool(data.unlabelled),
         )
-        require_possible(recipe.method, task, methods)
-        self_training = None
-        if SELF_TRAINING in methods and probe is not None and linear is not None:
-            texts = encode_examples(task, data.unlabelled, tokenizer)
-            self_training = SelfTraining.of(probe, linear.strength, start.model.to(machine.device), texts)
+        require_possible(recipe, task, methods)
         judging = not len(dev) and suits_folds(task, recipe) and can_be_folded(task, data.train)
         count = recipe.folds_of(len(train)) if judging else 0
         parts = folds_of(task, train.examples, count, recipe.seed) if count else None
+        self_training, asked = None, recipe.method in (*([AUTO] if count else []), SELF_TRAINING)
+        if asked and SELF_TRAINING in methods and probe is not None and linear is not None:
+            texts = encode_examples(task, drawn(data.unlabelled), tokenizer)
+            self_training = SelfTraining.of(probe, linear.strength, start.model.to(machine.device), texts)
         if data.unlabelled and not count and recipe.method != SELF_TRAINING:
             data = replace(data, warnings=(*data.warnings, _UNUSED))
         mixed = isinstance(task, TextTask) and task.columns is not None
@@ -142,7 +143,7 @@ class FinetuneSession:
         """What linear models of the features say of the rows that each hasn't learned from."""
         assert self.folds is not None and self.probe is not None and self.linear is not None
         outputs = self.probe.judge(self.folds, self.linear.strength)
-        return self.task.decode(outputs, self.train.examples, self.train.encoded)
+        return self.task.decode_by_folds(outputs, self.train.examples, self.train.encoded, self.folds)
 
     def choose(
         self, recipe: FinetuneRecipe, on_fold: Callable[[str, int], None] = lambda method, number: None

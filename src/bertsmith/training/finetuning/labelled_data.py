@@ -38,23 +38,10 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
     """
     train = task.read(Path(recipe.train))
     if folds and recipe.folds_of(len(train)) and can_be_folded(task, train):
+        _require_labels_twice(task, recipe, train)
         dev: list[Any] = []
     elif recipe.dev is None:
-        rows, labels = len(train), {label for example in train for label in task.labels_of(example)}
-        train, dev = hold_out(task, train, recipe.dev_share)
-        if (not train or not dev) and 2 * len(labels) > max(rows, 10):
-            raise InputError(
-                f"{recipe.train} has {len(labels):,} labels in {rows:,} rows: hardly any comes twice. Is "
-                "--label the right column?"
-            )
-        if not train or not dev:
-            texts = {tuple(task.group_key(example)) for example in (*train, *dev)}
-            needed = next(texts for texts in count(2) if round(recipe.dev_share * texts))
-            raise InputError(
-                f"{recipe.train} has {rows:,} rows with {len(texts):,} different texts: too few to hold out "
-                f"{recipe.dev_share:.0%} of them. Give at least {needed} different texts, or rows to choose "
-                "by with --dev."
-            )
+        train, dev = _held_out(task, recipe, train)
     else:
         dev = task.read(Path(recipe.dev))
     test = task.read(Path(recipe.test)) if recipe.test else None
@@ -65,6 +52,43 @@ def read_labelled_data(task: Task[Any], recipe: FinetuneRecipe, *, folds: bool =
     warnings = _warnings(task, recipe, train, dev, test)
     unlabelled = _unlabelled(task, recipe, (train, dev, test or []))
     return LabelledData(train, dev, test, tuple(warnings), unlabelled)
+
+
+def _held_out(task: Task[Any], recipe: FinetuneRecipe, rows: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Rows to train on, and the share that is dev. Raises InputError where there are too few."""
+    train, dev = hold_out(task, rows, recipe.dev_share)
+    if train and dev:
+        return train, dev
+    if 2 * len(_labels(task, rows)) > max(len(rows), FEWEST_TEXTS):
+        raise _strange_labels(task, recipe, rows)
+    texts = {tuple(task.group_key(example)) for example in rows}
+    needed = next(texts for texts in count(2) if round(recipe.dev_share * texts))
+    raise InputError(
+        f"{recipe.train} has {len(rows):,} rows with {len(texts):,} different texts: too few to hold out "
+        f"{recipe.dev_share:.0%} of them. Give at least {needed} different texts, or rows to choose by with "
+        "--dev."
+    )
+
+
+def _require_labels_twice(task: Task[Any], recipe: FinetuneRecipe, rows: Sequence[Any]) -> None:
+    """In cross-validation a label's only text is judged by models that haven't seen the label."""
+    having: dict[str, set[tuple[str, ...]]] = {}
+    for example in rows:
+        for label in task.labels_of(example):
+            having.setdefault(label, set()).add(tuple(task.group_key(example)))
+    if 2 * len(having) > len(rows) and all(len(texts) == 1 for texts in having.values()):
+        raise _strange_labels(task, recipe, rows)
+
+
+def _strange_labels(task: Task[Any], recipe: FinetuneRecipe, rows: Sequence[Any]) -> InputError:
+    return InputError(
+        f"{recipe.train} has {len(_labels(task, rows)):,} labels in {len(rows):,} rows: hardly any comes "
+        "twice. Is --label the right column? If it is, give rows to choose by with --dev."
+    )
+
+
+def _labels(task: Task[Any], rows: Sequence[Any]) -> set[str]:
+    return {label for example in rows for label in task.labels_of(example)}
 
 
 def _unlabelled(task: Task[Any], recipe: FinetuneRecipe, labelled: Sequence[Sequence[Any]]) -> list[Any]:

@@ -46,7 +46,7 @@ def draw_learning_curve(
         return None
 
     def predictions(outputs: list[Outputs]) -> list[Prediction]:
-        return task.decode(outputs, train.examples, train.encoded)
+        return task.decode_by_folds(outputs, train.examples, train.encoded, folds)
 
     parts = [predictions(probe.judge(folds, strength, share)) for share in _SHARES]
     whole = predictions(probe.judge(folds, strength))

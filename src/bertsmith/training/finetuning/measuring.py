@@ -9,7 +9,7 @@ from bertsmith.tasks.examples.folds import CROSS_VALIDATION
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.heads.linear_start import FROZEN, FROZEN_ALONE, MOST_EXAMPLES
-from bertsmith.tasks.task import Prediction
+from bertsmith.tasks.task import Metrics, Prediction
 from bertsmith.training.finetune_recipe import FinetuneRecipe
 from bertsmith.training.finetuning.choosing import Choice, evaluate_choice
 from bertsmith.training.finetuning.column_study import ColumnStudy, study_by_folds, study_on
@@ -63,8 +63,8 @@ def _measure_choice(
     figures = task.calibrate(choice.outputs, judged.examples, judged.encoded)
     evaluations = {CROSS_VALIDATION: evaluate_choice(task, choice, session.train, session.folds)}
     frozen = _frozen(session, recipe, splits) if choice.method != LINEAR else {}
-    if choice.method != LINEAR and LINEAR in session.methods and (reached := choice.simplest()) is not None:
-        evaluations[CROSS_VALIDATION].baselines[_frozen_name(session)] = {task.main_metric: reached}
+    if choice.method != LINEAR and (reached := _frozen_by_folds(session, choice)) is not None:
+        evaluations[CROSS_VALIDATION].baselines[_frozen_name(session)] = reached
     evaluations |= {
         name: evaluate(task, outputs_of(model, split.encoded), session.data.train, split, frozen.get(name))
         for name, split in splits.items()
@@ -74,6 +74,20 @@ def _measure_choice(
     folds = len(set(session.folds.tolist()))
     columns = _columns(session, recipe, model)
     return Results(task, *found, rows, choice.tried, choice.method, curve, folds, columns)
+
+
+def _frozen_by_folds(session: FinetuneSession, choice: Choice) -> Metrics | None:
+    """Of the rows that the chosen method was judged by, whether or not a linear model was a candidate."""
+    task, probe = session.task, session.probe
+    if LINEAR not in session.methods or session.folds is None:
+        return None
+    if probe is None or session.linear is None or len(probe) < len(session.train):
+        reached = choice.simplest()
+        return None if reached is None else {task.main_metric: reached}
+    outputs = probe.judge(session.folds, session.linear.strength)
+    judged, some = session.train.some(choice.rows), [outputs[row] for row in choice.rows.tolist()]
+    folds = session.folds[choice.rows]
+    return task.metrics(task.decode_by_folds(some, judged.examples, judged.encoded, folds), judged.examples)
 
 
 def _columns(session: FinetuneSession, recipe: FinetuneRecipe, model: TaskModel) -> ColumnStudy | None:

@@ -20,7 +20,7 @@ from bertsmith.tasks.regression import Regression
 from bertsmith.tasks.similarity import compares_vectors
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.teaching.class_contrast import ClassContrast
+from bertsmith.tasks.teaching.class_contrast import FEWEST_A_BATCH, ClassContrast
 from bertsmith.tasks.teaching.cloze import Cloze, can_be_gapped
 from bertsmith.tasks.teaching.teaching import Teaching
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ def possible_methods(
     if recipe.freeze_embeddings and recipe.freeze_layers >= layers:
         return [*found, FULL]
     classes = isinstance(task, Classification | MultiLabel) and task.settings.linear_pooling is not None
-    if classes:
+    if classes and recipe.batch_size >= FEWEST_A_BATCH:
         found.append(CONTRASTIVE)
     if classes and isinstance(task, Classification) and can_be_gapped(task, source, tokenizer):
         found.append(CLOZE)
@@ -106,7 +106,12 @@ def suits_folds(task: Task[Any], recipe: FinetuneRecipe) -> bool:
     return few and not recipe.reinit_layers
 
 
-def require_possible(method: str, task: Task[Any], possible: Sequence[str]) -> None:
-    """Raises RecipeError for a method that doesn't suit the task."""
+def require_possible(recipe: FinetuneRecipe, task: Task[Any], possible: Sequence[str]) -> None:
+    """Raises RecipeError for a named method that doesn't suit the task."""
+    method, few = recipe.method, recipe.batch_size < FEWEST_A_BATCH
     if method not in (AUTO, *possible):
-        raise RecipeError(f"method = {method} is not for this {task.name}. Choose {' or '.join(possible)}.")
+        pairs = f" contrastive compares texts: it takes a batch_size of {FEWEST_A_BATCH} or more."
+        raise RecipeError(
+            f"method = {method} is not for this {task.name}. Choose {' or '.join(possible)}."
+            f"{pairs if few and method == CONTRASTIVE else ''}"
+        )

@@ -8,6 +8,7 @@ U unlabelled texts, E labelled ones, F features, C classes.
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,11 +49,8 @@ class SelfTraining:
         texts: EncodedExamples,
         progress: Progress | None = None,
     ) -> "SelfTraining":
-        """Beside a classification's `probe`, whose best `strength` is known; of at most 5,000 texts."""
+        """Beside a classification's `probe`, whose best `strength` is known; of what `drawn` gives."""
         begun = time.monotonic()
-        if len(texts) > _MOST_TEXTS:
-            draw = np.random.default_rng(0)
-            texts = texts.some(np.sort(draw.choice(len(texts), _MOST_TEXTS, replace=False)))
         features = features_of(model, texts.encoded, progress)
         return cls(probe, strength, features, time.monotonic() - begun)
 
@@ -91,6 +89,14 @@ class SelfTraining:
     def _said(self, weights: tuple[Tensor, Tensor]) -> Tensor:
         """(U, C)."""
         return self._unlabelled @ weights[0].T + weights[1]
+
+
+def drawn(texts: Sequence[Any], most: int = _MOST_TEXTS) -> Sequence[Any]:
+    """All, or `most` of them by chance, in their order and always the same."""
+    if len(texts) <= most:
+        return texts
+    places = np.random.default_rng(0).choice(len(texts), most, replace=False)
+    return [texts[place] for place in np.sort(places).tolist()]
 
 
 def _aligned(said: Tensor, shares: Tensor) -> Tensor:
