@@ -73,7 +73,7 @@ class Client:
 
     async def ask(self, body: bytes) -> None:
         """One call."""
-        reader, writer = self.idle.pop() if self.idle else await asyncio.open_connection(self.host, self.port)
+        reader, writer = self.open_one() or await asyncio.open_connection(self.host, self.port)
         head = f"POST {_CHAT} HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
         answered = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -86,6 +86,14 @@ class Client:
         else:
             await reader.readexactly(int(answered.partition(b"content-length: ")[2].split(b"\r")[0]))
         self.idle.append((reader, writer))
+
+    def open_one(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """Of those that are idle, one that the server hasn't closed."""
+        while self.idle:
+            reader, writer = self.idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+        return None
 
     def close(self) -> None:
         """All connections."""
@@ -126,7 +134,7 @@ def start(command: list[str]) -> tuple["subprocess.Popen[str]", str]:
 
 def serve_upstream() -> None:
     """As a process of its own."""
-    config = uvicorn.Config(upstream, port=0, log_level="warning")
+    config = uvicorn.Config(upstream, port=0, log_level="warning", timeout_keep_alive=600)
     socket = config.bind_socket()
     print(json.dumps({"address": f"http://127.0.0.1:{socket.getsockname()[1]}"}), file=sys.stderr, flush=True)
     uvicorn.Server(config).run(sockets=[socket])
