@@ -11,7 +11,7 @@ same on both sides, and as each side has them by default: ours as `hardware.prec
 float32. The share is of a product in our precision.
 
 With --modern the other side is ours too: rotary positions, gated layers as large as BERT's, and Muon in place
-of AdamW. What is compared is operations a second, as `model/flops.py` counts them, Muon's products among them:
+of AdamW. What is compared is operations a second, as `model/flops.py` counts them, Muon's products too:
 on 32 pairs these are a sixth of a step of BERT-mini, and a third of BERT-small's.
 """
 
