@@ -146,11 +146,11 @@ def test_seeds_and_tasks_may_be_added_but_settings_not_changed(
     with pytest.raises(RecipeError, match="more than 1 seeds of SST-2 already"):
         run_suite(SUITE, glue_data, model, out, fewer, resume=True)
     write_sst2(tmp_path, rows=40)
-    with pytest.raises(RecipeError, match="The file of train, dev has changed"):
+    with pytest.raises(RecipeError, match="The file given as train, dev has changed"):
         run_suite(SUITE, tmp_path, model, out, more, resume=True)
     elsewhere = tmp_path / "other test"
     write_sst2(elsewhere, test=6)
-    with pytest.raises(RecipeError, match="The file of test has changed"):
+    with pytest.raises(RecipeError, match="The file given as test has changed"):
         run_suite(SUITE, elsewhere, model, out, more, resume=True)
     other = SuiteSettings(("SST-2",), seeds=3, overrides=(*QUICK, "weight=1"))
     with pytest.raises(RecipeError, match="begun with other settings: overrides"):

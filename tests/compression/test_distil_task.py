@@ -248,7 +248,7 @@ def test_another_run_or_other_files_are_not_gone_on_with(
         distil(teacher, tmp_path, "classification", "temperature=4", resume=True)
     other = str(write_rows(tmp_path / "other.jsonl", "classification", 41))
     (tmp_path / "train.jsonl").write_text(Path(other).read_text())
-    with pytest.raises(RecipeError, match="file of train has changed"):
+    with pytest.raises(RecipeError, match="file given as train has changed"):
         distil_again(teacher, tmp_path)
 
 
@@ -260,7 +260,7 @@ def test_another_student_of_the_same_name_is_not_gone_on_with(
     distil(make_teacher("classification"), tmp_path, "classification", student=student)
     shutil.rmtree(student)
     shutil.copytree(make_teacher("classification", 7), student)
-    with pytest.raises(RecipeError, match="file of student has changed"):
+    with pytest.raises(RecipeError, match="file given as student has changed"):
         distil(make_teacher("classification"), tmp_path, "classification", student=student, resume=True)
 
 

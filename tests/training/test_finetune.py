@@ -413,7 +413,7 @@ def test_a_run_does_not_go_on_with_other_rows(
         run("classification", encoder, tmp_path, "epochs=2", train=str(train), dev=str(dev))
     rows = train.read_text()
     train.write_text(rows.replace("\n", "\n\n", 1))
-    with pytest.raises(RecipeError, match="The file of train has changed"):
+    with pytest.raises(RecipeError, match="The file given as train has changed"):
         run("classification", encoder, tmp_path, "epochs=2", train=str(train), dev=str(dev), resume=True)
     train.write_text(rows)
     run("classification", encoder, tmp_path, "epochs=2", train=str(train), dev=str(dev), resume=True)

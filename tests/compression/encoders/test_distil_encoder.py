@@ -231,7 +231,7 @@ def test_another_teacher_of_the_same_name_is_refused(store: Path, tmp_path: Path
     weights = load_file(teacher / "model.safetensors")
     save_file({name: each * 1.5 for name, each in weights.items()}, teacher / "model.safetensors")
     (teacher / "bertsmith.json").unlink()  # it has the hash of the old ones
-    with pytest.raises(BertsmithError, match="file of teacher has changed"):
+    with pytest.raises(BertsmithError, match="file given as teacher has changed"):
         distil_encoder(recipe_of(teacher, store, tmp_path / "run", *changes, steps=2), resume=True)
 
 
@@ -245,7 +245,7 @@ def test_another_store_in_place_of_the_first_is_refused(embedder: Path, corpus: 
     )
     shutil.rmtree(store)
     tokenize_corpus(Corpus.open(tmp_path / "other"), tiny_tokenizer(), store)
-    with pytest.raises(BertsmithError, match="file of corpus has changed"):
+    with pytest.raises(BertsmithError, match="file given as corpus has changed"):
         distil_encoder(recipe_of(embedder, store, tmp_path / "run", steps=2), resume=True)
 
 
