@@ -30,6 +30,7 @@ def sst2(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
+@pytest.mark.slow
 def test_an_interrupted_table_goes_on_beside_what_a_killed_run_left(
     sst2: Path, run_script: RunScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def read_curve(kept: Path, side: str) -> list[dict[str, Any]]:
     return curve
 
 
+@pytest.mark.slow
 def test_a_plain_loop_goes_on_and_is_kept(
     compare: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,6 +171,7 @@ def test_a_killed_search_goes_on_with_what_was_finished(
     assert stricter.shrunk.wanted > resumed.shrunk.wanted
 
 
+@pytest.mark.slow
 def test_the_vocabulary_is_decided_once_though_another_share_be_asked_for(
     parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +208,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.slow
 def test_seconds_are_those_of_all_parts_and_asking_is_not_counted_twice(
     parts: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ def rows(path: Path, count: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_from_the_corpus_to_the_score(
     corpus: Path,
     new_run: Callable[..., Settings],

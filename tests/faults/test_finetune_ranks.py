@@ -109,6 +109,7 @@ def test_the_model_and_its_figures_are_those_of_one_process(runs: Runs, task: st
     assert many == pytest.approx(one, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_read_when_they_stand(labelled: Given) -> None:
     """Whoever did not write them would be there first. The second start finds the restart finished."""
     given = labelled("run", "epochs=1")
