@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import corpora
-from harness import Worker, described, interleave, precisions, ratio, report, serve
+from harness import Worker, described, interleave, precisions, ratio, report, serve, spread
 
 _PAIRS, _LENGTH, _VOCABULARY = 32, 128, 30_522
 _DEFAULT = "default"
@@ -52,9 +52,8 @@ def main() -> None:
     files = ("--store", store, "--tokenizer", tokenizer)
     other = "modern" if options.modern else "transformers"
     sides = {name: Worker(__file__, name, *files) for name in ("ours", other)}
-    compare = _compare_modern if options.modern else _compare
     rows = [
-        compare(sides, size, precision, kind, options)
+        _compare(sides, size, precision, kind, options)
         for size in options.sizes
         for precision in options.precisions
         for kind in ("full", "natural")
@@ -71,39 +70,27 @@ def _compare(
 ) -> dict[str, Any]:
     asked = {"size": size, "precision": precision, "kind": kind, "steps": options.steps}
     answers = interleave(sides, options.rounds, **asked)
-    speed = {
-        name: [answer["tokens"] / answer["seconds"] for answer in given] for name, given in answers.items()
-    }
+    row = {"model": f"BERT-{size}", "precision": described(precision), "pairs": kind}
+    if options.modern:
+        speed = _speed(answers, "flops")
+        return row | {
+            "BERT and AdamW, GFLOP/s": f"{statistics.median(speed['ours']) / 1e9:,.0f}",
+            "modern and Muon, GFLOP/s": f"{statistics.median(speed['modern']) / 1e9:,.0f}",
+            "ratio": spread(ratio(speed["modern"], speed["ours"])),
+        }
+    speed = _speed(answers, "tokens")
     share = [answer["flops"] / answer["seconds"] / answer["peak"] for answer in answers["ours"]]
-    faster = ratio(speed["ours"], speed["transformers"])
-    return {
-        "model": f"BERT-{size}",
-        "precision": described(precision),
-        "pairs": kind,
+    return row | {
         "ours, tokens/s": f"{statistics.median(speed['ours']):,.0f}",
         "transformers, tokens/s": f"{statistics.median(speed['transformers']):,.0f}",
-        "ratio": f"{faster['median']:.2f} ({faster['lowest']:.2f} – {faster['highest']:.2f})",
+        "ratio": spread(ratio(speed["ours"], speed["transformers"])),
         "ours, share of matrix-product speed": f"{statistics.median(share):.0%}",
     }
 
 
-def _compare_modern(
-    sides: dict[str, Worker], size: str, precision: str, kind: str, options: argparse.Namespace
-) -> dict[str, Any]:
-    asked = {"size": size, "precision": precision, "kind": kind, "steps": options.steps}
-    answers = interleave(sides, options.rounds, **asked)
-    speed = {
-        name: [answer["flops"] / answer["seconds"] for answer in given] for name, given in answers.items()
-    }
-    against = ratio(speed["modern"], speed["ours"])
-    return {
-        "model": f"BERT-{size}",
-        "precision": described(precision),
-        "pairs": kind,
-        "BERT and AdamW, GFLOP/s": f"{statistics.median(speed['ours']) / 1e9:,.0f}",
-        "modern and Muon, GFLOP/s": f"{statistics.median(speed['modern']) / 1e9:,.0f}",
-        "ratio": f"{against['median']:.2f} ({against['lowest']:.2f} – {against['highest']:.2f})",
-    }
+def _speed(answers: dict[str, list[dict[str, Any]]], what: str) -> dict[str, list[float]]:
+    """Of each side, `what` a second in each round."""
+    return {name: [each[what] / each["seconds"] for each in given] for name, given in answers.items()}
 
 
 def _batches(options: argparse.Namespace, kind: str) -> Any:

@@ -166,6 +166,20 @@ def test_a_line_that_is_not_official_is_refused(
         TASKS[name].prepare(folder, tmp_path / "out", None)
 
 
+def test_a_damaged_file_is_named_and_leaves_nothing_behind(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = official(tmp_path / "superglue")
+    (folder / "CB/train.jsonl").write_text('{"premise": "P"\n')
+    assert (
+        main(["benchmark", "superglue", str(folder), "--model", model, "--out", str(tmp_path / "run")]) == 2
+    )
+    told = " ".join(capsys.readouterr().err.split())
+    assert "CB/train.jsonl, line 1: expected one JSON object" in told
+    assert "Take the file from the benchmark anew." in told
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_missing_part_says_where_it_is_from(tmp_path: Path) -> None:
     folder = official(tmp_path / "superglue")
     (folder / "CB/test.jsonl").unlink()

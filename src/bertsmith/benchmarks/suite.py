@@ -6,6 +6,7 @@ OUT/report.html        the same to look at     OUT/TASK/seed-1 …   a fine-tuni
 OUT/submission/        files for the server   OUT/TASK/parts.json which rows were predicted
 """
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,9 +125,15 @@ def run_suite(
         begin(out, begun, resume=True)
     _require_no_more_seeds(out, chosen, settings.seeds)
     run.notes[""] = absent
-    files = {
-        task.name: task.prepare(folder, _task_folder(out, task) / "data", settings.rows) for task in chosen
-    }
+    try:
+        files = {
+            task.name: task.prepare(folder, _task_folder(out, task) / "data", settings.rows)
+            for task in chosen
+        }
+    except InputError:
+        if share.rank == 0 and not resume:
+            shutil.rmtree(out)  # nothing was trained there yet
+        raise
     for task in chosen:
         run.notes[task.name] = list(files[task.name].notes)
     for task in share.of(chosen):

@@ -28,7 +28,8 @@ from bertsmith.benchmarks.superglue_tasks import ADVICE, SUPERGLUE, WHERE, Pairs
 from bertsmith.errors import InputError
 from bertsmith.files import atomic_write
 from bertsmith.text.files.table_file import open_table
-from bertsmith.text.labelled.rows import FORMATS, records
+from bertsmith.text.files.tables import json_records
+from bertsmith.text.labelled.rows import FORMATS, Record
 
 _FILES = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 
@@ -156,12 +157,13 @@ def superglue_tasks() -> list[BenchmarkTask]:
 
 def _read(path: Path, pairs: Pairs, *, labelled: bool) -> list[list[dict[str, Any]]]:
     """The rows of each line, without labels where the server judges. Raises InputError naming the line."""
-    lines = []
+    lines, name = [], f"{path.parent.name}/{path.name}"  # every task's files have the same names
     with open_table(path, "jsonl", "utf-8", FORMATS, None) as table:
-        for record in records(table):
-            found = pairs(record)
+        for number, fields in json_records(table.lines(), name, ADVICE):
+            where = f"{name}, line {number}"
+            found = pairs(Record(fields, where))
             if labelled and any(pair.label is None for pair in found):
-                raise InputError(f"{record.where}: expected a label, found none. {ADVICE}")
+                raise InputError(f"{where}: expected a label, found none. {ADVICE}")
             lines.append([pair.as_row(labelled) for pair in found])
     if not any(lines):
         raise InputError(f"{path} has no rows. {ADVICE}")
