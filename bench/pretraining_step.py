@@ -2,7 +2,7 @@
 
     python bench/pretraining_step.py [--rounds 5] [--sizes tiny mini small] [--precisions float32] [--modern]
 
-The text is --store with its --tokenizer, or what corpora.py finds. Two kinds of batch, 32 pairs each:
+The text is --store with its --tokenizer, or what corpora.py finds. Two kinds of batch, --pairs (32) each:
 `full`, every pair 128 tokens long; `natural`, pairs as the loader makes them, up to 128 tokens. Both sides
 get the same sequences and the same masks' rate, train with dropout 0.1 everywhere, clip gradients at 1 and
 step AdamW: transformers with its default attention (sdpa), padding to the longest of the batch, and torch's
@@ -27,7 +27,7 @@ import numpy as np
 import corpora
 from harness import Worker, described, interleave, precisions, ratio, report, serve, spread
 
-_PAIRS, _LENGTH, _VOCABULARY = 32, 128, 30_522
+_LENGTH, _VOCABULARY = 128, 30_522
 _DEFAULT = "default"
 
 
@@ -37,6 +37,7 @@ def main() -> None:
     corpora.add_options(parser)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--pairs", type=int, default=32, help="of a batch")
     parser.add_argument("--sizes", nargs="+", default=["tiny", "mini", "small"])
     parser.add_argument(
         "--precisions", nargs="+", choices=("float32", "bfloat16", _DEFAULT), default=precisions()
@@ -49,7 +50,7 @@ def main() -> None:
         serve(side(options))
         return
     store, tokenizer = corpora.find(options)
-    files = ("--store", store, "--tokenizer", tokenizer)
+    files = ("--store", store, "--tokenizer", tokenizer, "--pairs", str(options.pairs))
     other = "modern" if options.modern else "transformers"
     sides = {name: Worker(__file__, name, *files) for name in ("ours", other)}
     rows = [
@@ -94,7 +95,7 @@ def _speed(answers: dict[str, list[dict[str, Any]]], what: str) -> dict[str, lis
 
 
 def _batches(options: argparse.Namespace, kind: str) -> Any:
-    """Endless global batches of 32 pairs, the same on both sides."""
+    """Endless global batches of so many pairs, the same on both sides."""
     from bertsmith.data.batch import Sequences
     from bertsmith.data.store import TokenStore
     from bertsmith.data.stream import Cursor, GlobalBatch, PretrainingStream
@@ -102,13 +103,13 @@ def _batches(options: argparse.Namespace, kind: str) -> Any:
 
     tokenizer = Tokenizer.load(Path(options.tokenizer))
     store = TokenStore.open(Path(options.store) / "train", tokenizer)
-    stream = PretrainingStream(store, tokenizer, 0, True, _LENGTH, 200 * _LENGTH)
+    stream = PretrainingStream(store, tokenizer, 0, True, _LENGTH, max(200, 4 * options.pairs) * _LENGTH)
     for number, large in enumerate(itertools.chain.from_iterable([stream.batches(Cursor())])):
         rows = np.arange(len(large.sequences))
         if kind == "full":
             rows = rows[large.sequences.lengths == _LENGTH]
-        for start in range(0, len(rows) - _PAIRS + 1, _PAIRS):
-            sequences: Sequences = large.sequences.take(rows[start : start + _PAIRS])
+        for start in range(0, len(rows) - options.pairs + 1, options.pairs):
+            sequences: Sequences = large.sequences.take(rows[start : start + options.pairs])
             yield GlobalBatch(sequences, Cursor(offset=number), Cursor(offset=number + 1))
 
 
@@ -165,7 +166,7 @@ class _Ours:
 
         tokenizer = Tokenizer.load(Path(self.options.tokenizer))
         store = TokenStore.open(Path(self.options.store) / "train", tokenizer)
-        stream = PretrainingStream(store, tokenizer, 0, True, _LENGTH, _PAIRS * _LENGTH)
+        stream = PretrainingStream(store, tokenizer, 0, True, _LENGTH, self.options.pairs * _LENGTH)
         model = PretrainingModel(self._config(preset(size, vocab_size=tokenizer.vocab_size)))
         model.train()
         task = PretrainingTask(
