@@ -53,6 +53,7 @@ def write_legacy_checkpoint(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+@pytest.mark.slow
 def test_the_page_runs_from_top_to_bottom(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for block in blocks(PAGE):

@@ -186,6 +186,7 @@ def test_the_saved_model_is_whole_and_the_same(recorded: Recorded) -> None:
         torch.testing.assert_close(shared[name], tensor, rtol=0, atol=2e-3, msg=name)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_other_numbers_of_ranks(
     recorded: Recorded, without_dropout: WithoutDropout
 ) -> None:
@@ -201,7 +202,7 @@ def test_a_run_goes_on_with_other_numbers_of_ranks(
     assert_same_losses(Path(settings["out"]), recorded("alone").out)
 
 
-@pytest.mark.parametrize("shard", ["none", "full"])
+@pytest.mark.parametrize("shard", ["none", pytest.param("full", marks=pytest.mark.slow)])
 def test_all_ranks_go_back_to_the_same_checkpoint(shard: str, new_run: NewRun) -> None:
     """Past a batch without a finite loss, while the first rank still writes what they go back to."""
     bad, slow = Defect("a batch is bad"), Defect("saving takes a second")

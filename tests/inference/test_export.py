@@ -190,6 +190,7 @@ def test_openvino_is_not_for_int8(desk: Path, tmp_path: Path) -> None:
         export_model(desk / "model", desk / "rows.jsonl", tmp_path / "out", to="openvino", int8=True)
 
 
+@pytest.mark.slow
 def test_openvino_gives_the_same_answers_from_its_files(desk: Path, tmp_path: Path) -> None:
     openvino = pytest.importorskip("openvino", reason="needs the extra openvino")
     export_model(desk / "model", desk / "rows.jsonl", tmp_path / "out", to="openvino")

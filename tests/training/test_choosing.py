@@ -472,7 +472,10 @@ def test_lora_is_trained_whatever_the_linear_model_reaches(encoder: Path, tmp_pa
     assert (tmp_path / "run" / "adapter").is_dir()
 
 
-@pytest.mark.parametrize("place", ["while choosing", "after the choice", "in training"])
+@pytest.mark.parametrize(
+    "place",
+    ["while choosing", *(pytest.param(each, marks=slow) for each in ("after the choice", "in training"))],
+)
 def test_an_interrupted_run_comes_to_the_same_model(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

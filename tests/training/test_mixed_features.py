@@ -161,6 +161,7 @@ def test_a_text_of_many_parts_keeps_its_columns(
     assert np.abs(whole[0] - whole[1]).max() > 0.1
 
 
+@pytest.mark.slow
 def test_the_published_head_reads_columns_too(encoder: Path, tmp_path: Path) -> None:
     result = run("classification", encoder, tmp_path, "method=linear", "pooling=published")
     found = Predictor.load(result.model).predict([{"text": "happy", "age": 30, "plan": "paid"}])

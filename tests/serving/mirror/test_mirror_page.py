@@ -343,6 +343,7 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(
     assert browser.run("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
 
 
+@pytest.mark.slow
 def test_what_is_open_stays_so_when_the_page_looks_again(
     shown: RunningMirror, browser: Browser, tmp_path: Path
 ) -> None:

@@ -327,6 +327,7 @@ def test_a_batch_that_cannot_be_told_of_does_not_end_the_recording(
     assert store.added == ["card 0", "card 1"]
 
 
+@pytest.mark.slow
 def test_a_deletion_that_meets_a_reader_is_made_later(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "calls.sqlite"))
     recorder = Recorder(store, Redactor((), {}), 10_000_000, retention_days=1.0)
