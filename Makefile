@@ -54,7 +54,7 @@ test-slow: $(VENV)/.dev
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check --no-cache .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 	$(BIN)/python -m pytest tests/test_layers.py
 
 format: $(VENV)/.dev

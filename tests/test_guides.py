@@ -262,6 +262,7 @@ def test_a_family_from_outside_is_saved_as_transformers_saves_it(package: Path) 
     assert (again.config, notes) == (ours.config, ())
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_on_a_family_from_outside(
     package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,6 +85,7 @@ def test_an_installed_model_is_found_without_asking_the_hub(offline: Offline) ->
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_from_text_to_a_model_without_the_network(offline: Offline, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.mkdir()

@@ -37,6 +37,7 @@ def test_json_holds_what_was_found_and_what_is_decided(
     assert said["matmul_flops"] > 0
 
 
+@pytest.mark.slow
 def test_the_page_says_what_will_be_used_and_why(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

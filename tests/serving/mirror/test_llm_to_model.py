@@ -17,6 +17,7 @@ from test_tutorials import BLOCK, DOCS
 PAGE = "llm-to-model.md"
 
 
+@pytest.mark.slow
 def test_the_tutorial_ends_with_a_model_that_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
