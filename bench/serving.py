@@ -13,9 +13,9 @@ high if it fails twice. Sides take turns at every step; of several rounds the ra
     app        FastAPI around sentence-transformers, or a pipeline of transformers (bench/serving_app.py)
     infinity   infinity_emb v2, torch, its defaults (`make peers`); embedding only
 
-Then ours alone: p50 of requests one after the other beside the engine's own in Python; at twice the capacity,
-with x-timeout-ms of the same bound, how many are answered in time, how long a refusal takes, and whether any
-answer differs from the one the same text has alone.
+Then ours alone: requests one after the other beside the same texts with the engine in Python; at twice the
+capacity, with x-timeout-ms of the same bound, how many are answered in time, how long a refusal takes, and
+whether any answer differs from the one the same text has alone.
 """
 
 import argparse
@@ -180,7 +180,8 @@ def _alone(work: str, model: str, texts: Sequence[str]) -> dict[str, Any]:
         engine.close()
         _end({"ours": server})
     p50 = np.percentile(served, 50), np.percentile(own, 50)
-    found = f"p50 {p50[0]:.2f} ms, the engine's own {p50[1]:.2f} ms: {p50[0] - p50[1]:+.2f} ms"
+    more = statistics.median(a - b for a, b in zip(served, own, strict=True))
+    found = f"p50 {p50[0]:.2f} ms, the engine's own {p50[1]:.2f} ms: {more:+.2f} ms, a request's median"
     return _line(work, "ours, one request at a time", found, "")
 
 
