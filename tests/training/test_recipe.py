@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import BertsmithError, RecipeError
+from bertsmith.training.finetune_recipe import make_finetune_recipe
 from bertsmith.training.recipe import (
     ModelSettings,
     Recipe,
@@ -273,3 +274,12 @@ def test_heads_must_divide_the_width() -> None:
 def test_a_key_of_before_is_answered_with_its_name_of_now(recipe_file: Path, old: str, new: str) -> None:
     with pytest.raises(RecipeError, match=f"it is called '{new}' now"):
         read_recipe(recipe_file, [old])
+
+
+def test_a_path_may_be_a_pathlib_path_and_home_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    values = {"task": "classification", "model": "m", "train": tmp_path / "rows.csv", "out": Path("~/out")}
+    recipe = make_finetune_recipe(values, [])
+    assert (recipe.train, recipe.out) == (str(tmp_path / "rows.csv"), str(tmp_path / "out"))

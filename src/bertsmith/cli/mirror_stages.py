@@ -88,6 +88,8 @@ def demote(
 ) -> None:
     """Let a student do less at a SITE: live → canary → shadow → record. Or go back to the former student.
 
+    A site that was demoted by hand doesn't rise by itself, also with --auto, until a hand promotes it.
+
     Parameters
     ----------
     site
@@ -173,7 +175,7 @@ def print_accounts(found: "list[Account]") -> None:
         (
             each.stage.site,
             each.stage.version,
-            f"{each.stage.mode} {each.stage.share:.0%}" if each.stage.mode == "canary" else each.stage.mode,
+            _mode(each.stage),
             each.stage.student or "-",
             each.answered,
             sum(each.relayed.values()),
@@ -223,6 +225,11 @@ def _saved(account: "Account") -> tuple[object, ...]:
         "-" if money is None else f"{money.audits:,.2f}",
         errors,
     )
+
+
+def _mode(stage: "Stage") -> str:
+    said = f"{stage.mode} {stage.share:.0%}" if stage.mode == "canary" else stage.mode
+    return f"{said}, held" if stage.is_held else said
 
 
 def _stages(opened: object) -> "StageStore":

@@ -168,6 +168,6 @@ def test_calls_become_a_student_in_shadow_without_a_hand(tmp_path: Path) -> None
     ):
         begin(mirror, world)
         (stage,) = mirror.stages.stages().values()
-        assert (stage.mode, stage.is_automatic) == ("shadow", True)
+        assert (stage.mode, mirror.stages.changes()[-1].by) == ("shadow", "evidence")
         assert send(mirror, world, 25) == {"recorded": 25}
         assert mirror.stages.evidence()[stage.student].audits.count > 5

@@ -25,6 +25,7 @@ from bertsmith.serving.mirror.answering.stages import (
     Student,
     demoted,
     dismissed,
+    in_mode,
     promoted,
     rolled_back,
 )
@@ -158,6 +159,28 @@ def test_evidence_promotes_and_demotes(store: Store) -> None:
     assert dismissed(Stage("v", "s", "live", 1.0, "x")).mode == "record"
 
 
+def test_what_a_hand_demotes_rises_by_a_hand_only(store: Store) -> None:
+    store.add([call_of(1)])
+    stages = StageStore(store)
+    (stage,) = stages.stages().values()
+    live = in_mode(replace(stage, student="x"), "live", 1.0)
+    assert stages.change(stage, live, "evidence", "")
+    known = evidence_of(stages, [AGREES] * 30)
+    for to in ("canary", "shadow", "record"):
+        (before,) = stages.stages().values()
+        assert stages.change(before, demoted(before, 0.2, to), "hand", "")
+        (held,) = stages.stages().values()
+        assert held.is_held
+        known = evidence_of(stages, [AGREES] * 30)
+        assert judged(replace(held, candidate="y"), {**known, "y": known["x"]}, RULES) is None
+    (held,) = stages.stages().values()
+    assert stages.change(held, promoted(held, 0.2), "hand", "")
+    (shadow,) = stages.stages().values()
+    assert (shadow.mode, shadow.is_held) == ("shadow", False)
+    after, _ = judged(shadow, evidence_of(stages, [AGREES] * 30), RULES) or (shadow, "")
+    assert after.mode == "canary"
+
+
 def test_a_change_of_the_stage_begins_a_new_count(store: Store) -> None:
     store.add([call_of(1)])
     stages = StageStore(store)
@@ -187,13 +210,18 @@ def test_a_candidate_takes_its_turn_or_is_let_go(store: Store) -> None:
     assert (begun.mode, begun.student) == ("shadow", "y")
 
 
-@pytest.mark.parametrize("layout", ["1", "3"])
+@pytest.mark.parametrize("layout", ["1", "3", "4"])
 def test_a_store_of_an_earlier_layout_gets_what_it_lacks(store: Store, layout: str) -> None:
     store.add([call_of(1)])
+    (stage,) = StageStore(store).stages().values()
+    assert StageStore(store).change(stage, replace(stage, mode="shadow", student="x"), "evidence", "")
     with store.engine.begin() as connection:
+        connection.execute(sql("UPDATE mirror_stages SET is_held = 1"))  # as is_automatic was
+        connection.execute(sql("ALTER TABLE mirror_stages RENAME COLUMN is_held TO is_automatic"))
         if layout == "1":
             AUDITS.drop(connection)
-        connection.execute(sql("ALTER TABLE mirror_calls DROP COLUMN weight"))
+        if layout != "4":
+            connection.execute(sql("ALTER TABLE mirror_calls DROP COLUMN weight"))
         connection.execute(update(META).where(META.c.name == "layout").values(value=layout))
     address = store.engine.url.render_as_string(hide_password=False)
     for _ in range(2):  # by the first that opens it, once
@@ -203,6 +231,7 @@ def test_a_store_of_an_earlier_layout_gets_what_it_lacks(store: Store, layout: s
         (version,) = again.versions()
         assert [each.weight for each in again.calls(version.version)] == [None, 0.25]
         assert StageStore(again).audit_outcomes() == {}
+        assert not StageStore(again).stages()[version.version].is_held
         again.close()
 
 

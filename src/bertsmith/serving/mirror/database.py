@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, select, text, update
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, inspect, select, text, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from bertsmith.errors import InputError, require
-from bertsmith.serving.mirror import stage_tables  # noqa: F401  its tables are part of the layout
+from bertsmith.serving.mirror.stage_tables import STAGES
 from bertsmith.serving.mirror.tables import CALLS, LAYOUT, META, METADATA, OLDER
 
 _LOCK = 0x62657274  # of PostgreSQL's advisory locks: "bert"
@@ -154,8 +154,7 @@ def _prepare(connection: Connection, name: str, *, create: bool) -> None:
     found = connection.execute(select(META.c.value).where(layout)).scalar()
     if found is not None and found in map(str, OLDER):
         METADATA.create_all(connection)
-        if CALLS.c.weight.name not in {each["name"] for each in inspect(connection).get_columns(CALLS.name)}:
-            connection.execute(text(f"ALTER TABLE {CALLS.name} ADD COLUMN {CALLS.c.weight.name} FLOAT"))
+        _add_columns(connection)
         found = str(LAYOUT)
         connection.execute(update(META).where(layout).values(value=found))
     if found != str(LAYOUT):
@@ -163,3 +162,16 @@ def _prepare(connection: Connection, name: str, *, create: bool) -> None:
             f"{name} has layout {found}, and this version of Bertsmith reads and writes {LAYOUT}. "
             "Use the version that made it, or another --store."
         )
+
+
+def _add_columns(connection: Connection) -> None:
+    """Those that earlier layouts lack."""
+    if "weight" not in _columns(connection, CALLS):
+        connection.execute(text(f"ALTER TABLE {CALLS.name} ADD COLUMN weight FLOAT"))
+    if "is_held" not in _columns(connection, STAGES):  # in the place of one that nobody read
+        connection.execute(text(f"ALTER TABLE {STAGES.name} RENAME COLUMN is_automatic TO is_held"))
+        connection.execute(update(STAGES).values(is_held=0))
+
+
+def _columns(connection: Connection, table: Table) -> set[str]:
+    return {each["name"] for each in inspect(connection).get_columns(table.name)}

@@ -27,7 +27,7 @@ STAGES = Table(
     Column("candidate", Text, nullable=False),
     Column("revision", Integer, nullable=False),
     Column("changed", Float, nullable=False),  # seconds since 1970
-    Column("is_automatic", Integer, nullable=False),
+    Column("is_held", Integer, nullable=False),
 )
 CHANGES = Table(
     "mirror_changes",

@@ -43,7 +43,7 @@ def judged(stage: Stage, known: Mapping[str, Evidence], rules: Rules) -> tuple[S
         return dismissed(stage), said(student)
     if candidate is not None and candidate.decision == "demote":
         return replace(stage, candidate=""), f"the candidate {stage.candidate}: {said(candidate)}"
-    if not rules.is_automatic:
+    if not rules.is_automatic or stage.is_held:
         return None
     if stage.mode == RECORD and stage.candidate and not stage.student:
         begun = in_mode(replace(stage, student=stage.candidate, candidate=""), SHADOW, 0.0)

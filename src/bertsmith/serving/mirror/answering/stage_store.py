@@ -96,7 +96,7 @@ class StageStore:
             "candidate": after.candidate,
             "revision": before.revision + 1,
             "changed": now,
-            "is_automatic": int(by == "evidence"),
+            "is_held": int(after.is_held),
         }
         with self.engine.begin() as connection:
             if before.revision == 0:
@@ -308,5 +308,5 @@ def _stage_of(row: Any) -> Stage:
         row.candidate,
         row.revision,
         row.changed,
-        bool(row.is_automatic),
+        bool(row.is_held),
     )

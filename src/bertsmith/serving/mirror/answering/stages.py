@@ -17,7 +17,8 @@ RECORD, SHADOW, CANARY, LIVE = MODES = ("record", "shadow", "canary", "live")
 @dataclass(frozen=True)
 class Stage:
     """`share` of the calls that the student is sure of is answered by it. `former` answered before it,
-    `candidate` may answer next; each is a student's id, or empty. `revision` counts changes.
+    `candidate` may answer next; each is a student's id, or empty. `revision` counts changes. Demoted by hand
+    a stage `is_held`: until a hand promotes it, it doesn't rise by itself.
     """
 
     version: str
@@ -29,7 +30,7 @@ class Stage:
     candidate: str = ""
     revision: int = 0
     changed: float = 0.0
-    is_automatic: bool = False
+    is_held: bool = False
 
     @property
     def answers(self) -> bool:
@@ -69,7 +70,8 @@ def promoted(stage: Stage, canary_share: float, to: str = "") -> Stage:
             f"Train one: bertsmith mirror train --site {stage.site}"
         )
     candidate = "" if stage.candidate == student else stage.candidate
-    return in_mode(replace(stage, student=student, candidate=candidate), wanted, canary_share)
+    after = replace(stage, student=student, candidate=candidate, is_held=False)
+    return in_mode(after, wanted, canary_share)
 
 
 def demoted(stage: Stage, canary_share: float, to: str = "") -> Stage:
@@ -81,7 +83,7 @@ def demoted(stage: Stage, canary_share: float, to: str = "") -> Stage:
             f"Version {stage.version} is in mode {stage.mode} and can't be demoted to {wanted}. "
             "Choose an earlier one of record, shadow, canary, live."
         )
-    return in_mode(stage, wanted, canary_share)
+    return in_mode(replace(stage, is_held=True), wanted, canary_share)
 
 
 def rolled_back(stage: Stage) -> Stage:
