@@ -90,3 +90,12 @@ def test_a_text_of_several_labels_is_with_those_of_its_rarest() -> None:
     assert sorted(np.concatenate(batches).tolist()) == list(range(200))
     rare = [sum(targets[row][1] for row in batch.tolist()) for batch in batches]
     assert all(count != 1 for count in rare)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"), [(100, [32, 32, 18, 18]), (33, [17, 16]), (64, [32, 32]), (20, [20])]
+)
+def test_no_batch_is_a_few_that_are_left_over(rows: int, sizes: list[int]) -> None:
+    batches = contrast().make_batches([number % 2 for number in range(rows)], np.arange(rows), 32)
+    assert [len(batch) for batch in batches] == sizes
+    assert sorted(np.concatenate(batches).tolist()) == list(range(rows))

@@ -76,7 +76,10 @@ class ClassContrast(Teaching):
         of_label = np.array([drawn[label] for label in labels.tolist()], np.int64)
         by_turn = np.lexsort((of_label, turn))
         ordered = order[by_turn]
-        return [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
+        starts = list(range(0, len(ordered), batch_size))
+        if len(starts) > 1:  # the last two share their texts: a few left over would meet hardly any others
+            starts[-1] = (starts[-2] + len(ordered) + 1) // 2
+        return np.split(ordered, starts[1:])
 
 
 def _alikeness(targets: Sequence[Any]) -> npt.NDArray[np.float32]:
