@@ -1,6 +1,7 @@
 """Few labelled rows: `bertsmith finetune` as it comes beside baselines, setfit and transformers' Trainer.
 
     python bench/few_rows.py [--data sst2 ...] [--sizes 8 16 64 all] [--sides ours setfit ...] [--draws 3]
+                             [--models NAME=FOLDER ...]
 
     banking77   77 intents, a class each                      rows a class
     sst2        sentiment, 2 classes                          rows a class
@@ -17,6 +18,8 @@ Every side begins with the MiniLM weights and has the same rows:
     setfit      SetFitModel and its Trainer, 20 iterations as in its paper, one epoch, batches of 16 pairs;
                 pairs of texts are joined. Classes and topics only, up to --setfit-rows rows
     trainer     AutoModelFor… and Trainer: three epochs, batches of 32, 5e-5
+
+With --models, other encoders stand beside them under `finetune`'s defaults: adapted ones, distilled ones.
 
 A draw takes the rows of each class by its seed; test is looked at once. Seconds are those from rows to
 model, with all that is chosen on the way. Each data set has a file of results. Runs are kept under
@@ -95,6 +98,7 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--setfit-rows", type=int, default=1300)
+    parser.add_argument("--models", nargs="*", default=[], help="NAME=FOLDER: others that ours begins with")
     parser.add_argument("--measured-rows", type=int, help="of test at most, for a quick look")
     parser.add_argument("--again", action="store_true", help="repeat runs that are kept")
     parser.add_argument("--worker", choices=SIDES)
@@ -102,23 +106,28 @@ def main() -> None:
     if options.worker:
         serve(quiet({"ours": train_ours, "setfit": train_setfit, "trainer": train_trainer}[options.worker]))
         return
+    others = dict(each.split("=", 1) for each in options.models)
     answers: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     failed = []
     for size, name, draw in itertools.product(options.sizes, options.data, range(options.draws)):
         if size == "all" and draw > 0:
             continue
-        for side in options.sides:
+        for side in [*options.sides, *others]:
             request = {"name": name, "size": size, "draw": draw, "measured_rows": options.measured_rows}
+            if side in others:
+                request["model"] = str(Path(others[side]).resolve())
             if side == "setfit" and not _suits_setfit(name, size, options.setfit_rows):
                 continue
             run = f"{name}-{size}-{side}-{draw}"
             try:
-                answer = run_once(__file__, side, run, request, options.again)
+                worker = "ours" if side in others else side
+                answer = run_once(__file__, worker, run, request, options.again)
             except RuntimeError as error:  # a table of hours doesn't end for one run
                 failed.append(f"{run}: {error}")
                 continue
             answers.setdefault((name, size, side), []).append(answer)
-            _write(name, {key: found for key, found in answers.items() if key[0] == name})
+            of_data = {key: found for key, found in answers.items() if key[0] == name}
+            _write(name, of_data, tuple(others))
     if failed:
         raise SystemExit("\n".join(["Runs that failed:", *failed]))
 
@@ -133,24 +142,31 @@ def _suits_setfit(name: str, size: str, most: int) -> bool:
 # -- the table -----------------------------------------------------------------------------------------------
 
 
-def _write(data: str, answers: dict[tuple[str, str, str], list[dict[str, Any]]]) -> None:
+def _write(
+    data: str, answers: dict[tuple[str, str, str], list[dict[str, Any]]], others: Sequence[str]
+) -> None:
     """What is known so far of one data set."""
     begun = list(dict.fromkeys((name, size) for name, size, _ in answers))
     notes = [
         "Test, in percent, the mean over draws and its standard error; seconds of training, the mean.",
         *(
-            f"{name}, {size}: {_chosen(found)}"
+            f"{name}, {size}{'' if side == 'ours' else f', {side}'}: {_chosen(found)}"
             for (name, size, side), found in answers.items()
-            if side == "ours"
+            if side not in ("setfit", "trainer")
         ),
         when_run(itertools.chain.from_iterable(answers.values())),
     ]
     title = f"Few labelled rows: {data}"
-    report(f"few-rows-{data}", title, [_row(name, size, answers) for name, size in begun], notes)
+    report(f"few-rows-{data}", title, [_row(*each, answers, others) for each in begun], notes)
 
 
-def _row(name: str, size: str, answers: dict[tuple[str, str, str], list[dict[str, Any]]]) -> dict[str, str]:
-    of_side = {side: answers.get((name, size, side), []) for side in SIDES}
+def _row(
+    name: str,
+    size: str,
+    answers: dict[tuple[str, str, str], list[dict[str, Any]]],
+    others: Sequence[str],
+) -> dict[str, str]:
+    of_side = {side: answers.get((name, size, side), []) for side in (*SIDES, *others)}
     first = next(found for found in of_side.values() if found)
     row = {
         "data": name,
@@ -164,7 +180,7 @@ def _row(name: str, size: str, answers: dict[tuple[str, str, str], list[dict[str
         scores = [answer["baselines"][number] for answer in of_side["ours"]]
         known = [score for score in scores if score is not None]
         row[baseline] = mean_and_error(known) if known else "–"
-    return row | {side: _cell(of_side[side]) for side in ("setfit", "trainer")}
+    return row | {side: _cell(of_side[side]) for side in ("setfit", "trainer", *others)}
 
 
 def _cell(answers: Sequence[dict[str, Any]]) -> str:
@@ -278,7 +294,8 @@ def _finetune(
     settings, out = [f"seed={request['draw']}"], folder / "run"
     shutil.rmtree(out, ignore_errors=True)  # of a run that was interrupted: seconds are those of a whole one
     begun = time.perf_counter()
-    run = finetune(data.task, *settings, model=MODEL, train=files["train"], out=str(out))
+    model = request.get("model", MODEL)
+    run = finetune(data.task, *settings, model=model, train=files["train"], out=str(out))
     seconds = time.perf_counter() - begun
     return run, seconds, Predictor.load(run.model).evaluate(files["test"])
 

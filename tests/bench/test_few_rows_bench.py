@@ -65,6 +65,22 @@ def test_a_run_that_fails_is_named_at_the_end_and_the_others_are_made(
     assert table.read_text().count("75.00 (2 s)") == 2
 
 
+def test_another_encoder_stands_beside_minilm(
+    sst2: Path, run_script: RunScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        score = 0.5 if "model" not in request else 0.75
+        known = {"score": score, "baselines": [0.5, 0.5, 0.5], "method": "linear", "expected": None}
+        return known | {"seconds": 2.0, "train_rows": 16, "test_rows": 40}
+
+    monkeypatch.setattr(few_rows, "train_ours", answer)
+    options = ("--data", "sst2", "--sizes", "8", "--sides", "ours", "--draws", "2")
+    in_this_process(run_script, few_rows, *options, "--models", f"distilled={sst2}")
+    (table,) = (sst2 / "results").glob("few-rows-sst2_*.json")
+    (row,) = json.loads(table.read_text())["rows"]
+    assert (row["ours"][:5], row["distilled"][:5]) == ("50.00", "75.00")
+
+
 def test_restarts_are_counted_that_give_a_majority_answer(
     sst2: Path, run_script: RunScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
