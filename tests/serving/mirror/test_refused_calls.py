@@ -1,6 +1,7 @@
 """A call that the LLM gives no answer with the schema counts in each mode alike, and is shown."""
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from test_stages import begin, compared
 
 from bertsmith.cli.main import main
 from bertsmith.serving.mirror.answering.accounts import accounts
+from bertsmith.serving.mirror.answering.stage_store import StageStore
 from bertsmith.serving.mirror.answering.training_process import read_student
 from bertsmith.serving.mirror.settings import PriceSettings
+from bertsmith.serving.mirror.store import Store
 
 ERROR = b'{"error": {"message": "No.", "code": "content_policy"}}'
 
@@ -97,6 +100,22 @@ def test_an_audit_without_an_answer_is_void_and_says_why(
     assert say(calm, "a card") == (
         200 if status != 401 else 401
     )  # whoever isn't known any more, the LLM answers
+
+
+def test_a_mirror_that_stops_does_not_wait_for_an_llm_that_is_away(
+    upstream: Upstream, tmp_path: Path
+) -> None:
+    with running_mirror(tmp_path, upstream.url, audit_share=1.0, seed=1) as mirror:
+        student = begin(mirror, tmp_path, "live")
+        answer_with(upstream, Reply([ERROR], 503))
+        assert say(mirror, "a card") == 200
+        wait_until(lambda: mirror.stages.audit_outcomes() == {(student.id, "open"): 1})
+        began = time.monotonic()
+    assert time.monotonic() - began < 10  # drain_seconds are 30
+    stages = StageStore(Store(str(mirror.path)))
+    assert stages.audit_outcomes() == {(student.id, "void"): 1}
+    (found,) = accounts(stages, PriceSettings())
+    assert found.void == {"status-503": 1}
 
 
 def test_an_audit_that_the_llm_leaves_hanging_is_void_and_no_disagreement(

@@ -10,6 +10,7 @@ audits wait meanwhile, and when too many do, the LLM answers all calls.
 import asyncio
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import DBAPIError
@@ -78,6 +79,7 @@ class Audits:
         self.waiting = 0
         self._bytes = 0
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -94,7 +96,10 @@ class Audits:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self, seconds: float) -> None:
-        """Those that are under way may end within this time; the others are void."""
+        """Those that are under way may end within this time; the others are void. An LLM that is away is
+        asked a last time.
+        """
+        self._closing.set()
         tasks = list(self._tasks)
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
@@ -145,9 +150,11 @@ class Audits:
                 cause, may_come = reason_of(found.status), may_answer_later(found.status)
             except (TimeoutError, *FAILED):
                 cause, may_come = _AWAY, True
-            if not may_come or time.monotonic() + wait > began + AUDIT_PATIENCE / 2:
+            is_last = self._closing.is_set() or time.monotonic() + wait > began + AUDIT_PATIENCE / 2
+            if not may_come or is_last:
                 return cause
-            await asyncio.sleep(wait)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 
     async def _once(self, request: Request) -> Exchange:
