@@ -8,10 +8,11 @@
     distilled    after `bertsmith distil minilm --corpus … hours=…`
 
 Each side's vectors are compared as they are (STS-B's dev and test, Spearman's correlation), then each side is
-fine-tuned by `bertsmith finetune`'s defaults on the tasks and measured on their dev. Distilling is a run like
-any other: interrupted, the script goes on from its last checkpoint when it is started again, and a finished
-fine-tuning is kept, all under runs/bench/distilling_encoder/; --again repeats the fine-tunings. --minutes are
-those of training; one of 5 is for a quick look, with --rows 500.
+fine-tuned by `bertsmith finetune`'s defaults on the tasks (STS-B as `similarity`) and measured on their dev.
+Distilling is a run like any other: interrupted, the script goes on from its last checkpoint when it is
+started again, and a finished fine-tuning is kept, all under runs/bench/distilling_encoder/; --again repeats
+the fine-tunings. --minutes are those of training; one of 5 is for a quick look, with --rows
+500.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from labelled import (
 )
 
 _SIDES = ("teacher", "cut", "distilled")
-_TASKS = ("sst2", "stsb")
+_TASKS = {"sst2": "classification", "stsb": "similarity"}
 _FOLDER = KEPT / "distilling_encoder"
 
 
@@ -65,7 +66,7 @@ def main() -> None:
     _write(options, zero_shot, runs)
     for task, seed in itertools.product(options.tasks, range(options.seeds)):
         for side, model in models.items():
-            request = {"name": task, "model": model, "seed": seed, "rows": options.rows}
+            request = {"name": task, "task": _TASKS[task], "model": model, "seed": seed, "rows": options.rows}
             name = f"{task}-{side}-{Path(model).parent.name}-{seed}"
             answer = run_once(__file__, "finetune", name, request, options.again)
             runs.setdefault((task, side), []).append(answer)
@@ -151,7 +152,7 @@ def _finetune(request: dict[str, Any]) -> dict[str, Any]:
     with run_folder(__file__, "finetune", request) as folder:
         train, dev = fewer(data.train, request["rows"], folder), find(data.dev)
         files = {"train": str(train), "dev": str(dev), "seed": request["seed"]}
-        results = finetune_in(folder / "run", data.task, data.columns, request["model"], **files)
+        results = finetune_in(folder / "run", request["task"], data.columns, request["model"], **files)
     metric = data.metrics[0]
     return {"metric": metric, "score": results["evaluations"]["dev"]["model"][metric]}
 
