@@ -11,8 +11,7 @@ Each side's vectors are compared as they are (STS-B's dev and test, Spearman's c
 fine-tuned by `bertsmith finetune`'s defaults on the tasks (STS-B as `similarity`) and measured on their dev.
 Distilling is a run like any other: interrupted, the script goes on from its last checkpoint when it is
 started again, and a finished fine-tuning is kept, all under runs/bench/distilling_encoder/; --again repeats
-the fine-tunings. --minutes are those of training; one of 5 is for a quick look, with --rows
-500.
+the fine-tunings. --minutes are those of training: 5, with --rows 500, are for a quick look.
 """
 
 import argparse

@@ -84,7 +84,11 @@ def examples(tmp_path: Path, count: int) -> tuple[Any, EncodedExamples]:
 
 
 def choose_by(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, right: dict[str, float], seconds: float = FOREVER
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    right: dict[str, float],
+    seconds: float = FOREVER,
+    look: float | None = None,
 ) -> tuple[Choice, list[tuple[str, int]], np.ndarray]:
     """Methods that are right on the first so many of a fold's rows; what each was trained on, by size."""
     task, train = examples(tmp_path, 40)
@@ -104,7 +108,8 @@ def choose_by(
         return found
 
     monkeypatch.setattr(choosing, "outputs_of", outputs_of)
-    choice = choose(task, dict.fromkeys(right, 1.0), train, folds, train_part, seconds)
+    ends = seconds, seconds if look is None else look
+    choice = choose(task, dict.fromkeys(right, 1.0), train, folds, train_part, ends)
     return choice, trained, folds
 
 
@@ -169,6 +174,13 @@ def test_without_time_the_first_alone_is_tried(monkeypatch: pytest.MonkeyPatch, 
     assert choice.tried[1].score is None
 
 
+def test_a_longer_look_is_for_a_first_fold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    known = {"a": 0.5, "b": 1.0}
+    choice, trained, _ = choose_by(monkeypatch, tmp_path, known, seconds=0, look=FOREVER)
+    assert [method for method, _ in trained] == ["a", "b", "a"]
+    assert (choice.method, choice.tried[1].rows) == ("b", 8)
+
+
 def test_a_choice_is_read_as_it_was_written(tmp_path: Path) -> None:
     outputs = [np.array([0.25, -1.5], np.float32), np.zeros((3, 2), np.float32)]
     tried = (choosing.Tried("linear", 0.5, rows=12, seconds=1.5), choosing.Tried("full"))
@@ -198,6 +210,10 @@ def test_few_rows_judge_in_turn_and_many_are_held_out() -> None:
         assert recipe_of(held_out).folds_of(100) == 0
     assert recipe_of("minutes=2").seconds_to_choose(10) == 120
     assert recipe_of().seconds_to_choose(100) == pytest.approx(20)
+    assert recipe_of().seconds_to_look(100) == pytest.approx(20)
+    tags = recipe_of(task="tagging")
+    assert (tags.seconds_to_choose(100), tags.seconds_to_look(100)) == pytest.approx((20, 110))
+    assert recipe_of("minutes=2", task="tagging").seconds_to_look(100) == 120
 
 
 @pytest.mark.parametrize("other", ["dev=d", "restarts=2", "patience=1"])

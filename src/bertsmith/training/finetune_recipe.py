@@ -27,6 +27,7 @@ _SHALLOW = 6  # layers, below which the rate grows
 _FEW_STEPS, _MOST_EPOCHS = 600, 10
 _FOLDS, _FEW_ROWS = 5, 1000  # cross-validated, where there is no dev
 _SECONDS, _SECONDS_A_ROW = 10.0, 0.1  # to choose a method in, and to train by it
+_SECONDS_A_SENTENCE = 1.0  # for a first look at each method of tagging
 _RATE, _LAYER_DECAY = 1e-4, 0.75  # of the head, and of each layer in that of the one above
 _RATE_OF_ALL, _LORA_FACTOR = 5e-5, 10  # where all layers have the same
 # By `completed`, where they aren't given.
@@ -120,6 +121,14 @@ class FinetuneRecipe(RunSettings):
     def seconds_to_choose(self, rows: int) -> float:
         """How long methods may be compared, the final training included."""
         return _SECONDS + _SECONDS_A_ROW * rows if self.minutes is None else 60 * self.minutes
+
+    def seconds_to_look(self, rows: int) -> float:
+        """How long, if nothing is known of a method yet: tags gain some twenty points where all weights are
+        trained, which is worth a longer wait than another fold.
+        """
+        usual = self.seconds_to_choose(rows)
+        is_longer = self.task == "tagging" and self.minutes is None
+        return max(usual, _SECONDS + _SECONDS_A_SENTENCE * rows) if is_longer else usual
 
     def completed(self, width: int, layers: int, steps_per_epoch: int) -> "FinetuneRecipe":
         """What nobody gave is chosen for a model of this hidden size and so many layers, and for epochs of so

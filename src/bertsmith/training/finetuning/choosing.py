@@ -77,12 +77,13 @@ def choose(
     train: EncodedExamples,
     folds: Ints,
     train_part: TrainPart,
-    seconds: float,
+    seconds: tuple[float, float],
     on_fold: Callable[[str, int], None] = lambda method, number: None,
     judged: Mapping[str, Judged] = MappingProxyType({}),
 ) -> Choice:
-    """Judges the methods, each with the epochs it trains, the simplest first, fold after fold until `seconds`
-    are over but for what the final training will take.
+    """Judges the methods, each with the epochs it trains, the simplest first, fold after fold until the first
+    of `seconds` are over but for what the final training will take; until the second, where it would be a
+    method's first fold.
 
     In a round each is judged by one more fold, the most promising first; one that is clearly worse than the
     simplest is given up. What a method takes is known from its last fold, and beforehand from forward passes.
@@ -91,7 +92,9 @@ def choose(
     The one chosen has the largest expected gain over the simplest: what was measured, shrunk towards what is
     usual by how uncertain it is, so that chance on a few rows doesn't decide.
     """
-    race = _Race(task, methods, train, folds, train_part, time.monotonic() + seconds, judged, on_fold)
+    begun = time.monotonic()
+    ends = begun + seconds[0], begun + seconds[1]
+    race = _Race(task, methods, train, folds, train_part, ends, judged, on_fold)
     race.run()
     tried = [race.tried(method) for method in methods]
     method = max(tried, key=expected_gain).method
@@ -110,12 +113,12 @@ class _Race:
         train: EncodedExamples,
         folds: Ints,
         train_part: TrainPart,
-        end: float,
+        ends: tuple[float, float],
         judged: Mapping[str, Judged],
         on_fold: Callable[[str, int], None],
     ) -> None:
         self._on_fold = on_fold
-        self._task, self._epochs, self._train, self._end = task, methods, train, end
+        self._task, self._epochs, self._train, self._ends = task, methods, train, ends
         self._folds, self._train_part, self._judged = folds, train_part, judged
         self._numbers = sorted(set(folds.tolist()))
         self._first = next(iter(methods))
@@ -136,7 +139,8 @@ class _Race:
             for method in sorted(running, key=lambda each: each != self._first):
                 needed = method == self._first and number < _FEWEST_FOLDS
                 beside = method == self._first or int(np.flatnonzero(self._folds == fold)[0]) in simplest
-                late = time.monotonic() + self._cost(method) > self._end
+                end = self._ends[0 if self._done[method] else 1]
+                late = time.monotonic() + self._cost(method) > end
                 if not beside or (late and not needed):
                     running.remove(method)
                     continue

@@ -167,7 +167,8 @@ class FinetuneSession:
         judged = (
             self._judge_frozen(recipe, methods) if len(self.train) <= MOST_EXAMPLES else {}
         )  # all have features
-        seconds = recipe.seconds_to_choose(len(self.train))
+        rows = len(self.train)
+        seconds = recipe.seconds_to_choose(rows), recipe.seconds_to_look(rows)
         return choose(self.task, costs, self.train, self.folds, train, seconds, on_fold, judged)
 
     def _judge_frozen(self, recipe: FinetuneRecipe, methods: Sequence[str]) -> dict[str, Judged]:
