@@ -8,19 +8,19 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from bertsmith.errors import RecipeError
 from bertsmith.training.schedule import Schedule
 from bertsmith.validation import UserSettings
 
 
-def _expanded(given: object) -> object:
-    """A shell leaves ~ as it is behind a = or within quotes."""
-    return str(Path(given).expanduser()) if isinstance(given, str | os.PathLike) else given
+def _as_text(given: object) -> object:
+    return os.fspath(given) if isinstance(given, os.PathLike) else given
 
 
-PathText = Annotated[str, BeforeValidator(_expanded)]  # a pathlib path is as good
+# A pathlib path is as good as a string. A shell leaves ~ as it is behind a = or within quotes.
+PathText = Annotated[str, BeforeValidator(_as_text), AfterValidator(os.path.expanduser)]
 
 
 class OptimizerSettings(UserSettings):
