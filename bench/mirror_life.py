@@ -14,6 +14,7 @@ give equal tables, but for the milliseconds.
 
 import argparse
 import csv
+import http.client
 import json
 import random
 import sys
@@ -30,7 +31,7 @@ import numpy as np
 REPOSITORY = Path(__file__).parents[1]
 sys.path.insert(0, str(REPOSITORY / "tests" / "serving" / "mirror"))
 
-from running_mirror import IN_STEP, RunningMirror, running_mirror, wait_until  # noqa: E402
+from running_mirror import IN_STEP, Answer, RunningMirror, running_mirror, wait_until  # noqa: E402
 from scripted_upstream import Reply, Seen, upstream_of  # noqa: E402
 
 from harness import end_without  # noqa: E402
@@ -184,6 +185,7 @@ def live(mirror: RunningMirror, llm: Llm, arguments: argparse.Namespace) -> list
     draw.shuffle(texts)
     rows: list[tuple[str, Counted]] = []
     shape = {"type": "json_schema", "json_schema": {"name": "answer", "schema": llm.asked.schema}}
+    connection = http.client.HTTPConnection("127.0.0.1", mirror.port, timeout=60)  # kept, as clients do
     for number in range(arguments.calls):
         changed = number >= arguments.calls * 2 // 3 and number % 10 == 0
         llm.has_turned = number >= arguments.calls * 5 // 6
@@ -195,14 +197,16 @@ def live(mirror: RunningMirror, llm: Llm, arguments: argparse.Namespace) -> list
             {"role": "system", "content": PROMPTS[int(changed)]},
             {"role": "user", "content": text},
         ]
+        body = json.dumps({"model": "m", "messages": messages, "response_format": shape})
         began = time.perf_counter()
-        answer = mirror.ask(
-            "/v1/chat/completions", {"model": "m", "messages": messages, "response_format": shape}
-        )
+        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+        found = connection.getresponse()
+        answer = Answer(found.status, {k.lower(): v for k, v in found.getheaders()}, found.read())
         took = (time.perf_counter() - began) * 1000
         _count(rows[-1][1], answer, llm.answer(text), took)
         wait_until(lambda: mirror.app.relay.audits.waiting == 0)
         if number % _BLOCK == _BLOCK - 1:
+            connection.close()  # a training takes longer than a mirror keeps an idle one
             mirror.follow()
     return rows
 
