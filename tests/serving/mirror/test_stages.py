@@ -165,7 +165,6 @@ def test_what_a_hand_demotes_rises_by_a_hand_only(store: Store) -> None:
     (stage,) = stages.stages().values()
     live = in_mode(replace(stage, student="x"), "live", 1.0)
     assert stages.change(stage, live, "evidence", "")
-    known = evidence_of(stages, [AGREES] * 30)
     for to in ("canary", "shadow", "record"):
         (before,) = stages.stages().values()
         assert stages.change(before, demoted(before, 0.2, to), "hand", "")
