@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 
 REPOSITORY = Path(__file__).parents[1]
-sys.path.insert(0, str(REPOSITORY / "tests" / "serving" / "mirror"))
+TESTS = REPOSITORY / "tests" / "serving" / "mirror"
+sys.path.insert(0, str(TESTS))
 
 from running_mirror import IN_STEP, Answer, RunningMirror, running_mirror, wait_until  # noqa: E402
 from scripted_upstream import Reply, Seen, upstream_of  # noqa: E402
@@ -38,7 +39,7 @@ from harness import end_without  # noqa: E402
 
 DATA = REPOSITORY.parent / "shared" / "data"
 PROMPTS = ("Answer for the text.", "Answer for the customer's text, please.")
-_BLOCK = 25  # calls between two looks at the evidence
+BLOCK = 25  # calls between two looks at the evidence
 _TOPICS = 20  # of reuters
 _TURNED = 6  # values that change places at the end
 
@@ -184,34 +185,41 @@ def live(mirror: RunningMirror, llm: Llm, arguments: argparse.Namespace) -> list
     texts = [text for text, _ in llm.asked.rows]
     draw.shuffle(texts)
     rows: list[tuple[str, Counted]] = []
-    shape = {"type": "json_schema", "json_schema": {"name": "answer", "schema": llm.asked.schema}}
-    connection = http.client.HTTPConnection("127.0.0.1", mirror.port, timeout=60)  # kept, as clients do
+    connection = connect(mirror.port)
     for number in range(arguments.calls):
         changed = number >= arguments.calls * 2 // 3 and number % 10 == 0
         llm.has_turned = number >= arguments.calls * 5 // 6
-        name = _mode(mirror) + (", the world has changed" if llm.has_turned else "")
+        name = mode_of(mirror) + (", the world has changed" if llm.has_turned else "")
         if not rows or rows[-1][0] != name:
             rows.append((name, Counted()))
         text = texts[number % len(texts)]
-        messages = [
-            {"role": "system", "content": PROMPTS[int(changed)]},
-            {"role": "user", "content": text},
-        ]
-        body = json.dumps({"model": "m", "messages": messages, "response_format": shape})
-        began = time.perf_counter()
-        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
-        found = connection.getresponse()
-        answer = Answer(found.status, {k.lower(): v for k, v in found.getheaders()}, found.read())
-        took = (time.perf_counter() - began) * 1000
+        answer, took = ask(connection, llm.asked, text, PROMPTS[int(changed)])
         _count(rows[-1][1], answer, llm.answer(text), took)
         wait_until(lambda: mirror.app.relay.audits.waiting == 0)
-        if number % _BLOCK == _BLOCK - 1:
+        if number % BLOCK == BLOCK - 1:
             connection.close()  # a training takes longer than a mirror keeps an idle one
             mirror.follow()
     return rows
 
 
-def _mode(mirror: RunningMirror) -> str:
+def connect(port: int) -> http.client.HTTPConnection:
+    """Kept open, as clients do."""
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+
+def ask(connection: http.client.HTTPConnection, asked: Asked, text: str, prompt: str) -> tuple[Answer, float]:
+    """A call's answer, and its milliseconds."""
+    shape = {"type": "json_schema", "json_schema": {"name": "answer", "schema": asked.schema}}
+    messages = [{"role": "system", "content": prompt}, {"role": "user", "content": text}]
+    body = json.dumps({"model": "m", "messages": messages, "response_format": shape})
+    began = time.perf_counter()
+    connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+    found = connection.getresponse()
+    answer = Answer(found.status, {k.lower(): v for k, v in found.getheaders()}, found.read())
+    return answer, (time.perf_counter() - began) * 1000
+
+
+def mode_of(mirror: RunningMirror) -> str:
     """Of the version that answers most."""
     modes = [each.mode for each in mirror.stages.stages().values()]
     return max(modes, key=("record", "shadow", "canary", "live").index, default="record")

@@ -157,6 +157,21 @@ def test_a_wrong_option_is_one_sentence_that_names_it(
 
 
 @pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["finetune", "classification", "rows.csv"], "bertsmith finetune needs --model VALUE."),
+        (["distil"], "bertsmith distil needs TEACHER."),
+        (["mirror", "label"], "bertsmith mirror label needs FILE."),
+    ],
+)
+def test_what_a_command_cannot_do_without_is_named(
+    capsys: pytest.CaptureFixture[str], words: list[str], needed: str
+) -> None:
+    assert frame.main(words) == 2
+    assert needed in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("failure", "sentence"),
     [
         (RecipeError("steps is -1; expected 1 or more."), "steps is -1; expected 1 or more."),

@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
-from cyclopts.exceptions import CycloptsError, UnknownOptionError
+from cyclopts.exceptions import CycloptsError, MissingArgumentError, UnknownOptionError
 
 from bertsmith.errors import BertsmithError, InputError
 from bertsmith.terminal import printable
@@ -83,7 +83,7 @@ def _sentence(failure: BaseException) -> str | None:
         return str(failure)
     if isinstance(failure, CycloptsError):
         command = " ".join(["bertsmith", *(failure.command_chain or ())])
-        return f"{_said(failure)}{_as_setting(failure)} See `{command} --help`."
+        return f"{_missing(failure, command) or _said(failure)}{_as_setting(failure)} See `{command} --help`."
     if _is_out_of_memory(failure):
         return _OUT_OF_MEMORY
     if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -93,6 +93,15 @@ def _sentence(failure: BaseException) -> str | None:
             f"{failure.filename} can't be used: {failure.strerror}. Choose another place, or mend its rights."
         )
     return None
+
+
+def _missing(failure: CycloptsError, command: str) -> str:
+    """What a command can't do without: an argument as its help has it, in capitals, or an option."""
+    if not isinstance(failure, MissingArgumentError) or failure.tokens_so_far or failure.argument is None:
+        return ""
+    name = failure.argument.name
+    needed = f"{name} VALUE" if failure.argument.index is None else name.lstrip("-").upper()
+    return f"{command} needs {needed}."
 
 
 def _said(failure: CycloptsError) -> str:

@@ -117,7 +117,7 @@ def traffic() -> Traffic:
     found = Traffic(3)
 
     async def run() -> None:
-        student = StudentThread("x", Says(of_all=False))
+        student = StudentThread("x", lambda: Says(of_all=False))
         for time in TIMES:
             stage = Stage(CALL.version, CALL.site, time.mode, time.share, "x")
             await found.pass_by(time, VersionStudents(stage, student))
@@ -154,7 +154,10 @@ def test_audits_of_the_student_and_of_a_candidate_find_the_known_share(traffic: 
     """Of the student over its sure calls, of a candidate, who is sure of all, over all of them."""
     ledger, found = Ledger(), {"x": first_evidence(0.05, 0.05), "y": first_evidence(0.05, 0.05)}
     weights: dict[str, list[float]] = {"x": [], "y": []}
-    student, candidate = StudentThread("x", Says(of_all=False)), StudentThread("y", Says(of_all=True))
+    student, candidate = (
+        StudentThread("x", lambda: Says(of_all=False)),
+        StudentThread("y", lambda: Says(of_all=True)),
+    )
     for time in TIMES:
         stage = Stage(CALL.version, CALL.site, time.mode, time.share, "x", candidate="y")
         for when, outcome in traffic.seen:

@@ -69,7 +69,7 @@ def comparing(tmp_path: Path, *texts: str, mode: str = "shadow") -> tuple[OpenSt
     schema = {"type": "object", "properties": {"intent": {"enum": ["card", "other"]}}}
     call = replace(call, asked=replace(call.asked, schema=schema))
     folder = make_student(tmp_path / "made", call, {"card": {"intent": "card"}}, {})
-    student = StudentThread("x", Broken(Opened.open(folder)))
+    student = StudentThread("x", lambda: Broken(Opened.open(folder)))
     stage = Stage(call.version, call.site, mode, 1.0, "x")
     outcomes = []
     for text in texts:

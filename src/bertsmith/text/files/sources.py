@@ -63,7 +63,7 @@ def _find_files(
             return [SourceFile(as_utf8(PurePosixPath(root).name), origin, filesystem, root, int(size))]
         if not filesystem.isdir(root):
             there = "is neither a file nor a folder" if filesystem.exists(root) else "does not exist"
-            raise InputError(f"The source {source} {there}.")
+            raise InputError(f"The source {source} {there}. Name a file or a folder to read.")
         listing = filesystem.find(root, detail=True)
     except OSError as error:
         raise InputError(f"The source {source} cannot be read: {error}.") from error

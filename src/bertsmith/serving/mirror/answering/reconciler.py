@@ -210,8 +210,9 @@ class Reconciler:
         try:
             if student is None:
                 raise FileNotFoundError("the store doesn't know it")
-            require_student(Path(student.folder), number)
-            found = StudentThread(number, self.opening(Path(student.folder)))
+            folder = Path(student.folder)
+            require_student(folder, number)
+            found = StudentThread(number, lambda: self.opening(folder))
         except Exception as error:  # whatever is wrong with one is not the others'
             if number not in self._failed:
                 said = error if isinstance(error, BertsmithError | OSError) else type(error).__name__

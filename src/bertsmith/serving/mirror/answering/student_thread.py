@@ -1,12 +1,14 @@
-"""A student beside the event loop: asked from there, it computes in a thread of its own.
+"""A student beside the event loop: asked from there, it computes in a thread of its own, on one core.
 
-Texts that wait together are answered together. Several hundred may wait; what comes then is the LLM's.
+Texts that wait together are answered together. Several hundred may wait; what comes then is the LLM's. More
+cores would make a sentence slower, not faster: the threads of two OpenMP teams, of two students or of one and
+whoever opened it, sleep between any two operations of a layer.
 """
 
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,15 +43,23 @@ class StudentLike(Protocol):
 
 
 class StudentThread:
-    """`student` under its `id`. Begins its thread at once; `close` ends it."""
+    """A student under its `id`, opened in its thread; `close` ends it. Raises what `opening` raises."""
 
-    def __init__(self, number: str, student: StudentLike) -> None:
-        self.id, self.student = number, student
+    def __init__(self, number: str, opening: Callable[[], StudentLike]) -> None:
+        # torch, which a mirror without a student doesn't need
+        from bertsmith.model.cpu.one_core_threads import start_one_core_threads
+
+        self.id = number
         self._changed = threading.Condition()
         self._waiting: deque[tuple[str, Future[StudentAnswer]]] = deque()
         self._is_ending = False
-        self._thread = threading.Thread(target=self._work, name=f"student-{number}", daemon=True)
-        self._thread.start()
+        self._thread = start_one_core_threads(1, f"student-{number}")
+        try:
+            self.student = self._thread.submit(opening).result()
+        except BaseException:
+            self._thread.shutdown(wait=False)
+            raise
+        self._thread.submit(self._work)
 
     async def answer(self, text: str, seconds: float) -> "StudentAnswer":
         """Raises CantAnswer, after `seconds` at the latest."""
@@ -76,7 +86,7 @@ class StudentThread:
         with self._changed:
             self._is_ending = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.shutdown()
 
     def _work(self) -> None:
         give_way()

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,9 @@ class Judge:
     """A fine-tuned model, opened by name or folder. Raises ModelError for one that gives no labels."""
 
     def __init__(self, model: str, seconds: float) -> None:
-        from bertsmith.inference.predictor import Predictor  # torch, which only a guard that runs needs
+        # torch, which only a guard that runs needs
+        from bertsmith.inference.predictor import Predictor
+        from bertsmith.model.cpu.one_core_threads import start_one_core_threads
 
         self.predictor, self.seconds = Predictor.load(model), seconds
         task = self.predictor.task
@@ -52,9 +53,9 @@ class Judge:
             )
         self.is_multi_label = task.name == "multi-label"
         self.labels = [str(each) for each in task.labels]
-        self._threads = ThreadPoolExecutor(_THREADS, "guard")
+        self._threads = start_one_core_threads(_THREADS, "guard")
         self._waiting = 0
-        self.predictor.predict(["warm up"])
+        self._threads.submit(self.predictor.predict, ["warm up"]).result()
 
     async def judge(self, texts: Sequence[str], policy: SidePolicy) -> Verdict:
         """The most severe of the texts' verdicts. Raises CantJudge, after `seconds` at the latest."""
