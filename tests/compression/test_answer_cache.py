@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from distil_rows import write_rows
+from distil_rows import save_teacher, write_rows
 
 from bertsmith.compression.distilling import answer_cache
 from bertsmith.compression.distilling.answer_cache import cached_outputs, key_of
 from bertsmith.compression.distilling.teacher import Teacher
+from bertsmith.inference.predictor import Predictor
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.finetuning import encode_examples
 
@@ -108,3 +109,17 @@ def _with_values(one: Encoded, value: float) -> Any:
         replace(window, values=np.full((len(window.token_ids), 3), value, np.float32))
         for window in one.windows
     )
+
+
+def test_a_teacher_of_cosines_shows_its_vectors(tmp_path: Path) -> None:
+    """What it says of a pair is the same."""
+    folder = save_teacher(tmp_path, "similarity", 0)
+    teacher = Teacher.open(str(folder), None, torch.device("cpu"))
+    examples = teacher.task.read(tmp_path / "train.jsonl")[:5]
+    encoded = encode_examples(teacher.task, examples, teacher.tokenizer).encoded
+    outputs = teacher.outputs(encoded)
+    assert [output.shape for output in outputs] == [(2, 16)] * 5
+    said = [each["similarity"] for each in teacher.task.decode(outputs, examples, encoded)]
+    pairs = [(each.text, each.text_pair) for each in examples]
+    expected = [each["similarity"] for each in Predictor.load(folder).predict(pairs)]
+    assert said == pytest.approx(expected, abs=1e-5)

@@ -8,6 +8,7 @@ import torch
 
 from bertsmith.compression.distilling.distillation_losses import (
     ClassLoss,
+    CosineLoss,
     DistillationLoss,
     LabelLoss,
     SpanLoss,
@@ -106,6 +107,31 @@ def test_vectors_are_taught_by_how_a_query_stands_to_the_documents_of_the_batch(
     assert found.tolist() == pytest.approx(expected, rel=1e-4)
 
 
+def test_cosines_are_taught_between_all_texts_of_the_batch() -> None:
+    """The student's vectors may have another size."""
+    ours, theirs = numbers(3, 2, 4) / 4, numbers(3, 2, 6, seed=1) / 6
+    found = CosineLoss().losses(torch.from_numpy(ours), taught(list(theirs)))
+
+    def square(n: int, side: int, m: int, other: int) -> float:
+        return float(ours[n, side] @ ours[m, other] - theirs[n, side] @ theirs[m, other]) ** 2
+
+    sides = [(side, other) for side in (0, 1) for other in (0, 1)]
+    expected = [
+        square(n, 0, n, 1)
+        + np.mean([square(n, side, m, other) for m in {0, 1, 2} - {n} for side, other in sides])
+        for n in range(3)
+    ]
+    assert found.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_one_pair_alone_is_taught_its_own_cosine() -> None:
+    ours, theirs = numbers(1, 2, 4) / 4, numbers(1, 2, 4, seed=1) / 4
+    found = CosineLoss().losses(torch.from_numpy(ours), taught(list(theirs)))
+    assert found.item() == pytest.approx(
+        (ours[0, 0] @ ours[0, 1] - theirs[0, 0] @ theirs[0, 1]) ** 2, rel=1e-5
+    )
+
+
 @pytest.mark.parametrize("soft_loss", [ClassLoss(T), LabelLoss(T), DistillationLoss(deviation=1.0)])
 def test_who_answers_as_the_teacher_has_nothing_to_learn(soft_loss: DistillationLoss) -> None:
     theirs = numbers(4, 3)
@@ -128,9 +154,12 @@ def test_several_teachers_of_labels_teach_the_mean_of_each() -> None:
     assert found == pytest.approx((1 / (1 + np.exp(-first)) + 1 / (1 + np.exp(-second))) / 2, abs=1e-6)
 
 
-def test_several_teachers_of_vectors_teach_the_mean_of_their_similarities() -> None:
+@pytest.mark.parametrize("soft_loss", [VectorLoss(1.0), CosineLoss()])
+def test_several_teachers_of_vectors_teach_the_mean_of_their_similarities(
+    soft_loss: DistillationLoss,
+) -> None:
     first, second = numbers(3, 4), numbers(3, 6, seed=1)
-    found = VectorLoss(1.0).together([first, second])
+    found = soft_loss.together([first, second])
     expected = (first[0] @ first[1:].T + second[0] @ second[1:].T) / 2
     assert found[0] @ found[1:].T == pytest.approx(expected, rel=1e-4)
 

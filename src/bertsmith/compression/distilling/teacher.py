@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertsmith.compression.distilling.vector_similarity import showing_vectors
 from bertsmith.errors import RecipeError
 from bertsmith.files import sha256
 from bertsmith.inference.engine import start_engine
@@ -41,7 +42,7 @@ class Teacher:
     def open(cls, name: str, task: type[Task[Any]] | None, device: torch.device) -> "Teacher":
         """By path, alias or hub name; `task` for a task of one's own. Raises as `Predictor.load` does."""
         folder = locate_model(name).folder
-        model, opened = load_task_model(folder, task)
+        model, opened = showing_vectors(*load_task_model(folder, task))
         engine = start_engine(model, folder, device)
         return cls(folder, model, opened, engine.tokenizer, hash_of(folder))
 
