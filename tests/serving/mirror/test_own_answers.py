@@ -1,15 +1,19 @@
 """A student in the LLM's place: providers' own clients read its answers as they read the LLM's."""
 
 import json
+import signal
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from made_student import make_student, put_in_mode
-from running_mirror import RunningMirror, running_mirror, wait_until
-from scripted_upstream import Reply, Upstream
+from running_mirror import RunningMirror, mirror_process, running_mirror, wait_until
+from scripted_upstream import Reply, Seen, Upstream, upstream_of
 from systemone import Choice, Noul, Score
 from systemone import Client as SystemOneClient
 from test_mirrored_clients import (
@@ -24,6 +28,7 @@ from bertsmith.serving.mirror.answering.known_keys import KnownKeys
 
 WORDS = {word: {"intent": word} for word in ("card", "transfer", "hello")}
 WORDS["hello"] = {"intent": "other"}
+CHAT = "/v1/chat/completions"
 TEXTS = ["my card is gone", "a transfer please", "hello"]
 
 
@@ -251,3 +256,32 @@ def test_decisions_are_answered_with_probabilities(
     assert ours.answers[1].choice == "true"
     assert ours.answers[2].score == pytest.approx(1, abs=0.01)
     assert without_ids(ours).keys() == without_ids(theirs).keys()
+
+
+def test_a_second_signal_ends_a_mirror_that_has_a_student_at_once(upstream: Upstream, tmp_path: Path) -> None:
+    """Whose thread would be waited for, while a call waits for an LLM that doesn't answer."""
+    with running_mirror(tmp_path, upstream.url) as mirror:
+        mirror.ask(CHAT, {"model": "m", "messages": messages("card"), "response_format": JSON_SCHEMA})
+        call = mirror.calls()[-1]
+        folder = make_student(tmp_path / "student", call, WORDS, {"urgent": False})
+        put_in_mode(mirror.stages, folder, call, "live")
+
+    gone = threading.Event()
+
+    def never(seen: Seen) -> Reply:
+        gone.wait(60)
+        return Reply([b"{}"])
+
+    with (
+        upstream_of(never) as silent,
+        mirror_process("--upstream", silent.url, "--store", tmp_path / "mirror.sqlite") as process,
+    ):
+        wait_until(lambda: process.ask("/bertsmith/status").json()["answering"])
+        with ThreadPoolExecutor(1) as client:
+            client.submit(process.ask, CHAT, {"model": "m", "messages": messages("what?")})
+            wait_until(lambda: process.ask("/bertsmith/status").json()["under_way"])
+            process.process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+            process.process.send_signal(signal.SIGINT)
+            assert process.process.wait(10) == 1
+            gone.set()

@@ -5,6 +5,7 @@ SIGTERM, Ctrl-C   no new connections; what was begun is relayed to its end, what
 """
 
 import logging
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -44,7 +45,10 @@ def run(
     host, port = listener.getsockname()[:2]
     listener.listen(_BACKLOG)  # whoever is told the address may connect
     announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    RelayServer(settings, app).run(sockets=[listener])
+    server = RelayServer(settings, app)
+    server.run(sockets=[listener])
+    if server.force_exit:
+        os._exit(1)  # the threads that compute would be waited for
 
 
 class RelayServer(uvicorn.Server):
