@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 from benchmark_toys import QUICK, write_mrpc, write_sst2, write_stsb
+from safetensors.numpy import load_file, save_file
 from sklearn.metrics import accuracy_score
 
 from bertsmith.benchmarks.devices import Share, own_share
 from bertsmith.benchmarks.glue import glue_tasks
 from bertsmith.benchmarks.published import GLUE
-from bertsmith.benchmarks.results import TaskResult
+from bertsmith.benchmarks.report import beside_published
+from bertsmith.benchmarks.results import BenchmarkResult, TaskResult
 from bertsmith.benchmarks.seed_run import SeedScore
 from bertsmith.benchmarks.suite import Suite, SuiteSettings, run_suite
 from bertsmith.cli.main import main
@@ -155,6 +157,34 @@ def test_seeds_and_tasks_may_be_added_but_settings_not_changed(
     other = SuiteSettings(("SST-2",), seeds=3, overrides=(*QUICK, "weight=1"))
     with pytest.raises(RecipeError, match="begun with other settings: overrides"):
         run_suite(SUITE, glue_data, model, out, other, resume=True)
+
+
+def test_another_model_in_the_same_folder_is_not_gone_on_with(
+    finished: Path, glue_data: Path, model: str, tmp_path: Path
+) -> None:
+    """Its seeds would be averaged with those of the old one."""
+    out, folder = tmp_path / "glue", tmp_path / "model"
+    shutil.copytree(model, folder)
+    one = SuiteSettings(("SST-2",), seeds=1, overrides=QUICK)
+    run_suite(SUITE, glue_data, str(folder), out, one)
+    run_suite(SUITE, glue_data, str(folder), out, one, resume=True)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: 0.9 * tensor for name, tensor in tensors.items()}, folder / "model.safetensors")
+    with pytest.raises(RecipeError, match="begun with other settings: weights"):
+        run_suite(SUITE, glue_data, str(folder), out, one, resume=True)
+
+
+def test_a_score_of_dev_is_not_shown_as_one_of_test() -> None:
+    """MNLI's other half is measured on dev alone, beside a task whose test has labels."""
+
+    def task(name: str, **parts: float) -> TaskResult:
+        figures = {part.replace("_", "-"): {"score": score} for part, score in parts.items()}
+        return TaskResult(name, "accuracy", (SeedScore(1, figures, 0.03, {"dev": 100}, 1.0, []),))
+
+    tasks = task("SST-2", dev=0.9, test=0.88), task("MNLI", dev=0.7, dev_mm=0.72)
+    columns, rows = beside_published(BenchmarkResult("glue", "mine", tasks, {}, (), ()))
+    assert columns == ["", "part", "SST-2", "MNLI", "MNLI-mm"]
+    assert rows == [["mine, mean", "dev", "90.0", "70.0", "72.0"], ["mine, mean", "test", "88.0", "–", "–"]]
 
 
 def test_settings_are_searched_on_dev_within_the_budget_and_taken_for_every_seed(

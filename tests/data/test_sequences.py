@@ -21,7 +21,7 @@ from bertsmith.data.sequences.encoding import encode_sequences
 from bertsmith.data.sequences.records import Row
 from bertsmith.data.sequences.table_columns import find_columns
 from bertsmith.data.store import TokenStore
-from bertsmith.errors import BertsmithError, InputError
+from bertsmith.errors import BertsmithError, InputError, StoreError
 from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.text.tokens.number_tokenizer import NumberTokenizer
 from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
@@ -35,7 +35,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def stored_rows(store: Path) -> list[list[str]]:
     """All rows of both splits as the tokenizer reads them."""
-    tokenizer = Tokenizer.load(store / "tokenizer")
+    tokenizer = load_tokenizer(store / "tokenizer")
     found = []
     for split in ("train", "heldout"):
         opened = TokenStore.open(store / split, tokenizer)
@@ -277,7 +277,6 @@ def test_columns_of_any_type_are_kept_beside_the_sequence(tmp_path: Path) -> Non
         ([{"events": []}], {"heldout": 0.5}, "None of 0 different symbols"),
         ([{"x": 1}], {"kind": "table", "leave_out": ("y",)}, "no column 'y'"),
         ([{"x": 1}], {"kind": "table", "leave_out": ("x",)}, "--leave-out leaves no column"),
-        ([{"x": n} for n in range(20)] + [{"y": 2}], {"kind": "table"}, "line 21: no column 'x'"),
         (
             [{"x": n} for n in range(20)] + [{"x": "NA"}],
             {"kind": "table"},
@@ -330,3 +329,81 @@ def test_damaged_files_of_a_store_are_refused(tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "s/tokenizer")
     with pytest.raises(BertsmithError, match=r"holds no sequences\.json"):
         encode_sequences(tmp_path / "series.npy", tmp_path, tmp_path / "out.jsonl")
+
+
+def test_a_key_that_a_row_leaves_out_is_an_empty_cell(tmp_path: Path) -> None:
+    """In the first row too: many writers of JSON omit nulls."""
+    rows = [{"age": number, **({"plan": "pro"} if number else {})} for number in range(30)]
+    build_sequences(
+        [write(tmp_path / "rows.jsonl", rows)], tmp_path / "store", SequenceSettings(kind="table", heldout=0)
+    )
+    first, second = stored_rows(tmp_path / "store")[:2]
+    assert (first[1], second[1]) == ("plan=?", "plan=pro")
+    labelled = [{"age": 1}, {"age": 2, "label": "yes"}]
+    file = write(tmp_path / "labelled.jsonl", [each | {"plan": "pro"} for each in labelled])
+    encode_sequences(file, tmp_path / "store", tmp_path / "encoded.jsonl")
+    lines = (tmp_path / "encoded.jsonl").read_text().splitlines()
+    assert [json.loads(line)["label"] for line in lines] == [None, "yes"]
+
+
+def test_a_key_that_comes_after_the_columns_are_known_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertsmith.data.sequences.records._FIRST", 10)
+    file = write(tmp_path / "rows.jsonl", [{"x": n % 3} for n in range(20)] + [{"y": 2}])
+    with pytest.raises(InputError, match="line 21: the key 'y' stands in none of the first 10 rows"):
+        build_sequences([file], tmp_path / "store", SequenceSettings(kind="table", heldout=0))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.14, 0.4])
+def test_numbers_beside_some_words_are_refused_however_many_these_are(tmp_path: Path, share: float) -> None:
+    """NA in a seventh of an income's cells made each number a category."""
+    rows = [{"income": "NA" if number < 500 * share else 1000 + number} for number in range(500)]
+    file = write(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(InputError, match="Leave such cells empty"):
+        build_sequences([file], tmp_path / "store", SequenceSettings(kind="table", heldout=0))
+
+
+def test_a_store_of_numbers_is_not_opened_by_the_scales_of_another(tmp_path: Path) -> None:
+    """The vocabularies are the same: a column and its value."""
+    settings = SequenceSettings(kind="table", numbers="continuous", heldout=0)
+    for name, unit in (("a", 1.0), ("b", 100.0)):
+        file = write(tmp_path / f"{name}.jsonl", [{"x": unit * number} for number in range(30)])
+        build_sequences([file], tmp_path / name, settings)
+    ours, other = (load_tokenizer(tmp_path / name / "tokenizer") for name in ("a", "b"))
+    assert ours.pieces == other.pieces
+    with pytest.raises(StoreError, match="made with another tokenizer"):
+        TokenStore.open(tmp_path / "a/train", other)
+    assert len(TokenStore.open(tmp_path / "a/train", ours))
+
+
+def test_words_of_the_file_do_not_replace_the_symbols_that_tags_belong_to(tmp_path: Path) -> None:
+    rows = [{"events": ["x", "y"]} for _ in range(30)]
+    build_sequences([write(tmp_path / "rows.jsonl", rows)], tmp_path / "store", SequenceSettings(heldout=0))
+    file = write(tmp_path / "tagged.jsonl", [{"events": ["x", "y"], "tags": ["A", "B"], "words": ["a", "b"]}])
+    with pytest.raises(InputError, match="the column words is no part of the sequence"):
+        encode_sequences(file, tmp_path / "store", tmp_path / "encoded.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "wrong", "said"),
+    [
+        ("series", (16, 3), (3, 16), "expected rows of steps x 3 numbers"),
+        ("images", (4, 8), (8, 4), "expected rows of 4 x 8 numbers"),
+        ("images", (4, 8, 3), (3, 4, 8), "expected rows of 4 x 8 x 3 numbers"),
+    ],
+)
+def test_a_row_whose_axes_are_in_another_order_is_refused(
+    tmp_path: Path, kind: Any, shape: tuple[int, ...], wrong: tuple[int, ...], said: str
+) -> None:
+    """It has as many numbers, each in another place."""
+    draw = np.random.default_rng(0)
+    np.save(tmp_path / "rows.npy", draw.normal(size=(20, *shape)))
+    settings = SequenceSettings(kind=kind, patch=4, heldout=0)
+    build_sequences([tmp_path / "rows.npy"], tmp_path / "store", settings)
+    for name, array in (("wrong", wrong), ("right", shape), ("flat", (math.prod(shape),))):
+        np.save(tmp_path / f"{name}.npy", draw.normal(size=(2, *array)))
+    with pytest.raises(InputError, match=said):
+        encode_sequences(tmp_path / "wrong.npy", tmp_path / "store", tmp_path / "encoded.jsonl")
+    for name in ("right", "flat"):
+        encode_sequences(tmp_path / f"{name}.npy", tmp_path / "store", tmp_path / f"{name}.jsonl")

@@ -10,9 +10,10 @@ import pytest
 from nursery import Settings, finish
 from tiny_run import NewRun
 
+from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import BertsmithError, CorpusError, RecipeError, ResourceError, StoreError
 from bertsmith.machine.hardware import Hardware
-from bertsmith.text.corpus.corpus import build_corpus
+from bertsmith.text.corpus.corpus import Corpus, build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.training import machine
@@ -169,20 +170,39 @@ def test_a_run_that_was_moved_is_found_where_it_is(begun: Settings, tmp_path: Pa
     assert (tmp_path / "moved" / "model" / "model.safetensors").is_file()
 
 
-def test_a_store_of_another_corpus_is_not_used(begun: Settings, tmp_path: Path) -> None:
-    """As when the corpus was built again between the parts of a run."""
-    (tmp_path / "text").mkdir()
+def another_corpus(folder: Path) -> Corpus:
+    (folder / "text").mkdir()
     for number in range(8):
         text = "\n".join(f"Balen cirom dum {part} fal {number}." for part in range(6))
-        (tmp_path / "text" / f"{number}.txt").write_text(text)
+        (folder / "text" / f"{number}.txt").write_text(text)
+    settings = CorpusSettings(heldout=0.2)
+    build_corpus([str(folder / "text")], folder / "corpus", settings=settings, workers=1, progress=None)
+    return Corpus.open(folder / "corpus")
+
+
+def test_a_store_of_another_corpus_is_not_used(begun: Settings, tmp_path: Path) -> None:
+    """As when the corpus was built again between the parts of a run."""
+    corpus = another_corpus(tmp_path).path
     shutil.copytree(begun["out"], tmp_path / "run")
     (tmp_path / "run" / "recipe.toml").unlink()  # killed before it was written, and so before any model was
     shutil.rmtree(tmp_path / "run" / "model")
-    corpus = tmp_path / "corpus"
-    settings = CorpusSettings(heldout=0.2)
-    build_corpus([str(tmp_path / "text")], corpus, settings=settings, workers=1, progress=None)
     with pytest.raises(StoreError, match=r"tokens was made from another corpus than .*corpus is now"):
         start(begun | {"corpus": str(corpus), "out": str(tmp_path / "run")})
+
+
+def test_a_token_store_that_was_built_again_is_not_gone_on_with(
+    begun: Settings, new_run: NewRun, tmp_path: Path
+) -> None:
+    """A place in it is another one now, and what was trained on may be held out."""
+    store = tmp_path / "store"
+    shutil.copytree(Path(begun["out"]) / "tokens", store)
+    settings = new_run(corpus=str(store))
+    finish(settings)
+    start(settings, resume=True)  # nothing has changed
+    shutil.rmtree(store)
+    tokenize_corpus(another_corpus(tmp_path), Tokenizer.load(settings["tokenizer"]), store)
+    with pytest.raises(RecipeError, match="The file given as corpus has changed since the run"):
+        start(settings, resume=True)
 
 
 def snapshot(settings: Settings) -> dict[str, bytes]:

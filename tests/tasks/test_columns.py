@@ -51,6 +51,25 @@ def test_a_kind_that_is_told_wins_over_the_values() -> None:
         fit([("1",), ("old",)], "age:number")
 
 
+@pytest.mark.parametrize(
+    ("learned", "asked", "place"),
+    [
+        (["1.0", "2.0", ""], ["1", 1, 1.0, "1.0"], 1),
+        (["1", "2", "3"], ["1.0", 1, 1.0], 0),
+        (["True", "False"], ["true", True, "TRUE"], 1),
+        (["true", "false"], [True, "True"], 1),
+        (["1.5", "2"], [1.5, "1.5"], 0),
+        (["007", "1.10"], ["1.10"], 1),
+    ],
+)
+def test_a_category_is_the_same_however_its_file_spells_it(learned: Any, asked: Any, place: int) -> None:
+    """As CSV, as JSON, and beside a blank, where pandas writes integers with a fraction."""
+    column = fit([(cell,) for cell in learned], "code:category")
+    for cell in asked:
+        assert column.vector((as_cell(cell, "here", "code"),), "here").argmax() == place
+        assert column.vector((as_cell(cell, "here", "code"),), "here").sum() == 1
+
+
 def test_each_column_has_its_place_among_the_features() -> None:
     columns = fit([("1", "a"), ("", "b")], "age", "plan")
     assert columns.slices == [slice(0, 2), slice(2, 4)]

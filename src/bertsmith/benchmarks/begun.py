@@ -1,12 +1,22 @@
 """The folder of a benchmark: begun once, or gone on with by the same settings."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import RecipeError
-from bertsmith.files import make_folder, read_json, write_json
+from bertsmith.files import make_folder, read_json, sha256, write_json
+from bertsmith.model.locate import locate_model
 
 BEGUN = "benchmark.json"
+_WEIGHTS = ("*.safetensors", "*.bin")
+
+
+def weights_of(model: str) -> str:
+    """SHA-256 of a model's weights: its path may hold others tomorrow."""
+    folder = locate_model(model).folder
+    files = sorted(path for pattern in _WEIGHTS for path in folder.glob(pattern))
+    return hashlib.sha256(" ".join(sha256(path) for path in files).encode()).hexdigest()
 
 
 def begin(out: Path, settings: dict[str, Any], resume: bool) -> None:

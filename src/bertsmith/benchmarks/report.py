@@ -110,6 +110,8 @@ def _ours(result: BenchmarkResult, column: str, part: str = DEV) -> float | None
         if column in task.best.figures[DEV]:  # a metric, where there is one task
             return sum(seed.figures[DEV][column] for seed in task.seeds) / len(task.seeds)
         name, its_part = _OTHER_NAMES.get(column, (column, part))
+        if part != DEV and its_part != part:
+            continue  # MNLI's other half is a part of its own, measured on dev
         if task.name == name and its_part in task.best.figures:
             return task.mean(its_part)
     return None

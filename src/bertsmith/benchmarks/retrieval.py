@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith.benchmarks.begun import begin
+from bertsmith.benchmarks.begun import begin, weights_of
 from bertsmith.benchmarks.published import BM25 as PUBLISHED_BM25
 from bertsmith.errors import InputError, RecipeError, did_you_mean
 from bertsmith.files import read_json, write_json
@@ -108,7 +108,8 @@ def run_retrieval(
     the extra `retrieval`.
     """
     chosen = choose(folder, datasets)
-    begin(out, {"benchmark": name, "model": model, "reranker": reranker}, resume)
+    weights = [weights_of(each) for each in (model, reranker) if each is not None]
+    begin(out, {"benchmark": name, "model": model, "reranker": reranker, "weights": weights}, resume)
     finished = []
     opened: tuple[Embedder, Reranker | None] | None = None
     for dataset, path in chosen.items():

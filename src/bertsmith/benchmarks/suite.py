@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bertsmith.benchmarks.begun import begin
+from bertsmith.benchmarks.begun import begin, weights_of
 from bertsmith.benchmarks.benchmark_task import BenchmarkTask, TaskFiles
 from bertsmith.benchmarks.devices import Share, part_after
 from bertsmith.benchmarks.published import Published
@@ -31,7 +31,6 @@ from bertsmith.benchmarks.seed_run import (
 from bertsmith.benchmarks.settings_search import CHOSEN, Searched, search_settings
 from bertsmith.errors import InputError, RecipeError, did_you_mean
 from bertsmith.files import read_json, sha256, write_json
-from bertsmith.model.locate import locate_model
 from bertsmith.progress import Progress
 from bertsmith.reporting.run_report import REPORT_FILE
 from bertsmith.training.log import json_value
@@ -115,9 +114,9 @@ def run_suite(
     `finetune` raises; a task that can't be read is refused before anything is trained.
     """
     chosen, absent = _choose(suite, folder, settings.tasks)
-    locate_model(model)
+    weights = weights_of(model)
     run = _Run(suite, folder, model, out, settings, command, console, progress)
-    begun = {"benchmark": suite.name, "model": model, **settings.begun_as()}
+    begun = {"benchmark": suite.name, "model": model, "weights": weights, **settings.begun_as()}
     if share.rank == 0:
         begin(out, begun, resume)
     part_after(share)

@@ -3,6 +3,7 @@
 T   tokens      S   sentences      D   documents
 """
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,14 @@ class TokenStore:
     def corpus_sha256(self) -> str:
         """Of the corpus's manifest, which in turn holds the hashes of its files."""
         return self.manifest.corpus_sha256
+
+    @property
+    def content_sha256(self) -> str:
+        """Of all arrays of the store, this split's and the others'."""
+        files = [
+            each.files[name].sha256 for each in self.manifest.splits.values() for name in sorted(each.files)
+        ]
+        return hashlib.sha256(" ".join(files).encode()).hexdigest()
 
     def verify(self, progress: Progress | None = None) -> None:
         """Reads every byte of this split. Raises StoreError naming the file that was altered."""

@@ -23,6 +23,7 @@ from bertsmith.tasks.pretraining.objectives import OBJECTIVES, PretrainedModel
 from bertsmith.text.corpus.corpus import Corpus
 from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
+from bertsmith.text.tokens.value_tokenizer import ValueTokenizer
 from bertsmith.training.distributed import Ranks, wait
 from bertsmith.training.machine import Machine
 from bertsmith.training.recipe import Recipe
@@ -43,6 +44,12 @@ class Inputs:
     notes: tuple[str, ...]
     general: TokenStore | None = None
     general_measured: TokenStore | None = None
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Of the tokens by the recipe's names: a run that goes on counts places in them."""
+        found = {"corpus": self.train.content_sha256}
+        return found if self.general is None else found | {"general": self.general.content_sha256}
 
 
 def open_inputs(
@@ -185,6 +192,11 @@ def _check_pieces(recipe: Recipe, tokenizer: Tokenizer, init: Path | None) -> No
         own = read_own_tokenizer(init)
     except TokenizerError:  # a folder of weights alone: the user knows what belongs to them
         return
+    if isinstance(own, ValueTokenizer) and own.pieces == tokenizer.pieces and own.sha256 != tokenizer.sha256:
+        raise RecipeError(
+            f"tokenizer = {recipe.tokenizer} scales values otherwise than that of init = {recipe.init}. "
+            "Leave tokenizer= out to use init's own."
+        )
     if own.pieces != tokenizer.pieces:
         raise RecipeError(
             f"tokenizer = {recipe.tokenizer} has as many pieces as that of init = {recipe.init}, but other "

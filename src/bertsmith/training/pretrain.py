@@ -50,7 +50,13 @@ from bertsmith.training.loop import Loop
 from bertsmith.training.machine import Machine, set_up_machine
 from bertsmith.training.observer import RunObserver, run_facts
 from bertsmith.training.recipe import Recipe, read_recipe
-from bertsmith.training.run_folder import as_begun, open_run, write_recipe
+from bertsmith.training.run_folder import (
+    as_begun,
+    open_run,
+    require_same_data,
+    write_data_hashes,
+    write_recipe,
+)
 from bertsmith.training.run_lock import sole_run
 from bertsmith.training.run_summary import write_summary
 from bertsmith.training.sharding import whole_tensors
@@ -113,10 +119,14 @@ def _run(
     first = machine.ranks.is_first
     inputs = open_inputs(recipe, out, machine, hardware, console if first else None)
     require_same_text(recipe, inputs.tokenizer, inputs.train)
+    hashes = inputs.hashes
+    if resume:
+        require_same_data(out, hashes)
     write_beside = _with_extension(recipe)
     objective = _objective(recipe, inputs)
     if first:
         write_recipe(recipe, out)
+        write_data_hashes(out, hashes)
     head = objective.masked_language(inputs.model).masked_language
     if inputs.train.values is None:
         start_at_frequencies(head, inputs.train, inputs.tokenizer)

@@ -20,6 +20,7 @@ from bertsmith.progress import Progress
 from bertsmith.text.files.jsonl import write_jsonl
 from bertsmith.text.tokens.any_tokenizer import load_tokenizer
 from bertsmith.text.tokens.number_tokenizer import as_spelled_number
+from bertsmith.text.tokens.patch_tokenizer import PatchTokenizer
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 TEXT, WORDS, TAGS = "text", "words", "tags"
@@ -74,12 +75,15 @@ def _rows(
     pieces, scales = frozenset(tokenizer.pieces), {scale.piece: scale for scale in codec.scales.columns}
     for number, row in enumerate(stream_records(path), start=1):
         kept = {name: _plain(value) for name, value in row.values.items() if name not in codec.reads}
-        if TEXT in kept:
-            raise InputError(
-                f"{row.where}: the column {TEXT} is no part of the sequence, and its name is needed for it. "
-                "Rename it."
-            )
+        for needed in (TEXT, WORDS) if TAGS in kept else (TEXT,):
+            if needed in kept:
+                raise InputError(
+                    f"{row.where}: the column {needed} is no part of the sequence, and its name is needed "
+                    "for it. Rename it."
+                )
         if codec.of_patches:
+            if isinstance(tokenizer, PatchTokenizer):
+                tokenizer.shape.require_row(codec.numbers(row).shape, row.where)
             yield {TEXT: codec.text(row), **kept}
         else:
             symbols = codec.symbols(row)

@@ -4,6 +4,7 @@ A .npy file is one column, `sequence`; in an .npz each array is a column, and it
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +13,12 @@ import numpy.typing as npt
 
 from bertsmith.errors import InputError
 from bertsmith.text.files.columns import listed
-from bertsmith.text.labelled.rows import read_column_names, stream_rows
+from bertsmith.text.labelled.rows import are_objects, read_column_names, stream_objects, stream_rows
 
 SEQUENCE = "sequence"  # the column of a .npy
 _ENDINGS = (".npy", ".npz")
 _MAGIC = b"\x93NUMPY"
+_FIRST = 100_000  # rows of JSON whose keys are the columns
 _KINDS = "biufU"  # of NumPy's types: truth values, integers, floats, strings
 
 
@@ -28,14 +30,22 @@ class Row(NamedTuple):
 
 
 def column_names(path: Path | str) -> list[str]:
-    """The columns of a file. Raises InputError when it can't be read."""
+    """The columns of a file: of JSON all keys of its first rows, for a row may leave out what is empty.
+    Raises InputError when it can't be read.
+    """
     if _is_numpy(path):
         return list(_arrays(Path(path)))
-    return read_column_names(path)
+    if not are_objects(path):
+        return read_column_names(path)
+    found = list(dict.fromkeys(key for each in islice(stream_objects(path), _FIRST) for key in each.fields))
+    return found or read_column_names(path)  # which says that there is nothing
 
 
 def stream_records(path: Path | str) -> Iterator[Row]:
     """Every row, one at a time; an .npz is in memory whole. Raises InputError naming file and row."""
+    if not _is_numpy(path) and are_objects(path):
+        yield from _objects(path)
+        return
     if not _is_numpy(path):
         names = read_column_names(path)
         for values, where in stream_rows(path, names):
@@ -49,6 +59,20 @@ def stream_records(path: Path | str) -> Iterator[Row]:
         yield Row(
             {name: _plain(array[number]) for name, array in arrays.items()}, f"{path}, row {number + 1}"
         )
+
+
+def _objects(path: Path | str) -> Iterator[Row]:
+    """Each with all columns, None where it has no such key."""
+    names = column_names(path)
+    nothing = dict.fromkeys(names)
+    for fields, where in stream_objects(path):
+        late = next((key for key in fields if key not in nothing), None)
+        if late is not None:
+            raise InputError(
+                f"{where}: the key {late!r} stands in none of the first {_FIRST:,} rows. Give it in the "
+                "first row too, null if it is empty there."
+            )
+        yield Row(nothing | fields, where)
 
 
 def _is_numpy(path: Path | str) -> bool:

@@ -19,12 +19,12 @@ from pydantic import Field
 from bertsmith.data.sequences.records import Row
 from bertsmith.data.sequences.symbol_tokenizer import as_symbol, spelled
 from bertsmith.errors import InputError
-from bertsmith.text.files.values import as_number, shown
+from bertsmith.text.files.values import as_category, as_number, shown
 from bertsmith.validation import Strict
 
 SAMPLE = 100_000  # cells of a column that are looked at
 _FEW = 12  # a column of so many different numbers or fewer is a category
-_MOST = 0.9  # the share of numbers from which a column is one of numbers
+_MOST = 0.5  # the share of numbers from which a column is one of numbers
 
 
 class TableColumn(Strict):
@@ -115,12 +115,10 @@ def _is_empty(value: Any) -> bool:
 
 
 def _category(value: Any, where: str) -> str:
-    """1, 1.0 and "1" are the same category."""
+    """One value's spelling."""
     if isinstance(value, list | tuple | dict):
         raise InputError(
             f"{where}: expected one value a cell, found {shown(value)}. Leave the column out (--leave-out), "
             "or make columns of its parts."
         )
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
+    return as_category(value)

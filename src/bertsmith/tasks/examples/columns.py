@@ -20,7 +20,7 @@ from bertsmith.arrays import Float32s
 from bertsmith.errors import InputError, ModelError, did_you_mean
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.text.files.columns import listed
-from bertsmith.text.files.values import as_label, as_number, shown
+from bertsmith.text.files.values import as_category, as_number, shown
 
 Kind = Literal["number", "category"]
 Cell = str | int | float | None  # None: blank
@@ -242,12 +242,7 @@ def _number(value: str | int | float, name: str, where: str) -> float:
 
 
 def _category(value: Cell) -> str:
-    """1 and 1.0 are '1', as labels are; numbers with a fraction as they are written."""
-    if value is None:
-        return ""
-    if isinstance(value, float) and not value.is_integer():
-        return repr(value)
-    return as_label(value, "")
+    return "" if value is None else as_category(value)
 
 
 def _read(record: Mapping[str, Any], where: str) -> NumberColumn | CategoryColumn:

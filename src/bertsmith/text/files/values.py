@@ -4,12 +4,14 @@
 """
 
 import math
+import re
 from decimal import Decimal
 from typing import Any
 
 from bertsmith.errors import InputError
 
 LARGEST = 1e18
+_WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")  # an integer in a column that pandas took for fractions
 
 
 def as_text(value: Any, where: str) -> str:
@@ -59,6 +61,19 @@ def as_label(value: Any, where: str) -> str:
     if isinstance(value, float) and value.is_integer():  # pandas makes these of integers beside a null
         return str(int(value))
     raise InputError(f"{where}: expected a label, found {shown(value)}. Mend or remove the row.")
+
+
+def as_category(value: Any) -> str:
+    """A category's name, the same however a table's writer spells it: 1, 1.0, "1" and "1.0" are '1', True and
+    "true" are 'True'. Other numbers with a fraction are as they are written.
+    """
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else repr(value)
+    spelled = str(value).strip()
+    if spelled.lower() in ("true", "false"):
+        return spelled.capitalize()
+    whole = _WHOLE.fullmatch(spelled)
+    return spelled if whole is None else whole[1]
 
 
 def as_labels(value: Any, where: str, separator: str = ",") -> tuple[str, ...]:

@@ -148,6 +148,18 @@ def read_column_names(
     return names
 
 
+def are_objects(path: str | Path, *, encoding: str = "utf-8") -> bool:
+    """Whether the rows are JSON objects, each of which may have other keys."""
+    with _opened(path, None, encoding) as table:
+        return table.format in ("json", "jsonl")
+
+
+def stream_objects(path: str | Path, *, encoding: str = "utf-8") -> Iterator[Record]:
+    """The objects of a .jsonl or .json file whole, one at a time."""
+    with _opened(path, None, encoding) as table:
+        yield from records(table)
+
+
 def are_lines(path: str | Path, *, format: str | None = None, encoding: str = "utf-8") -> bool:
     """Whether the rows are plain lines, whose one column needs no name."""
     if format is not None or str(path) == "-":

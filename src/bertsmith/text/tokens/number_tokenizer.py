@@ -86,6 +86,10 @@ class NumberTokenizer(ValueTokenizer):
     def reads(self) -> str:
         return "tables with their numbers as they are"
 
+    @property
+    def scaling(self) -> str:
+        return self._saved_scales().model_dump_json()
+
     def pieces_of_row(self, text: str, enough: int | None) -> ValuePieces:
         """A piece a cell, and the numbers (n, 1). Raises InputError for a number that is none."""
         words = text.split()[:enough]

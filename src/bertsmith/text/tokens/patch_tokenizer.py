@@ -65,6 +65,20 @@ class PatchShape(Strict):
         """P."""
         return self.channels * self.size ** (2 if self.kind == "images" else 1)
 
+    def require_row(self, shape: tuple[int, ...], where: str) -> None:
+        """Raises InputError for a nested row whose axes are others than those of the store's rows, which has
+        as many numbers all the same. A flat row may be any.
+        """
+        inner = () if self.channels == 1 else (self.channels,)
+        expected = (self.height, self.width, *inner) if self.kind == "images" else (shape[0], *inner)
+        alike = {expected, (*expected, 1)} if self.channels == 1 else {expected}
+        if len(shape) > 1 and shape not in alike:
+            axes = " x ".join(map(str, expected if self.kind == "images" else ("steps", *inner)))
+            raise InputError(
+                f"{where}: expected rows of {axes} numbers, as the store was built of; found "
+                f"{' x '.join(map(str, shape))}. Put its axes into that order."
+            )
+
     def cut(self, numbers: npt.ArrayLike, where: str) -> Floats:
         """(n, P) of a row, normalised. Raises InputError for a wrong number of values, or one not finite."""
         flat = np.asarray(numbers, np.float64).reshape(-1)
@@ -128,6 +142,10 @@ class PatchTokenizer(ValueTokenizer):
     @property
     def reads(self) -> str:
         return self.shape.kind
+
+    @property
+    def scaling(self) -> str:
+        return self.shape.model_dump_json()
 
     def save(self, folder: Path | str, *, segments: bool = True, max_length: int = 512) -> None:
         """As `Tokenizer.save`, and the shape of a row."""

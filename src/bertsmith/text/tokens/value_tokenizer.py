@@ -3,8 +3,10 @@
 n tokens of a row, P values of a token.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from bertsmith.arrays import Float32s, Int32s
 from bertsmith.errors import InputError
@@ -31,6 +33,16 @@ class ValueTokenizer(Tokenizer):
     def reads(self) -> str:
         """What it reads, for messages: images, series."""
         raise NotImplementedError
+
+    @property
+    def scaling(self) -> str:
+        """As JSON, what beside the vocabulary decides which values a row has."""
+        raise NotImplementedError
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the vocabulary and the scaling: that of another data set's rows would give other values."""
+        return hashlib.sha256((self._json + self.scaling).encode()).hexdigest()
 
     def encode_pieces(self, texts: Sequence[str], enough: int | None = None) -> Sequence[Pieces]:
         """The tokens of each row, at most `enough`. Raises InputError for what is no such row."""
