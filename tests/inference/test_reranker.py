@@ -52,11 +52,32 @@ def test_a_regression_ranks_by_its_number(tmp_path: Path) -> None:
     assert (expected != exact) == kernels.has_kernels()  # int16
 
 
-def test_a_classification_ranks_by_the_probability_of_its_last_class(tmp_path: Path) -> None:
-    name = trained_on_pairs(tmp_path / "model", "classification", ["0", "1"])
+@pytest.mark.parametrize(
+    ("labels", "relevant"),
+    [
+        (["0", "1"], "1"),
+        (["0", "1", "10", "2"], "10"),
+        (["match", "no match"], "match"),
+        (["Duplicate", "not_duplicate"], "Duplicate"),
+        (["relevant", "unrelated"], "relevant"),
+        (["related", "unrelated"], "related"),
+        (["contradiction", "entailment", "neutral"], "entailment"),
+    ],
+)
+def test_a_classification_ranks_by_the_probability_that_says_yes(
+    tmp_path: Path, labels: list[str], relevant: str
+) -> None:
+    """Which is not always the last one by the alphabet."""
+    name = trained_on_pairs(tmp_path / "model", "classification", labels)
     pairs = [("cat", text) for text in PASSAGES]
     predictions = Predictor.load(name).predict(pairs)
-    assert open_reranker(name)("cat", PASSAGES) == [each["probabilities"]["1"] for each in predictions]
+    assert open_reranker(name)("cat", PASSAGES) == [each["probabilities"][relevant] for each in predictions]
+
+
+def test_a_classification_without_a_yes_is_refused_before_anything_is_ranked(tmp_path: Path) -> None:
+    name = trained_on_pairs(tmp_path / "model", "classification", ["apples", "pears"])
+    with pytest.raises(InputError, match=r"none of its labels \(apples, pears\) says by its name"):
+        open_reranker(name)
 
 
 def test_a_model_without_a_score_is_refused(tmp_path: Path) -> None:

@@ -158,6 +158,17 @@ def test_a_key_may_stand_as_its_hash_and_have_signs_in_it(tmp_path: Path) -> Non
             keys.client(f"Bearer {wrong}")
 
 
+def test_a_hash_is_read_in_capitals_and_a_cut_one_is_refused(tmp_path: Path) -> None:
+    """As a key it would be known to everybody who reads the file."""
+    path, key = tmp_path / "keys", "k" * 20
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    path.write_text(f"web SHA256:{digest.upper()}\n", "utf-8")
+    assert Keys(path).client(f"Bearer {key}") == Client("web")
+    path.write_text(f"web sha256:{digest[:-1]}\n", "utf-8")
+    with pytest.raises(InputError, match=r"line 1: expected sha256: and 64 hexadecimal digits .* found 63"):
+        Keys(path)
+
+
 def test_a_key_may_end_with_any_letter(tmp_path: Path) -> None:
     """The header's bytes are read as Latin-1, in which those of some letters are blanks."""
     path = tmp_path / "keys"

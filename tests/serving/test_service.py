@@ -203,6 +203,11 @@ def test_long_texts_are_cut_read_as_windows_or_refused(models: Models, folders: 
         (Request(["bano"], "classification", timeout_ms=0), InvalidRequest, "timeout_ms"),
         (Request(["bano"], "classification", options=Options(more={"top": 3})), Unsupported, "option 'top'"),
         (Request(["bano " * 9000], "classification", options=Options("windows")), TooLarge, "An input has"),
+        (
+            Request(["bano " * 9000], "similarity", "embed", Options("windows")),
+            TooLarge,
+            "An input has .* tokens with the windows' overlap",
+        ),
         (Request(["no mask"], "masked-language"), InvalidRequest, "has no \\[MASK\\]"),
         (Request([[99999]], "similarity", "embed"), InvalidRequest, "token ids from 0 to"),
         (Request(["a"], "similarity", "embed", Options(more={"dimensions": 17})), InvalidRequest, "1 to 16"),
@@ -406,6 +411,13 @@ def test_messages_of_similarity_count_the_inputs_and_name_the_source(models: Mod
         operation.prepare(["bano"], Options("error", {"source": long}))
     with pytest.raises(InputError, match=r"^Input 1: expected a text"):
         operation.prepare([[999]], Options(None, {"source": "bano"}))
+
+
+def test_a_source_that_was_cut_is_said_of_every_comparison(models: Models) -> None:
+    operation: Any = models["similarity"].operations["similarity"]
+    prepared = operation.prepare(["bano", "delo"], Options("truncate", {"source": "bano " * 60}))
+    assert prepared.truncated == [True, True]
+    assert operation.prepare(["bano"], Options("truncate", {"source": "bano"})).truncated == [False]
 
 
 @pytest.mark.parametrize("given", ["true", 1, []])

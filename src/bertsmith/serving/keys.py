@@ -19,7 +19,7 @@ from bertsmith.errors import InputError
 from bertsmith.serving.json_log import LOG
 from bertsmith.serving.refusals import Unauthorized
 
-_HASHED = re.compile(r"sha256:([0-9a-f]{64})")
+_HASHED = re.compile(r"sha256:([0-9a-f]{64})", re.IGNORECASE)
 _COMMENT = re.compile(r"(?:^|\s)#")  # a key may have one in it
 _SHORTEST = 16  # characters
 _LOOKED_AT = 1.0  # seconds between two looks at the file
@@ -103,6 +103,11 @@ def _read(path: Path) -> list[tuple[bytes, Client]]:
             raise InputError(f"{path}, line {number}: expected NAME KEY, or NAME KEY admin.")
         name, key = words[:2]
         hashed = _HASHED.fullmatch(key)
+        if not hashed and key.lower().startswith("sha256:"):
+            raise InputError(
+                f"{path}, line {number}: expected sha256: and 64 hexadecimal digits as the key of {name}, "
+                f"found {len(key) - 7} characters."
+            )
         if not hashed and len(key) < _SHORTEST:
             raise InputError(
                 f"{path}, line {number}: the key of {name} is shorter than {_SHORTEST} characters."

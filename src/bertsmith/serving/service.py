@@ -151,7 +151,7 @@ class Service:
             raise TooLarge(f"The request has {len(inputs)} inputs; this service takes {most} at a time.")
 
     def _require_tokens(self, prepared: Prepared) -> None:
-        longest = max((each.tokens for each in prepared.encoded), default=0)
+        longest = max((*prepared.input_tokens, *(each.tokens for each in prepared.encoded)), default=0)
         if longest > self.settings.max_input_tokens:
             raise TooLarge(
                 f"An input has {longest:,} tokens with the windows' overlap; this service takes "

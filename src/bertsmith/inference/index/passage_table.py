@@ -25,6 +25,7 @@ Vectors = npt.NDArray[np.float32]
 TABLE = "passages"
 OLD_VERSIONS_STAY = timedelta(hours=1)  # longer than any search takes
 _IDS_AT_A_TIME = 500
+_LONGEST_WORD = 1000  # characters: hashes and compounds are found, and lines of base64 fill no index
 _LANCE_ERRORS = (RuntimeError, ValueError, OSError)
 _NOT_THERE = "`no.such`"  # no column of an index has a point in its name
 _OF_A_FILTER = re.compile("Query Execution error|Arrow error|Cast error")
@@ -83,6 +84,7 @@ class PassageTable:
             remove_stop_words=stemmed is not None,
             ascii_folding=True,
             with_position=False,
+            max_token_length=_LONGEST_WORD,
         )
         with index_errors(folder):
             table = _connect(folder).create_table(TABLE, schema=_schema(dimension, metadata))

@@ -83,7 +83,7 @@ class TextEncoder:
     ) -> list[Sequence[int]]:
         """Of a text that isn't read in windows, one more than is read."""
         texts = [each for each in inputs if isinstance(each, str)]
-        shown = [prefix + (text.lower() if self.windows.lowercase else text) for text in texts]
+        shown = [(prefix + text).lower() if self.windows.lowercase else prefix + text for text in texts]
         enough = None if long_text == "windows" else self.windows.room + 1
         read = iter(self.windows.tokenizer.encode_batch(shown, enough))
         return [
@@ -171,8 +171,12 @@ class Similarity:
             vectors = prepared.finish(list(outputs))
             return [float(vector @ vectors[0]) for vector in vectors[1:]]
 
+        source_was_cut, *cut_off = prepared.truncated
         return replace(
-            prepared, finish=finish, input_tokens=prepared.input_tokens[1:], truncated=prepared.truncated[1:]
+            prepared,
+            finish=finish,
+            input_tokens=prepared.input_tokens[1:],
+            truncated=[source_was_cut or each for each in cut_off],
         )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.inference.ranking.reranker import score_of
+from bertsmith.inference.ranking.reranker import relevant_label, score_of
 from bertsmith.serving.operations.operation import Options, Prepared
 from bertsmith.serving.operations.predict import Predict
 from bertsmith.serving.refusals import TooLong
@@ -55,5 +55,10 @@ def ranks_pairs(task: Task[Any]) -> bool:
     """Whether a task's model can re-rank: it reads pairs, and says of one how much it is."""
     if not isinstance(task, TextTask) or task.name not in ("reranking", "regression", "classification"):
         return False
+    if task.name == "classification":
+        try:
+            relevant_label(task.labels, task.name)
+        except InputError:
+            return False
     knows = task.reads_pairs  # None: a model of transformers, whose cross-encoders have one output
     return task.name == "reranking" or bool(knows) or (knows is None and task.name == "regression")

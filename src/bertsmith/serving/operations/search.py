@@ -9,9 +9,11 @@ from bertsmith.inference.index.index import Index
 from bertsmith.inference.index.search import Mode, Question, check_question
 from bertsmith.serving.operations.embed import Embed
 from bertsmith.serving.operations.operation import Options, Prepared
+from bertsmith.serving.refusals import TooLarge, Unavailable
 from bertsmith.tasks.task import Outputs
 
 _MOST = 1000  # hits of a query
+_MOST_TOGETHER = 10_000  # hits of an answer, each with its passage
 
 
 class Search:
@@ -31,6 +33,11 @@ class Search:
             raise InputError(f"mode must be {', '.join(get_args(Mode))}, found {mode!r}.")
         if where is not None and not isinstance(where, str):
             raise InputError(f"where must be a text, found {where!r}.")
+        if len(inputs) * k > _MOST_TOGETHER:
+            raise TooLarge(
+                f"{len(inputs):,} queries with k = {k:,} would bring {len(inputs) * k:,} hits; at most "
+                f"{_MOST_TOGETHER:,} are sent at a time. Send fewer queries at a time, or a smaller k."
+            )
         for number, query in enumerate(inputs, 1):
             if not isinstance(query, str):
                 raise InputError(f"input {number}: expected a text, found {type(query).__name__}.")
@@ -39,6 +46,12 @@ class Search:
 
         def finish(outputs: Sequence[Outputs]) -> list[list[dict[str, Any]]]:
             self.index.refresh()
+            try:
+                self.index.embedder  # noqa: B018, compares the model of what is committed now
+            except InputError as error:
+                raise Unavailable(
+                    f"The index was built with another model meanwhile: reload it. {error}"
+                ) from None
             vectors = prepared.finish(list(outputs))
             questions = [Question(*each, k, mode, where) for each in zip(inputs, vectors, strict=True)]
             return [[asdict(hit) for hit in self.index.find(question)] for question in questions]
