@@ -1,5 +1,6 @@
 """Warm-up, stable phase and decay: killed in any, and a decay that begins in another run's stable phase."""
 
+import json
 import shutil
 from pathlib import Path
 from signal import SIGKILL
@@ -209,3 +210,16 @@ def refused(settings: Settings, kind: type[BertsmithError]) -> str:
     with pytest.raises(kind) as error:
         pretraining.pretrain(check_recipe(settings, "the test"))
     return str(error.value)
+
+
+def test_a_token_store_that_was_built_again_since_the_long_run_is_refused(
+    longs: dict[str, Settings], new_run: NewRun, tmp_path: Path
+) -> None:
+    """The long run's place in it would be another one."""
+    store = tmp_path / "store"
+    shutil.copytree(Path(longs["muon"]["out"]) / "tokens", store)
+    long = long_run(new_run, "muon") | {"corpus": str(store)}
+    finish(long)
+    hashes = Path(long["out"]) / "data.json"
+    hashes.write_text(json.dumps({"corpus": "of other tokens"}))
+    assert "The file given as corpus has changed since" in refused(decay_of(long, new_run), RecipeError)

@@ -116,6 +116,22 @@ def test_a_config_of_transformers_4_gives_what_one_of_transformers_5_gives(tmp_p
     assert_same(ours(sample.packed), expected[sample.rows], "hidden states")
 
 
+@pytest.mark.parametrize(("given", "expected"), [({"global_rope_theta": 5000.0}, 5000.0), ({}, 160_000.0)])
+def test_a_local_theta_of_null_is_the_global_one(
+    given: dict[str, Any], expected: float, tmp_path: Path
+) -> None:
+    """As transformers 4 computes it; without the key it is 10,000."""
+    theirs = modern((32, 5, 2, 48, {}), rope_parameters=thetas(5000.0, 70.0))
+    theirs.save_pretrained(tmp_path / "model")
+    values = json.loads((tmp_path / "model/config.json").read_text())
+    values.pop("rope_parameters")
+    assert (
+        config_from_hugging_face(values | given | {"local_rope_theta": None}, "x").local_rope_theta
+        == expected
+    )
+    assert config_from_hugging_face(values | given, "x").local_rope_theta == 10_000.0
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -135,6 +151,11 @@ def test_a_config_of_transformers_4_gives_what_one_of_transformers_5_gives(tmp_p
             {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}},
             "only plain rotary positions",
         ),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 777.0}},
+            "expected an object with full_att",
+        ),
+        ({"rope_parameters": [1]}, r"rope_parameters is \[1\]; expected an object"),
     ],
 )
 def test_what_would_change_the_numbers_is_refused_by_name(changes: dict[str, Any], message: str) -> None:

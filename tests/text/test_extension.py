@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tokenizer_samples import SPECIAL, byte_level_files
+from tokenizers import normalizers
 from transformers import AutoTokenizer
 from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer, WordpieceTokenizer
 
@@ -151,3 +152,21 @@ def test_roberta_gets_words_that_transformers_reads_the_same(
     for text in texts_of(corpus):
         assert theirs(text, add_special_tokens=False).input_ids == extended.encode(text).ids
     assert without_extension(extended, extension).sha256 == tokenizer.sha256
+
+
+def test_a_lower_casing_tokenizer_that_keeps_accents_gets_words_with_theirs(tmp_path: Path) -> None:
+    """Words were counted without accents, and so added in a spelling that no text has."""
+    letters = "abcdefghijklmnopqrstuvwxyzäöü."
+    pieces = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
+    tokenizer = Tokenizer.from_pieces(pieces, lowercase=True)
+    tokenizer.backend.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
+    tokenizer.save(tmp_path / "old")
+    (tmp_path / "text.txt").write_text(
+        "\n\n".join(f"Prüfgerät zuverlässig {chr(97 + n % 26) * (1 + n // 26)}." for n in range(200))
+    )
+    settings = CorpusSettings(format="blank-lines", heldout=0.1, near_duplicates=False)
+    corpus = build_corpus([str(tmp_path / "text.txt")], tmp_path / "corpus", settings=settings, workers=1)
+    old = Tokenizer.load(tmp_path / "old")
+    extended, extension = extend_tokenizer(old, corpus, ExtensionSettings(words=2, min_count=5))
+    assert {each.word for each in extension.words} == {"prüfgerät", "zuverlässig"}
+    assert len(extended.encode("Prüfgerät zuverlässig").ids) == 2

@@ -137,3 +137,15 @@ def losses(folder: Path) -> list[tuple[int, Any]]:
 
 def warnings(folder: Path) -> list[str]:
     return [record["message"] for record in RunLog.read(folder) if record["kind"] == "warning"]
+
+
+def test_a_batch_with_nothing_to_predict_moves_nothing_and_stops_nothing(
+    tmp_path: Path, new_loop: NewLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small batches of long words masked whole can have none that fits."""
+    task = ToyTask(poison={3: 0.0})
+    counts = task.counts
+    monkeypatch.setattr(task, "counts", lambda of: {"toy": 0} if of.labels[0] == 3 else counts(of))
+    loop = new_loop(task, tmp_path / "run", steps=8)
+    loop.run()
+    assert loop.progress.step == 8

@@ -17,6 +17,7 @@ from bertsmith.errors import ModelError
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _KINDS = {"full_attention": "rope_theta", "sliding_attention": "local_rope_theta"}
 _OLD_THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+_GLOBAL_THETA = 160_000.0  # where config.json names none
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ def _read_modern(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     _refuse_scaling(values, where)
     found: dict[str, Any] = {}
     new = values.get("rope_parameters") or {}
+    if not isinstance(new, Mapping) or any(new[key] is not None for key in new.keys() - {*_LAYER_TYPES}):
+        raise ModelError(
+            f"{where}: rope_parameters is {reprlib.repr(new)}; expected an object with "
+            f"{' and '.join(_LAYER_TYPES)}, each with a rope_theta."
+        )
     for kind, ours in _KINDS.items():
         both = {
             _OLD_THETAS[kind]: values.get(_OLD_THETAS[kind]),
@@ -45,6 +51,8 @@ def _read_modern(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         theta = _agreed(both, where)
         if theta is not None:
             found[ours] = theta
+    if "local_rope_theta" in values and "local_rope_theta" not in found:  # null: as the global one
+        found["local_rope_theta"] = found.get("rope_theta", _GLOBAL_THETA)
     return found | _pattern(values, where)
 
 

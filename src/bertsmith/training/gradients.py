@@ -57,7 +57,7 @@ class Gradients:
         """
         ranks = self.machine.ranks
         torch.manual_seed(seed)
-        counts = self.task.counts(sequences)
+        counts = {name: count or 1 for name, count in self.task.counts(sequences).items()}
         division = divide(sequences, ranks.count, self.machine.micro_batch_tokens)
         if self.task.needs_global_batch:
             parts = [division.of(rank) for rank in range(ranks.count)]

@@ -60,7 +60,7 @@ from bertsmith.training.run_folder import (
 from bertsmith.training.run_lock import sole_run
 from bertsmith.training.run_summary import write_summary
 from bertsmith.training.sharding import whole_tensors
-from bertsmith.training.stable_checkpoint import require_same_text, with_stable_checkpoint
+from bertsmith.training.stable_checkpoint import require_same_text, run_of, with_stable_checkpoint
 
 _EXAMPLES = 8
 
@@ -122,6 +122,8 @@ def _run(
     hashes = inputs.hashes
     if resume:
         require_same_data(out, hashes)
+    if recipe.decay_from is not None:
+        require_same_data(run_of(Path(recipe.decay_from)), hashes)
     write_beside = _with_extension(recipe)
     objective = _objective(recipe, inputs)
     if first:

@@ -38,7 +38,7 @@ def stable_checkpoint(recipe: Recipe) -> Path:
     it is damaged.
     """
     given = Path(recipe.decay_from or "")
-    run = _run_of(given)
+    run = run_of(given)
     if not (run / "recipe.toml").is_file():
         raise RecipeError(
             f"decay_from = {given} is neither the folder of a run nor a checkpoint in one "
@@ -65,7 +65,7 @@ def require_same_text(recipe: Recipe, tokenizer: Tokenizer, train: TokenStore) -
     """
     if recipe.decay_from is None:
         return
-    store = _run_of(Path(recipe.decay_from)) / "tokens"
+    store = run_of(Path(recipe.decay_from)) / "tokens"
     if not (store / "train").is_dir():
         return
     if TokenStore.open(store / "train", tokenizer).corpus_sha256 != train.corpus_sha256:
@@ -75,7 +75,8 @@ def require_same_text(recipe: Recipe, tokenizer: Tokenizer, train: TokenStore) -
         )
 
 
-def _run_of(path: Path) -> Path:
+def run_of(path: Path) -> Path:
+    """The folder of the run that a checkpoint, or the run itself, is given of."""
     return path.parent.parent if path.name.startswith("step-") else path
 
 

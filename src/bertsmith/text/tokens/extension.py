@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
+from tokenizers import normalizers
 
 from bertsmith.door import door, kind, optional
 from bertsmith.errors import TokenizerError
@@ -84,9 +85,13 @@ def extend_tokenizer(
     save anything.
     """
     settings = settings or ExtensionSettings()
-    lowercase = tokenizer.lowercase
+    own = tokenizer.backend.normalizer
     counts = count_words(
-        corpus, lowercase=lowercase, sample_bytes=settings.sample_bytes, progress=progress
+        corpus,
+        lowercase=tokenizer.lowercase,
+        sample_bytes=settings.sample_bytes,
+        normalizer=own if isinstance(own, normalizers.BertNormalizer) else None,
+        progress=progress,
     ).words
     candidates = [
         word for word, count in counts.items() if count >= settings.min_count and is_word(word, tokenizer)

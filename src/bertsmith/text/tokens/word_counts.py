@@ -72,15 +72,18 @@ def count_words(
     lowercase: bool,
     sample_bytes: int,
     seed: int = 0,
+    normalizer: normalizers.BertNormalizer | None = None,
     progress: Progress | None = None,
 ) -> WordCounts:
-    """Of words as BERT's rules make them ("don't" is three), in a sample of `sample_bytes`.
+    """Of words as BERT's rules make them ("don't" is three), in a sample of `sample_bytes`. `normalizer`: a
+    tokenizer's own in the place of BERT's usual one, which takes the accents off what it lower-cases.
 
     The same corpus, settings and seed give the same counts. Of a corpus with more than `MAX_RUNS`
     distinct words the rarest are forgotten along the way, so that a word may be counted too low by a few;
     characters are all counted.
     """
-    split_run, characters = BertWords(normalizers.BertNormalizer(lowercase=lowercase)), Characters()
+    split_run = BertWords(normalizer or normalizers.BertNormalizer(lowercase=lowercase))
+    characters = Characters()
     counts, added = [_counted([])], 0
     for sentences in _samples(corpus, split, sample_bytes, seed, progress):
         counts.append(_counted(sentences))
