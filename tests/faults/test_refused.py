@@ -1,13 +1,16 @@
 """What can't work is refused with one sentence, before anything is written."""
 
+import json
 import shutil
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from nursery import Settings, finish
+from safetensors.numpy import load_file, save_file
 from tiny_run import NewRun
 
 from bertsmith.data.tokenizing import tokenize_corpus
@@ -156,6 +159,30 @@ def test_another_vocabulary_of_the_same_size_does_not_go_with_a_trained_model(
     with pytest.raises(RecipeError, match=r"as many pieces as that of init = .*, but other ones"):
         start(settings)
     assert everything_in(Path(settings["out"]).parent) == []
+
+
+def test_a_model_with_spare_rows_behind_its_vocabulary_goes_on(
+    begun: Settings, new_run: NewRun, tmp_path: Path
+) -> None:
+    """As those padded to a multiple of 64; a tokenizer of that size is another matter."""
+    model = tmp_path / "model"
+    shutil.copytree(Path(begun["out"]) / "model", model)
+    (model / "bertsmith.json").unlink()  # which knows the files' hashes
+    values = json.loads((model / "config.json").read_text())
+    tensors = load_file(model / "model.safetensors")
+    for name, tensor in tensors.items():
+        if tensor.shape[0] == values["vocab_size"]:
+            tensors[name] = np.concatenate([tensor, np.zeros_like(tensor[:6])])
+    save_file(tensors, model / "model.safetensors")
+    values["vocab_size"] += 6
+    (model / "config.json").write_text(json.dumps(values))
+    settings = new_run(init=str(model)) | {"tokenizer": None}
+    settings.pop("model")
+    finish(settings)
+    saved = json.loads((Path(settings["out"]) / "model/config.json").read_text())
+    assert saved["vocab_size"] == values["vocab_size"]
+    with pytest.raises(RecipeError, match="init has a vocabulary of"):
+        start(settings | {"tokenizer": begun["tokenizer"], "out": str(tmp_path / "other")})
 
 
 def test_what_does_not_change_the_steps_may_change(begun: Settings) -> None:

@@ -159,7 +159,8 @@ def _tokenised(path: Path, tokenizer: Tokenizer, store: Path, ranks: Ranks, cons
 
 def require_fit(recipe: Recipe, config: BertConfig, vocab_size: int) -> None:
     """Raises RecipeError when recipe, model and a tokenizer of so many pieces don't belong together."""
-    if vocab_size != config.vocab_size:
+    spare = recipe.init is not None and recipe.tokenizer is None  # rows behind init's own vocabulary
+    if vocab_size > config.vocab_size or (vocab_size < config.vocab_size and not spare):
         raise RecipeError(
             f"init has a vocabulary of {config.vocab_size:,} pieces, the tokenizer {vocab_size:,}. "
             "Leave tokenizer= out to use init's own."

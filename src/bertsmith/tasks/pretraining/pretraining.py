@@ -233,5 +233,7 @@ def start_at_frequencies(head: MaskedLanguageHead, store: TokenStore, tokenizer:
     a short run learns.
     """
     if not head.bias.any():
-        frequencies = np.log(piece_counts(store, tokenizer) + 1.0)
+        counts = piece_counts(store, tokenizer)
+        spare = len(head.bias) - len(counts)  # rows of the table behind the vocabulary
+        frequencies = np.log(np.pad(counts, (0, spare)) + 1.0)
         head.bias.copy_(torch.from_numpy(frequencies - frequencies.mean()))
