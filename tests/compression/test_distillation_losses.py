@@ -40,7 +40,7 @@ def divergence(ours: np.ndarray, theirs: np.ndarray, temperature: float) -> floa
 
 def taught(answers: list[np.ndarray], rows: list[tuple[int, ...]] | None = None) -> list[Taught]:
     rows = rows or [(1,)] * len(answers)
-    return [Taught(None, answer, own) for answer, own in zip(answers, rows, strict=True)]
+    return [Taught(None, answer, own, False) for answer, own in zip(answers, rows, strict=True)]
 
 
 def test_classes_are_taught_by_their_softened_probabilities() -> None:

@@ -30,14 +30,15 @@ _LEAST = 1e-7  # of a probability: what is impossible to a teacher has no infini
 
 @dataclass(frozen=True)
 class Taught:
-    """The target of an example that has a teacher. `gold` is the task's own target, None without a label;
-    `answer` the teacher's, (C,), (R, C) or (T, H), None where a label is all there is; `rows` how many rows
-    the head reads of each window.
+    """The target of an example that has a teacher. `gold` is the task's own target, None where it needs a
+    label and there is none; `answer` the teacher's, (C,), (R, C) or (T, H), None where a label is all there
+    is; `rows` how many rows the head reads of each window; `labelled` whether `gold` is to be learned.
     """
 
     gold: Any
     answer: Outputs | None
     rows: tuple[int, ...]
+    labelled: bool
 
 
 class DistillationLoss:
