@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from distil_rows import ROWS, write_rows
+from static_samples import save_table_of_classes
 
 from bertsmith.compression.distilling import distil_task as distil_task_module
 from bertsmith.compression.distilling import student_run
@@ -18,7 +19,7 @@ from bertsmith.compression.distilling.distil_session import DistilSession
 from bertsmith.compression.distilling.distil_task import DistilResult, distil_task
 from bertsmith.compression.distilling.teacher import Teacher, hash_of
 from bertsmith.compression.vocabulary_pruning import prune_vocabulary
-from bertsmith.errors import BertsmithError, RecipeError
+from bertsmith.errors import BertsmithError, ModelError, RecipeError
 from bertsmith.files import read_json, write_json
 from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.inference.predictor import Predictor
@@ -282,6 +283,12 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     with pytest.raises(BertsmithError, match=said):
         distil(make_teacher("classification"), tmp_path, "classification", **given)
     assert not (tmp_path / "small").exists()
+
+
+def test_a_static_table_has_no_layers_to_teach(tmp_path: Path) -> None:
+    table = save_table_of_classes(tmp_path / "table")
+    with pytest.raises(ModelError, match="is a static table of vectors, which has no layers"):
+        distil(table, tmp_path, "classification")
 
 
 def test_another_run_or_other_files_are_not_gone_on_with(

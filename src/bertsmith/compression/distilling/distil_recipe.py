@@ -132,7 +132,7 @@ def make_distil_recipe(values: dict[str, Any], overrides: list[str]) -> DistilRe
     recipe = check(DistilRecipe, values | {"settings": settings}, "distil")
     if "-" in (*recipe.texts, recipe.train, recipe.dev, recipe.test):
         raise RecipeError(
-            "distil: standard input can be read only once, and the files of a distillation are read again when "
-            "it goes on: give the name of a file in place of -."
+            "distil: standard input can be read only once, and a distillation that goes on reads its files "
+            "again: give the name of a file in place of -."
         )
     return recipe
