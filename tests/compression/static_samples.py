@@ -8,6 +8,9 @@ import torch
 from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import save_checkpoint
 from bertsmith.model.config import make_config
+from bertsmith.model.static_table import StaticTable
+from bertsmith.tasks.checkpoints.task_checkpoint import on_table, save_task_model
+from bertsmith.tasks.classification import Classification
 from bertsmith.text.tokens.tokenizer import Tokenizer
 
 NAMES = ("red", "blue", "green", "small", "large", "old", "new", "cat", "dog", "bird", "runs", "sleeps")
@@ -28,6 +31,19 @@ def save_teacher(folder: Path) -> Path:
     tensors = {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
     tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
     save_checkpoint(folder, tensors, config, "BertModel", task="encoder", tokenizer=tokenizer)
+    return folder
+
+
+def save_table_of_classes(folder: Path) -> Path:
+    """A static table with a linear head for cats and dogs; all of random numbers."""
+    tokenizer = Tokenizer.from_pieces(PIECES, lowercase=True)
+    task = Classification(Classification.Settings(pooling="mean"), ("cat", "dog"))
+    torch.manual_seed(0)
+    model = on_table(StaticTable(torch.randn(len(PIECES), 8)), task)
+    with torch.no_grad():
+        for parameter in model.head.parameters():
+            parameter.normal_()
+    save_task_model(folder, model, task, tokenizer, {"seed": 0})
     return folder
 
 

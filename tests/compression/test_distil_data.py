@@ -61,6 +61,23 @@ def test_one_text_beside_other_columns_is_another_example(tmp_path: Path) -> Non
     assert any("1 of the texts stand in dev or test" in warning for warning in data.warnings)
 
 
+@pytest.mark.parametrize("held", ["dev", "test"])
+def test_pairs_of_a_search_are_held_back_whatever_negatives_they_have(held: str, tmp_path: Path) -> None:
+    kind = find_task("retrieval")
+    task = kind(kind.Settings(document_prefix="text: "))
+
+    def pairs(name: str, letter: str) -> str:
+        made = ({"query": f"{letter}{n}", "positive": f"{letter}{n} is", "negative": "no"} for n in range(8))
+        return rows(tmp_path / name, *made)
+
+    train, measured = pairs("train.jsonl", "a"), pairs("held.jsonl", "b")
+    fresh = rows(tmp_path / "fresh.jsonl", {"query": "c", "positive": "c is"})
+    other = {"dev": pairs("dev.jsonl", "d"), held: measured}
+    data = read(task, tmp_path, train=train, texts=[train, measured, fresh], **other)
+    assert [(example.query, *example.documents) for example in data.texts] == [("c", "c is")]
+    assert any("8 of the texts stand in dev or test" in warning for warning in data.warnings)
+
+
 def test_columns_of_other_names_are_found_by_them(task: Task[Any], tmp_path: Path) -> None:
     """The teacher learned from `text` and `label`."""
     train = tmp_path / "train.tsv"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from distil_rows import ROWS, write_rows
+from static_samples import save_table_of_classes
 
 from bertsmith.compression.distilling import distil_task as distil_task_module
 from bertsmith.compression.distilling import student_run
@@ -17,8 +18,10 @@ from bertsmith.compression.distilling.distil_recipe import make_distil_recipe
 from bertsmith.compression.distilling.distil_session import DistilSession
 from bertsmith.compression.distilling.distil_task import DistilResult, distil_task
 from bertsmith.compression.distilling.teacher import Teacher, hash_of
-from bertsmith.errors import BertsmithError, RecipeError
+from bertsmith.compression.vocabulary_pruning import prune_vocabulary
+from bertsmith.errors import BertsmithError, ModelError, RecipeError
 from bertsmith.files import read_json, write_json
+from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.inference.predictor import Predictor
 from bertsmith.machine.hardware import Hardware
 from bertsmith.model.manifest import read_manifest
@@ -175,6 +178,49 @@ def test_without_any_label_the_teacher_is_the_judge(
     assert result.results.agreement["dev"] == pytest.approx(score)
 
 
+def test_labels_that_nobody_gave_are_the_teachers_several_of_a_text_too(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    teacher = make_teacher("multi-label")
+    texts = [str(write_rows(tmp_path / "texts.jsonl", "multi-label", 200, seed=2, labelled=False))]
+    result = distil_task([str(teacher)], *QUICK, out=str(tmp_path / "out"), texts=texts)
+    assert result.results.labels_of_teacher
+    assert result.results.student.evaluations["dev"].model["micro_f1"] > 0
+
+
+@pytest.mark.parametrize("task", ["reranking", "retrieval"])
+def test_an_order_of_documents_is_no_label_and_real_ones_are_asked_for_before_the_teacher_is(
+    task: str, make_teacher: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Teacher, "outputs", lambda *_, **__: pytest.fail("asked"))
+    texts = [str(write_rows(tmp_path / "texts.jsonl", task, 200, seed=2, labelled=False))]
+    with pytest.raises(
+        RecipeError, match=f"{task} can't be judged by a teacher: give labelled rows with --dev"
+    ):
+        distil_task([str(make_teacher(task))], *QUICK, out=str(tmp_path / "out"), texts=texts)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_a_teacher_a_student_begins_with_the_encoder_before_if_that_reads_the_same_pieces(
+    make_teacher: Callable[..., Path], tmp_path: Path
+) -> None:
+    teacher, encoder = tmp_path / "teacher", make_teacher("classification", 6)
+    shutil.copytree(make_teacher("classification"), teacher)
+    state = read_json(teacher / "bertsmith.json")
+    write_json(teacher / "bertsmith.json", state | {"provenance": {"recipe": {"model": str(encoder)}}})
+    texts = write_rows(tmp_path / "texts.jsonl", "classification", 30, labelled=False)
+    pruned = prune_vocabulary(teacher, _texts(texts)[:3], tmp_path / "pruned").folder
+    assert encoder_before(pruned) == encoder
+
+    def before(model: Path) -> Path:
+        given = {"teacher": [str(model)], "texts": [str(texts)], "out": str(tmp_path / "out")}
+        recipe = make_distil_recipe(given, [])
+        computer = set_up_machine(recipe.hardware, None, Hardware.detect())
+        return DistilSession.open(recipe, computer, tmp_path).before.folder
+
+    assert (before(teacher), before(pruned)) == (encoder, pruned)
+
+
 def test_a_finished_run_is_not_repeated_and_answers_are_asked_for_once(
     make_teacher: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +273,8 @@ def test_a_narrower_student_of_fewer_layers(make_teacher: Callable[..., Path], t
         ({"steps": 100}, "by epochs"),
         ({"text": "nowhere"}, "nowhere"),
         ({"dev": "missing.jsonl"}, "missing.jsonl"),
+        ({"texts": ["-"]}, "name of a file in place of -"),
+        ({"train": "-"}, "name of a file in place of -"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(
@@ -235,6 +283,12 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     with pytest.raises(BertsmithError, match=said):
         distil(make_teacher("classification"), tmp_path, "classification", **given)
     assert not (tmp_path / "small").exists()
+
+
+def test_a_static_table_has_no_layers_to_teach(tmp_path: Path) -> None:
+    table = save_table_of_classes(tmp_path / "table")
+    with pytest.raises(ModelError, match="is a static table of vectors, which has no layers"):
+        distil(table, tmp_path, "classification")
 
 
 def test_another_run_or_other_files_are_not_gone_on_with(

@@ -40,7 +40,7 @@ def divergence(ours: np.ndarray, theirs: np.ndarray, temperature: float) -> floa
 
 def taught(answers: list[np.ndarray], rows: list[tuple[int, ...]] | None = None) -> list[Taught]:
     rows = rows or [(1,)] * len(answers)
-    return [Taught(None, answer, own) for answer, own in zip(answers, rows, strict=True)]
+    return [Taught(None, answer, own, False) for answer, own in zip(answers, rows, strict=True)]
 
 
 def test_classes_are_taught_by_their_softened_probabilities() -> None:
@@ -162,6 +162,23 @@ def test_several_teachers_of_vectors_teach_the_mean_of_their_similarities(
     found = soft_loss.together([first, second])
     expected = (first[0] @ first[1:].T + second[0] @ second[1:].T) / 2
     assert found[0] @ found[1:].T == pytest.approx(expected, rel=1e-4)
+
+
+def test_numbers_of_rows_are_taught_one_by_one_and_counted() -> None:
+    """A head of one's own may answer for each word: examples then have as many answers as words."""
+
+    class Own(find_task("regression")):  # type: ignore[misc]
+        name = "own"
+
+    soft_loss, lengths = distillation_loss(Own(Own.Settings()), T, per_row=True), [3, 1, 2]
+    ours, theirs = numbers(6, 2), numbers(6, 2, seed=1)
+    answers = np.split(theirs, np.cumsum(lengths)[:-1])
+    soft_loss.begin(answers)
+    targets = taught(answers, [(length,) for length in lengths])
+    found = soft_loss.losses(torch.from_numpy(ours), targets)
+    each = (((ours - theirs) / theirs.std()) ** 2).mean(1)
+    assert found.tolist() == pytest.approx([sum(each[:3]), each[3], sum(each[4:])], rel=1e-5)
+    assert soft_loss.count(targets) == 6
 
 
 def test_a_task_of_ones_own_is_taught_as_its_parent_or_by_its_numbers() -> None:

@@ -1,20 +1,23 @@
 """The search for a smaller model: what is tried, what is chosen, what is left out, and what a kill leaves."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from own_task import Species
 from safetensors.torch import load_file
-from static_samples import save_teacher
+from static_samples import save_table_of_classes, save_teacher
 
 from bertsmith.compression.shrinking import shrink as module
 from bertsmith.compression.shrinking.ladder import ladder
 from bertsmith.compression.shrinking.shrink import shrink
 from bertsmith.compression.shrinking.shrink_report import render_shrink
 from bertsmith.compression.shrinking.tried import LeftOut, OnTest, Shrunk, Tried, choose, doubts
-from bertsmith.errors import InputError, ModelError
+from bertsmith.errors import InputError, ModelError, RecipeError
+from bertsmith.files import read_json, write_json
 from bertsmith.inference.attribution import Explainer
 from bertsmith.inference.export.export import export_model
 from bertsmith.inference.predictor import Predictor
@@ -291,4 +294,34 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(parts: dict[str, str], tmp
         )
     with pytest.raises(InputError):
         search(parts, out, dev=str(tmp_path / "nowhere.csv"))
+    with pytest.raises(ModelError, match="is a static table of vectors, which has no layers"):
+        search(parts | {"model": str(save_table_of_classes(tmp_path / "table"))}, out, prune=False)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "values"),
+    [
+        *((("width=192",), {}), (("layers=2",), {}), (("compare=true",), {}), (("teacher=other",), {})),
+        *((("out=elsewhere",), {}), (("student=minilm",), {}), ((), {"layers": 2}), ((), {"compare": True})),
+    ],
+)
+def test_what_each_candidate_has_of_its_own_is_not_to_be_given(
+    overrides: tuple[str, ...], values: dict[str, object], parts: dict[str, str], tmp_path: Path
+) -> None:
+    name = overrides[0].partition("=")[0] if overrides else next(iter(values))
+    with pytest.raises(RecipeError, match=f"{name} is not to be given, since each candidate"):
+        search(parts, tmp_path / "out", *overrides, **values)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_task_of_ones_own_is_pruned_too(parts: dict[str, str], tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(parts["model"], model)
+    manifest = read_json(model / "bertsmith.json")
+    write_json(model / "bertsmith.json", manifest | {"task": "species"})
+    given = parts | {"model": str(model)}
+    shrunk = search(given, tmp_path / "out", hours=1e-9, task="own_task:Species").shrunk
+    assert [each.slug for each in shrunk.tried] == ["pruned"]
+    assert shrunk.tried[0].score == pytest.approx(shrunk.whole.score)
+    assert Predictor.load(tmp_path / "out" / "model", Species).task.name == "species"

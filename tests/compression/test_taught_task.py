@@ -1,5 +1,6 @@
 """The loss of examples that have a teacher, a label, or both, against a loop over them one by one."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from distil_rows import tokenizer_of_words
 
 from bertsmith.compression.distilling.distillation_losses import DistillationLoss, Taught, distillation_loss
 from bertsmith.compression.distilling.taught_task import TaughtTask, taught_examples
-from bertsmith.tasks.finetuning import encode_examples
+from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.task import Task
 
@@ -44,8 +45,10 @@ def test_labelled_and_unlabelled_classes_are_mixed_by_weight() -> None:
     soft_loss = distillation_loss(task, 2.0)
     golds = [0, None, 2, None, 1, 1]
     given = [soft_loss.answer(answer) for answer in answers]
-    targets = [Taught(gold, answer, (1,)) for gold, answer in zip(golds, given, strict=True)]
-    targets[5] = Taught(1, None, (1,))  # a label is all there is
+    targets = [
+        Taught(gold, answer, (1,), gold is not None) for gold, answer in zip(golds, given, strict=True)
+    ]
+    targets[5] = Taught(1, None, (1,), True)  # a label is all there is
     taught = TaughtTask(task, soft_loss, WEIGHT)
     assert float(taught.loss(outputs, targets)) == pytest.approx(
         sum(one_by_one(task, soft_loss, outputs, targets)), rel=1e-5
@@ -61,7 +64,8 @@ def test_tags_of_some_sentences_are_picked_by_their_words() -> None:
     answers = np.split(soft_loss.answer(draw(10, 3, seed=1)), np.cumsum(sizes)[:-1])
     golds = [np.array([0, 1]), None, np.array([2]), None]
     targets = [
-        Taught(gold, answer, (size,)) for gold, answer, size in zip(golds, answers, sizes, strict=True)
+        Taught(gold, answer, (size,), gold is not None)
+        for gold, answer, size in zip(golds, answers, sizes, strict=True)
     ]
     taught = TaughtTask(task, soft_loss, WEIGHT)
     taught.bind(task.head(_config()))
@@ -74,7 +78,9 @@ def test_a_weight_of_one_leaves_the_labels_out() -> None:
     task, soft_loss = classes(), distillation_loss(classes(), 1.0)
     outputs, answer = torch.from_numpy(draw(1, 3)), soft_loss.answer(draw(3, seed=1))
     taught = TaughtTask(task, soft_loss, 1.0)
-    losses = {float(taught.loss(outputs, [Taught(gold, answer, (1,))])) for gold in (0, 1, None)}
+    losses = {
+        float(taught.loss(outputs, [Taught(gold, answer, (1,), gold is not None)])) for gold in (0, 1, None)
+    }
     assert len(losses) == 1
 
 
@@ -84,7 +90,7 @@ def test_a_listwise_reranker_is_taught_by_its_teacher_alone() -> None:
     taught = TaughtTask(task, distillation_loss(task, 1.0), 0.2)
     assert not taught.needs_global_batch
     taught._soft_loss.begin([np.array([1.0]), np.array([3.0])])
-    target = Taught(object(), np.array([3.0], np.float32), (1,))
+    target = Taught(object(), np.array([3.0], np.float32), (1,), True)
     assert float(taught.loss(torch.tensor([[3.0]]), [target])) == 0.0
 
 
@@ -96,6 +102,25 @@ def test_examples_keep_their_label_beside_the_answer() -> None:
     assert [each.target.rows for each in found.encoded] == [(1,), (1,)]
     assert [each.target.answer is None for each in found.encoded] == [False, True]
     assert [each.target.gold for each in found.encoded] == [None, None]
+    assert not any(each.target.labelled for each in found.encoded)
+
+
+def test_a_pair_that_nobody_labelled_is_taught_by_the_teacher_alone() -> None:
+    """A student that answers as its teacher does has nothing to learn, whichever pairs are right."""
+    kind = find_task("retrieval")
+    task = kind(kind.Settings())
+    pairs = [task.example([query, text]) for query, text in (("bano", "delo firu"), ("guma", "kano lelo"))]
+    queries = torch.nn.functional.normalize(torch.from_numpy(draw(2, 4)), dim=-1)
+    vectors = torch.stack([queries, queries.flip(0)], 1)  # each is at the other's document
+    split = encode_examples(task, pairs, tokenizer_of_words())
+    taught = TaughtTask(task, distillation_loss(task, 1.0), 0.2)
+
+    def loss(examples: list[Any]) -> float:
+        found = taught_examples(EncodedExamples(examples, split.encoded), list(vectors.numpy()))
+        return float(taught.loss(vectors, [each.target for each in found.encoded]))
+
+    assert loss(pairs) == pytest.approx(0.0, abs=1e-5)
+    assert loss([replace(pair, labelled=True) for pair in pairs]) > 0.1
 
 
 def _config() -> Any:

@@ -1,18 +1,22 @@
 """Models without unused pieces: the same answers and vectors for what was counted."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from static_samples import save_teacher
+from static_samples import save_table_of_classes, save_teacher
 
 from bertsmith.compression.static.distil_static import distil_static
 from bertsmith.compression.vocabulary_pruning import prune_vocabulary
 from bertsmith.errors import InputError, ModelError
+from bertsmith.files import write_json
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import read_checkpoint
+from bertsmith.model.manifest import read_manifest
+from bertsmith.tasks.checkpoints.sentence_folder import write_sentence_folder
 from bertsmith.training.finetuning.finetune import finetune
 
 TEXTS = ["red cats run", "the old dog", "small birds"]
@@ -68,6 +72,43 @@ def test_a_static_table_is_pruned_too(encoder: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         Embedder(tmp_path / "small").documents(TEXTS), Embedder(table).documents(TEXTS)
     )
+
+
+def test_a_head_on_a_static_table_stays_with_its_labels(tmp_path: Path) -> None:
+    table = save_table_of_classes(tmp_path / "table")
+    pruned = prune_vocabulary(table, TEXTS, tmp_path / "small")
+    small, whole = Predictor.load(tmp_path / "small"), Predictor.load(table)
+    assert small.task.labels == ("cat", "dog")
+    for one, other in zip(small.predict(TEXTS), whole.predict(TEXTS), strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+    assert pruned.parameters_before - pruned.parameters == 8 * (pruned.pieces_before - pruned.pieces)
+    manifest = read_manifest(tmp_path / "small")
+    assert manifest is not None and manifest.provenance.keys() == {"seed", "pruning"}
+
+
+def test_what_stands_before_queries_and_documents_is_read_as_before(encoder: Path, tmp_path: Path) -> None:
+    """Its pieces stand in none of the counted texts."""
+    prompts = {"query": "blue: ", "document": "green birds: "}
+    model = tmp_path / "model"
+    shutil.copytree(encoder, model)
+    config = read_checkpoint(model).config
+    write_sentence_folder(model, config, "mean", 24, normalise=True, prompts=prompts)
+    (model / "sentence_bert_config.json").rename(model / "sentence_roberta_config.json")
+    prune_vocabulary(model, TEXTS, tmp_path / "small")
+    small, whole = Embedder(tmp_path / "small"), Embedder(model)
+    assert small.prefixes == prompts and small.max_length == 24
+    np.testing.assert_array_equal(small.queries(TEXTS), whole.queries(TEXTS))
+    np.testing.assert_array_equal(small.documents(TEXTS), whole.documents(TEXTS))
+
+
+def test_a_static_table_keeps_its_prompts_and_their_pieces(encoder: Path, tmp_path: Path) -> None:
+    table = distil_static(encoder, tmp_path / "static", dimensions=8).model
+    prompts = {"query": "blue: ", "document": "green: "}
+    write_json(table / "config_sentence_transformers.json", {"prompts": prompts})
+    prune_vocabulary(table, TEXTS, tmp_path / "small")
+    small, whole = Embedder(tmp_path / "small"), Embedder(table)
+    assert small.prefixes == prompts
+    np.testing.assert_array_equal(small.queries(TEXTS), whole.queries(TEXTS))
 
 
 def test_no_texts_no_model_and_a_folder_that_exists_are_one_sentence(encoder: Path, tmp_path: Path) -> None:

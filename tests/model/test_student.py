@@ -1,5 +1,7 @@
 """Students: what they take over of their teacher, and which shapes are refused."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -104,6 +106,39 @@ def test_without_segments_those_of_the_first_go_into_the_positions() -> None:
     config = student_config(teacher.config, layers=6, model_type="distilbert")
     student = make_student(teacher, config)
     torch.testing.assert_close(student(packed()), teacher(packed()))
+
+
+def test_embeddings_of_another_width_stay_whole_before_their_product() -> None:
+    teacher = teacher_of("electra", embedding_size=10)
+    whole = make_student(teacher, student_config(teacher.config, layers=6))
+    assert torch.equal(whole(packed()), teacher(packed()))
+    with torch.no_grad():
+        teacher.embeddings.project.weight[4:12] *= 10
+    narrow = make_student(teacher, student_config(teacher.config, width=8))
+    states = teacher.embeddings(packed())
+    torch.testing.assert_close(narrow.embeddings(packed()), states[:, 4:12])
+    assert narrow(packed()).shape == (22, 8)
+
+
+@pytest.mark.parametrize("changes", [{"width": 12}, {"model_type": "modernbert"}, {"model_type": "bert"}])
+def test_a_student_without_the_product_has_what_it_makes_of_the_vocabulary(changes: dict[str, Any]) -> None:
+    """As where a narrower student is just as wide as the embeddings."""
+    teacher = teacher_of("electra", embedding_size=12)
+    with torch.no_grad():
+        teacher.embeddings.project.weight[:12] *= 10
+        teacher.embeddings.norm.weight.fill_(2.0)
+    student = make_student(teacher, student_config(teacher.config, **changes))
+    assert student.embeddings.project is None
+    product = 2 * teacher.embeddings.token.weight @ teacher.embeddings.project.weight.T
+    width = student.config.hidden_size
+    torch.testing.assert_close(student.embeddings.token.weight, product[:, :width])
+    assert student(packed()).shape == (22, width)
+
+
+def test_embeddings_that_are_narrower_than_the_teachers_are_refused() -> None:
+    config = student_config(teacher_of().config).model_copy(update={"embedding_size": 8})
+    with pytest.raises(ModelError, match="as wide as its teacher's of 24, not 8"):
+        make_student(teacher_of(), config)
 
 
 def test_a_student_of_the_modern_family_takes_the_vocabulary() -> None:

@@ -7,10 +7,10 @@ were counted have the same ids but for their numbering, and the same hidden stat
 V pieces, K of them kept, H hidden size.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -21,21 +21,26 @@ from bertsmith.errors import InputError, ModelError
 from bertsmith.files import refuse_existing
 from bertsmith.inference.model_kind import model_kind
 from bertsmith.inference.text_list import require_texts
+from bertsmith.model.bert import Bert
 from bertsmith.model.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from bertsmith.model.config import BertConfig
-from bertsmith.model.locate import locate_model
-from bertsmith.model.manifest import read_manifest
+from bertsmith.model.locate import SENTENCE_SETTINGS, locate_model
+from bertsmith.model.manifest import read_manifest, stated_manifest
 from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
-from bertsmith.model.static_table import is_static, load_static, read_longest, save_static
+from bertsmith.model.static_table import StaticTable, is_static, load_static, read_longest, save_static
 from bertsmith.model.untrusted import plain_file
+from bertsmith.tasks.checkpoints.sentence_settings import read_prompts
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model, save_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
+from bertsmith.tasks.task import Task
 from bertsmith.text.tokens.pruning import Pruned, count_pieces, prune
 
 _OF_VOCABULARY = ("encoder.embeddings.token.weight", "masked_language.bias")
+_PREFIXES = ("query_prefix", "document_prefix")  # settings of a task
 _OF_MANIFEST = {"embedding": "encoder", "masked-language": "pretraining"}
 # What sentence-transformers needs beside the weights: nothing of it counts pieces.
-_BESIDE = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+_PROMPTS = "config_sentence_transformers.json"
+_BESIDE = ("modules.json", *SENTENCE_SETTINGS, _PROMPTS)
 
 
 @dataclass(frozen=True)
@@ -55,14 +60,15 @@ def prune_vocabulary(model: str | Path, texts: Iterable[str], out: Path | str) -
     """Writes the model with the pieces that the texts have (see bertsmith.text.tokens.pruning), whole or not
     at all. What the model was made for stays: a task, masked words, vectors, a static table.
 
-    A word that the texts don't have is spelled by the pieces that are left, and understood less well: give
-    many texts. Raises InputError where there are none, for one text in place of a list, and for an `out` that
-    exists, ModelError for a model that can't be opened.
+    Texts are counted as they stand and behind each of the model's prefixes. A word that they don't have is
+    spelled by the pieces that are left, and understood less well: give many texts. Raises InputError where
+    there are none, for one text in place of a list, and for an `out` that exists, ModelError for a model that
+    can't be opened.
     """
     require_texts(texts)
     folder = locate_model(model).folder
     refuse_existing(Path(out))
-    counted = _Counted(texts)
+    counted = _Counted(texts, _prefixes(folder))
     tokenizer = read_own_tokenizer(folder)
     counts = count_pieces(tokenizer, counted)
     if not counted.number:
@@ -70,10 +76,12 @@ def prune_vocabulary(model: str | Path, texts: Iterable[str], out: Path | str) -
     return prune_counted(folder, counts, Path(out), counted.number)
 
 
-def prune_counted(folder: Path, counts: Ints, out: Path, texts: int) -> PrunedModel:
-    """The same, of pieces (V,) that were counted in so many texts."""
+def prune_counted(
+    folder: Path, counts: Ints, out: Path, texts: int, task: type[Task[Any]] | None = None
+) -> PrunedModel:
+    """The same, of pieces (V,) that were counted in so many texts; `task` for a task of one's own."""
     if is_static(folder):
-        return _prune_table(folder, counts, out, texts)
+        return _prune_table(folder, counts, out, texts, task)
     checkpoint = read_checkpoint(folder)
     pruned = prune(load_own_tokenizer(folder, checkpoint.config), counts)
     config = _smaller(checkpoint.config, pruned)
@@ -81,7 +89,7 @@ def prune_counted(folder: Path, counts: Ints, out: Path, texts: int) -> PrunedMo
     note = {"pruned_from": str(folder), "pieces_before": checkpoint.config.vocab_size, "texts": texts}
     kind = model_kind(folder)
     if kind == "task":
-        _save_task(folder, config, tensors, pruned, note, out)
+        _save_task(folder, config, tensors, pruned, note, out, task)
     else:
         _save_plain(folder, checkpoint, config, tensors, _OF_MANIFEST[kind], pruned, note, out)
     before, after = (
@@ -92,26 +100,66 @@ def prune_counted(folder: Path, counts: Ints, out: Path, texts: int) -> PrunedMo
 
 
 class _Counted:
-    """The texts, counted as they pass."""
+    """The texts, counted as they pass; each goes on by itself and behind each prefix, with which its first
+    word may be spelled by other pieces.
+    """
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = texts
+    def __init__(self, texts: Iterable[str], prefixes: Sequence[str]) -> None:
+        self._texts, self._prefixes = texts, prefixes
         self.number = 0
 
     def __iter__(self) -> Iterator[str]:
         for text in self._texts:
             self.number += 1
             yield text
+            for prefix in self._prefixes:
+                yield prefix + text
 
 
-def _prune_table(folder: Path, counts: Ints, out: Path, texts: int) -> PrunedModel:
+def _prefixes(folder: Path) -> list[str]:
+    """What the model puts before a text: prompts of sentence-transformers, and a task's settings."""
+    manifest = stated_manifest(folder)
+    settings = {} if manifest is None else manifest.settings.get("settings", {})
+    found = [*read_prompts(folder).values(), *(settings.get(name) for name in _PREFIXES)]
+    return list(dict.fromkeys(prefix for prefix in found if isinstance(prefix, str) and prefix))
+
+
+def _prune_table(
+    folder: Path, counts: Ints, out: Path, texts: int, given: type[Task[Any]] | None
+) -> PrunedModel:
+    """A table with a task's head keeps it, with its labels."""
     table = load_static(folder)
     pruned = prune(load_own_tokenizer(folder, table.config), counts)
     note = {"pruned_from": str(folder), "pieces_before": len(table.table), "texts": texts}
     rows = table.table[torch.from_numpy(pruned.kept)]
-    save_static(out, rows, pruned.tokenizer, provenance=note, max_length=read_longest(folder))
-    sizes = table.table.numel(), rows.numel()
+    rest = 0
+    if model_kind(folder) == "task":
+        model, task = load_task_model(folder, given)
+        smaller = TaskModel(cast(Bert, StaticTable(rows)), model.head)
+        save_task_model(out, smaller, task, pruned.tokenizer, _noted(folder, note))
+        rest = sum(parameter.numel() for parameter in model.head.parameters())
+    else:
+
+        def write_extra_files(partial: Path) -> None:
+            if (folder / _PROMPTS).exists():
+                (partial / _PROMPTS).write_bytes(plain_file(folder, _PROMPTS).read_bytes())
+
+        save_static(
+            out,
+            rows,
+            pruned.tokenizer,
+            provenance=note,
+            max_length=read_longest(folder),
+            write_extra_files=write_extra_files,
+        )
+    sizes = table.table.numel() + rest, rows.numel() + rest
     return PrunedModel(out, len(table.table), len(rows), *sizes, texts)
+
+
+def _noted(folder: Path, note: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a task's model comes from, and that it was pruned."""
+    manifest = read_manifest(folder)
+    return ({} if manifest is None else manifest.provenance) | {"pruning": dict(note)}
 
 
 def _smaller(config: BertConfig, pruned: Pruned) -> BertConfig:
@@ -143,17 +191,16 @@ def _save_task(
     pruned: Pruned,
     note: Mapping[str, Any],
     out: Path,
+    given: type[Task[Any]] | None,
 ) -> None:
     """A fine-tuned model with its head, labels and thresholds, as it was."""
-    model, task = load_task_model(folder)
+    model, task = load_task_model(folder, given)
     encoder = model.encoder
     encoder.config = config
     encoder.embeddings.token = torch.nn.Embedding.from_pretrained(
         tensors["encoder.embeddings.token.weight"], freeze=False
     )
-    manifest = read_manifest(folder)
-    provenance = ({} if manifest is None else manifest.provenance) | {"pruning": dict(note)}
-    save_task_model(out, TaskModel(encoder, model.head), task, pruned.tokenizer, provenance)
+    save_task_model(out, TaskModel(encoder, model.head), task, pruned.tokenizer, _noted(folder, note))
 
 
 def _save_plain(

@@ -123,14 +123,19 @@ def make_student(teacher: Bert, config: BertConfig, layers: Sequence[int] | None
     weights are the largest, and products of fewer inputs are scaled up (weight subcloning: Samragh et al.
     2023, arXiv 2312.09299, section 3; there importance is of activations). A student of another build takes
     the embeddings of the vocabulary. Without segment embeddings, those of the first segment go into the
-    positions'. The pooler is taken where both have one. Raises ModelError for another vocabulary, a layer
-    that isn't there, or one too many.
+    positions'. The pooler is taken where both have one. Raises ModelError for another vocabulary, embeddings
+    of another width that a product follows, a layer that isn't there, or one too many.
     """
     theirs = teacher.config
     if config.vocab_size != theirs.vocab_size:
         raise ModelError(
             f"A student has its teacher's vocabulary of {theirs.vocab_size:,} pieces, not "
             f"{config.vocab_size:,}."
+        )
+    if config.embedding_size is not None and config.embedding_size != theirs.embedding_size:
+        raise ModelError(
+            f"A student's embeddings are as wide as its teacher's of {theirs.embedding_width}, not "
+            f"{config.embedding_size}: leave embedding_size as it is."
         )
     alike = is_alike(config, theirs)
     student = Bert(config)
@@ -165,7 +170,12 @@ def _check_layers(layers: Sequence[int], count: int, teacher: BertConfig) -> Non
 
 
 def kept_channels(teacher: Bert, width: int) -> Tensor:
-    """(width,) which channels of the hidden states a student has: those with the largest token embeddings."""
+    """(width,) which channels of the hidden states a student has: those with the largest token embeddings, or
+    that the product behind embeddings of another width makes the largest.
+    """
+    project = teacher.embeddings.project
+    if project is not None:
+        return _largest(project.weight.detach().pow(2).sum(1), width)
     return _largest(teacher.embeddings.token.weight.detach().pow(2).mean(0), width)
 
 
@@ -193,24 +203,44 @@ def _largest(importance: Tensor, count: int) -> Tensor:
 
 def _embeddings(teacher: Bert, student: Bert, channels: Tensor) -> dict[str, Tensor]:
     """Under the student's names; positions as far as both count them alike."""
-    table = teacher.embeddings
-    found = {"embeddings.token.weight": table.token.weight[:, channels]}
+    table, (narrowed, found) = teacher.embeddings, _width(teacher, student, channels)
+    token = {"embeddings.token.weight": narrowed(table.token.weight)}
     if student.config.pre_norm != teacher.config.pre_norm:
-        return {name: tensor.detach() for name, tensor in found.items()}
-    found |= {f"embeddings.norm.{name}": tensor[channels] for name, tensor in table.norm.state_dict().items()}
+        return {name: tensor.detach() for name, tensor in token.items()}
+    found |= token
     if table.position is not None and student.embeddings.position is not None:
         own = student.embeddings.position.weight.detach().clone()  # rows before the first are padding's
-        used = table.position.weight[table.position_offset :, channels].detach().clone()
+        used = narrowed(table.position.weight[table.position_offset :]).detach().clone()
         if table.segment is not None and student.embeddings.segment is None:
-            used += table.segment.weight[0, channels].detach()
+            used += narrowed(table.segment.weight)[0].detach()
         length = min(len(own) - student.embeddings.position_offset, len(used))
         own[student.embeddings.position_offset :][:length] = used[:length]
         found["embeddings.position.weight"] = own
     if table.segment is not None and student.embeddings.segment is not None:
         rows = student.embeddings.segment.num_embeddings
         if rows <= table.segment.num_embeddings:
-            found["embeddings.segment.weight"] = table.segment.weight[:rows, channels]
+            found["embeddings.segment.weight"] = narrowed(table.segment.weight[:rows])
     return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def _width(
+    teacher: Bert, student: Bert, channels: Tensor
+) -> tuple[Callable[[Tensor], Tensor], dict[str, Tensor]]:
+    """What becomes of a table's columns, and what comes behind the tables.
+
+    Where a product to the hidden states follows, tables stay whole, before the product to the kept channels.
+    A student without one, as wide as they are or of another family, has their products: all but the norm
+    between.
+    """
+    norm, project = teacher.embeddings.norm.state_dict(), teacher.embeddings.project
+    if project is None:
+        kept = {f"embeddings.norm.{name}": tensor[channels] for name, tensor in norm.items()}
+        return lambda table: table[:, channels], kept
+    weight = project.weight[channels]  # (h, E)
+    if student.embeddings.project is None:
+        return lambda table: table @ (weight * norm["weight"]).T, {}
+    behind = {"embeddings.project.weight": weight, "embeddings.project.bias": project.bias[channels]}
+    return lambda table: table, behind | {f"embeddings.norm.{name}": each for name, each in norm.items()}
 
 
 def _layer(teacher: Bert, number: int) -> dict[str, Tensor]:

@@ -65,8 +65,7 @@ class MultiLabel(CalibratedTask):
         """Labels that training never showed can't be predicted: they count as missed, and are no error."""
 
     def labels_of(self, example: TextExample) -> tuple[str, ...]:
-        labels: tuple[str, ...] = example.label
-        return labels
+        return example.label or ()
 
     def target(self, label: Sequence[str]) -> Bools:
         return np.isin(self.labels, label)

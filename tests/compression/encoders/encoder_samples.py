@@ -24,9 +24,9 @@ def tiny_tokenizer() -> Tokenizer:
     return Tokenizer.from_pieces(PIECES, lowercase=True)
 
 
-def config_of(model_type: str = "bert") -> BertConfig:
+def config_of(model_type: str = "bert", **more: Any) -> BertConfig:
     values = {"model_type": model_type, "vocab_size": len(PIECES), "max_position_embeddings": 64, **SHAPE}
-    return make_config(values | {"pad_token_id": 0}, "test")
+    return make_config(values | {"pad_token_id": 0} | more, "test")
 
 
 def drawn(module: nn.Module) -> nn.Module:
@@ -64,8 +64,8 @@ def save_embedder(folder: Path, pooling: str = "mean", prompts: dict[str, str] |
     return folder
 
 
-def save_word_model(folder: Path, model_type: str = "bert") -> Path:
-    model = drawn(PretrainingModel(config_of(model_type), next_sentence=False))
+def save_word_model(folder: Path, model_type: str = "bert", **more: Any) -> Path:
+    model = drawn(PretrainingModel(config_of(model_type, **more), next_sentence=False))
     assert isinstance(model, PretrainingModel)
     save_pretraining_model(folder, model, tiny_tokenizer(), {})
     return folder

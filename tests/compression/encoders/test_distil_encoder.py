@@ -17,7 +17,8 @@ from bertsmith.data.tokenizing import tokenize_corpus
 from bertsmith.errors import BertsmithError
 from bertsmith.inference.embedding.embedder import Embedder
 from bertsmith.inference.masked_language import MaskedLanguageModel
-from bertsmith.model.checkpoint import load_encoder, read_checkpoint
+from bertsmith.model.checkpoint import encoder_of, load_encoder, read_checkpoint
+from bertsmith.model.student import kept_channels
 from bertsmith.text.corpus.corpus import Corpus, build_corpus
 from bertsmith.text.corpus_settings import CorpusSettings
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -113,6 +114,31 @@ def test_words_are_learned_by_a_narrow_student(word_model: Path, store: Path, tm
     assert set(result.metrics) == {"loss", "soft_loss", "mlm_loss", "states_loss", "relations_loss"}
     assert result.metrics["loss"] < result.before["loss"]
     assert "bridge" not in str(read_checkpoint(result.model).tensors.keys())
+
+
+@pytest.mark.parametrize("width", [32, 16])
+def test_words_learned_without_their_teachers_answers_begin_with_its_head(
+    width: int, word_model: Path, store: Path, tmp_path: Path
+) -> None:
+    changes = ["loss.soft=0", "loss.mlm=1", "loss.states=0", "loss.relations=0", f"width={width}"]
+    still = {"learning_rate": 1e-9}
+    result = distil_encoder(
+        recipe_of(word_model, store, tmp_path / "run", *changes, steps=1, optimizer=still)
+    )
+    assert "soft_loss" not in result.metrics
+    theirs, ours = read_checkpoint(word_model), read_checkpoint(result.model).tensors
+    kept = kept_channels(encoder_of(theirs, ""), width)
+    weight = theirs.tensors["masked_language.dense.weight"][kept][:, kept] * (32 / width) ** 0.5
+    torch.testing.assert_close(ours["masked_language.dense.weight"], weight)
+
+
+def test_words_are_learned_of_a_teacher_whose_embeddings_are_narrower(store: Path, tmp_path: Path) -> None:
+    teacher = save_word_model(tmp_path / "teacher", "electra", embedding_size=16)
+    for width in (32, 16):  # with the product behind embeddings, and as wide as they are
+        recipe = recipe_of(teacher, store, tmp_path / str(width), f"width={width}", steps=20)
+        result = distil_encoder(recipe)
+        assert result.metrics["loss"] < result.before["loss"]
+        assert load_encoder(result.model).config.hidden_size == width
 
 
 def test_the_teachers_vectors_are_kept_and_read_again(embedder: Path, store: Path, tmp_path: Path) -> None:

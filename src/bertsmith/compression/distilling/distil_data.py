@@ -11,6 +11,7 @@ from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import sha256
 from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
+from bertsmith.tasks.examples.query_documents import QueryExample
 from bertsmith.tasks.examples.text_task import TextTask
 from bertsmith.tasks.task import Outputs, Task
 from bertsmith.text.labelled.rows import are_lines, read_column_names
@@ -136,12 +137,17 @@ def _fresh(
     The same text beside other columns is another example, but is held back as the text is.
     """
 
+    def read(example: Any) -> tuple[str, ...]:
+        if isinstance(example, QueryExample):  # negatives are known of labelled rows alone
+            return (example.query, example.documents[0])
+        return tuple(task.texts(example))
+
     def identity(example: Any) -> tuple[Any, ...]:
-        return (*task.texts(example), getattr(example, "columns", ()))
+        return (*read(example), getattr(example, "columns", ()))
 
     known = set(map(identity, labelled))
-    measured = {tuple(task.texts(example)) for example in held}
+    measured = set(map(read, held))
     once = {identity(example): example for example in texts}
     fresh = [example for found, example in once.items() if found not in known]
-    kept = [example for example in fresh if tuple(task.texts(example)) not in measured]
+    kept = [example for example in fresh if read(example) not in measured]
     return kept, len(fresh) - len(kept)

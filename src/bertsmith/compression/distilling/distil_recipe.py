@@ -129,4 +129,10 @@ def make_distil_recipe(values: dict[str, Any], overrides: list[str]) -> DistilRe
             raise RecipeError(f"distil: {key}.* is for pre-training. Here evaluations=N is meant.")
         if key not in known:
             raise RecipeError(f"distil: unknown key {key!r}.{did_you_mean(key, known)}")
-    return check(DistilRecipe, values | {"settings": settings}, "distil")
+    recipe = check(DistilRecipe, values | {"settings": settings}, "distil")
+    if "-" in (*recipe.texts, recipe.train, recipe.dev, recipe.test):
+        raise RecipeError(
+            "distil: standard input can be read only once, and a distillation that goes on reads its files "
+            "again: give the name of a file in place of -."
+        )
+    return recipe

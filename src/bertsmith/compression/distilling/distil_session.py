@@ -11,7 +11,7 @@ from bertsmith.compression.distilling.answer_file import is_answer_file, read_an
 from bertsmith.compression.distilling.distil_data import DistilData, read_distil_data
 from bertsmith.compression.distilling.distil_recipe import DistilRecipe
 from bertsmith.compression.distilling.distillation_losses import DistillationLoss, distillation_loss
-from bertsmith.compression.distilling.predicted_labels import as_labelled
+from bertsmith.compression.distilling.predicted_labels import as_labelled, can_be_labels
 from bertsmith.compression.distilling.student import (
     Source,
     begin_student,
@@ -27,7 +27,7 @@ from bertsmith.inference.frozen_baseline import encoder_before
 from bertsmith.model.checkpoint import read_checkpoint
 from bertsmith.model.config import BertConfig
 from bertsmith.model.locate import locate_model
-from bertsmith.model.own_tokenizer import load_own_tokenizer
+from bertsmith.model.own_tokenizer import load_own_tokenizer, read_own_tokenizer
 from bertsmith.progress import Progress
 from bertsmith.tasks.computing.task_model import TaskModel
 from bertsmith.tasks.examples.text_task import choose_pooling
@@ -92,12 +92,14 @@ class DistilSession:
         begun = begin_student(source, task, recipe.seed)  # refuses what can't be begun
         tokenizer = load_own_tokenizer(source.folder, begun.config)
         data = read_distil_data(task, recipe, file)
+        if teachers and data.dev_is_unlabelled and not can_be_labels(task):
+            raise RecipeError(f"{task.name} can't be judged by a teacher: give labelled rows with --dev.")
         if isinstance(task, Retrieval) and data.labelled:
             task.fit(data.labelled)  # which documents answer a query, and so are no negatives of it
         train = encode_examples(task, [*data.labelled, *data.texts], tokenizer)
         for teacher in teachers:
             _require_same_pieces(teacher, train)
-        soft_loss = distillation_loss(task, recipe.temperature)
+        soft_loss = distillation_loss(task, recipe.temperature, per_row=begun.head.per_row)
         return cls(teachers, task, soft_loss, source, begun.config, tokenizer, data, train, machine, cache)
 
     @property
@@ -158,21 +160,21 @@ class DistilSession:
         return begin_student(self.source, self.task, recipe.seed, recipe.dropout)
 
     def judged_by_teacher(self, said: Said, examples: Sequence[Any]) -> list[Any]:
-        """Examples without labels, with the teacher's. Raises RecipeError for tasks that need real ones."""
+        """Examples without labels, with the teacher's. Where a task needs real ones, `open` has refused."""
         found = as_labelled(self.task, examples, said.predictions)
-        if found is None:
-            raise RecipeError(
-                f"{self.task.name} can't be judged by a teacher: give labelled rows with --dev."
-            )
+        assert found is not None
         return found
 
     @property
     def before(self) -> Source:
         """Where the same student without a teacher begins: with the layers of the encoder that the teacher
-        was fine-tuned from, where that is known.
+        was fine-tuned from, where that is known and reads the same pieces: of a teacher with a pruned
+        vocabulary, rows of the table would be those of other pieces.
         """
         source = self.source
-        folder = (encoder_before(source.folder) if source.takes_head else None) or source.folder
+        folder = encoder_before(source.folder) if source.takes_head else None
+        if folder is None or read_own_tokenizer(folder).sha256 != self.tokenizer.sha256:
+            folder = source.folder
         return Source(folder, source.layers, source.width, takes_head=False)
 
 

@@ -30,14 +30,15 @@ _LEAST = 1e-7  # of a probability: what is impossible to a teacher has no infini
 
 @dataclass(frozen=True)
 class Taught:
-    """The target of an example that has a teacher. `gold` is the task's own target, None without a label;
-    `answer` the teacher's, (C,), (R, C) or (T, H), None where a label is all there is; `rows` how many rows
-    the head reads of each window.
+    """The target of an example that has a teacher. `gold` is the task's own target, None where it needs a
+    label and there is none; `answer` the teacher's, (C,), (R, C) or (T, H), None where a label is all there
+    is; `rows` how many rows the head reads of each window; `labelled` whether `gold` is to be learned.
     """
 
     gold: Any
     answer: Outputs | None
     rows: tuple[int, ...]
+    labelled: bool
 
 
 class DistillationLoss:
@@ -72,6 +73,21 @@ class DistillationLoss:
         assert self.deviation is not None
         answers = _stacked(taught, outputs.device)
         return ((outputs.double() - answers) / self.deviation).square().flatten(1).mean(1)
+
+
+class RowLoss(DistillationLoss):
+    """The same of a head that answers for each row. The teacher's answers are (R, …)."""
+
+    def count(self, taught: Sequence[Taught]) -> float:
+        return max(sum(sum(each.rows) for each in taught), 1)
+
+    def losses(self, outputs: Tensor, taught: Sequence[Taught]) -> Tensor:
+        """(R, …) -> (E,)."""
+        assert self.deviation is not None
+        answers = to_device(np.concatenate(_answers(taught)), outputs.device)
+        squares = ((outputs.double() - answers) / self.deviation).square()
+        sizes = np.array([sum(each.rows) for each in taught])
+        return _summed(squares.reshape(len(squares), -1).mean(1), sizes)
 
 
 class ClassLoss(DistillationLoss):
@@ -226,8 +242,8 @@ class CosineLoss(DistillationLoss):
         return own + others
 
 
-def distillation_loss(task: Task[Any], temperature: float) -> DistillationLoss:
-    """By the kind of the task's head."""
+def distillation_loss(task: Task[Any], temperature: float, *, per_row: bool = False) -> DistillationLoss:
+    """By the kind of the task's head; `per_row` is that of a head of one's own."""
     match task:
         case Retrieval():
             return VectorLoss(task.settings.scale)
@@ -238,7 +254,9 @@ def distillation_loss(task: Task[Any], temperature: float) -> DistillationLoss:
                 ClassLoss(temperature) if task.settings.target == "class" else DistillationLoss(deviation=1.0)
             )
     kind = next((LOSSES[each] for each in type(task).__mro__ if each in LOSSES), None)
-    return DistillationLoss() if kind is None else kind(temperature)
+    if kind is None:
+        return RowLoss() if per_row else DistillationLoss()
+    return kind(temperature)
 
 
 LOSSES: dict[type, type[ClassLoss]] = {

@@ -10,7 +10,6 @@ from bertsmith.tasks.classification import Classification
 from bertsmith.tasks.multi_label import MultiLabel
 from bertsmith.tasks.question_answering import QuestionAnswering
 from bertsmith.tasks.regression import Regression
-from bertsmith.tasks.reranking import Reranking
 from bertsmith.tasks.similarity import Similarity
 from bertsmith.tasks.tagging import Tagging
 from bertsmith.tasks.task import Prediction, Task
@@ -19,13 +18,23 @@ from bertsmith.tasks.task import Prediction, Task
 def as_labelled(
     task: Task[Any], examples: Sequence[Any], predictions: Sequence[Prediction]
 ) -> list[Any] | None:
-    """The examples with those answers for labels; None for a task whose answers can't be labels: rankings of
-    documents, and tasks of one's own.
-    """
-    say = next((_SAID[kind] for kind in type(task).__mro__ if kind in _SAID), None)
+    """The examples with those answers for labels; None where `can_be_labels` says no."""
+    say = _saying(task)
     if say is None:
         return None
     return [say(task, *each) for each in zip(examples, predictions, strict=True)]
+
+
+def can_be_labels(task: Task[Any]) -> bool:
+    """Whether what a model says of an example can count as its label: not rankings of documents, nor what
+    tasks of one's own say. A re-ranker's scores put candidates in an order, and don't say from where on one
+    is relevant: by a teacher whose scores are all low there would be nothing to find.
+    """
+    return _saying(task) is not None
+
+
+def _saying(task: Task[Any]) -> "Callable[[Task[Any], Any, Prediction], Any] | None":
+    return next((_SAID[kind] for kind in type(task).__mro__ if kind in _SAID), None)
 
 
 def _class(task: Task[Any], example: Any, said: Prediction) -> Any:
@@ -44,11 +53,6 @@ def _similar(task: Task[Any], example: Any, said: Prediction) -> Any:
     return replace(example, label=said.get("score", said.get("label")))
 
 
-def _relevant(task: Task[Any], example: Any, said: Prediction) -> Any:
-    """All or nothing: any score above 0 would count as relevant."""
-    return replace(example, label=task.highest if said["score"] >= 0.5 else 0.0)  # type: ignore[attr-defined]
-
-
 def _tags(task: Task[Any], example: Any, said: Prediction) -> Any:
     return replace(example, tags=tuple(said["tags"]))
 
@@ -64,7 +68,6 @@ _SAID: dict[type, Callable[[Task[Any], Any, Prediction], Any]] = {
     MultiLabel: _labels,
     Regression: _number,
     Similarity: _similar,
-    Reranking: _relevant,
     Tagging: _tags,
     QuestionAnswering: _answer,
 }

@@ -13,6 +13,7 @@ from bertsmith.errors import RecipeError
 from bertsmith.model.checkpoint import load_encoder
 from bertsmith.model.config import BertConfig
 from bertsmith.model.layers.dropout import Dropout
+from bertsmith.model.static_table import refuse_static
 from bertsmith.model.student import make_student, spread_layers, student_config
 from bertsmith.tasks.checkpoints.task_checkpoint import load_task_model
 from bertsmith.tasks.computing.task_model import TaskModel
@@ -39,7 +40,10 @@ class Source:
 
     @classmethod
     def of(cls, recipe: DistilRecipe, folder: Path, config: BertConfig, *, is_teacher: bool) -> "Source":
-        """As the recipe says. Raises RecipeError for layers that aren't there."""
+        """As the recipe says. Raises RecipeError for layers that aren't there, ModelError for a static table,
+        which has none.
+        """
+        refuse_static(folder)
         count = config.num_hidden_layers
         layers = recipe.layers
         if layers is None:

@@ -66,7 +66,7 @@ class TaughtTask(Teaching):
         all of it.
         """
         answered = np.array([each.answer is not None for each in targets])
-        labelled = np.array([each.gold is not None for each in targets])
+        labelled = np.array([each.labelled for each in targets])
         weight = self._soft_weight
         found = torch.zeros(len(targets), device=outputs.device)
         for part, chosen, share in (
@@ -98,9 +98,12 @@ class TaughtTask(Teaching):
 
 
 def taught_examples(split: EncodedExamples, answers: Sequence[Outputs | None]) -> EncodedExamples:
-    """The examples with what the teacher says of each as a part of their targets."""
-    encoded = [
-        replace(each, target=Taught(each.target, answer, tuple(len(window.rows) for window in each.windows)))
-        for each, answer in zip(split.encoded, answers, strict=True)
-    ]
+    """The examples with what the teacher says of each as a part of their targets. A pair of retrieval has a
+    target of its own, by which batches are made, though nobody has said that it is right.
+    """
+    encoded = []
+    for example, each, answer in zip(split.examples, split.encoded, answers, strict=True):
+        rows = tuple(len(window.rows) for window in each.windows)
+        labelled = each.target is not None and getattr(example, "labelled", True)
+        encoded.append(replace(each, target=Taught(each.target, answer, rows, labelled)))
     return EncodedExamples(split.examples, encoded)

@@ -33,10 +33,12 @@ from bertsmith.compression.shrinking.taught_table import table_source, teach_tab
 from bertsmith.compression.shrinking.tried import LeftOut, OnTest, Shrunk, Tried, choose, doubts
 from bertsmith.compression.vocabulary_pruning import prune_counted
 from bertsmith.door import door, flag, function, kind, optional, place, several, text
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, RecipeError
 from bertsmith.files import atomic_folder, make_folder, refuse_existing, write_json
 from bertsmith.inference.lock import sole_writer
 from bertsmith.machine.hardware import Hardware
+from bertsmith.model.locate import locate_model
+from bertsmith.model.static_table import refuse_static
 from bertsmith.reporting import formatting
 from bertsmith.tasks.finetuning import encode_examples
 from bertsmith.tasks.registry import find_task
@@ -45,6 +47,7 @@ from bertsmith.training.machine import Machine, set_up_machine
 
 KEEP = 0.98  # as --keep has it too
 _PRUNED = "pruned"
+_OWN = ("layers", "width", "student", "teacher", "out", "compare")
 _MOST_LOST = 0.5  # of what may be lost, that a pruned vocabulary may cost
 _WORTH = 0.05  # of the parameters, that a pruned vocabulary must save to be pruned
 
@@ -115,6 +118,8 @@ def shrink(
     anything is trained.
     """
     _require(keep, hours)
+    _refuse_own(overrides, values)
+    refuse_static(locate_model(model).folder)
     files = {"train": train, "dev": dev, "test": test, "out": out}
     given = {name: str(path) for name, path in files.items() if path is not None}
     more = {
@@ -139,6 +144,16 @@ def shrink(
             return _search(work, data, hours, keep, prune)
     finally:
         leave()
+
+
+def _refuse_own(overrides: Sequence[str], values: Mapping[str, Any]) -> None:
+    """Settings of a distillation that each candidate has of its own: they would make all of them alike."""
+    given = [*(change.partition("=")[0].strip() for change in overrides), *values]
+    if own := next((name for name in given if name in _OWN), None):
+        raise RecipeError(
+            f"shrink: {own} is not to be given, since each candidate of a search has its own. Leave it out, "
+            "or make that one model with bertsmith distil."
+        )
 
 
 def _require(keep: float, hours: float | None) -> None:
@@ -196,7 +211,8 @@ def _pruned(work: _Work, data: DistilData) -> Tried | None:
             counts += np.bincount(window.token_ids, minlength=len(counts))
     make_folder(folder)
     shutil.rmtree(folder / "model", ignore_errors=True)
-    pruned = prune_counted(whole.folder, counts, folder / "model", len(examples))
+    task = None if work.recipe.task is None else find_task(work.recipe.task)
+    pruned = prune_counted(whole.folder, counts, folder / "model", len(examples), task)
     saved = 1 - pruned.parameters / pruned.parameters_before
     work.say(
         f"Vocabulary: {pruned.pieces:,} of {pruned.pieces_before:,} pieces occur; {saved:.0%} of the "

@@ -57,7 +57,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
     modules = _read_modules(folder)
     encoder = plain_file(folder, f"{modules['Transformer']}/config.json".lstrip("/")).parent
     settings = _encoder_settings(encoder)
-    prompts = _prompts(folder)
+    prompts = read_prompts(folder)
     return SentenceSettings(
         encoder,
         _pooling(folder, modules["Pooling"], any(prompts.values())),
@@ -69,7 +69,7 @@ def read_sentence_settings(folder: Path) -> SentenceSettings:
 
 
 def _of_table(folder: Path) -> SentenceSettings:
-    query, document = _prefixes(_prompts(folder))
+    query, document = _prefixes(read_prompts(folder))
     return SentenceSettings(
         folder, max_length=max(read_longest(folder), SHORTEST), query_prefix=query, document_prefix=document
     )
@@ -164,7 +164,8 @@ def _tokenizer_limit(encoder: Path) -> int | None:
     return limit if isinstance(limit, int) and SHORTEST <= limit < _NO_LIMIT else None
 
 
-def _prompts(folder: Path) -> dict[str, str]:
+def read_prompts(folder: Path) -> dict[str, str]:
+    """By name: what stands before a text of some kind."""
     if not (folder / _PROMPTS).exists():
         return {}
     path = plain_file(folder, _PROMPTS)

@@ -114,7 +114,8 @@ def prepare(
     notes = () if len(heldout) else ("nothing is measured: the held-out part of the corpus is empty",)
     stream = _stream(recipe, opened, train, recipe.seed)
     head = _teachers_head(opened)
-    frozen = Teacher(encoder_of(opened.checkpoint, ""), machine.device, _taught_layer(recipe, opened), head)
+    asked = head if "soft" in opened.subject.weights else None
+    frozen = Teacher(encoder_of(opened.checkpoint, ""), machine.device, _taught_layer(recipe, opened), asked)
     projection = _projection(recipe, opened, stream, frozen, out, machine)
     torch.manual_seed(recipe.seed)
     student, pooler = make_trained(recipe, teacher, opened.config, opened.subject.weights, head, projection)
@@ -155,7 +156,8 @@ def _check_numbers(recipe: EncoderDistilRecipe, teacher: BertConfig) -> None:
 
 
 def _teachers_head(opened: Opened) -> MaskedLanguageHead | None:
-    if "soft" not in opened.subject.weights:
+    """What the student's begins as; None where no words are masked, and where the teacher has none."""
+    if not opened.subject.masks or "masked_language" not in opened.checkpoint.parts:
         return None
     head = MaskedLanguageHead(opened.checkpoint.config)
     prefix = "masked_language."

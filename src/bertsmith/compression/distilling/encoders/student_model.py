@@ -100,18 +100,21 @@ def _words(encoder: Bert, teacher: Bert, head: MaskedLanguageHead | None) -> Mas
     """Begins as the teacher's, where it has one; that of another width with what belongs to the channels that
     were kept, of another build with the bias alone.
     """
-    words = MaskedLanguageHead(encoder.config)
+    config, words = encoder.config, MaskedLanguageHead(encoder.config)
     if head is None:
         return words
-    channels = kept_channels(teacher, encoder.config.hidden_size)
+    theirs, own = head.state_dict(), words.state_dict()
+    same = config.pre_norm == teacher.config.pre_norm
+    if not same or config.embedding_size != teacher.config.embedding_size or own.keys() != theirs.keys():
+        words.load_state_dict(own | {"bias": theirs["bias"]})
+        return words
+    channels = kept_channels(teacher, config.hidden_size)
     scale = (teacher.config.hidden_size / len(channels)) ** 0.5
-    kept = {
-        name: tensor if name == "bias" else tensor[channels] for name, tensor in head.state_dict().items()
-    }
+    # what is compared with embeddings of another width than the hidden states stays whole, as they do
+    rows = channels if config.embedding_size is None else torch.arange(config.embedding_size)
+    kept = {name: tensor if name == "bias" else tensor[rows] for name, tensor in theirs.items()}
     kept["dense.weight"] = kept["dense.weight"][:, channels] * scale
-    own = words.state_dict()
-    alike = own.keys() == kept.keys() and encoder.config.pre_norm == teacher.config.pre_norm
-    words.load_state_dict(kept if alike else own | {"bias": kept["bias"]})
+    words.load_state_dict(kept)
     return words
 
 
