@@ -58,7 +58,8 @@ def distil(
         Labelled rows. The student learns their labels too.
     dev
         Labelled rows that choose the best weights. Without it, a tenth of --train is held out; without
-        --train a tenth of the texts, and the teacher's answers count as right.
+        --train a tenth of the texts, and the teacher's answers count as right (not for search
+        and re-ranking, which need it).
     test
         Labelled rows that are measured once, at the end.
     corpus
