@@ -131,6 +131,21 @@ def test_an_audit_that_the_llm_leaves_hanging_is_void_and_no_disagreement(
     assert account(calm).void == {"no-connection": 1}
 
 
+def test_an_audit_that_fails_by_a_fault_of_ours_is_void(
+    calm: RunningMirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    student = begin(calm, tmp_path, "live")
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(calm.app.relay.connections, "ask", broken)
+    assert say(calm, "a card") == 200
+    wait_until(lambda: account(calm).void)
+    assert (account(calm).void, account(calm).compared) == ({"mirror-error": 1}, 0)
+    assert calm.stages.audit_outcomes() == {(student.id, "void"): 1}
+
+
 def test_a_candidate_differs_too_where_the_llm_refuses(
     upstream: Upstream, calm: RunningMirror, tmp_path: Path
 ) -> None:

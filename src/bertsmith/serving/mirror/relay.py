@@ -166,6 +166,10 @@ class Relay:
         if routing is None or not routing.audit or form is None or asked is None:
             return
         headers = sent_on(scope["headers"], target.host, narrow=True)
+        if (b"transfer-encoding", b"chunked") in headers:  # it goes out whole by now
+            framing = (b"transfer-encoding", b"content-length")
+            headers = [(name, value) for name, value in headers if name not in framing]
+            headers.append((b"content-length", str(len(content)).encode()))
         self.audits.begin(
             Request(
                 form,
@@ -173,7 +177,7 @@ class Relay:
                 routing,
                 scope["method"],
                 target,
-                [(name, value) for name, value in headers if name != b"transfer-encoding"],
+                headers,
                 content,
                 self.settings.max_recorded_bytes,
                 passage.said(SITE),
