@@ -27,6 +27,7 @@ BODY = {
     "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": llm_answers.SCHEMA}},
 }
 RECORDED = "recorded; site="
+BOTH = {"openai_base_url": "{}/o/v1", "anthropic_base_url": "{}/a"}
 
 
 def port_of(upstream: Upstream) -> int:
@@ -314,6 +315,11 @@ def test_too_large_bodies_are_relayed_and_not_recorded(tmp_path: Path) -> None:
         ({"anthropic_base_url": "{}/a"}, "/v1/models", {"anthropic-version": "2023"}, "/a/v1/models"),
         ({"systemone_base_url": "{}/api"}, "/v1/systemone", {}, "/api/v1/systemone"),
         ({"anthropic_base_url": "{}"}, CHAT, {}, None),
+        (BOTH, "/v1/threads/thread_1/messages", {}, "/o/v1/threads/thread_1/messages"),
+        (BOTH, "/v1/chat/completions/chatcmpl-1/messages", {}, "/o/v1/chat/completions/chatcmpl-1/messages"),
+        (BOTH, "/v1/messages", {}, "/a/v1/messages"),
+        (BOTH, "/messages", {}, "/a/messages"),
+        (BOTH, "/v1/messages/count_tokens", {"anthropic-version": "2023"}, "/a/v1/messages/count_tokens"),
     ],
 )
 def test_where_a_request_goes(
