@@ -60,9 +60,9 @@ class Relay:
         """What happens is written there."""
         return self.service.reconciler.ledger
 
-    async def close(self) -> None:
-        """Lets audits end that are under way, and ends the connections to the upstream."""
-        await self.audits.close(self.settings.drain_seconds)
+    async def close(self, seconds: float) -> None:
+        """Lets audits end that are under way, for so long, and ends the connections to the upstream."""
+        await self.audits.close(seconds)
         await self.connections.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
