@@ -72,8 +72,15 @@ def test_quotes_are_counted_and_not_kept() -> None:
         [{"$.who": ()}, {"$.who": ()}, {"$.who": ()}],
     )
     assert found == [
-        {"field": "$.who", "taught": "quotes", "ours": "other quotes", "calls": 2, "confidence": 0.3, "call": "2"}
-    ]  # fmt: skip
+        {
+            "field": "$.who",
+            "taught": "quotes",
+            "ours": "other quotes",
+            "calls": 2,
+            "confidence": 0.3,
+            "call": "2",
+        }
+    ]
     assert secret not in str(found)
 
 

@@ -173,4 +173,3 @@ class CallRecords:
         """Until the transaction ends; in SQLite it is the only writer's already."""
         if not is_sqlite(self.store.engine):
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-

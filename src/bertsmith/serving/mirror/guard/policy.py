@@ -56,8 +56,8 @@ class SidePolicy(BaseModel):
             raise ValueError("expected at least one label in block or review")
         if self.costs is not None and self.review:
             raise ValueError(
-                "expected review or costs, found both: costs go by the labels of block alone, and costs.review "
-                "is what a look at a text costs"
+                "expected review or costs, found both: costs go by the labels of block alone. Take the "
+                "labels out of review, or leave the costs out"
             )
         return self
 
