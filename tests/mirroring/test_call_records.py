@@ -1,5 +1,6 @@
 """What a store keeps of learning, in SQLite and in PostgreSQL: merged versions, and which calls were used."""
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -33,6 +34,37 @@ def test_merged_versions_are_one_group_however_they_were_merged(store: Store) ->
     assert [each.version for each in records.group(site)] == versions[4:]
     with pytest.raises(InputError, match="There is no version 'x'"):
         records.group(site, "x")
+
+
+def test_what_another_training_proves_by_is_given_back_and_nothing_recorded(store: Store) -> None:
+    calls = calls_of(1200)
+    store.add(calls)
+    records = CallRecords(store)
+    ids = [call.id for call in calls]
+    assert records.record("first", {"train": ids[:100], "calibration": ids[500:]}) == set()
+    assert records.record("first", {"calibration": ids[500:]}) == set()  # it goes on
+    assert records.record("second", {"train": ids[:5], "calibration": ids[:600]}) == set(ids[500:600])
+    assert records.uses_of("second") == {}
+    assert records.record("second", {"train": ids[500:], "calibration": ids[:500]}) == set()
+
+
+def test_of_two_trainings_at_a_time_one_proves_by_a_call(store: Store) -> None:
+    calls = calls_of(600)
+    store.add(calls)
+    ids, taken = [call.id for call in calls], list[set[str]]()
+    records = [CallRecords(store) for _ in range(6)]
+    ready = threading.Barrier(len(records))
+
+    def record(number: int) -> None:
+        ready.wait()
+        taken.append(records[number].record(f"training {number}", {"calibration": ids}))
+
+    threads = [threading.Thread(target=record, args=(number,)) for number in range(len(records))]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(map(len, taken)) == [0, *[600] * 5]
 
 
 def test_uses_are_kept_once_and_go_with_their_calls(store: Store) -> None:

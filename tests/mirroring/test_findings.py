@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from bertsmith.mirroring.candidate import Judged
 from bertsmith.mirroring.confusions import confusions_of
 from bertsmith.mirroring.findings import without_texts
 from bertsmith.mirroring.learn_settings import LearnSettings
-from bertsmith.mirroring.learned_calls import read_calls
+from bertsmith.mirroring.learned_calls import LearnedCall
 from bertsmith.mirroring.train import train_student
 from bertsmith.serving.mirror.answering.agreement import learned
-from bertsmith.serving.mirror.fields import AnswerShape, Field
+from bertsmith.serving.mirror.fields import AnswerShape, Field, Refused
 from bertsmith.serving.mirror.student_file import FILE
 
 
@@ -52,20 +53,64 @@ def test_a_training_leaves_its_curve_and_confusions_in_the_store_and_no_text(
         assert learned(store)[version.version]["student"] == sha256(again.folder / FILE)[:12]
 
 
-def test_quotes_are_counted_and_not_kept(tmp_path: Path) -> None:
-    shape = AnswerShape(fields=(Field(keys=("who",), kind="spans"),), order=(("who",),))
-    from bertsmith.mirroring.understanding.understand import understand
-
-    with store_of(tmp_path, calls_of(40)) as store:
-        calls = read_calls(store, understand(store, store.versions())).calls[:2]
-    secret = "anna maria"
-    taught = [{"$.who": ((None, secret),)}, {"$.who": ()}]
-    named = [
-        type(call)(**{**vars(call), "values": values}) for call, values in zip(calls, taught, strict=True)
+def found_of(shape: AnswerShape, taught: list[dict[str, Any]], ours: list[dict[str, Any]]) -> Any:
+    """What is kept of these answers, surer from one to the next."""
+    calls = [
+        LearnedCall(f"{number}", 0.0, "relay", "a text", values, {}) for number, values in enumerate(taught)
     ]
-    judged = Judged(np.array([0.9, 0.8]), np.array([True, False]), {}, [{"$.who": ()}, {"$.who": ()}])
-    found = without_texts(shape, confusions_of(shape, judged, named))
-    assert [(each["taught"], each["ours"], each["calls"]) for each in found] == [
-        ("quotes", "other quotes", 1)
+    differs = [bool(shape.differing(*both)) for both in zip(ours, taught, strict=True)]
+    judged = Judged(np.arange(1, len(calls) + 1) / 10, np.array(differs), {}, ours)
+    return without_texts(shape, confusions_of(shape, judged, calls))
+
+
+def test_quotes_are_counted_and_not_kept() -> None:
+    shape = AnswerShape(fields=(Field(keys=("who",), kind="spans"),), order=(("who",),))
+    secret = "anna maria"
+    found = found_of(
+        shape,
+        [{"$.who": ((None, secret),)}, {"$.who": ()}, {"$.who": (("", "another"),)}],
+        [{"$.who": ()}, {"$.who": ()}, {"$.who": ()}],
+    )
+    assert found == [
+        {
+            "field": "$.who",
+            "taught": "quotes",
+            "ours": "other quotes",
+            "calls": 2,
+            "confidence": 0.3,
+            "call": "2",
+        }
     ]
     assert secret not in str(found)
+
+
+def test_free_texts_and_values_that_no_field_has_are_counted_and_not_kept() -> None:
+    shape = AnswerShape(
+        fields=(
+            Field(keys=("intent",), kind="enum", values=("card", "other"), is_observed=True),
+            Field(keys=("topics",), kind="labels", values=("a", "b")),
+            Field(keys=("n",), kind="number"),
+        ),
+        refused=(Refused(keys=("note",), why="a free text", required=False),),
+        order=(("intent",), ("topics",), ("n",)),
+    )
+    same: dict[str, Any] = {"$.intent": "card", "$.topics": ("a",), "$.n": 1}
+    taught = [
+        same | {"$.note": "anna maria lives in ulm"},
+        same | {"$.note": "ben lives there too"},
+        same | {"$.intent": "anna's own card"},
+        same | {"$.topics": ["a", "anna"]},
+        same | {"$.topics": ("a", "b")},
+        same | {"$.n": 7.5},
+        same | {"$.intent": "other"},
+    ]
+    found = found_of(shape, taught, [same] * len(taught))
+    assert [(each["field"], each["taught"], each["ours"], each["calls"]) for each in found] == [
+        ("$.note", "a text", "(not there)", 2),
+        ("$.intent", "a text", "card", 1),
+        ("$.topics", "a text", "a", 1),
+        ("$.topics", "a, b", "a", 1),
+        ("$.n", "7.5", "1", 1),
+        ("$.intent", "other", "card", 1),
+    ]
+    assert "anna" not in str(found) and "ben" not in str(found)

@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +105,30 @@ def test_calibration_calls_are_used_once(tmp_path: Path) -> None:
         )
         assert all(call.id not in proven for call in later.parts.calibration)
         assert {call.id for call in later.parts.learned} >= proven
+
+
+@pytest.mark.parametrize(("taken", "is_proven"), [(40, True), (270, False)])
+def test_calls_that_another_training_proved_by_meanwhile_prove_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int, is_proven: bool
+) -> None:
+    calls = calls_of(900)
+    theirs = {call.id for call in calls[-taken:]}
+    with store_of(tmp_path, calls) as store:
+        divide = training.divide
+
+        def meanwhile(*given: Any) -> Any:
+            parts = divide(*given)
+            CallRecords(store).record("another", {"calibration": theirs})
+            return parts
+
+        monkeypatch.setattr(training, "divide", meanwhile)
+        learned = train_student(store, tmp_path / "student", settings=WORDS)
+        uses = CallRecords(store).uses_of("another")
+    assert len(learned.parts.calibration) == 270 - taken
+    assert not {call.id for call in learned.parts.calibration} & theirs
+    assert (learned.file.claims.whole is not None) == is_proven
+    assert learned.why.startswith("0 new calls") == (not is_proven)
+    assert uses == dict.fromkeys(theirs, "calibration")
 
 
 def test_train_and_dev_share_no_text_and_calibration_comes_later(tmp_path: Path) -> None:

@@ -115,6 +115,17 @@ def test_the_file_of_words_gives_the_same_numbers(tmp_path: Path) -> None:
         WordModel.load(tmp_path)
 
 
+def test_a_number_that_is_answered_is_one_that_the_teacher_has_said() -> None:
+    shape = AnswerShape(fields=(Field(keys=("n",), kind="number"),), order=(("n",),))
+    said = [3 * number for number in range(90)]
+    calls = [learned("a text", number, number, "$.n") for number in said]
+    (head,) = heads_of(shape, calls)
+    assert len(head.centres) == 24
+    assert set(head.centres) <= set(said)
+    answers = [guess.value for guess in head.guesses(shape.fields[0], 30 * np.eye(24))]
+    assert all(isinstance(each, int) for each in answers)
+
+
 def test_texts_without_words_and_quotes_are_not_for_this_tier() -> None:
     assert train_words([learned(" ", "card")] * 60, CALLS[:5], SHAPE) is None
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from sqlalchemy import (
     Column,
+    Connection,
     Float,
     Index,
     MetaData,
@@ -57,8 +58,7 @@ class CallRecords:
     def __init__(self, store: Store) -> None:
         self.store = store
         with store.engine.begin() as connection:
-            if not is_sqlite(store.engine):
-                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            self._lock(connection)
             _METADATA.create_all(connection)
 
     # -- versions ------------------------------------------------------------------------------------------
@@ -142,15 +142,34 @@ class CallRecords:
             found = connection.execute(select(USES).where(USES.c.training == training))
             return {row.call: row.use for row in found}
 
-    def record(self, training: str, uses: Mapping[Use, Iterable[str]]) -> None:
-        """In one transaction, again without effect. Uses of calls that were deleted go with it."""
+    def record(self, training: str, uses: Mapping[Use, Iterable[str]]) -> set[str]:
+        """In one transaction, again without effect. Uses of calls that were deleted go with it.
+
+        Nothing is recorded where another training has calls for calibration that are to be for it here too:
+        those are given back, and none where it was recorded.
+        """
         rows = [
             {"training": training, "call": call, "use": use, "at": time.time()}
             for use, calls in uses.items()
             for call in calls
         ]
+        proving = [row["call"] for row in rows if row["use"] == "calibration"]
         insert = (sqlite if is_sqlite(self.store.engine) else postgresql).insert(USES)
         with self.store.engine.begin() as connection:
+            self._lock(connection)
+            taken = set[str]()
+            others = select(USES.c.call).where(USES.c.use == "calibration", USES.c.training != training)
+            for begin in range(0, len(proving), _AT_ONCE):
+                some = proving[begin : begin + _AT_ONCE]
+                taken |= set(connection.scalars(others.where(USES.c.call.in_(some))))
+            if taken:
+                return taken
             for begin in range(0, len(rows), _AT_ONCE):
                 connection.execute(insert.on_conflict_do_nothing(), rows[begin : begin + _AT_ONCE])
             connection.execute(delete(USES).where(USES.c.call.not_in(select(CALLS.c.id))))
+        return set()
+
+    def _lock(self, connection: Connection) -> None:
+        """Until the transaction ends; in SQLite it is the only writer's already."""
+        if not is_sqlite(self.store.engine):
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})

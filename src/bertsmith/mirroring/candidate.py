@@ -36,7 +36,8 @@ class Candidate:
 class Judged:
     """A model's answers beside the teacher's: `confidence` (E,) and `differs` (E,) of the whole answer, and
     by path those of each field; `answers` are the model's. An answer that holds a placeholder of a redacted
-    text is never given (bertsmith.serving.mirror.student.Student), and has confidence -1.
+    text, or has no confidence at all, is never given (bertsmith.serving.mirror.student.Student), and has
+    confidence -1.
     """
 
     confidence: Floats
@@ -58,9 +59,10 @@ def judge(candidate: Candidate, calls: Sequence[LearnedCall], shape: AnswerShape
     ]
     differing = [shape.differing(ours, call.values) for ours, call in zip(answers, calls, strict=True)]
     confidences = {path: np.array([guess.confidence for guess in of]) for path, of in guesses.items()}
-    given = np.array(
+    is_plain = np.array(
         [not holds_placeholder(orjson.dumps(shape.compose(ours)).decode()) for ours in answers], np.bool_
     )
+    given = is_plain & (np.prod(list(confidences.values()), axis=0) > 0)
     confidences = {path: np.where(given, each, NEVER) for path, each in confidences.items()}
     return Judged(
         np.where(given, np.prod(list(confidences.values()), axis=0), NEVER),

@@ -204,7 +204,7 @@ def _train(
     notes = [each for each in [refusals(records.store, training.understood)] if each]
     candidates, devs = _candidates(training, console, say, notes)
     say("Proving")
-    verdict, calibrations = _verdict(training, records, candidates, devs)
+    verdict, calibrations, parts = _verdict(training, records, candidates, devs)
     chosen, dev = candidates[verdict.chosen], devs[verdict.chosen]
     ceiling = teacher_ceiling(training.read.calls, training.read.again, shape, settings.delta)
     say("Learning curve")
@@ -262,16 +262,22 @@ def _candidates(
 
 def _verdict(
     training: _Training, records: CallRecords, candidates: list[Candidate], devs: list[Judged]
-) -> tuple[Verdict, list[Judged]]:
-    """The calibration calls are written down as used before they are looked at."""
+) -> tuple[Verdict, list[Judged], Parts]:
+    """The calibration calls are written down as used before they are looked at. Those that another training
+    has proven by meanwhile are left out of the parts.
+    """
     settings, parts = training.settings, training.parts
-    why = why_not_yet(devs, len(parts.calibration), settings)
-    used: dict[Any, list[str]] = dict(uses(parts))
+    while True:
+        why = why_not_yet(devs, len(parts.calibration), settings)
+        used: dict[Any, list[str]] = dict(uses(parts))
+        if why:
+            del used["calibration"]
+        taken = records.record(training.name, used)
+        if not taken:
+            break
+        parts = replace(parts, calibration=[call for call in parts.calibration if call.id not in taken])
     if why:
-        del used["calibration"]
-        records.record(training.name, used)
         best = max(range(len(devs)), key=lambda number: devs[number].agreement)
-        return Verdict(best, nothing_proven(settings), why, False), []
-    records.record(training.name, used)
+        return Verdict(best, nothing_proven(settings), why, False), [], parts
     calibrations = [judge(each, parts.calibration, training.understood.shape) for each in candidates]
-    return prove(candidates, devs, calibrations, settings), calibrations
+    return prove(candidates, devs, calibrations, settings), calibrations, parts

@@ -259,6 +259,8 @@ def test_a_policy_that_cannot_be_right_is_refused_in_a_sentence(tmp_path: Path, 
         read(head)
     with pytest.raises(RecipeError, match="stands in block and in review"):
         read(head + '[request]\nblock = ["a"]\nreview = ["a"]\n')
+    with pytest.raises(RecipeError, match="expected review or costs, found both"):
+        read(head + '[request]\nblock = ["a"]\nreview = ["b"]\ncosts = { missed = 2, refused = 1 }\n')
     with pytest.raises(RecipeError, match="expected at least one label"):
         read(head + "[request]\n")
     with pytest.raises(

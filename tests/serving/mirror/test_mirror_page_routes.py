@@ -1,6 +1,7 @@
 """What the page's routes give and refuse: files, the state, moves; who is let in."""
 
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +118,17 @@ def test_a_mode_is_changed_from_our_own_page_only(
     if set(headers) & {"host", "x-forwarded-for"}:  # nor may they look
         assert calm.ask("/bertsmith/state", headers=given).status == 403
         assert "takes a key" in calm.ask("/bertsmith/state", headers=given).json()["error"]["message"]
+
+
+def test_http_1_0_as_proxies_speak_it_takes_a_key(calm: RunningMirror) -> None:
+    def first_line(version: str) -> bytes:
+        with socket.create_connection(("127.0.0.1", calm.port), timeout=60) as connection:
+            head = f"GET /bertsmith/state HTTP/{version}\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
+            connection.sendall(head.encode())
+            return connection.makefile("rb").readline()
+
+    assert b" 200 " in first_line("1.1")
+    assert b" 403 " in first_line("1.0")
 
 
 @pytest.mark.parametrize(

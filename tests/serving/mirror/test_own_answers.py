@@ -285,3 +285,43 @@ def test_a_second_signal_ends_a_mirror_that_has_a_student_at_once(upstream: Upst
             process.process.send_signal(signal.SIGINT)
             assert process.process.wait(10) == 1
             gone.set()
+
+
+def test_a_second_signal_ends_a_mirror_at_once_that_waits_for_its_audits(
+    upstream: Upstream, tmp_path: Path
+) -> None:
+    """When no connection is left, and the application itself is ending."""
+    body = {"model": "m", "messages": messages("card"), "response_format": JSON_SCHEMA}
+    with running_mirror(tmp_path, upstream.url) as mirror:
+        mirror.ask(CHAT, body)
+        call = mirror.calls()[-1]
+        folder = make_student(tmp_path / "student", call, WORDS, {"urgent": False})
+        put_in_mode(mirror.stages, folder, call, "live")
+    arguments = ["--upstream", upstream.url, "--store", tmp_path / "mirror.sqlite"]
+    with mirror_process(*arguments, environment={"BERTSMITH_MIRROR_AUDIT_SHARE": "1"}) as process:
+        wait_until(lambda: process.ask("/bertsmith/status").json()["answering"])
+        process.ask(CHAT, body)  # from now on it knows the caller
+        upstream.script = lambda _: Reply([b"{}"], wait=60)
+        assert process.ask(CHAT, body).headers["x-bertsmith"].startswith("answered")
+        wait_until(lambda: process.ask("/bertsmith/status").json()["audits_waiting"] == 1)
+        process.process.send_signal(signal.SIGINT)
+        time.sleep(1)
+        assert process.process.poll() is None
+        process.process.send_signal(signal.SIGINT)
+        assert process.process.wait(10) == 1
+
+
+def test_connections_audits_and_the_store_share_the_time_to_end(upstream: Upstream, tmp_path: Path) -> None:
+    body = {"model": "m", "messages": messages("card"), "response_format": JSON_SCHEMA}
+    other = {"model": "m", "messages": messages("what?")}
+    with ThreadPoolExecutor(1) as client:
+        with running_mirror(tmp_path, upstream.url, audit_share=1.0, drain_seconds=4) as mirror:
+            mirror.ask(CHAT, body)
+            go_live(mirror, tmp_path)
+            upstream.script = lambda _: Reply([b"{}"], wait=60)
+            assert mirror.ask(CHAT, body).headers["x-bertsmith"].startswith("answered")
+            client.submit(mirror.ask, CHAT, other)
+            relay = mirror.app.relay
+            wait_until(lambda: (relay.under_way, relay.audits.waiting) == (1, 1))
+            began = time.monotonic()
+        assert 3 < time.monotonic() - began < 7

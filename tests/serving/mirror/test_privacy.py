@@ -24,12 +24,20 @@ PRIVATE = {
     "iban": ["DE89 3704 0044 0532 0130 00", "GB82WEST12345698765432", "fr1420041010050500013m02606"],
     "credit-card": ["4111 1111 1111 1111", "5500-0000-0000-0004", "378282246310005"],
     "ip": ["192.168.17.254", "2001:db8::ff00:42:8329"],
-    "phone": ["+49 30 901820", "0171/2345678", "(030) 90 18 20", "(555) 123-4567", "0044 20 7946 0958"],
+    "phone": [
+        "+49 30 901820",
+        "0171/2345678",
+        "(030) 90 18 20",
+        "030.90 18 20",
+        "(555) 123-4567",
+        "0044 20 7946 0958",
+    ],
 }
 HARMLESS = [
     "Order 4111111111111112 of 2026-11-26 at 12:30:45, 1,299.00 EUR, version 1.2.3, page 17",
     "from 01.02.2026 to 28/02/2026", "std::vector and ::", "a@b", "999.1.1.1",
-    "room 0815", "it costs 1234567 a year", "INTENT_4711", "AB12CDEFGHIJKLMN",
+    "room 0815", "-0.0123456", "a chance of 0.0123456789, or of 12.0123 4567",
+    "it costs 1234567 a year", "INTENT_4711", "AB12CDEFGHIJKLMN",
 ]  # fmt: skip
 
 
@@ -76,6 +84,15 @@ def test_placeholders_are_the_same_within_a_call() -> None:
     }
 
 
+def test_numbers_with_decimals_are_no_telephones() -> None:
+    redaction = Redactor(tuple(BUILT_IN), {}).begin()
+    value = {"logprob": -0.0123456, "share": 0.0123456789, "n": 3.0, "tiny": 1.5e-7}
+    assert redaction.json(value) == value
+    assert redaction.count == 0
+    assert redaction.json(4111111111111111.0) == "[CREDIT-CARD_1]"
+    assert redaction.text("Tel.030 901820") == "Tel.[PHONE_1]"
+
+
 def test_own_patterns_go_first_and_wrong_ones_are_refused() -> None:
     assert (
         Redactor((), {"customer": r"C-\d+"}).begin().text("C-17 and C-4") == "[CUSTOMER_1] and [CUSTOMER_2]"
@@ -100,7 +117,7 @@ def quoting(seen: Seen) -> Reply:
     import json
 
     text = seen.json()["messages"][-1]["content"]
-    tokens = [{"token": each, "logprob": -0.1, "top_logprobs": []} for each in text]
+    tokens = [{"token": each, "logprob": -0.0123456, "top_logprobs": []} for each in text]
     choice = {
         "index": 0, "finish_reason": "stop",
         "message": {"role": "assistant", "content": json.dumps({"quote": text})},

@@ -102,6 +102,30 @@ def test_an_audit_without_an_answer_is_void_and_says_why(
     )  # whoever isn't known any more, the LLM answers
 
 
+CHUNK = b'data: {"choices": [{"index": 0, "delta": {"content": "{"}}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("pieces", "cause"),
+    [
+        ([CHUNK, b'event: error\ndata: {"error": {"message": "overloaded"}}\n\n'], "upstream-error"),
+        ([CHUNK], "cut"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["canary", "live"])
+def test_an_error_or_a_cut_within_a_stream_is_no_difference(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path, mode: str, pieces: list[bytes], cause: str
+) -> None:
+    student = begin(calm, tmp_path, mode, 1e-9)
+    stream = {"content-type": "text/event-stream"}
+    answer_with(upstream, Reply(pieces, headers=stream, is_stream=True))
+    assert say(calm, "a card") == 200
+    found = account(calm)
+    assert (found.compared, found.refused) == (0, {})
+    assert found.void == ({cause: 1} if mode == "live" else {})
+    assert calm.stages.audit_outcomes() == ({(student.id, "void"): 1} if mode == "live" else {})
+
+
 def test_a_mirror_that_stops_does_not_wait_for_an_llm_that_is_away(
     upstream: Upstream, tmp_path: Path
 ) -> None:
@@ -129,6 +153,21 @@ def test_an_audit_that_the_llm_leaves_hanging_is_void_and_no_disagreement(
     wait_until(lambda: calm.stages.audit_outcomes().get((student.id, "open"), 0) == 0 and account(calm).void)
     assert calm.stages.audit_outcomes() == {(student.id, "void"): 1}
     assert account(calm).void == {"no-connection": 1}
+
+
+def test_an_audit_that_fails_by_a_fault_of_ours_is_void(
+    calm: RunningMirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    student = begin(calm, tmp_path, "live")
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(calm.app.relay.connections, "ask", broken)
+    assert say(calm, "a card") == 200
+    wait_until(lambda: account(calm).void)
+    assert (account(calm).void, account(calm).compared) == ({"mirror-error": 1}, 0)
+    assert calm.stages.audit_outcomes() == {(student.id, "void"): 1}
 
 
 def test_a_candidate_differs_too_where_the_llm_refuses(

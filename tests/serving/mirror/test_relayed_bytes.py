@@ -1,5 +1,6 @@
 """What the upstream gets and what the client gets back are the same bytes, whatever happens on the way."""
 
+import asyncio
 import gzip
 import http.client
 import json
@@ -9,12 +10,15 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import httpcore
 import llm_answers
 import pytest
 from running_mirror import RunningMirror, ask, running_mirror, wait_until
 from scripted_upstream import Reply, Seen, Upstream, upstream_of
+
+from bertsmith.serving.mirror.upstream_connections import Connections
 
 CHAT = "/v1/chat/completions"
 BODY = {
@@ -23,6 +27,7 @@ BODY = {
     "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": llm_answers.SCHEMA}},
 }
 RECORDED = "recorded; site="
+BOTH = {"openai_base_url": "{}/o/v1", "anthropic_base_url": "{}/a"}
 
 
 def port_of(upstream: Upstream) -> int:
@@ -310,6 +315,11 @@ def test_too_large_bodies_are_relayed_and_not_recorded(tmp_path: Path) -> None:
         ({"anthropic_base_url": "{}/a"}, "/v1/models", {"anthropic-version": "2023"}, "/a/v1/models"),
         ({"systemone_base_url": "{}/api"}, "/v1/systemone", {}, "/api/v1/systemone"),
         ({"anthropic_base_url": "{}"}, CHAT, {}, None),
+        (BOTH, "/v1/threads/thread_1/messages", {}, "/o/v1/threads/thread_1/messages"),
+        (BOTH, "/v1/chat/completions/chatcmpl-1/messages", {}, "/o/v1/chat/completions/chatcmpl-1/messages"),
+        (BOTH, "/v1/messages", {}, "/a/v1/messages"),
+        (BOTH, "/messages", {}, "/a/messages"),
+        (BOTH, "/v1/messages/count_tokens", {"anthropic-version": "2023"}, "/a/v1/messages/count_tokens"),
     ],
 )
 def test_where_a_request_goes(
@@ -328,6 +338,34 @@ def test_where_a_request_goes(
             assert "no upstream" in answer.json()["error"]["message"]
         else:
             assert [each.target for each in upstream.seen] == [expected]
+
+
+def test_a_connection_that_another_request_takes_while_an_old_one_is_closed_is_no_fault() -> None:
+    origin = httpcore.Origin(b"http", b"127.0.0.1", 1)
+    connections = Connections(1.0, 1.0)
+
+    class Idle:
+        def is_idle(self) -> bool:
+            return True
+
+        def has_expired(self) -> bool:
+            return False
+
+        async def aclose(self) -> None:
+            """Meanwhile somebody takes the one that was put back."""
+            taken.append(await connections._take(origin))
+
+    taken: list[Any] = []
+    old, new = Idle(), Idle()
+
+    async def put() -> None:
+        await connections.put(origin, cast(Any, old))
+        ((_, kept),) = next(iter(connections._idle.values()))
+        next(iter(connections._idle.values()))[0] = (time.monotonic() - 3600, kept)
+        await connections.put(origin, cast(Any, new))
+
+    asyncio.run(put())
+    assert taken == [new]
 
 
 def test_a_cookie_of_one_client_is_never_sent_for_another(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """From recording to answering, and back: by evidence, by hand, by one replica of two."""
 
+import http.client
+import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -297,6 +300,24 @@ def test_what_is_answered_is_audited_and_recorded(
     assert [each.weight for each in calls] == [None, 1.0, 1.0, 1.0]
     assert {each.answered.value["intent"] for each in calls} == {"card", "transfer", "other"}
     assert [each.headers.get("x-bertsmith-site") for each in upstream.seen] == [None] * 4
+
+
+def test_a_call_whose_body_comes_in_chunks_is_audited(
+    upstream: Upstream, calm: RunningMirror, tmp_path: Path
+) -> None:
+    student = begin(calm, tmp_path, "live")
+    body = {"model": "m", "messages": messages("a card"), "response_format": JSON_SCHEMA}
+    whole = json.dumps(body).encode()
+    with closing(http.client.HTTPConnection("127.0.0.1", calm.port, timeout=60)) as connection:
+        connection.request(
+            "POST", "/v1/chat/completions", iter([whole[:20], whole[20:]]),
+            {"content-type": "application/json"}, encode_chunked=True,
+        )  # fmt: skip
+        assert connection.getresponse().headers["x-bertsmith"].startswith("answered")
+    assert compared(calm, student, 1).audits.rate() == 0
+    assert calm.stages.audit_outcomes() == {(student.id, "agrees"): 1}
+    assert upstream.seen[-1].headers["content-length"] == str(len(whole))
+    assert "transfer-encoding" not in upstream.seen[-1].headers
 
 
 def test_in_canary_a_share_is_answered_and_all_are_compared(

@@ -190,5 +190,7 @@ def test_only_what_is_posted_to_a_known_path_is_looked_at() -> None:
     assert format_of("GET", "/v1/responses") is None
     assert format_of("POST", "/v1/messages/count_tokens") is None
     assert format_of("POST", "/v1/embeddings") is None
+    assert format_of("POST", "/v1/threads/thread_1/messages") is None  # OpenAI's
+    assert format_of("POST", "/messages") is BY_NAME["anthropic"]
     found = [format_of("POST", f"/any/prefix{each.PATH}") for each in FORMATS]
     assert found == list(FORMATS)

@@ -6,6 +6,8 @@ GET /bertsmith/status   how many calls are stored, wait, and were lost
 """
 
 import asyncio
+import math
+import time
 
 import orjson
 from starlette.types import Receive, Scope, Send
@@ -22,12 +24,13 @@ from bertsmith.serving.mirror.relay import Relay
 from bertsmith.serving.mirror.settings import MirrorSettings
 from bertsmith.serving.mirror.store import Store
 
+_AT_LEAST = 1.0  # seconds for the store when the mirror stops
 HEALTH, STATUS = "/bertsmith/health", "/bertsmith/status"
 
 
 class MirrorApp:
-    """`leaving`: on the way out, while what was begun is still relayed. `opening` opens a student's folder,
-    `train` says what trains one, `pace` how often the evidence is looked at.
+    """`leaving`: on the way out, while what was begun is still relayed, until `ends_at`. `opening` opens a
+    student's folder, `train` says what trains one, `pace` how often the evidence is looked at.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class MirrorApp:
         service = Service(settings, self.reconciler, settings.redactor)
         self.relay = Relay(settings, self.recorder, service, stages)
         self.page = Page(settings, Looking(store, settings), self._running)
-        self.leaving = False
+        self.leaving, self.ends_at = False, math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -70,13 +73,18 @@ class MirrorApp:
         await asyncio.to_thread(self.reconciler.start)
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await self.relay.close()
-        lost = await asyncio.to_thread(self.recorder.close, self.settings.drain_seconds)
-        await asyncio.to_thread(self.reconciler.close, self.settings.drain_seconds)
+        await self.relay.close(self._left())
+        # However late it is, a store that works is given what waits.
+        lost = await asyncio.to_thread(self.recorder.close, max(self._left(), _AT_LEAST))
+        await asyncio.to_thread(self.reconciler.close, max(self._left(), _AT_LEAST))
         self.store.close()
         facts = {"message": "stopped", "stored": self.recorder.stored, "lost": lost + self.recorder.dropped}
         LOG.log(40 if facts["lost"] else 20, "stopped", extra={"facts": facts})
         await send({"type": "lifespan.shutdown.complete"})
+
+    def _left(self) -> float:
+        """Seconds of those for all that was begun."""
+        return min(max(self.ends_at - time.monotonic(), 0.0), self.settings.drain_seconds)
 
     async def _say(self, path: str, send: Send) -> None:
         said: dict[str, object] = {"status": "stopping" if self.leaving else "ok"}

@@ -92,7 +92,7 @@ BUILT_IN = {
         Rule(
             "phone",
             re.compile(
-                r"(?<![\w+])(?:(?:\+|00)\d[\d ()./-]{5,20}\d|"
+                r"(?<![\w+])(?<!\d\.)(?:(?:\+|00)\d[\d ()./-]{5,20}\d|"
                 rf"{_DATE}\(?0\d{{1,5}}\)?[ ./-]{{0,2}}\d[\d ./-]{{3,12}}\d"
                 r"|\(?\d{3}\)?[ .-]\d{3}[ .-]\d{4})(?!\w)",
                 re.ASCII,
@@ -137,6 +137,10 @@ def holds_placeholder(text: str) -> bool:
     return _PLACEHOLDER.search(text) is not None
 
 
+def _is_whole(number: float) -> bool:
+    return isinstance(number, int) or number.is_integer()
+
+
 class Redaction:
     """One call's placeholders. `count` is how many were set."""
 
@@ -165,15 +169,15 @@ class Redaction:
         return f"[{rule.name.upper()}_{self._numbers[meant]}]{found[length:]}"
 
     def json(self, value: Json) -> Json:
-        """Its texts, and numbers that read as something private: a card without its blanks."""
+        """Its texts, and whole numbers that read as something private: a card without its blanks."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
             return {self.text(str(name)): self.json(each) for name, each in value.items()}
         if isinstance(value, list | tuple):
             return [self.json(each) for each in value]
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            written = str(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and _is_whole(value):
+            written = str(int(value))
             redacted = self.text(written)
             return value if redacted == written else redacted
         return value

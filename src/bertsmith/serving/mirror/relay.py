@@ -60,9 +60,9 @@ class Relay:
         """What happens is written there."""
         return self.service.reconciler.ledger
 
-    async def close(self) -> None:
-        """Lets audits end that are under way, and ends the connections to the upstream."""
-        await self.audits.close(self.settings.drain_seconds)
+    async def close(self, seconds: float) -> None:
+        """Lets audits end that are under way, for so long, and ends the connections to the upstream."""
+        await self.audits.close(seconds)
         await self.connections.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -166,6 +166,10 @@ class Relay:
         if routing is None or not routing.audit or form is None or asked is None:
             return
         headers = sent_on(scope["headers"], target.host, narrow=True)
+        if (b"transfer-encoding", b"chunked") in headers:  # it goes out whole by now
+            framing = (b"transfer-encoding", b"content-length")
+            headers = [(name, value) for name, value in headers if name not in framing]
+            headers.append((b"content-length", str(len(content)).encode()))
         self.audits.begin(
             Request(
                 form,
@@ -173,7 +177,7 @@ class Relay:
                 routing,
                 scope["method"],
                 target,
-                [(name, value) for name, value in headers if name != b"transfer-encoding"],
+                headers,
                 content,
                 self.settings.max_recorded_bytes,
                 passage.said(SITE),

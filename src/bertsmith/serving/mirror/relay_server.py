@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
@@ -27,9 +28,12 @@ _SWITCH = 0.0002
 
 
 class LeavingApp(Protocol):
-    """An ASGI application. `leaving`: on the way out, while what was begun goes on."""
+    """An ASGI application. `leaving`: on the way out, while what was begun goes on. `ends_at`: when all of it
+    has to be over, by the monotonic clock; infinite until the relay stops.
+    """
 
     leaving: bool
+    ends_at: float
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI says."""
@@ -45,10 +49,7 @@ def run(
     host, port = listener.getsockname()[:2]
     listener.listen(_BACKLOG)  # whoever is told the address may connect
     announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    server = RelayServer(settings, app)
-    server.run(sockets=[listener])
-    if server.force_exit:
-        os._exit(1)  # the threads that compute would be waited for
+    RelayServer(settings, app).run(sockets=[listener])
 
 
 class RelayServer(uvicorn.Server):
@@ -67,12 +68,18 @@ class RelayServer(uvicorn.Server):
                 **connection_settings(),
             )
         )
-        self.app = app
+        self.app, self.drain_seconds = app, settings.drain_seconds
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called in a signal handler, between two steps of the loop."""
-        self.force_exit = self.app.leaving
+        if self.app.leaving:
+            os._exit(1)  # the application's own end, and the threads that compute, would be waited for
         self.app.leaving = self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Connections first, then the application: one time for both."""
+        self.app.ends_at = time.monotonic() + self.drain_seconds
+        await super().shutdown(sockets)
 
 
 def _is_no_cut(record: logging.LogRecord) -> bool:

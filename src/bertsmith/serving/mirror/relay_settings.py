@@ -12,7 +12,7 @@ _UPSTREAMS = ("upstream", "openai_base_url", "anthropic_base_url", "systemone_ba
 class RelaySettings(BaseModel):
     """`upstream` takes what no other address is for; each is what the application's client had as its base
     URL. An upstream that sends nothing for `upstream_timeout_seconds` is given up. A relay that stops has
-    `drain_seconds`.
+    `drain_seconds` for all that was begun.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -140,7 +140,7 @@ class Student:
         confidences = {path: guess.confidence for path, guess in guesses.items()}
         confidence, threshold = prod(confidences.values()), self.file.claims.threshold_for(values)
         answer = self.file.shape.compose(values)
-        if threshold is None or confidence < threshold:
+        if threshold is None or confidence < threshold or confidence <= 0:
             reason = UNPROVEN if threshold is None else UNSURE
         else:
             reason = REDACTED if holds_placeholder(orjson.dumps(answer).decode()) else SURE
@@ -175,7 +175,7 @@ def span_guesses(
     tagger: Predictor, tags: dict[str, tuple[str, str]], fields: Sequence[Field], texts: Sequence[str]
 ) -> dict[str, list[Guess]]:
     """What the tagger quotes for each spans field. Its confidence is that every word has its tag: the product
-    of the words' probabilities.
+    of the words' probabilities; 0 where a text has to be quoted and none is found, so that the LLM answers.
     """
     spans = [each for each in fields if each.kind == "spans"]
     found: dict[str, list[Guess]] = {each.path: [] for each in spans}
@@ -186,7 +186,9 @@ def span_guesses(
             path, kind = tags[entity["label"]]
             quotes[path].append((kind, text[entity["start"] : entity["end"]]))
         for each in spans:
-            found[each.path].append(Guess(_as_value(each, tuple(quotes[each.path])), confidence))
+            value = _as_value(each, tuple(quotes[each.path]))
+            is_allowed = value is not None or each.nullable
+            found[each.path].append(Guess(value, confidence if is_allowed else 0.0))
     return found
 
 

@@ -83,7 +83,7 @@ class Connections:
             return
         idle, now = self._idle.setdefault(_key(origin), deque()), time.monotonic()
         idle.append((now, connection))
-        while now - idle[0][0] > _IDLE_SECONDS:
+        while idle and now - idle[0][0] > _IDLE_SECONDS:  # another request may take the last one meanwhile
             await idle.popleft()[1].aclose()
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ import httpx
 from bertsmith.serving.mirror.formats import anthropic, systemone
 from bertsmith.serving.mirror.relay_settings import RelaySettings
 
-_VERSION = b"/v1"
+_VERSION, _MESSAGES = b"/v1", b"/messages"
 
 
 class Target(NamedTuple):
@@ -51,7 +51,8 @@ class Upstreams:
         """And whether the protocol's base URLs have the version in them, as OpenAI's do."""
         if path.endswith(systemone.PATH.encode()):
             return self._systemone or self._any, False
-        if b"anthropic-version" in headers or path.endswith(anthropic.PATH.encode()):
+        is_messages = path == _MESSAGES or path.endswith(anthropic.PATH.encode())
+        if is_messages or b"anthropic-version" in headers:
             return self._anthropic or self._any, False
         return self._openai or self._any, True
 

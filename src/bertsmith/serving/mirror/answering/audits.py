@@ -35,7 +35,8 @@ _MOST_WAITING, _MOST_BYTES = 512, 32_000_000  # audits, and bytes of their reque
 _AT_ONCE = 8  # audits that the LLM is asked at a time
 _TRYING = 0.9  # of the audit's patience: after all of it nobody knows what became of it
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before the LLM or the store is tried again
-_AWAY, _STOPPED = "no-connection", "mirror-stopped"  # why an audit is void, beside the LLM's status
+# Why an audit is void, beside the LLM's status.
+_AWAY, _STOPPED, _OWN_FAULT = "no-connection", "mirror-stopped", "mirror-error"
 
 
 class _NoAnswer(Exception):
@@ -123,6 +124,8 @@ class Audits:
             raise
         except Exception as error:
             LOG.error("an audit could not be made: %s", type(error).__name__)
+            # A fault of ours is no evidence against the student.
+            self.ledger.outcome(Outcome(routing.version, None, routing, reason=VOID, cause=_OWN_FAULT))
         finally:
             self.waiting -= 1
             self._bytes -= len(request.content)

@@ -149,7 +149,7 @@ def _compare_student(
     stage = students.stage
     for each in outcomes:
         routing = each.routing
-        is_void = each.reason == VOID
+        is_void = bool(each.reason) and not is_refusal(each.reason)
         if routing is None or routing.student != stage.student or students.student is None or is_void:
             if routing is not None and routing.audit:
                 _settle_without_evidence(each, routing, folded)
@@ -169,12 +169,13 @@ def _compare_student(
 
 
 def _settle_without_evidence(outcome: Outcome, routing: CallRouting, folded: Folded) -> None:
-    """An audit that is void, or whose student has been replaced meanwhile: nobody can compare it any more,
-    which says nothing of it.
+    """An audit that is void, whose answer broke off or was an error of the provider's, or whose student has
+    been replaced meanwhile: nobody can compare it any more, which says nothing of it.
     """
+    cause = outcome.cause or (outcome.reason if outcome.reason != VOID else "")
     comparison = Comparison(True, routing.probability, routing.least, routing.audit, VOID)
     folded.batch(routing.student).comparisons.append(comparison)
-    folded.count(routing.version, "", VOIDED + (outcome.cause or "student-replaced"))
+    folded.count(routing.version, "", VOIDED + (cause or "student-replaced"))
 
 
 def _compare_unheard(
@@ -213,7 +214,5 @@ def _input_of(student: StudentThread, outcome: Outcome, version: str) -> str | N
 
 
 def _counts(outcome: Outcome) -> bool:
-    """There is an answer to agree with, or there should be: an audit that got none."""
-    is_audit = outcome.routing is not None and bool(outcome.routing.audit)
-    is_audit = is_audit and outcome.reason != VOID
-    return not outcome.reason or is_refusal(outcome.reason) or is_audit
+    """There is an answer to agree with, or the LLM gave another one than a student can."""
+    return not outcome.reason or is_refusal(outcome.reason)

@@ -22,7 +22,7 @@ from bertsmith.serving.mirror.formats.reading import (
 )
 from bertsmith.serving.mirror.streams import join_anthropic
 
-NAME, PATH = "anthropic", "/messages"
+NAME, PATH = "anthropic", "/v1/messages"  # OpenAI has paths of its own that end in /messages
 _KEPT = (
     "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "thinking", "tools", "tool_choice",
     "output_config", "output_format",

@@ -6,6 +6,7 @@ from bertsmith.serving.mirror.formats import anthropic, decisions, openai_chat, 
 from bertsmith.serving.mirror.formats.wire_format import WireFormat
 
 FORMATS = cast(tuple[WireFormat, ...], (openai_chat, openai_responses, anthropic, systemone, decisions))
+_BARE = {"/messages": cast(WireFormat, anthropic)}  # whole paths
 BY_NAME = {each.NAME: each for each in FORMATS}
 
 
@@ -13,4 +14,4 @@ def format_of(method: str, path: str) -> WireFormat | None:
     """None for what can't be mirrored, as lists of models or files."""
     if method != "POST":
         return None
-    return next((each for each in FORMATS if path.endswith(each.PATH)), None)
+    return _BARE.get(path) or next((each for each in FORMATS if path.endswith(each.PATH)), None)

@@ -8,6 +8,7 @@ decided.
 """
 
 import asyncio
+import math
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -36,10 +37,11 @@ _CHANGES = ("POST", "PUT", "PATCH")
 
 
 class GuardApp:
-    """`leaving`: on the way out, while what was begun is still relayed."""
+    """`leaving`: on the way out, while what was begun is still relayed, until `ends_at`."""
 
     def __init__(self, settings: GuardSettings, judge: Judge) -> None:
         self.settings, self.judge, self.leaving = settings, judge, False
+        self.ends_at = math.inf
         settings.require_labels(judge.labels)
         self.log = AuditLog(Path(settings.log), with_texts=settings.log_texts)
         self.upstreams = Upstreams(settings)

@@ -39,7 +39,7 @@ class Costs(BaseModel):
 
 class SidePolicy(BaseModel):
     """Labels that are blocked, and that are reviewed; all others are allowed. With `costs` the action is the
-    one that costs least by the labels' probabilities, else that of the label given.
+    one that costs least by the probabilities of the labels in `block`, else that of the label given.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,6 +54,11 @@ class SidePolicy(BaseModel):
             raise ValueError(f"the label {min(both)!r} stands in block and in review: expected one of them")
         if not self.block and not self.review:
             raise ValueError("expected at least one label in block or review")
+        if self.costs is not None and self.review:
+            raise ValueError(
+                "expected review or costs, found both: costs go by the labels of block alone. Take the "
+                "labels out of review, or leave the costs out"
+            )
         return self
 
     def action_of(self, label: str) -> Action:

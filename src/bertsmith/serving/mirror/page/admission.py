@@ -1,6 +1,7 @@
 """Who may look at the mirror's page, and who may change something there.
 
-Without keys only this machine: its address at both ends, and no proxy between. A page of somebody else's that
+Without keys only this machine: its address at both ends, and no proxy between. A proxy that says nothing of
+itself can't be noticed: behind any proxy a file of keys is needed. A page of somebody else's that
 is open in a browser here can neither read the state nor change a mode. The Host must be this machine's, for
 names can be bound anew, and what changes something must come from our own page, or from no page at all.
 """
@@ -44,6 +45,8 @@ def require_own_page(request: Request, client: Client) -> None:
 
 def _is_local(request: Request) -> bool:
     if request.client is None or any(name in request.headers for name in _FORWARDED):
+        return False
+    if request.scope.get("http_version") == "1.0":  # as nginx's proxy_pass speaks, and no browser
         return False
     return _is_loopback(request.client.host) and _is_loopback(_host(request.headers))
 
