@@ -15,7 +15,16 @@ from bertsmith.reporting.tables import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = ("", "score", "95 % interval", "of the model's", "parameters", "a text alone", "of its time")
+COLUMNS = (
+    "",
+    "score",
+    "95 % interval",
+    "of the model's",
+    "parameters",
+    "a text alone",
+    "of its time",
+    "among many",
+)
 
 
 def write_shrink_report(out: Path, shrunk: Shrunk, model: str) -> Path:
@@ -67,6 +76,7 @@ def rows(shrunk: Shrunk) -> list[list[str]]:
                 f"{each.parameters / 1e6:.1f} M",
                 f"{each.milliseconds_alone:.2f} ms",
                 formatting.percent(each.share_alone),
+                formatting.percent(each.share),
             ]
         )
     return found
@@ -84,23 +94,26 @@ def _scatter(shrunk: Shrunk, place: Callable[[Tried], float], label: str) -> str
     """A dot a candidate with its interval; what is asked for as a line."""
 
     def paint(axes: "Axes") -> None:
-        for each in (*shrunk.tried, shrunk.whole):
+        for number, each in enumerate(sorted((*shrunk.tried, shrunk.whole), key=place)):
             colour = SECOND if each.slug == shrunk.chosen.slug else FIRST
             spread = 1.96 * (each.error or 0.0)
             axes.errorbar(
                 place(each), each.score, yerr=spread, color=colour, marker="o", markersize=5, capsize=3
             )
+            side = -1 if number % 2 else 1  # below and above in turn, for neighbours are often close
             axes.annotate(
                 each.name,
-                (place(each), each.score),
-                (6, 5),
+                (place(each), each.score + side * spread),
+                (0, 4 * side),
                 textcoords="offset points",
+                ha="center",
+                va="bottom" if side > 0 else "top",
                 color=INK if each.slug == shrunk.chosen.slug else MUTED,
                 fontsize=8.5,
             )
         axes.axhline(shrunk.wanted, color=MUTED, linewidth=1, linestyle="dashed")
         axes.set_xscale("log")
-        axes.margins(x=0.15)
+        axes.margins(x=0.15, y=0.15)
         axes.set_xlabel(label)
         axes.set_ylabel(f"{shrunk.metric} on dev")
 
