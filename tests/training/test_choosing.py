@@ -522,6 +522,34 @@ def test_an_interrupted_run_comes_to_the_same_model(
     ]
 
 
+@pytest.mark.parametrize("settings", [("method=contrastive",), ("method=lora", "epochs=1")])
+def test_a_method_goes_on_by_its_own_epochs_and_rates(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
+) -> None:
+    """The stored recipe has those of full training, where nobody gave any."""
+    train = write_rows(tmp_path / "train.jsonl", "classification", 40)
+    usual = [each for each in SMALL_RUN if not each.startswith("optimizer.")]
+
+    def trained(name: str, *, resume: bool = False) -> Any:
+        files = {"model": str(encoder), "train": str(train), "out": str(tmp_path / name)}
+        return finetune.finetune("classification", *usual, *settings, "folds=2", **files, resume=resume)
+
+    whole = trained("whole")
+
+    def killed(*given: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(finetune, "write_choice", killed)
+        trained("parts")
+    again = trained("parts", resume=True)
+    name = "model.safetensors"
+    assert (again.model / name).read_bytes() == (whole.model / name).read_bytes()
+    assert [each.steps for each in again.results.restarts] == [each.steps for each in whole.results.restarts]
+    stored = (tmp_path / "whole" / "recipe.toml").read_text()
+    assert (tmp_path / "parts" / "recipe.toml").read_text().replace("parts", "whole") == stored
+
+
 def test_equal_texts_are_judged_together(encoder: Path, tmp_path: Path) -> None:
     """Otherwise a text that is there twice would be judged by a model that has learned it."""
     rows = write_rows(tmp_path / "once.jsonl", "classification", 30).read_text().splitlines()
