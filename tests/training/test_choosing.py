@@ -24,6 +24,7 @@ from bertsmith.tasks.registry import find_task
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import adaptation, choosing, finetune, finetune_session
 from bertsmith.training.finetuning.choosing import Choice, choose, gain_of, read_choice, write_choice
+from bertsmith.training.finetuning.learning_curve import draw_learning_curve
 from bertsmith.training.finetuning.methods import (
     CLOZE,
     CONTRASTIVE,
@@ -577,8 +578,27 @@ def test_the_learning_curve_of_all_judge(encoder: Path, tmp_path: Path) -> None:
     linear = next(each for each in run.results.tried if each.method == LINEAR)
     assert curve.scores[-1] == pytest.approx(linear.score)
     missing = [1 - score for score in curve.scores]
-    assert 1 - (curve.scores[-1] + curve.gain) == pytest.approx(missing[2] ** 2 / max(missing[1], 1e-9))
+    left = min(missing[2] / missing[1], 1.0)
+    assert curve.gain == pytest.approx((missing[1] - missing[2]) * left)
     assert curve.error >= 0
     assert results_of(run)["learning_curve"]["rows"] == [8, 16, 32]
     page = run.report.read_text()
     assert "What more rows would bring" in page and "Twice the rows would bring" in page
+
+
+def test_a_half_that_is_always_right_is_no_measure(tmp_path: Path) -> None:
+    """What is missing to it is nothing, which nothing can be divided by."""
+    task, train = examples(tmp_path, 40)
+
+    class Probe:
+        def judge(self, folds: Any, strength: float, share: float = 1.0) -> list[Any]:
+            targets = [task.target(example.label) for example in train.examples]
+            wrong = 4 if share == 1 else 0
+            said = [1 - each for each in targets[:wrong]] + targets[wrong:]
+            return [np.eye(2, dtype=np.float32)[each] for each in said]
+
+    curve = draw_learning_curve(task, Probe(), 1.0, train, folds_of(task, train.examples, 5))  # type: ignore[arg-type]
+    assert curve is not None
+    assert curve.scores == (1.0, 1.0, 0.9)
+    assert curve.gain == pytest.approx(-0.1)
+    assert 0.02 < curve.error < 0.1

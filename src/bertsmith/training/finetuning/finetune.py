@@ -83,7 +83,9 @@ def finetune(
     Raises InputError, RecipeError, ModelError and ResourceError before anything is trained.
     """
     files = {"task": task, "model": model, "train": train, "out": out, "dev": dev, "test": test}
-    given = make_finetune_recipe({k: v for k, v in (files | values).items() if v is not None}, list(overrides))
+    given = make_finetune_recipe(
+        {k: v for k, v in (files | values).items() if v is not None}, list(overrides)
+    )
     recipe = open_finetuning(given, resume)
     hardware = Hardware.detect()
     machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, hardware)
