@@ -16,11 +16,13 @@ from bertsmith.errors import InputError, RecipeError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.checkpoint import read_checkpoint
+from bertsmith.model.config import make_config
 from bertsmith.tasks.examples.folds import CROSS_VALIDATION, folds_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.linear_start import FROZEN, LinearProbe
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import adaptation, choosing, finetune, finetune_session
 from bertsmith.training.finetuning.choosing import Choice, choose, gain_of, read_choice, write_choice
@@ -185,7 +187,8 @@ def test_a_longer_look_is_for_a_first_fold(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_choice_is_read_as_it_was_written(tmp_path: Path) -> None:
     outputs = [np.array([0.25, -1.5], np.float32), np.zeros((3, 2), np.float32)]
     tried = (choosing.Tried("linear", 0.5, rows=12, seconds=1.5), choosing.Tried("full"))
-    choice = Choice("linear", tried, np.array([2, 11]), outputs)
+    bound = {3: {"transitions": np.full((2, 2), 0.5, np.float32), "end": np.ones(2, np.float32)}}
+    choice = Choice("linear", tried, np.array([2, 11]), outputs, bound)
     assert read_choice(tmp_path) is None
     write_choice(tmp_path, choice)
     found = read_choice(tmp_path)
@@ -193,6 +196,46 @@ def test_a_choice_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (found.method, found.tried, found.rows.tolist()) == ("linear", tried, [2, 11])
     for ours, theirs in zip(found.outputs, outputs, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+    assert found.bound.keys() == bound.keys() and found.bound[3].keys() == bound[3].keys()
+    for name, weights in bound[3].items():
+        np.testing.assert_array_equal(found.bound[3][name], weights)
+
+
+def test_a_fold_is_decoded_by_the_transitions_of_its_own_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each model says all words alike: its transitions alone answer, and the last model's are wrong."""
+    kind = find_task("tagging")
+    task = kind(kind.Settings(crf=True))
+    rows = task.read(write_rows(tmp_path / "rows.jsonl", "tagging", 40))
+    task.fit(rows)
+    train, made = EncodedExamples(rows, rows), list[str]()
+    sizes = {"vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
+    config = make_config(sizes | {"intermediate_size": 4}, "test")
+    folds = folds_of(task, rows, 5)
+
+    def train_part(method: str, rows: EncodedExamples) -> Any:
+        made.append(method)
+        head = TaggingHead(config, task.labels, crf=True)
+        assert head.crf is not None
+        with torch.no_grad():  # of all folds but the last, that O follows whatever was before
+            favourite = "B-BAD" if len(made) == 5 else "O"
+            for weights in (head.crf.start, head.crf.transitions):
+                weights[..., task.label_ids[favourite]] = 9.0
+        task.bind(head)
+        return method
+
+    def outputs_of(method: str, encoded: list[Any]) -> list[Any]:
+        return [np.zeros((len(each.words), len(task.labels)), np.float32) for each in encoded]
+
+    monkeypatch.setattr(choosing, "outputs_of", outputs_of)
+    choice = choose(task, {FULL: 1.0}, train, folds, train_part, (FOREVER, FOREVER))
+    write_choice(tmp_path, choice)
+    for each in (choice, read_choice(tmp_path)):
+        assert each is not None
+        said = choosing.evaluate_choice(task, each, train, folds).predictions
+        for row, prediction in zip(each.rows.tolist(), said, strict=True):
+            assert set(prediction["tags"]) == {"B-BAD" if folds[row] == 4 else "O"}
 
 
 # -- who judges ----------------------------------------------------------------------------------------------
