@@ -435,6 +435,22 @@ def test_of_very_many_unlabelled_texts_those_alone_are_read_that_are_learned_fro
     assert max(encoded) == 40 and 20 in encoded
 
 
+def test_more_rows_in_folds_than_have_features_leave_unlabelled_texts_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filler = tiny_encoder(tmp_path / "filler", masked_language=True)
+    for module in (
+        "tasks.heads.linear_start",
+        *(f"training.finetuning.{each}" for each in ("finetune_session", "measuring")),
+    ):
+        monkeypatch.setattr(f"bertsmith.{module}.MOST_EXAMPLES", 20)
+    texts = str(unlabelled_rows(tmp_path, 40))
+    found = few_rows(filler, tmp_path, "folds=2", "epochs=1", "minutes=0", unlabelled=texts).results
+    assert SELF_TRAINING not in [each.method for each in found.tried]
+    assert not (tmp_path / "run" / "adapted").exists()
+    assert any("where over 20,000 rows judge in turn" in each for each in found.warnings)
+
+
 def test_what_can_not_be_learned_from_unlabelled_texts(encoder: Path, tmp_path: Path) -> None:
     texts = str(unlabelled_rows(tmp_path))
     with pytest.raises(RecipeError, match="only classification learns from unlabelled texts, not tagging"):
