@@ -265,6 +265,18 @@ def test_lora_learns_and_leaves_an_adapter_beside_the_merged_model(encoder: Path
     assert evaluated.model["accuracy"] == pytest.approx(accuracy)
 
 
+@pytest.mark.parametrize("method", ["linear", "full"])
+def test_the_score_of_a_restart_is_that_of_its_calibrated_model(
+    method: str, encoder: Path, tmp_path: Path
+) -> None:
+    """Of several labels each has a threshold of its own, which decides what is given."""
+    found = run("multi-label", encoder, tmp_path, f"method={method}", "epochs=1").results
+    task = found.task
+    assert not np.allclose(task.thresholds, 0.5)  # type: ignore[attr-defined]
+    score = found.evaluations["dev"].model[task.main_metric]
+    assert found.restarts[0].score == pytest.approx(score, abs=1e-6)
+
+
 def test_every_restart_has_the_layers_that_its_linear_head_was_fitted_to(
     encoder: Path, tmp_path: Path
 ) -> None:
