@@ -17,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from bertsmith.errors import InputError, ModelError, RecipeError
+from bertsmith.estimators.estimator_input import RefusedInput
 from bertsmith.estimators.estimators import BertClassifier, BertRegressor
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import load_encoder
@@ -259,3 +260,10 @@ def test_a_fit_that_fails_leaves_the_last_model_whole(tiny_bert: Path) -> None:
     with pytest.raises(InputError):
         estimator.fit(TEXTS, [f"other {label}" for label in LABELS])
     assert estimator.predict(TEXTS[:3]).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_class_that_is_missing_is_refused_by_row(tiny_bert: Path, missing: Any) -> None:
+    labels = np.array([*LABELS[:4], missing, *LABELS[5:]], dtype=object)
+    with pytest.raises(RefusedInput, match=r"y\[4\] is (None|nan): expected a class"):
+        BertClassifier(tiny_bert, **QUICK).fit(TEXTS, labels)

@@ -5,13 +5,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.inference.suggesting import suggest as module_of_suggest
+from bertsmith.inference.suggesting.answering import likeliest_answers
 from bertsmith.inference.suggesting.suggest import suggest
+from bertsmith.metrics.confidence import Confidence
 from bertsmith.tasks.heads.linear_start import features_of
+from bertsmith.tasks.multi_label import MultiLabel, MultiLabelSettings
 from bertsmith.training.finetuning.finetune import finetune
 
 COLOURS, SIZES, ANIMALS = ("red", "blue", "green"), ("small", "large", "old", "new"), ("cat", "dog", "bird")
@@ -69,6 +73,26 @@ def test_a_fine_tuned_model_doubts_what_it_was_trained_on_by_the_encoder_before(
     later = suggest(run.model, pool, count=4)
     assert later.doubts == [] and len(later.rows) == 4
     assert "which the model was fine-tuned on, is not there, or was changed" in later.notes[0]
+
+
+def test_the_rows_trained_on_are_read_by_their_own_columns(tiny_bert: Path, tmp_path: Path) -> None:
+    rows = write(tmp_path / "rows.csv", [(text, colour(text)) for text in TEXTS[:24]])
+    given = ("method=linear", "max_length=16", "hardware.threads=1")
+    files = {"model": str(tiny_bert), "train": str(rows), "out": str(tmp_path / "run")}
+    run = finetune("classification", *given, **files)
+    pool = tmp_path / "pool.csv"
+    pool.write_text("body\n" + "\n".join(TEXTS[24:]) + "\n")
+    found = suggest(run.model, pool, count=4, text="body")
+    assert len(found.rows) == 4 and len(found.doubts) == 24
+
+
+def test_a_label_holds_from_the_threshold_of_the_model() -> None:
+    task = MultiLabel(MultiLabelSettings(), ("a", "b"))
+    probabilities = np.array([[0.3, 0.6], [0.1, 0.9]])
+    assert likeliest_answers(task, probabilities).tolist() == [[0, 1], [0, 1]]
+    figures = dict.fromkeys(("ece_before", "ece_after", "threshold", "coverage", "risk"), 0.0)
+    task.confidence = Confidence(**figures, temperature=1.0, examples=40, label_thresholds=(0.2, 0.7))
+    assert likeliest_answers(task, probabilities).tolist() == [[1, 0], [0, 1]]
 
 
 def test_several_labels(tiny_bert: Path, tmp_path: Path) -> None:

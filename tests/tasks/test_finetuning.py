@@ -312,3 +312,17 @@ def test_an_epoch_of_whole_groups_has_as_many_steps_as_batches(tokenizer: Tokeni
     train = split_of(task, rows, tokenizer)
     assert steps_of_epoch(task, train, 8) == 20
     assert steps_of_epoch(make_task("reranking"), train, 8) == 25
+
+
+def test_an_evaluation_gives_no_answer_where_the_finished_model_will(tokenizer: Tokenizer) -> None:
+    """By no threshold every question without an answer is wrong, and what learns to see them seems worse."""
+    task, model, examples, objective = trained("question-answering", {}, tokenizer)
+    assert objective.dev is not None
+    found = objective.evaluate(0, 1, lambda *given: None)  # type: ignore[arg-type, return-value]
+    assert task.threshold is None  # type: ignore[attr-defined]
+    outputs = outputs_of(model, objective.dev.encoded)
+    before = task.metrics(task.decode(outputs, examples, objective.dev.encoded), examples)
+    task.calibrate(outputs, examples, objective.dev.encoded)
+    after = task.metrics(task.decode(outputs, examples, objective.dev.encoded), examples)
+    assert found == after
+    assert before["f1_unanswerable"] == 0 and after["f1"] > before["f1"]

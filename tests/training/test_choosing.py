@@ -16,14 +16,17 @@ from bertsmith.errors import InputError, RecipeError
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.trained_on import TrainedOn
 from bertsmith.model.checkpoint import read_checkpoint
+from bertsmith.model.config import make_config
 from bertsmith.tasks.examples.folds import CROSS_VALIDATION, folds_of
 from bertsmith.tasks.finetuning import EncodedExamples, encode_examples
 from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.heads.linear_start import FROZEN, LinearProbe
 from bertsmith.tasks.registry import find_task
+from bertsmith.tasks.tagging import TaggingHead
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
 from bertsmith.training.finetuning import adaptation, choosing, finetune, finetune_session
 from bertsmith.training.finetuning.choosing import Choice, choose, gain_of, read_choice, write_choice
+from bertsmith.training.finetuning.learning_curve import draw_learning_curve
 from bertsmith.training.finetuning.methods import (
     CLOZE,
     CONTRASTIVE,
@@ -184,7 +187,8 @@ def test_a_longer_look_is_for_a_first_fold(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_choice_is_read_as_it_was_written(tmp_path: Path) -> None:
     outputs = [np.array([0.25, -1.5], np.float32), np.zeros((3, 2), np.float32)]
     tried = (choosing.Tried("linear", 0.5, rows=12, seconds=1.5), choosing.Tried("full"))
-    choice = Choice("linear", tried, np.array([2, 11]), outputs)
+    bound = {3: {"transitions": np.full((2, 2), 0.5, np.float32), "end": np.ones(2, np.float32)}}
+    choice = Choice("linear", tried, np.array([2, 11]), outputs, bound)
     assert read_choice(tmp_path) is None
     write_choice(tmp_path, choice)
     found = read_choice(tmp_path)
@@ -192,6 +196,46 @@ def test_a_choice_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (found.method, found.tried, found.rows.tolist()) == ("linear", tried, [2, 11])
     for ours, theirs in zip(found.outputs, outputs, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+    assert found.bound.keys() == bound.keys() and found.bound[3].keys() == bound[3].keys()
+    for name, weights in bound[3].items():
+        np.testing.assert_array_equal(found.bound[3][name], weights)
+
+
+def test_a_fold_is_decoded_by_the_transitions_of_its_own_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each model says all words alike: its transitions alone answer, and the last model's are wrong."""
+    kind = find_task("tagging")
+    task = kind(kind.Settings(crf=True))
+    rows = task.read(write_rows(tmp_path / "rows.jsonl", "tagging", 40))
+    task.fit(rows)
+    train, made = EncodedExamples(rows, rows), list[str]()
+    sizes = {"vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1}
+    config = make_config(sizes | {"intermediate_size": 4}, "test")
+    folds = folds_of(task, rows, 5)
+
+    def train_part(method: str, rows: EncodedExamples) -> Any:
+        made.append(method)
+        head = TaggingHead(config, task.labels, crf=True)
+        assert head.crf is not None
+        with torch.no_grad():  # of all folds but the last, that O follows whatever was before
+            favourite = "B-BAD" if len(made) == 5 else "O"
+            for weights in (head.crf.start, head.crf.transitions):
+                weights[..., task.label_ids[favourite]] = 9.0
+        task.bind(head)
+        return method
+
+    def outputs_of(method: str, encoded: list[Any]) -> list[Any]:
+        return [np.zeros((len(each.words), len(task.labels)), np.float32) for each in encoded]
+
+    monkeypatch.setattr(choosing, "outputs_of", outputs_of)
+    choice = choose(task, {FULL: 1.0}, train, folds, train_part, (FOREVER, FOREVER))
+    write_choice(tmp_path, choice)
+    for each in (choice, read_choice(tmp_path)):
+        assert each is not None
+        said = choosing.evaluate_choice(task, each, train, folds).predictions
+        for row, prediction in zip(each.rows.tolist(), said, strict=True):
+            assert set(prediction["tags"]) == {"B-BAD" if folds[row] == 4 else "O"}
 
 
 # -- who judges ----------------------------------------------------------------------------------------------
@@ -391,6 +435,22 @@ def test_of_very_many_unlabelled_texts_those_alone_are_read_that_are_learned_fro
     assert max(encoded) == 40 and 20 in encoded
 
 
+def test_more_rows_in_folds_than_have_features_leave_unlabelled_texts_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filler = tiny_encoder(tmp_path / "filler", masked_language=True)
+    for module in (
+        "tasks.heads.linear_start",
+        *(f"training.finetuning.{each}" for each in ("finetune_session", "measuring")),
+    ):
+        monkeypatch.setattr(f"bertsmith.{module}.MOST_EXAMPLES", 20)
+    texts = str(unlabelled_rows(tmp_path, 40))
+    found = few_rows(filler, tmp_path, "folds=2", "epochs=1", "minutes=0", unlabelled=texts).results
+    assert SELF_TRAINING not in [each.method for each in found.tried]
+    assert not (tmp_path / "run" / "adapted").exists()
+    assert any("where over 20,000 rows judge in turn" in each for each in found.warnings)
+
+
 def test_what_can_not_be_learned_from_unlabelled_texts(encoder: Path, tmp_path: Path) -> None:
     texts = str(unlabelled_rows(tmp_path))
     with pytest.raises(RecipeError, match="only classification learns from unlabelled texts, not tagging"):
@@ -522,6 +582,34 @@ def test_an_interrupted_run_comes_to_the_same_model(
     ]
 
 
+@pytest.mark.parametrize("settings", [("method=contrastive",), ("method=lora", "epochs=1")])
+def test_a_method_goes_on_by_its_own_epochs_and_rates(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
+) -> None:
+    """The stored recipe has those of full training, where nobody gave any."""
+    train = write_rows(tmp_path / "train.jsonl", "classification", 40)
+    usual = [each for each in SMALL_RUN if not each.startswith("optimizer.")]
+
+    def trained(name: str, *, resume: bool = False) -> Any:
+        files = {"model": str(encoder), "train": str(train), "out": str(tmp_path / name)}
+        return finetune.finetune("classification", *usual, *settings, "folds=2", **files, resume=resume)
+
+    whole = trained("whole")
+
+    def killed(*given: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(finetune, "write_choice", killed)
+        trained("parts")
+    again = trained("parts", resume=True)
+    name = "model.safetensors"
+    assert (again.model / name).read_bytes() == (whole.model / name).read_bytes()
+    assert [each.steps for each in again.results.restarts] == [each.steps for each in whole.results.restarts]
+    stored = (tmp_path / "whole" / "recipe.toml").read_text()
+    assert (tmp_path / "parts" / "recipe.toml").read_text().replace("parts", "whole") == stored
+
+
 def test_equal_texts_are_judged_together(encoder: Path, tmp_path: Path) -> None:
     """Otherwise a text that is there twice would be judged by a model that has learned it."""
     rows = write_rows(tmp_path / "once.jsonl", "classification", 30).read_text().splitlines()
@@ -549,8 +637,27 @@ def test_the_learning_curve_of_all_judge(encoder: Path, tmp_path: Path) -> None:
     linear = next(each for each in run.results.tried if each.method == LINEAR)
     assert curve.scores[-1] == pytest.approx(linear.score)
     missing = [1 - score for score in curve.scores]
-    assert 1 - (curve.scores[-1] + curve.gain) == pytest.approx(missing[2] ** 2 / max(missing[1], 1e-9))
+    left = min(missing[2] / missing[1], 1.0)
+    assert curve.gain == pytest.approx((missing[1] - missing[2]) * left)
     assert curve.error >= 0
     assert results_of(run)["learning_curve"]["rows"] == [8, 16, 32]
     page = run.report.read_text()
     assert "What more rows would bring" in page and "Twice the rows would bring" in page
+
+
+def test_a_half_that_is_always_right_is_no_measure(tmp_path: Path) -> None:
+    """What is missing to it is nothing, which nothing can be divided by."""
+    task, train = examples(tmp_path, 40)
+
+    class Probe:
+        def judge(self, folds: Any, strength: float, share: float = 1.0) -> list[Any]:
+            targets = [task.target(example.label) for example in train.examples]
+            wrong = 4 if share == 1 else 0
+            said = [1 - each for each in targets[:wrong]] + targets[wrong:]
+            return [np.eye(2, dtype=np.float32)[each] for each in said]
+
+    curve = draw_learning_curve(task, Probe(), 1.0, train, folds_of(task, train.examples, 5))  # type: ignore[arg-type]
+    assert curve is not None
+    assert curve.scores == (1.0, 1.0, 0.9)
+    assert curve.gain == pytest.approx(-0.1)
+    assert 0.02 < curve.error < 0.1

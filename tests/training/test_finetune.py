@@ -19,6 +19,7 @@ from bertsmith.files import sha256
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.checkpoint import encoder_of, read_checkpoint, save_checkpoint
 from bertsmith.tasks.finetuning import Finetuning
+from bertsmith.tasks.heads.linear_start import LinearStart
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.regression import Regression
 from bertsmith.text.tokens.tokenizer import Tokenizer
@@ -262,6 +263,42 @@ def test_lora_learns_and_leaves_an_adapter_beside_the_merged_model(encoder: Path
     assert not bool((before[query] == after[f"bert.{query}"]).all())
     evaluated = Predictor.load(result.model).evaluate(tmp_path / "dev.jsonl")
     assert evaluated.model["accuracy"] == pytest.approx(accuracy)
+
+
+@pytest.mark.parametrize("method", ["linear", "full"])
+def test_the_score_of_a_restart_is_that_of_its_calibrated_model(
+    method: str, encoder: Path, tmp_path: Path
+) -> None:
+    """Of several labels each has a threshold of its own, which decides what is given."""
+    found = run("multi-label", encoder, tmp_path, f"method={method}", "epochs=1").results
+    task = found.task
+    assert not np.allclose(task.thresholds, 0.5)  # type: ignore[attr-defined]
+    score = found.evaluations["dev"].model[task.main_metric]
+    assert found.restarts[0].score == pytest.approx(score, abs=1e-6)
+
+
+def test_every_restart_has_the_layers_that_its_linear_head_was_fitted_to(
+    encoder: Path, tmp_path: Path
+) -> None:
+    """A pooler drawn anew under it left the second restart to begin from noise. LoRA's draws still differ."""
+    bare = shutil.copytree(encoder, tmp_path / "bare", ignore=shutil.ignore_patterns("bertsmith.json"))
+    tensors = load_file(bare / "model.safetensors")
+    save_file({k: v for k, v in tensors.items() if "pooler" not in k}, bare / "model.safetensors")
+    recipe = make_finetune_recipe(
+        {"task": "regression", "model": str(bare), "train": "", "out": ""},
+        ["lora.rank=4", "max_length=32", "pooling=published"],
+    )
+    task = Regression(task_settings(recipe, Regression))
+    width = start_model(recipe, task, bare).model.config.hidden_size
+    linear = LinearStart(torch.ones(1, width), torch.zeros(1), 1.0, 0.0)
+    first, second = (start_model(recipe, task, bare, seed, linear).model for seed in (0, 1))
+    assert first.new_pooler
+    for name, weights in second.state_dict().items():
+        if "lora" not in name:
+            assert torch.equal(weights, first.state_dict()[name]), name
+    assert any(not torch.equal(w, first.state_dict()[name]) for name, w in second.state_dict().items())
+    drawn, other = (start_model(recipe, task, bare, seed).model.encoder.pooler for seed in (0, 1))
+    assert drawn is not None and other is not None and not torch.equal(drawn.weight, other.weight)
 
 
 @from_a_random_head

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from bertsmith.errors import InputError
+from bertsmith.tasks.examples.folds import folds_of
 from bertsmith.tasks.examples.held_out import hold_out
 from bertsmith.tasks.examples.text_task import TextExample
 from bertsmith.tasks.registry import find_task
 from bertsmith.tasks.tagging import TaggedExample, Tagging
 from bertsmith.training.finetune_recipe import FinetuneRecipe, make_finetune_recipe
-from bertsmith.training.finetuning.labelled_data import read_labelled_data
+from bertsmith.training.finetuning.labelled_data import can_be_folded, read_labelled_data
 
 
 def test_without_a_dev_file_a_share_is_held_out_that_stays_when_rows_are_added(tmp_path: Path) -> None:
@@ -175,3 +176,14 @@ def test_too_few_texts_are_told_how_many_would_do(tmp_path: Path) -> None:
     rows.write_text("".join(f"Anna{number}\tB-PER\nruns\tO\n\n" for number in range(6)))
     data = read_labelled_data(Tagging(Tagging.Settings()), recipe)
     assert data.train and data.dev
+
+
+def test_texts_that_are_alike_to_a_model_are_one_text_to_judge_by() -> None:
+    """As the folds have them: ten of them would all be in one."""
+    kind = find_task("classification")
+    task = kind(kind.Settings())
+    texts = ["Where is it?", "where is it", "WHERE IS IT!", *(f"word{number}" for number in range(8))]
+    rows = [TextExample(text, None, "yes", text) for text in texts]
+    assert not can_be_folded(task, rows[:10])
+    assert len(set(folds_of(task, rows[:3], 2).tolist())) == 1
+    assert can_be_folded(task, [*rows, TextExample("another", None, "no", "another")])

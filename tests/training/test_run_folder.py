@@ -53,7 +53,7 @@ def test_all_ranks_have_looked_before_finetuning_writes(
     monkeypatch.setattr(finetune, "FinetuneSession", SimpleNamespace(open=lambda *_, folds: bench))
     monkeypatch.setattr(finetune, "data_hashes", lambda _: {})
     with pytest.raises(Stopped):
-        finetune._run(recipe, tmp_path, False, machine, None)
+        finetune._run(recipe, recipe, tmp_path, False, machine, None)
     assert events == ["wait", "begin_folder"]
 
 

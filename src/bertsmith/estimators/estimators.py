@@ -191,7 +191,8 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
     class_weights: none, auto, or a weight a class.
 
     All of X is trained on. Of up to 1,000 texts cross-validation chooses the `method`, linear, contrastive or
-    full, and calibrates probabilities: `tried_` says what each reached. More are trained in full. With
+    full, and calibrates probabilities: `tried_` says what each reached. More are trained in full. These, and
+    the texts of a `method` that is named, have probabilities as the model gives them, not calibrated. With
     `patience`, `validation_fraction` of X is held out instead: the best epoch's weights are kept, training
     ends after so many epochs without a better one, and probabilities are calibrated by it.
     """
@@ -238,6 +239,7 @@ class BertClassifier(ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc
         """
         texts, gold = self._rows(X), _targets(y)
         check_consistent_length(texts, gold)
+        _refuse_missing(gold)
         check_classification_targets(gold)
         classes = np.unique(gold)
         if len(classes) < 2:
@@ -311,6 +313,13 @@ def _example(task: Task[Any], number: int, text: Row, label: Any) -> TextExample
         return mixed
     first, second = (text, None) if isinstance(text, str) else text
     return TextExample(first, second, label, f"X[{number}]")
+
+
+def _refuse_missing(gold: npt.NDArray[Any]) -> None:
+    """Among strings None and NaN, which can't be sorted."""
+    for number, each in enumerate(gold.tolist() if gold.dtype == object else ()):
+        if each is None or each != each:
+            raise RefusedInput(f"y[{number}] is {each}: expected a class. Give it one, or leave out the row.")
 
 
 def _targets(y: Any) -> npt.NDArray[Any]:

@@ -4,6 +4,7 @@ The order is a pure function of (seed, epoch), so that a cursor of two numbers n
 """
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
@@ -171,12 +172,15 @@ class Finetuning:
         return (3 if trained else 1) * encoder_flops(self.model.config, sequences.lengths, rows)
 
     def evaluate(self, rank: int, ranks: int, add: Add) -> dict[str, float]:
-        """The task's metrics on dev, thresholds as they are; every rank measures the same."""
+        """The task's metrics on dev, calibrated there as the finished model will be, for thresholds may
+        decide which weights are best; every rank measures the same.
+        """
         if self.dev is None:
             return {}
         outputs = outputs_of(self.model, self.dev.encoded)
-        predictions = self.task.decode(outputs, self.dev.examples, self.dev.encoded)
-        return self.task.metrics(predictions, self.dev.examples)
+        task = copy(self.task)
+        task.calibrate(outputs, self.dev.examples, self.dev.encoded)
+        return task.metrics(task.decode(outputs, self.dev.examples, self.dev.encoded), self.dev.examples)
 
     def _outputs(self, sequences: Sequences) -> Tensor:
         layout = Layout(self._examples(sequences), self.device)

@@ -5,8 +5,9 @@ E examples, C labels.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +28,7 @@ from bertsmith.tasks.examples.calibrated_task import CalibratedTask
 from bertsmith.tasks.examples.encoding import Encoded
 from bertsmith.tasks.examples.text_task import MixedSettings, TextExample, as_text_or_pair
 from bertsmith.tasks.heads.classifier_head import PooledHead
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
+from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, TaskSettings
 from bertsmith.text.files.values import as_labels
 
 
@@ -114,6 +115,7 @@ class MultiLabel(CalibratedTask):
         examples: Sequence[TextExample],
         encoded: Sequence[Encoded],
         folds: Ints,
+        bound: Mapping[int, Bound] = MappingProxyType({}),
     ) -> list[Prediction]:
         """Thresholds decide which labels are given."""
         found = self.decode(outputs, examples, encoded)

@@ -6,9 +6,11 @@ W words, C labels, R rows that the head reads: one a word.
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -36,7 +38,7 @@ from bertsmith.tasks.examples.tagged_example import (
 )
 from bertsmith.tasks.heads.classifier_head import RowHead
 from bertsmith.tasks.heads.crf import ConditionalRandomField, legal_scores, viterbi
-from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, Task, TaskSettings
+from bertsmith.tasks.task import Bound, Head, Metrics, Outputs, Prediction, Task, TaskSettings
 from bertsmith.text.files.values import shown
 from bertsmith.text.labelled.conll import read_tagged
 from bertsmith.text.tokens.long_texts import Pieces
@@ -183,6 +185,11 @@ class Tagging(Task[TaggedExample]):
         """Loss and decoding need the CRF's transitions."""
         self._crf = head.crf if isinstance(head, TaggingHead) else None
 
+    def bound_weights(self) -> Bound:
+        """The CRF's transitions."""
+        learned = self._crf.named_parameters() if self._crf is not None else ()
+        return {name: weights.detach().float().cpu().numpy().copy() for name, weights in learned}
+
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
         """Cross-entropy of each word, or the CRF's negative log-likelihood."""
         gold = np.concatenate(targets)
@@ -219,6 +226,30 @@ class Tagging(Task[TaggedExample]):
                 examples, np.split(paths, ends), np.split(confidence, ends), strict=True
             )
         ]
+
+    def decode_by_folds(
+        self,
+        outputs: Sequence[Outputs],
+        examples: Sequence[TaggedExample],
+        encoded: Sequence[Encoded],
+        folds: Ints,
+        bound: Mapping[int, Bound] = MappingProxyType({}),
+    ) -> list[Prediction]:
+        """With a CRF, each fold by the transitions of the model that judged it."""
+        if not self.settings.crf:
+            return self.decode(outputs, examples, encoded)
+        found: list[Prediction] = [{}] * len(outputs)
+        task = copy(self)
+        for fold in sorted(set(folds.tolist())):
+            task._crf = ConditionalRandomField(self.labels)
+            if fold in bound:
+                learned = {name: torch.from_numpy(weights) for name, weights in bound[fold].items()}
+                task._crf.load_state_dict(learned)
+            held = np.flatnonzero(folds == fold).tolist()
+            parts = [[each[row] for row in held] for each in (outputs, examples, encoded)]
+            for row, said in zip(held, task.decode(*parts), strict=True):  # type: ignore[arg-type]
+                found[row] = said
+        return found
 
     def metrics(self, predictions: Sequence[Prediction], examples: Sequence[TaggedExample]) -> Metrics:
         """Precision, recall and F1 of entities by conlleval's rules, and the words' accuracy; of other tags

@@ -9,6 +9,7 @@ One decoding serves evaluation, the command line and Python. E examples, R rows 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -30,6 +31,7 @@ from bertsmith.validation import UserSettings, check
 Outputs = npt.NDArray[np.float32]  # of one example: (C,), or (R, C) where the head answers for each row
 Prediction = Mapping[str, Any]  # what `predict` writes as a line of JSON
 Metrics = dict[str, float]
+Bound = Mapping[str, Outputs]  # weights of a head that decoding needs
 E = TypeVar("E", bound="Labelled")
 
 _SPECIAL_TOKENS = 2  # around a single text
@@ -187,6 +189,10 @@ class Task(ABC, Generic[E]):
     def bind(self, head: Head) -> None:
         """The head in use, for a task whose loss and decoding need its weights (a CRF's transitions)."""
 
+    def bound_weights(self) -> Bound:
+        """What `bind` took of the head for decoding, by name; nothing where the outputs say all."""
+        return {}
+
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Sequence[Any]) -> Tensor:
         """The head's outputs against the examples' targets, summed; the run divides by `count`."""
@@ -225,10 +231,16 @@ class Task(ABC, Generic[E]):
         """The head's outputs as predictions, one for each example."""
 
     def decode_by_folds(
-        self, outputs: Sequence[Outputs], examples: Sequence[E], encoded: Sequence[Encoded], folds: Ints
+        self,
+        outputs: Sequence[Outputs],
+        examples: Sequence[E],
+        encoded: Sequence[Encoded],
+        folds: Ints,
+        bound: Mapping[int, Bound] = MappingProxyType({}),
     ) -> list[Prediction]:
         """The same where the examples judge in turn, each in one of the `folds` (E,). An answer that depends
         on what `calibrate` chooses is by a choice of the other folds: by its own a score would flatter.
+        `bound` are the `bound_weights` of each fold's model; a fold that has none was judged by a new head's.
         """
         return self.decode(outputs, examples, encoded)
 

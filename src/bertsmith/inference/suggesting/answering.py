@@ -52,7 +52,7 @@ def probabilities_of_rows(task: TextTask, outputs: Sequence[Outputs]) -> Floats:
 def likeliest_answers(task: TextTask, probabilities: Floats) -> Floats:
     """(E, C) of 0 and 1: the answer that each row would get."""
     if isinstance(task, MultiLabel):
-        return (probabilities >= 0.5).astype(np.float64)
+        return (probabilities >= task.thresholds).astype(np.float64)
     return np.asarray(np.eye(probabilities.shape[1])[probabilities.argmax(1)])
 
 

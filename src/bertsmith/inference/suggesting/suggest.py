@@ -197,7 +197,8 @@ def _labelled_rows(
         return [], []
     if not source.is_at(source.path):
         return [], [f"{source.path}, which the model was fine-tuned on, is not there, or was changed"]
-    return source.rows(reading, source.path), []
+    assert trained is not None
+    return source.rows(trained.task, source.path), []  # by the columns that it was trained on
 
 
 def _column_names(task: TextTask) -> list[str]:

@@ -25,7 +25,7 @@ def folds_of(task: Task[Any], examples: Sequence[Any], count: int, seed: int = 0
     draw = np.random.default_rng([seed, count])
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, example in enumerate(examples):
-        groups.setdefault(tuple(map(_words, task.group_key(example))), []).append(number)
+        groups.setdefault(group_of(task, example), []).append(number)
     members = list(groups.values())
     labels = [
         Counter(label for row in rows for label in set(task.labels_of(examples[row]))) for rows in members
@@ -52,6 +52,11 @@ def folds_of(task: Task[Any], examples: Sequence[Any], count: int, seed: int = 0
     for rows, fold in zip(members, fold_of_group.tolist(), strict=True):
         folds[rows] = fold
     return folds
+
+
+def group_of(task: Task[Any], example: Any) -> tuple[str, ...]:
+    """The same for examples that belong in one fold."""
+    return tuple(map(_words, task.group_key(example)))
 
 
 def _words(text: str) -> str:

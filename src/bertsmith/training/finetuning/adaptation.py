@@ -57,6 +57,8 @@ def adapt(
         return bench
     if isinstance(bench.tokenizer, ValueTokenizer):  # whose rows are no corpus of text
         return bench
+    if bench.probe is None or len(bench.probe) < len(bench.train):  # not every row could judge
+        return bench
     most = round(_TEXTS_A_SECOND * min(recipe.seconds_to_choose(len(bench.train)), _LONG))
     examples = [*drawn(bench.data.unlabelled, most), *bench.data.train]
     texts = [text for example in examples for text in bench.task.texts(example)]

@@ -8,7 +8,7 @@ out/choice.safetensors  what the chosen method said of the rows it was judged by
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -21,13 +21,14 @@ from bertsmith.files import atomic_write, read_json, write_json
 from bertsmith.tasks.computing.task_model import TaskModel, outputs_of
 from bertsmith.tasks.evaluating.evaluation import Evaluation
 from bertsmith.tasks.finetuning import EncodedExamples
-from bertsmith.tasks.task import Metrics, Outputs, Prediction, Task
+from bertsmith.tasks.task import Bound, Metrics, Outputs, Prediction, Task
 
 TrainPart = Callable[[str, EncodedExamples], TaskModel]  # by a method, from some of the rows
 _FEWEST_FOLDS = 2  # that the simplest method is judged by, whatever it takes
 _USUAL_GAIN, _USUAL_SPREAD = 0.01, 0.03  # of other methods over the simplest
 _RESAMPLES = 200
 _STEP = 3  # times what a forward pass takes
+_FOLD = "fold"  # in choice.safetensors, of what is a fold's and not a row's
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,14 @@ class Judged(NamedTuple):
 @dataclass(frozen=True)
 class Choice:
     """The method chosen, all that were tried, and what the chosen one said of `rows` (E,) when it hadn't
-    learned from them.
+    learned from them; `bound` is what decoding needs of the model that judged a fold.
     """
 
     method: str
     tried: tuple[Tried, ...]
     rows: Ints
     outputs: list[Outputs]
+    bound: Mapping[int, Bound] = field(default_factory=dict)
 
     def simplest(self) -> float | None:
         """What the first method reached on the rows that the chosen one was judged by."""
@@ -100,7 +102,7 @@ def choose(
     method = max(tried, key=expected_gain).method
     found = race.outputs[method]
     rows = np.array(sorted(found), np.int64)
-    return Choice(method, tuple(tried), rows, [found[row] for row in rows.tolist()])
+    return Choice(method, tuple(tried), rows, [found[row] for row in rows.tolist()], race.bound[method])
 
 
 class _Race:
@@ -125,6 +127,7 @@ class _Race:
         self.outputs: dict[str, dict[int, Outputs]] = {
             method: dict(enumerate(judged[method].outputs)) if method in judged else {} for method in methods
         }
+        self.bound: dict[str, dict[int, Bound]] = {method: {} for method in methods}
         self._seconds = {method: judged[method].seconds if method in judged else 0.0 for method in methods}
         self._done = dict.fromkeys(methods, 0)
         self._standing: dict[str, Tried] = {}  # since its last fold: a bootstrap takes its time
@@ -154,7 +157,8 @@ class _Race:
             return Tried(method)
         if method not in self._standing:
             outputs = self.outputs[method], self.outputs[self._first]
-            given = self._task, method, *outputs, self._train, self._folds
+            bound = self.bound[method], self.bound[self._first]
+            given = self._task, method, *outputs, *bound, self._train, self._folds
             self._standing[method] = _compared(*given, self._seconds[method])
         return self._standing[method]
 
@@ -162,6 +166,8 @@ class _Race:
         self._on_fold(method, self._done[method] + 1)
         begun, held = time.monotonic(), np.flatnonzero(self._folds == fold)
         model = self._train_part(method, self._train.some(np.flatnonzero(self._folds != fold)))
+        if bound := self._task.bound_weights():
+            self.bound[method][fold] = bound
         trained, encoded = time.monotonic(), self._train.some(held).encoded
         self.outputs[method] |= zip(held.tolist(), outputs_of(model, encoded), strict=True)
         over = time.monotonic()
@@ -202,7 +208,9 @@ def evaluate_choice(task: Task[Any], choice: Choice, train: EncodedExamples, fol
     from the same folds.
     """
     judged = train.some(choice.rows)
-    predictions = task.decode_by_folds(choice.outputs, judged.examples, judged.encoded, folds[choice.rows])
+    predictions = task.decode_by_folds(
+        choice.outputs, judged.examples, judged.encoded, folds[choice.rows], choice.bound
+    )
     guessed: dict[str, dict[int, Prediction]] = {}
     for fold in sorted(set(folds[choice.rows].tolist())):
         held = np.flatnonzero(folds == fold).tolist()
@@ -220,6 +228,8 @@ def evaluate_choice(task: Task[Any], choice: Choice, train: EncodedExamples, fol
 def write_choice(out: Path, choice: Choice) -> None:
     """So that a run that is resumed needn't choose again."""
     arrays = {str(row): each for row, each in zip(choice.rows.tolist(), choice.outputs, strict=True)}
+    for fold, bound in choice.bound.items():
+        arrays |= {f"{_FOLD}.{fold}.{name}": weights for name, weights in bound.items()}
     atomic_write(out / "choice.safetensors", save(arrays))
     write_json(
         out / "choice.json", {"method": choice.method, "tried": [asdict(each) for each in choice.tried]}
@@ -231,10 +241,17 @@ def read_choice(out: Path) -> Choice | None:
     if not (out / "choice.json").exists():
         return None
     record = read_json(out / "choice.json")
-    outputs = {int(row): each for row, each in load_file(out / "choice.safetensors").items()}
+    outputs: dict[int, Outputs] = {}
+    bound: dict[int, dict[str, Outputs]] = {}
+    for key, each in load_file(out / "choice.safetensors").items():
+        if key.startswith(_FOLD):
+            _, fold, name = key.split(".", 2)
+            bound.setdefault(int(fold), {})[name] = each
+        else:
+            outputs[int(key)] = each
     rows = np.array(sorted(outputs), np.int64)
     tried = tuple(Tried(**each) for each in record["tried"])
-    return Choice(record["method"], tried, rows, [outputs[row] for row in rows.tolist()])
+    return Choice(record["method"], tried, rows, [outputs[row] for row in rows.tolist()], bound)
 
 
 def as_sentence(tried: Tried, metric: str) -> str:
@@ -250,6 +267,8 @@ def _compared(
     method: str,
     outputs: dict[int, Outputs],
     simplest: dict[int, Outputs],
+    bound: Mapping[int, Bound],
+    bound_simplest: Mapping[int, Bound],
     train: EncodedExamples,
     folds: Ints,
     seconds: float,
@@ -257,14 +276,14 @@ def _compared(
     rows = np.array(sorted(outputs), np.int64)
     judged = train.some(rows)
 
-    def predictions(of: dict[int, Outputs]) -> list[Prediction]:
+    def predictions(of: dict[int, Outputs], bound: Mapping[int, Bound]) -> list[Prediction]:
         found = [of[row] for row in rows.tolist()]
-        return task.decode_by_folds(found, judged.examples, judged.encoded, folds[rows])
+        return task.decode_by_folds(found, judged.examples, judged.encoded, folds[rows], bound)
 
-    ours = predictions(outputs)
+    ours = predictions(outputs, bound)
     if outputs is simplest:
         return Tried(method, score_of(task, ours, judged.examples), rows=len(rows), seconds=seconds)
-    reached, gain, error = gain_of(task, ours, predictions(simplest), judged.examples)
+    reached, gain, error = gain_of(task, ours, predictions(simplest, bound_simplest), judged.examples)
     return Tried(method, reached, gain, error, len(rows), seconds)
 
 

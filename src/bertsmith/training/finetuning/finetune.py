@@ -82,27 +82,35 @@ def finetune(
     `dev_share` of the training rows are held out. With `resume`, goes on where a run was interrupted.
     Raises InputError, RecipeError, ModelError and ResourceError before anything is trained.
     """
-    given = {"task": task, "model": model, "train": train, "out": out, "dev": dev, "test": test}
-    recipe = make_finetune_recipe(
-        {k: v for k, v in (given | values).items() if v is not None}, list(overrides)
+    files = {"task": task, "model": model, "train": train, "out": out, "dev": dev, "test": test}
+    given = make_finetune_recipe(
+        {k: v for k, v in (files | values).items() if v is not None}, list(overrides)
     )
-    recipe = open_finetuning(recipe, resume)
+    recipe = open_finetuning(given, resume)
     hardware = Hardware.detect()
     machine = set_up_machine(recipe.hardware, recipe.micro_batch_tokens, hardware)
     try:
         folder, shown = Path(recipe.out), console if machine.ranks.is_first else None
         with sole_run(folder, machine):
-            recipe = open_finetuning(recipe, resume)  # once more: another may have begun meanwhile
-            return _run(recipe, folder, resume, machine, shown)
+            recipe = open_finetuning(given, resume)  # once more: another may have begun meanwhile
+            return _run(given, recipe, folder, resume, machine, shown)
     finally:
         leave()
 
 
 def _run(
-    recipe: FinetuneRecipe, out: Path, resume: bool, machine: Machine, console: Console | None
+    given: FinetuneRecipe,
+    recipe: FinetuneRecipe,
+    out: Path,
+    resume: bool,
+    machine: Machine,
+    console: Console | None,
 ) -> FinetuneResult:
+    """`given` says what the user chose, for a method has its own epochs and rates where nobody did; of a run
+    that goes on, `recipe` has what was chosen when it began.
+    """
     keep_memory()
-    given, bench = recipe, FinetuneSession.open(recipe, machine, folds=machine.ranks.count == 1)
+    bench = FinetuneSession.open(recipe, machine, folds=machine.ranks.count == 1)
     steps = bench.steps_per_epoch(recipe)
     recipe = recipe.completed(bench.width, bench.layers, steps)
     recipe.resolved(steps, recipe.seed)  # refuses, before anything is written

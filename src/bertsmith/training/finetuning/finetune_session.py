@@ -61,6 +61,10 @@ _UNUSED = (
     "the unlabelled texts were not learned from: they are where few rows judge in turn, without a dev, or "
     "with method=self-training"
 )
+_TOO_MANY = (
+    f"the unlabelled texts were not learned from: where over {MOST_EXAMPLES:,} rows judge in turn, too few "
+    "of them have features. Give a dev and method=self-training"
+)
 
 
 @dataclass(frozen=True)
@@ -120,9 +124,12 @@ class FinetuneSession:
             linear=linear is not None,
             unlabelled=bool(data.unlabelled),
         )
-        require_possible(recipe, task, methods)
         judging = not len(dev) and suits_folds(task, recipe) and can_be_folded(task, data.train)
         count = recipe.folds_of(len(train)) if judging else 0
+        if count and data.unlabelled and probe is not None and len(probe) < len(train):
+            methods = [method for method in methods if method != SELF_TRAINING]
+            data = replace(data, warnings=(*data.warnings, _TOO_MANY))
+        require_possible(recipe, task, methods)
         parts = folds_of(task, train.examples, count, recipe.seed) if count else None
         self_training, asked = None, recipe.method in (*([AUTO] if count else []), SELF_TRAINING)
         if asked and SELF_TRAINING in methods and probe is not None and linear is not None:
@@ -258,10 +265,10 @@ class FinetuneSession:
         return model.to(self.machine.device)
 
     def score(self, model: TaskModel) -> float:
-        """The main metric on dev."""
-        return evaluate(self.task, outputs_of(model, self.dev.encoded), None, self.dev).model[
-            self.task.main_metric
-        ]
+        """The main metric on dev, calibrated there."""
+        task, outputs = copy(self.task), outputs_of(model, self.dev.encoded)
+        task.calibrate(outputs, self.dev.examples, self.dev.encoded)
+        return evaluate(task, outputs, None, self.dev).model[task.main_metric]
 
     def save(
         self, folder: Path, model: TaskModel, recipe: FinetuneRecipe, results: Results, **facts: Any

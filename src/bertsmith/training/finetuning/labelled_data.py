@@ -9,6 +9,7 @@ from typing import Any
 
 from bertsmith.errors import InputError, RecipeError
 from bertsmith.tasks.classification import Classification
+from bertsmith.tasks.examples.folds import group_of
 from bertsmith.tasks.examples.held_out import hold_out, shared_with_train
 from bertsmith.tasks.task import Task
 from bertsmith.training.finetune_recipe import FinetuneRecipe
@@ -113,8 +114,8 @@ def _unlabelled(task: Task[Any], recipe: FinetuneRecipe, labelled: Sequence[Sequ
 
 
 def can_be_folded(task: Task[Any], train: Sequence[Any]) -> bool:
-    """Whether there are as many different texts as rows to judge by: too few are refused as ever."""
-    return len({tuple(task.group_key(example)) for example in train}) >= FEWEST_TEXTS
+    """Whether there are enough texts, those of one fold counted once: too few are refused as ever."""
+    return len({group_of(task, example) for example in train}) >= FEWEST_TEXTS
 
 
 def _require_text(task: Task[Any], train: Sequence[Any]) -> None:

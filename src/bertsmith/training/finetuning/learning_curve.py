@@ -40,7 +40,8 @@ def draw_learning_curve(
     """None for too few rows.
 
     Doubling the rows once more is taken to divide what is missing to 1 by as much as the last doubling did:
-    errors fall as a power of the rows.
+    errors fall as a power of the rows. Where more of them were missing after it than before, which is chance,
+    it is taken to change as much as the last one.
     """
     if len(train) < _FEWEST:
         return None
@@ -52,11 +53,12 @@ def draw_learning_curve(
     whole = predictions(probe.judge(folds, strength))
     reached, last, error = gain_of(task, whole, parts[-1], train.examples)
     missing = max(1 - reached, 0.0)
-    before = max(missing + last, 1e-9)
+    before = missing + last
+    left = min(missing / before, 1.0) if before > 0 else 1.0
     learned = len(train) * (1 - 1 / len(set(folds.tolist())))
     return LearningCurve(
         tuple(round(share * learned) for share in (*_SHARES, 1.0)),
         (*(score_of(task, part, train.examples) for part in parts), reached),
-        last * missing / before,
-        error * missing / before,
+        last * left,
+        error * left,
     )

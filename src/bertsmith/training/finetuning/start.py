@@ -34,13 +34,19 @@ def start_model(
     seed: int | None = None,
     linear: LinearStart | None = None,
 ) -> Start:
-    """The same weights for the same seed, and what the user should know of them.
+    """The same weights for the same seed, and what the user should know of them. What stands under a `linear`
+    start is drawn by the recipe's seed, whatever the run's.
 
     Raises ModelError for a folder without an encoder, and RecipeError when the task's windows are longer than
     what the model can read.
     """
-    torch.manual_seed(recipe.seed if seed is None else seed)
+    seed = recipe.seed if seed is None else seed
+    # a linear start fits the layers below it as the recipe's seed draws them: other ones would undo it
+    drawn_by = seed if linear is None else recipe.seed
+    torch.manual_seed(drawn_by)
     start = begin_task_model(source, task)
+    if seed != drawn_by:
+        torch.manual_seed(seed)
     model = start.model
     _check_room(task, model)
     if recipe.dropout is not None:
