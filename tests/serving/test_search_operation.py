@@ -1,0 +1,57 @@
+"""A search in a service: bounded, and never with the vectors of another model than the index has now."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertsmith.errors import InputError
+from bertsmith.serving.operations.operation import Options, Prepared
+from bertsmith.serving.operations.search import Search
+from bertsmith.serving.refusals import TooLarge, Unavailable
+
+
+class _Index:
+    """`is_another`: built again with another model."""
+
+    is_another = False
+
+    def refresh(self) -> bool:
+        return True
+
+    @property
+    def embedder(self) -> Any:
+        if self.is_another:
+            raise InputError("The index was built with other weights.")
+        return None
+
+    def find(self, question: Any) -> list[Any]:
+        return []
+
+
+def search_of(index: _Index) -> Search:
+    made: Any = SimpleNamespace(encoded=[], tokens=0)
+    embed: Any = SimpleNamespace(
+        prepare=lambda inputs, options: Prepared(
+            made, [], lambda outputs: np.zeros((len(inputs), 2)), [1] * len(inputs), [False] * len(inputs)
+        )
+    )
+    return Search(index, embed)  # type: ignore[arg-type]
+
+
+def test_an_index_that_was_built_with_another_model_meanwhile_is_not_searched() -> None:
+    """Its vectors and the query's would be compared all the same."""
+    index = _Index()
+    prepared = search_of(index).prepare(["red cat"], Options(None, {}))
+    assert prepared.finish([]) == [[]]
+    index.is_another = True
+    with pytest.raises(Unavailable, match="another model meanwhile: reload it"):
+        prepared.finish([])
+
+
+def test_many_queries_with_many_hits_are_too_much_at_a_time() -> None:
+    search = search_of(_Index())
+    search.prepare(["q"] * 10, Options(None, {"k": 1000}))
+    with pytest.raises(TooLarge, match="11 queries with k = 1,000 would bring 11,000 hits"):
+        search.prepare(["q"] * 11, Options(None, {"k": 1000}))
