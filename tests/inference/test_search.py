@@ -55,6 +55,14 @@ def test_text_search_finds_words_in_any_form_and_nothing_else(index: Index) -> N
     assert set(found(index, "index", mode="text")) == {"docs/cats.txt"}
 
 
+def test_a_word_of_any_length_is_found_by_text(tmp_path: Path) -> None:
+    """A checksum, and a compound."""
+    words = ("9b74c9897bac770ffc029102a200c5de" * 2, "rindfleischetikettierungsueberwachungsgesetz")
+    docs = write_files(tmp_path / "docs", {f"{n}.txt": f"It is {word}." for n, word in enumerate(words)})
+    index = Index.build([docs], tmp_path / "index", embedder=WordEmbedder())
+    assert [found(index, word, mode="text") for word in words] == [["docs/0.txt"], ["docs/1.txt"]]
+
+
 @pytest.mark.parametrize(
     "query", ["O'Brien", 'a "quoted', "cat AND (", "+-*/\\", "cat:dog^2~", "🙂", "--", "%_"]
 )

@@ -6,6 +6,7 @@ E passages.
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from bertsmith.errors import InputError
@@ -26,7 +27,7 @@ def open_reranker(name: str) -> Reranker:
     """
     predictor = Predictor.load(name)
     if predictor.task.name == "classification":
-        relevant_label(predictor.task.labels, name)
+        relevant_label(tuple(predictor.task.labels), name)
 
     def scores(query: str, passages: Sequence[str]) -> Sequence[float]:
         found = predictor.predict([(query, passage) for passage in passages])
@@ -48,7 +49,8 @@ def scores_of(rerank: Reranker, query: str, passages: Sequence[str]) -> list[flo
     return found
 
 
-def relevant_label(labels: Sequence[str], name: str) -> str:
+@lru_cache
+def relevant_label(labels: tuple[str, ...], name: str) -> str:
     """The class that says of a pair that it belongs together: the highest of numbers, the only one of words
     such as yes, match and entailment, or of two classes the one that the other denies. Raises InputError
     where there is none: any other would rank in an order that nobody meant.
@@ -79,7 +81,7 @@ def score_of(prediction: Any, name: str) -> float:
         return float(prediction["score"])
     probabilities = prediction.get("probabilities")
     if isinstance(probabilities, dict) and probabilities:
-        return float(probabilities[relevant_label(list(probabilities), name)])
+        return float(probabilities[relevant_label(tuple(probabilities), name)])
     raise InputError(
         f"{name} can't re-rank: its predictions hold no score ({', '.join(prediction)}). "
         "Use a model trained on pairs by `finetune reranking`, `regression` or `classification`."

@@ -57,7 +57,7 @@ def ranks_pairs(task: Task[Any]) -> bool:
         return False
     if task.name == "classification":
         try:
-            relevant_label(task.labels, task.name)
+            relevant_label(tuple(task.labels), task.name)
         except InputError:
             return False
     knows = task.reads_pairs  # None: a model of transformers, whose cross-encoders have one output
