@@ -31,3 +31,11 @@ def test_a_refusal_is_one_sentence_and_leaves_nothing(
     assert printed.err.count("\n") == 1
     assert "is not a file that torch.save wrote" in printed.err
     assert not (tmp_path / "new").exists()
+
+
+def test_the_folder_that_one_stands_in_may_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["import", ".", "--out", "new"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -63,6 +63,15 @@ def figures(screen: str) -> str:
     return screen.partition("\n4  ")[2]
 
 
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan"])
+def test_no_time_is_refused_before_anything_is_read(
+    minutes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["quickstart", "--minutes", minutes, "--out", str(tmp_path / "made")]) == 2
+    assert f"--minutes: expected more than 0, found {minutes}." in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
+
+
 def test_an_empty_source_is_a_sentence_and_leaves_nothing(
     source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,8 +64,9 @@ def test_text_of_symbols_has_the_ids_of_the_store(tmp_path: Path) -> None:
     assert not tokenizer.continues_word.any()
 
 
-def test_integers_of_arrays_end_where_padding_begins(tmp_path: Path) -> None:
-    np.save(tmp_path / "rows.npy", np.array([[4, 5, -1], [6, -1, -1], [-1, -1, -1]]))
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_integers_of_arrays_end_where_padding_begins(tmp_path: Path, dtype: Any) -> None:
+    np.save(tmp_path / "rows.npy", np.array([[4, 5, -1], [6, -1, -1], [-1, -1, -1]], dtype))
     built = build_sequences([tmp_path / "rows.npy"], tmp_path / "store", SequenceSettings(heldout=0))
     assert stored_rows(tmp_path / "store") == [["4", "5"], ["6"]]
     assert built.empty == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from sklearn.base import clone
@@ -206,6 +207,7 @@ def test_a_saved_model_is_one_of_finetune(fitted: BertClassifier, tmp_path: Path
         (["red", 3.5], ["a", "b"], r"X\[1\]: expected a text, found '3.5' \(float\)"),
         ([("red", "cat"), "dog"], ["a", "b"], r"X\[1\]: X\[0\] is a pair of texts, but this is a text"),
         ([("red", "cat", "dog")], ["a"], r"X\[0\]: expected a text or a pair of texts, found 3 values"),
+        ([{"text": "red", "age": 3}], ["a"], r"X\[0\]: .* found .*Pass the texts alone, or name the columns"),
         ([], [], "X has 0 texts"),
         (["red", "cat"], ["a", "a"], "y has one class only"),
         (["red", "cat"], ["a"], "inconsistent numbers of samples"),
@@ -262,8 +264,8 @@ def test_a_fit_that_fails_leaves_the_last_model_whole(tiny_bert: Path) -> None:
     assert estimator.predict(TEXTS[:3]).tolist() == wanted.tolist()
 
 
-@pytest.mark.parametrize("missing", [None, float("nan")])
+@pytest.mark.parametrize("missing", [None, float("nan"), pandas.NA])
 def test_a_class_that_is_missing_is_refused_by_row(tiny_bert: Path, missing: Any) -> None:
     labels = np.array([*LABELS[:4], missing, *LABELS[5:]], dtype=object)
-    with pytest.raises(RefusedInput, match=r"y\[4\] is (None|nan): expected a class"):
+    with pytest.raises(RefusedInput, match=r"y\[4\] is (None|nan|<NA>): expected a class"):
         BertClassifier(tiny_bert, **QUICK).fit(TEXTS, labels)

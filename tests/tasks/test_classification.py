@@ -149,6 +149,30 @@ def test_a_named_text_means_no_pair(tmp_path: Path) -> None:
     assert (example.text, example.text_pair) == ("a", None)
 
 
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"label": "text"}, r"the column 'text' is the label: it can't be the text too"),
+        ({"text": "text", "label": "text"}, r"the column 'text' is the label: it can't be the text too"),
+        ({"text_pair": "text", "text": "text"}, r"is the second text: it can't be the text too"),
+        ({"text": "text", "label": "score", "features": ("score",)}, r"it can't be one of the features too"),
+    ],
+)
+def test_a_column_plays_one_role(tmp_path: Path, settings: dict[str, Any], complaint: str) -> None:
+    (tmp_path / "train.csv").write_text("text,score\na,1\nb,2\n")
+    with pytest.raises(InputError, match=complaint + r"|no column has a name that says it holds the text"):
+        Classification(ClassificationSettings(**settings)).read(tmp_path / "train.csv")
+
+
+@pytest.mark.parametrize("label", [2, "2", "answer", None])
+def test_a_label_given_by_its_number_is_known_among_rows_without(tmp_path: Path, label: Any) -> None:
+    name = "label" if label is None else "answer"
+    (tmp_path / "some.csv").write_text(f"text,{name}\na,yes\nb,\n")
+    settings = ClassificationSettings(text="text", label=label)
+    rows = Classification(settings).read_partly_labelled(tmp_path / "some.csv")
+    assert [(row.text, row.label) for row in rows] == [("a", "yes"), ("b", None)]
+
+
 def test_a_file_without_a_label_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,other\na,b\n")
     with pytest.raises(InputError, match=r"train\.csv: no column .* Name it with --label"):

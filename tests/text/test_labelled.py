@@ -221,6 +221,38 @@ def test_a_guess_is_never_a_choice() -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "said", "expected"),
+    [
+        (["question", "answer"], {"label": "answer"}, Columns("question", None, "answer")),
+        (["question", "answer"], {"label": 2}, Columns("question", None, 2)),
+        (["text", "score"], {"label": "score"}, Columns("text", None, "score")),
+        (["text", "label", "score"], {"label": "label"}, Columns("text", None, "label")),
+        (["text", "label", "score"], {"labelled": False}, Columns("text", None, None)),
+        (["body", "label"], {"text": "body"}, Columns("body", None, "label")),
+        (["text", "review", "label"], {"text": "review"}, Columns("review", None, "label")),
+        (["text", "question", "label"], {"text_pair": "question"}, Columns("text", "question", "label")),
+        (["premise", "hypothesis"], {"text_pair": "hypothesis"}, Columns("premise", "hypothesis", None)),
+        (["text", "query", "label"], {"besides": ["query"]}, Columns("text", None, "label")),
+    ],
+)
+def test_a_named_column_plays_no_other_role(
+    names: list[str], said: dict[str, Any], expected: Columns
+) -> None:
+    assert guess_columns(names, "a.csv", **said) == expected
+
+
+def test_a_named_partner_is_not_left_out() -> None:
+    with pytest.raises(InputError, match=r"There are: sentence1, sentence2\. Name the text with --text"):
+        guess_columns(["sentence1", "sentence2", "body"], "a.csv", text_pair="body")
+
+
+def test_without_a_header_no_cell_is_an_id(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("a\tb\nc\td\thttp://x\n")
+    rows = read_rows(tmp_path / "a.tsv", [1], header=False, optional=["id"])
+    assert [row.values for row in rows] == [("a", None), ("c", None)]
+
+
+@pytest.mark.parametrize(
     ("name", "content"), [("a.csv", b""), ("a.tsv", b""), ("a.jsonl", b"\n"), ("a.json", b"[]")]
 )
 def test_a_file_without_anything_has_no_rows_rather_than_no_columns(

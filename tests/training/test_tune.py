@@ -254,6 +254,7 @@ def test_a_choice_becomes_the_recipe_of_its_trial() -> None:
         ("search.layer_decay=[0.5,1.5]", "at most 1"),
         ("trials=0", "trials"),
         ("restarts=3", "restarts are not searched"),
+        ("unlabelled=texts.txt", "trials don't learn from unlabelled texts"),
     ],
 )
 def test_an_impossible_search_is_refused(change: str, message: str) -> None:

@@ -58,6 +58,8 @@ def quickstart(
     """
     from bertsmith.inference.masked_language import MaskedLanguageModel
 
+    if not minutes > 0:
+        raise InputError(f"--minutes: expected more than 0, found {minutes:g}.")
     _require_same_choices(out, source, vocab_size, minutes)
     corpus = _corpus(source, out / "corpus")
     _tokenizer(corpus, out / "tokenizer", vocab_size)

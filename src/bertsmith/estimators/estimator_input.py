@@ -64,6 +64,11 @@ def as_mixed_rows(X: Any) -> list[Mapping[str, Any]]:  # noqa: N803
 def _as_text(row: Any, number: int) -> TextOrPair:
     if isinstance(row, str):
         return str(row)
+    if isinstance(row, Mapping):
+        raise RefusedInput(
+            f"X[{number}]: expected a text or a pair of texts, found {_shown(row)}. Pass the texts alone, or "
+            "name the columns beside them in settings={'features': […]}."
+        )
     parts = tuple(row) if isinstance(row, Iterable) and not isinstance(row, bytes) else (row,)
     for part in parts:
         if not isinstance(part, str):

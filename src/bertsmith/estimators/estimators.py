@@ -318,7 +318,7 @@ def _example(task: Task[Any], number: int, text: Row, label: Any) -> TextExample
 def _refuse_missing(gold: npt.NDArray[Any]) -> None:
     """Among strings None and NaN, which can't be sorted."""
     for number, each in enumerate(gold.tolist() if gold.dtype == object else ()):
-        if each is None or each != each:
+        if each is None or type(each).__name__ == "NAType" or each != each:  # pandas' NA equals nothing
             raise RefusedInput(f"y[{number}] is {each}: expected a class. Give it one, or leave out the row.")
 
 

@@ -118,7 +118,7 @@ Reader = Callable[[Path], dict[str, Tensor]]
 
 def _find_legacy_weights(folder: Path) -> tuple[Path, Reader]:
     """The file to read, and how."""
-    index = folder if folder.suffix == INDEX else folder.with_name(folder.name + INDEX)
+    index = folder if folder.suffix == INDEX else folder.parent / (folder.name + INDEX)
     if not folder.is_dir() and index.is_file():
         return plain_file(index.parent, index.name), read_tensorflow_tensors
     if not folder.is_dir():

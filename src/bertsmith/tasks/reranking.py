@@ -38,7 +38,7 @@ from bertsmith.tasks.heads.classifier_head import PooledHead
 from bertsmith.tasks.losses import contrastive
 from bertsmith.tasks.saved_state import require_number
 from bertsmith.tasks.task import Head, Metrics, Outputs, Prediction, TaskSettings
-from bertsmith.text.files.columns import find_column, guess_columns
+from bertsmith.text.files.columns import find_column, guess_label
 from bertsmith.text.files.values import as_number
 from bertsmith.text.labelled.rows import read_column_names, stream_rows
 from bertsmith.text.tokens.long_texts import Pieces
@@ -98,7 +98,7 @@ class Reranking(TextTask):
             return None
         layout = settings.model_dump(include={"format", "header", "encoding"})
         names = read_column_names(path, **layout)
-        if not any(map(is_negative, names)) or guess_columns(names, str(path), text=1).label is not None:
+        if not any(map(is_negative, names)) or guess_label(names, str(path)) is not None:
             return None
         columns = find_query_columns(path, settings.text, settings.text_pair, None, **layout)
         roles = (columns.query, columns.positive, columns.scores, *columns.negatives)

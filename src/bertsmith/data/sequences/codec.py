@@ -119,9 +119,13 @@ class Codec(Strict):
 def _without_padding(items: Sequence[Any]) -> Sequence[Any]:
     """Without the negative numbers at the end, by which arrays make rows of different lengths equal."""
     end = len(items)
-    while end and isinstance(items[end - 1], int) and items[end - 1] < 0:
+    while end and _is_padding(items[end - 1]):
         end -= 1
     return items[:end]
+
+
+def _is_padding(item: Any) -> bool:
+    return isinstance(item, int | float) and item < 0 and float(item).is_integer()
 
 
 def guess_column(names: Sequence[str], where: str, known: Sequence[str] = NAMES) -> str:

@@ -269,7 +269,7 @@ def _columns(
     """The columns of text and id: as said, else by the names in the file."""
     if text is None:
         texts = [name for name in names if name.lower() != _ID and name.lower() not in LABELS]
-        text, pair, _ = guess_columns(texts, input)
+        text, pair, _ = guess_columns(texts, input, labelled=False)
         if pair is not None:
             raise InputError(f"{input}: the text could be {text} or {pair}. Name it with --text.")
     if id is None:

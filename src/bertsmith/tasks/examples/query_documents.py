@@ -127,7 +127,7 @@ def _pair(
     positives = [plain[name] for name in POSITIVES if name in plain] if positive is None else [positive]
     if len(queries) == len(positives) == 1:
         return queries[0], positives[0]
-    guessed = guess_columns(names, path)
+    guessed = guess_columns(names, path, text=query, text_pair=positive, labelled=False)
     if guessed.text_pair is None:
         raise InputError(
             f"{path}: retrieval needs a query and a document that answers it. There are: {', '.join(names)}. "

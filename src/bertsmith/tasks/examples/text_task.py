@@ -17,7 +17,7 @@ from bertsmith.tasks.examples.columns import Cell, Columns, Wanted, as_cell, cel
 from bertsmith.tasks.examples.encoding import Encoded, Window, join_segments, special_tokens
 from bertsmith.tasks.heads.pooling import Pooling
 from bertsmith.tasks.task import Prediction, Task, TaskSettings
-from bertsmith.text.files.columns import guess_columns, listed
+from bertsmith.text.files.columns import guess_columns, guess_label, listed, named_column
 from bertsmith.text.files.values import as_text, shown
 from bertsmith.text.labelled.rows import LINES_HAVE, are_lines, read_column_names, read_rows
 from bertsmith.text.tokens.long_texts import Pieces
@@ -25,6 +25,7 @@ from bertsmith.text.tokens.tokenizer import Tokenizer
 from bertsmith.text.tokens.value_tokenizer import ValuePieces
 
 ID = "id"  # the column that is carried over to the predictions
+_ROLES = {"text": "text", "text_pair": "second text", "label": "label"}
 _FIRST_ROW = np.zeros(1, np.int64)
 
 
@@ -145,9 +146,7 @@ class TextTask(Task[TextExample]):
             names = read_column_names(
                 path, format=settings.format, header=settings.header, encoding=settings.encoding
             )
-            free = [name for name in names if name not in self.column_names]
-            column = guess_columns(free, str(path)).label if settings.label is None else settings.label
-            if column in names or (column is not None and not settings.header):
+            if self._has_label(names, str(path)):
                 columns = self._columns(path, True)
         if columns is None:
             return self.read(path, labelled=False)
@@ -166,6 +165,15 @@ class TextTask(Task[TextExample]):
             found.append(self._example(named, cells, where))
         return found
 
+    def _has_label(self, names: Sequence[str], path: str) -> bool:
+        """Whether the column that was named for the label, or one that is called so, is there."""
+        settings = self.settings
+        if settings.label is not None:
+            return named_column(settings.label, names) is not None
+        taken = [named_column(each, names) for each in (settings.text, settings.text_pair)]
+        free = [name for name in names if name not in (*taken, *self.column_names)]
+        return guess_label(free, path) is not None
+
     def _divided(
         self, named: Sequence[str], values: Sequence[Any], roles: int
     ) -> tuple[dict[str, Any], Sequence[Any]]:
@@ -182,15 +190,13 @@ class TextTask(Task[TextExample]):
             "text_pair": settings.text_pair,
             "label": settings.label,
         }
+        names: Sequence[str] = ()
         if settings.text is None or (labelled and settings.label is None):
             names = read_column_names(
                 path, format=settings.format, header=settings.header, encoding=settings.encoding
             )
-            free = [name for name in names if name not in self.column_names]
-            guessed = guess_columns(free, str(path))._asdict()
-            if settings.text is not None:  # who names the text means no pair, unless one is named
-                guessed["text_pair"] = None
-            roles = {role: guessed[role] if column is None else column for role, column in roles.items()}
+            besides = self.column_names
+            roles = guess_columns(names, str(path), **roles, besides=besides, labelled=labelled)._asdict()
         if not labelled:
             del roles["label"]
             single = roles["text_pair"] is None
@@ -198,15 +204,21 @@ class TextTask(Task[TextExample]):
                 return {"text": LINES_HAVE[0]}  # whatever the column was called in training
         elif roles["label"] is None:
             beside = f", beside the features {listed(self.column_names)}" if self.features else ""
+            free = [name for name in names if name not in self.column_names]
             raise InputError(
                 f"{path}: no column has a name that says it is the label. There are: "
                 f"{listed(free)}{beside}. Name it with --label.{self.without_label}"
             )
+        played = dict.fromkeys(self.column_names, "one of the features")
         for role, column in roles.items():
-            if column is not None and str(column) in self.column_names:
+            if column is None:
+                continue
+            name = named_column(column, names) or str(column)
+            if name in played:
                 raise InputError(
-                    f"{path}: the column {column!r} is the {role}: it can't be one of the features too."
+                    f"{path}: the column {column!r} is the {_ROLES[role]}: it can't be {played[name]} too."
                 )
+            played[name] = f"the {_ROLES[role]}"
         return {role: column for role, column in roles.items() if column is not None}
 
     def _example(self, values: dict[str, Any], cells: Sequence[Any], where: str) -> TextExample:

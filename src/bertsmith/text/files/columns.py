@@ -62,27 +62,52 @@ def guess_columns(
     text: str | int | None = None,
     text_pair: str | int | None = None,
     label: str | int | None = None,
+    besides: Sequence[str] = (),
+    labelled: bool = True,
 ) -> Columns:
-    """What was said, completed by what the table above finds among `names`; no label found is None.
+    """What was said, completed by what the table above finds among the other `names`; no label found is None.
 
-    A pair is only looked for when `text` was not said either. `where`: the file, for messages.
+    A pair is only looked for when `text` was not said either, and a label only where `labelled`. `besides`
+    are columns that play another role. `where`: the file, for messages.
     Raises InputError, naming the columns and the option, when no column or more than one could be the text,
     and when more than one could be the label.
     """
+    taken = {named_column(column, names) for column in (text, text_pair, label)}
+    free = [name for name in names if name not in taken and name not in besides]
+    if text is None:
+        text, *pair = _text_columns(_by_plain_name(free), where, named_column(text_pair, names))
+        text_pair = text_pair or next(iter(pair), None)
+    if label is None and labelled:
+        label = guess_label(free, where)
+    return Columns(text, text_pair, label)
+
+
+def guess_label(names: Sequence[str], where: str) -> str | None:
+    """The column whose name says that it is the label, if there is one. Raises InputError for more."""
+    known = _by_plain_name(names)
+    labels = [column for name in LABELS for column in known.get(name, ())]
+    if len(labels) > 1:
+        raise InputError(f"{where}: {listed(labels)} could all be the label. Name one with --label.")
+    return labels[0] if labels else None
+
+
+def _by_plain_name(names: Sequence[str]) -> dict[str, list[str]]:
     known: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         known.setdefault(_plain(name), []).append(name)
-    if text is None:
-        text, *pair = _text_columns(known, where)
-        text_pair = text_pair or next(iter(pair), None)
-    return Columns(text, text_pair, _label_column(known, where) if label is None else label)
+    return known
 
 
-def _text_columns(known: Mapping[str, Sequence[str]], where: str) -> tuple[str, ...]:
+def _text_columns(known: Mapping[str, Sequence[str]], where: str, partner: str | None) -> tuple[str, ...]:
+    """One column, or the two of a pair; beside a `partner` that was named, the one that it belongs to."""
     pairs = [pair for pair in PAIRS if known.keys() >= set(pair)]
     in_pairs = {name for pair in pairs for name in pair}
     texts = [(name,) for name in TEXTS if name in known.keys() - in_pairs]
     readings = [each for reading in [*pairs, *texts] for each in product(*(known[name] for name in reading))]
+    if partner is not None:
+        firsts = [first for first, second in PAIRS if second == _plain(partner) and first in known]
+        readings = [(name,) for first in firsts for name in known[first]] or readings
+        readings = [reading for reading in readings if len(reading) == 1]
     if len(readings) == 1:
         return readings[0]
     names = [*chain(*known.values())]
@@ -96,11 +121,12 @@ def _text_columns(known: Mapping[str, Sequence[str]], where: str) -> tuple[str, 
     )
 
 
-def _label_column(known: Mapping[str, Sequence[str]], where: str) -> str | None:
-    labels = [column for name in LABELS for column in known.get(name, ())]
-    if len(labels) > 1:
-        raise InputError(f"{where}: {listed(labels)} could all be the label. Name one with --label.")
-    return labels[0] if labels else None
+def named_column(column: str | int | None, names: Sequence[str]) -> str | None:
+    """The name of a column given by its name or by its number from 1; None where there is no such column."""
+    if column is None or column in names:
+        return None if column is None else str(column)
+    number = column_number(column)
+    return None if number is None or number > len(names) else names[number - 1]
 
 
 def find_column(column: str | int, names: Sequence[str], where: str) -> int:

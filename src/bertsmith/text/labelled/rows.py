@@ -109,7 +109,7 @@ def stream_texts(
     if are_lines(path, format=format, encoding=encoding):
         column = LINES_HAVE[0]
     elif column is None:
-        column = guess_columns(read_column_names(path, **layout), str(path)).text
+        column = guess_columns(read_column_names(path, **layout), str(path), labelled=False).text
     for row in stream_rows(path, [column], **layout):
         yield as_text(row.values[0], row.where)
 
@@ -180,7 +180,7 @@ def _separated(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
         return
     names = _header(first[1]) if wanted.header else None
     picked = [_place(column, names, table.name) for column in wanted.columns]
-    more = [names.index(name) if names and name in names else len(first[1]) for name in wanted.optional]
+    more = [names.index(name) if names and name in names else None for name in wanted.optional]
     needed = max(picked, default=-1) + 1
     for line, row in rows if wanted.header else chain([first], rows):
         where = f"{table.name}, line {line}"
@@ -188,7 +188,7 @@ def _separated(table: TableFile, wanted: _Wanted) -> Iterator[LabelledRow]:
             raise _too_short(row, needed, where, table.format)
         if names is not None:
             tables.require_no_more(row, names, where)
-        optional = (row[index] if index < len(row) else None for index in more)
+        optional = (None if index is None or index >= len(row) else row[index] for index in more)
         yield LabelledRow((*(row[index] for index in picked), *optional), where)
 
 

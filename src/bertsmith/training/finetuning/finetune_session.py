@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.arrays import Ints
+from bertsmith.errors import RecipeError
 from bertsmith.model.adapter import pooler_tensors, save_adapter
 from bertsmith.model.contamination import checked_against, contamination_provenance
 from bertsmith.model.locate import locate_model
@@ -127,6 +128,11 @@ class FinetuneSession:
         judging = not len(dev) and suits_folds(task, recipe) and can_be_folded(task, data.train)
         count = recipe.folds_of(len(train)) if judging else 0
         if count and data.unlabelled and probe is not None and len(probe) < len(train):
+            if recipe.method == SELF_TRAINING:
+                raise RecipeError(
+                    f"method = {SELF_TRAINING} can't be judged by folds of more than {MOST_EXAMPLES:,} rows, "
+                    f"and train has {len(train):,}. Leave out folds."
+                )
             methods = [method for method in methods if method != SELF_TRAINING]
             data = replace(data, warnings=(*data.warnings, _TOO_MANY))
         require_possible(recipe, task, methods)

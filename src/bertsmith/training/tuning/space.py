@@ -135,6 +135,11 @@ def make_search(values: dict[str, Any], overrides: list[str]) -> Search:
         raise RecipeError(
             f"tune: method = {recipe.method} has none of the settings that are searched. Leave it out."
         )
+    if recipe.unlabelled is not None:
+        raise RecipeError(
+            "tune: trials don't learn from unlabelled texts. Give them to finetune, together with the "
+            "settings that the search found."
+        )
     fixed = frozenset(change.partition("=")[0] for change in others) | frozenset(values)
     if recipe.epochs != round(recipe.epochs):  # the user gave it, so it isn't searched
         fixed |= {"epochs"}
