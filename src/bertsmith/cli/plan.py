@@ -32,8 +32,8 @@ def plan(
     overrides
         Settings as key=value, as for `bertsmith pretrain`.
     hardware
-        The hardware to estimate for: h100, h200, a100-80, l4, rtx-4090 and others. `here`, the default,
-        measures this machine for a few seconds.
+        The hardware to estimate for: h100, h200, a100-80, l4, rtx-4090 and others. `here` measures this
+        machine for a few seconds.
     gpus
         The number of GPUs.
     price_per_hour
