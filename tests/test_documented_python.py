@@ -44,6 +44,10 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def in_two_steps(block: str) -> str:
+    return block.replace('"hours=4"', '"steps=2", "optimizer.warmup=0.5"').replace("hours=1", "steps=2")
+
+
 def write_legacy_checkpoint(folder: Path) -> None:
     model = PretrainingModel(preset("tiny", vocab_size=40))
     save_pretraining_model(folder.parent / "safe", model, None, {})
@@ -57,9 +61,7 @@ def write_legacy_checkpoint(folder: Path) -> None:
 def test_the_page_runs_from_top_to_bottom(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for block in blocks(PAGE):
-        exec(
-            compile(block.replace('"hours=4"', '"steps=2", "optimizer.warmup=0.5"'), str(PAGE), "exec"), names
-        )
+        exec(compile(in_two_steps(block), str(PAGE), "exec"), names)
     printed = capsys.readouterr().out
     assert "unknown key 'optimizer.learning_rat'. Did you mean 'optimizer.learning_rate'?" in printed
     assert "beside" in printed
@@ -74,7 +76,7 @@ def test_the_page_runs_from_top_to_bottom(desk: Path, capsys: pytest.CaptureFixt
 def test_the_readme_s_python_runs(desk: Path) -> None:
     names: dict[str, Any] = {}
     for block in blocks(REPOSITORY / "README.md"):
-        exec(block.replace('"hours=4"', '"steps=2", "optimizer.warmup=0.5"'), names)
+        exec(in_two_steps(block), names)
     assert (desk / "runs" / "law" / "report.html").is_file()
 
 

@@ -59,6 +59,12 @@ TAKES_A_PATH: dict[str, Callable[[Any], Any]] = {
     "read_recipe": lambda path: api.read_recipe(path, []),
     "plan": lambda path: api.plan(path),
     "preset": lambda path: api.preset(path),
+    "distil_task": lambda path: api.distil_task([path], texts=["a.csv"], out="no-such/run"),
+    "distil_static": lambda path: api.distil_static(path, "no-such/run"),
+    "shrink": lambda path: api.shrink(path, train="a.csv", dev="a.csv", out="no-such/run"),
+    "prune_vocabulary": lambda path: api.prune_vocabulary(path, ["a"], "no-such-folder/out"),
+    "build_sequences": lambda path: api.build_sequences([path], "no-such-folder/out"),
+    "encode_sequences": lambda path: api.encode_sequences("a.jsonl", path, "no-such-folder/out"),
 }
 
 

@@ -27,7 +27,8 @@ RECIPES = resources.files("bertsmith") / "recipes"
 NAMES = {
     "Text and tokens": ("text", "data"),
     "Models": ("model", "tasks"),
-    "Training and use": ("machine", "planning", "training", "inference", "estimators"),
+    "Training and use": ("machine", "planning", "training", "inference", "estimators", "benchmarks"),
+    "Smaller models": ("compression",),
     "Errors": ("errors",),
 }
 

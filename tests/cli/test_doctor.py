@@ -45,7 +45,7 @@ def test_the_page_says_what_will_be_used_and_why(
     monkeypatch.setattr(hardware.Hardware, "detect", lambda: plain)
     assert main(["doctor"]) == 0
     page = capsys.readouterr().out
-    assert "the processor, 1 thread\n" in page.replace(" \n", "\n").replace("  ", "")
+    assert "the CPU, 1 thread\n" in page.replace(" \n", "\n").replace("  ", "")
     assert "float32: the processor has no bfloat16 instructions" in page
     assert "not needed" in page
     assert "Warning: This container shows 2 cores but grants the time of 1." in page

@@ -98,7 +98,7 @@ def test_a_paragraph_is_folded_by_the_terminal_alone(
     assert frame.main(["plan", "--help"]) == 0
     page = capsys.readouterr().out
     assert "a token store or a tokenizer that exists is read." in page
-    assert "`here` measures this machine for some seconds." in page
+    assert "`here` measures this machine for a few seconds." in page
     assert "\n\nNothing is trained or written." in page
 
 

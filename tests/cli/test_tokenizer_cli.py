@@ -84,7 +84,7 @@ def test_extend_shows_words_and_fit_and_undo_takes_them_out(
     assert "3 words added" in printed
     word = Tokenizer.load(extended).pieces[-1]
     assert [line for line in printed.splitlines() if line.split()[:1] == [word]]
-    assert "pieces a word" in printed
+    assert "pieces per word" in printed
     assert "of the heldout split" in printed
     assert main(["tokenizer", "extend", str(extended), "--undo", "--out", str(undone)]) == 0
     assert "3 added words are gone" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """An Embedder as the package `mteb` wants its models, so that MTEB's results are its own.
 
     import mteb
-    from bertsmith.benchmarks.mteb_model import MtebModel
+    from bertsmith import MtebModel
 
     mteb.evaluate(MtebModel("runs/law/model"), mteb.get_tasks(tasks=["STSBenchmark"]))
 

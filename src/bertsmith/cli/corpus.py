@@ -122,7 +122,7 @@ def tokenize(corpus: Path, tokenizer: Path, *, out: Out, engine: Engine = "local
     from bertsmith.text.corpus.corpus import Corpus
     from bertsmith.text.tokens.tokenizer import Tokenizer
 
-    with progress_bar("Tokenising") as progress:
+    with progress_bar("Tokenizing") as progress:
         tokenize_corpus(Corpus.open(corpus), Tokenizer.load(tokenizer), out, engine=engine, progress=progress)
     console.print(f"Tokens written to {out}", markup=False)
 

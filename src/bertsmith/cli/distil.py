@@ -58,8 +58,8 @@ def distil(
         Labelled rows. The student learns their labels too.
     dev
         Labelled rows that choose the best weights. Without it, a tenth of --train is held out; without
-        --train a tenth of the texts, and the teacher's answers count as right (not for search
-        and re-ranking, which need it).
+        --train a tenth of the texts, and the teacher's answers count as right (not for search and
+        re-ranking, which need --dev or --train).
     test
         Labelled rows that are measured once, at the end.
     corpus
@@ -78,7 +78,7 @@ def distil(
     dimensions
         Dimensions of the table's vectors, by default 256. (With --corpus this is a setting: dimensions=128.)
     resume
-        Resume an interrupted run, bit for bit.
+        Resume an interrupted run, bit for bit; only with hours= the learning rate follows the clock.
 
     Examples
     --------

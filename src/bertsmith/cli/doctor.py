@@ -90,9 +90,9 @@ def _machine(diagnosis: "Diagnosis") -> dict[str, str]:
 def _used(diagnosis: "Diagnosis") -> dict[str, str]:
     hardware = diagnosis.hardware
     precision = str(hardware.precision).removeprefix("torch.")
-    processor = f"the processor, {formatting.counted(diagnosis.threads, 'thread')}"
+    cpu = f"the CPU, {formatting.counted(diagnosis.threads, 'thread')}"
     return {
-        "device": "the GPU" if hardware.gpus else processor,
+        "device": "the GPU" if hardware.gpus else cpu,
         "precision": f"{precision}: {hardware.precision_reason}",
         "matrix product": formatting.flops(diagnosis.matmul_flops),
         **({} if hardware.gpus else {"kernels": _kernels(diagnosis)}),

@@ -71,7 +71,7 @@ def embed(
     dimensions
         Keep only so many dimensions, if the model was trained for that.
     compute_dtype
-        Precision of the matrix products. By default int16 on a processor: vectors with a cosine of 0.99999 to
+        Precision of the matrix products. By default int16 on a CPU: vectors with a cosine of 0.99999 to
         float32's, in two thirds of the time; float32 without the compiled kernels; bfloat16 on a GPU that has
         it, with a cosine of 0.9999.
     store_dtype

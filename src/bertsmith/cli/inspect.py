@@ -14,7 +14,7 @@ def fill_mask(model: str, text: str, *, top: int = 5, json: Flag = False) -> Non
     model
         A folder such as runs/NAME/model, or a model's name on the hub.
     text
-        A text with one or more masks, spelt as the model spells them: [MASK] for BERT, <mask> for RoBERTa.
+        A text with one or more masks, spelled as the model spells them: [MASK] for BERT, <mask> for RoBERTa.
     top
         Candidates for each mask.
     json

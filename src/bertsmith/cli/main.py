@@ -76,7 +76,7 @@ COMMANDS = (
     Command("suggest", "bertsmith.cli.suggest:suggest", "Find rows to label next, and wrong labels.", _FLOW),
     Command("tune", "bertsmith.cli.tune:tune", "Search for the best fine-tuning settings.", _FLOW),
     Command("distil", "bertsmith.cli.distil:distil", "Distil a model into a smaller one.", _FLOW),
-    Command("shrink", "bertsmith.cli.shrink:shrink", "Find the smallest model that answers as well.", _FLOW),
+    Command("shrink", "bertsmith.cli.shrink:shrink", "Find a faster model that answers as well.", _FLOW),
     Command("mine", "bertsmith.cli.mine:mine", "Mine hard negatives for retrieval.", _FLOW),
     Command(
         "benchmark", "bertsmith.cli.benchmark:app", "Run a benchmark: GLUE, SuperGLUE, SQuAD, BEIR.", _FLOW

@@ -189,12 +189,13 @@ def forget(
     store: str | None = None,
     config: Path | None = None,
 ) -> None:
-    """Delete all calls of a SUBJECT: what the application sent as `user`, metadata.user_id or X-Subject.
+    """Delete all calls of a SUBJECT, the person that a call is about.
 
     Parameters
     ----------
     subject
-        The value as the application sends it. The store holds only its fingerprint.
+        The value that the application sends as `user`, metadata.user, metadata.user_id or safety_identifier,
+        or in the header X-Subject. The store holds only its fingerprint.
     store
         The store: a file, or postgresql://user:password@host/name. Default: mirror.sqlite.
     config

@@ -49,7 +49,7 @@ class RunFiles:
         The folder to write: the model, the report and all figures.
     dev
         Labelled rows that choose the best weights. Without it, up to 1,000 training rows are cross-validated;
-        of more rows a tenth is held out.
+        of more rows, and for question-answering, retrieval and reranking, a tenth is held out.
     test
         Labelled rows that are measured once, at the end.
     """

@@ -27,13 +27,13 @@ def plan(
     Parameters
     ----------
     recipe
-        quickstart, budget, modern-base, bert-base, bert-large, roberta-base, electra-small, or a TOML file of
-        your own.
+        quickstart, budget, adapt, modern-base, bert-base, bert-large, roberta-base, electra-small, or a TOML
+        file of your own.
     overrides
         Settings as key=value, as for `bertsmith pretrain`.
     hardware
         The hardware to estimate for: h100, h200, a100-80, l4, rtx-4090 and others. `here` measures this
-        machine for some seconds.
+        machine for a few seconds.
     gpus
         The number of GPUs.
     price_per_hour
@@ -114,7 +114,7 @@ def _needs(plan: "Plan") -> dict[str, str]:
         needs["cost"] = _money(plan.cost) + ("" if plan.in_time else _off_by(plan, plan.cost, _money))
     return needs | {
         "hardware": f"{plan.gpus} x {plan.hardware.title}",
-        "speed": f"{formatting.count(plan.tokens_per_second)} tokens a second",
+        "speed": f"{formatting.count(plan.tokens_per_second)} tokens per second",
         "memory": f"{formatting.bytes(memory.total)} of {formatting.bytes(plan.hardware.memory)} each: "
         f"weights {formatting.bytes(memory.weights)}, gradients {formatting.bytes(memory.gradients)}, "
         f"moments {formatting.bytes(memory.moments)}, {copy}at most {formatting.bytes(memory.activations)} "

@@ -33,8 +33,8 @@ def predict(
     task
         For a model with a task of your own: package.module:Class.
     compute_dtype
-        Precision of the matrix products. By default int16 on a processor with the compiled kernels: it takes
-        two thirds of float32's time, and changes probabilities by some 1e-4. Elsewhere float32.
+        Precision of the matrix products. By default int16 on a CPU with the compiled kernels: it takes
+        two thirds of float32's time, and changes probabilities by about 1e-4. Elsewhere float32.
 
     Examples
     --------

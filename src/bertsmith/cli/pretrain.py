@@ -23,7 +23,8 @@ def pretrain(
         corpus, general (a corpus of what must not be forgotten), tokenizer, init (a checkpoint, or minilm),
         decay_from (a run with optimizer.schedule=wsd), out, steps, hours, seed.
     resume
-        Resume from the last checkpoint in out=, bit for bit. If there is none yet, begin the run.
+        Resume from the last checkpoint in out=: bit for bit with steps=; with hours= the learning rate
+        follows the clock. If there is no checkpoint yet, begin the run.
 
     Examples
     --------

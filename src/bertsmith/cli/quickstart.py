@@ -125,7 +125,7 @@ def _tokenizer(corpus: "Corpus", path: Path, vocab_size: int) -> None:
             train_tokenizer(corpus, path, VocabularySettings(vocab_size=vocab_size), progress=progress)
     report = read_json(path / "report.json")
     _tell(
-        f"{report['vocab_size']:,} pieces; {report['pieces_per_word']:.2f} pieces a word on held-out text, "
+        f"{report['vocab_size']:,} pieces; {report['pieces_per_word']:.2f} pieces per word on held-out text, "
         f"{report['whole_words']:.1%} of words whole, {report['unknown_words']:.2%} unknown"
     )
     if report["examples"]:

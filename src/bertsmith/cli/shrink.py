@@ -25,11 +25,12 @@ def shrink(
     task: str | None = None,
     resume: Flag = False,
 ) -> None:
-    """Find the smallest model that keeps a fine-tuned one's score.
+    """Find the fastest smaller model that keeps a fine-tuned one's score.
 
     First, pieces of the vocabulary that the texts don't have are dropped. Then models of fewer layers, and a
-    narrower one, learn the model's answers, the quickest first. OUT/model is the fastest one that keeps the
-    score you asked for. OUT/report.html shows them all, with intervals.
+    narrower one, learn the model's answers, the quickest to train first. OUT/model is the one that keeps the
+    score you asked for and takes the least time for a single text. OUT/report.html shows them all, with
+    intervals.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ def shrink(
     out
         The folder to write: the model, the report and all figures.
     train
-        Labelled rows to learn from.
+        Labelled rows to learn from. Either --train or --texts is needed, or both.
     test
         Labelled rows that are measured once, at the end: the score on dev flatters what was chosen by it.
     texts
@@ -52,7 +53,7 @@ def shrink(
         Hours that the search may take. What isn't expected to finish in time is left out. By default
         everything is tried.
     keep
-        The share of the model's score to keep.
+        The share of the model's score on --dev to keep.
     whole_vocabulary
         Keep the pieces that the texts don't have, for a model that will read other texts.
     task
@@ -96,7 +97,7 @@ def _show(shrunk: "Shrunk") -> None:
     from bertsmith.compression.shrinking.shrink_report import COLUMNS, rows
 
     print_table(COLUMNS, rows(shrunk), title=f"{shrunk.metric} on dev, at least {shrunk.wanted:.4f} wanted")
-    console.print(f"The smallest that keeps {shrunk.keep:.0%}: {shrunk.chosen.name}.", markup=False)
+    console.print(f"The fastest that keeps {shrunk.keep:.0%}: {shrunk.chosen.name}.", markup=False)
     if shrunk.on_test is not None:
         console.print(shrunk.on_test.sentence(shrunk.metric), markup=False)
     for warning in shrunk.warnings:

@@ -152,7 +152,7 @@ def encode(tokenizer: Path, text: str, *, read_special_tokens: Flag = False) -> 
 
     Examples
     --------
-    bertsmith tokenizer encode tokenizers/pydocs "Tokenisation is easy."
+    bertsmith tokenizer encode tokenizers/pydocs "Tokenization is easy."
     bertsmith tokenizer encode tokenizers/pydocs "Paris is [MASK]." --read-special-tokens
     """
     from bertsmith.text.tokens.tokenizer import Tokenizer

@@ -19,9 +19,9 @@ def extension_page(extension: Extension, source: str, corpus: str) -> str:
         status=f"{source}, by the words of {corpus}",
         headline=[
             ("words added", formatting.count(len(extension.words))),
-            ("pieces a word", f"{before.pieces_per_word:.3f} → {after.pieces_per_word:.3f}"),
+            ("pieces per word", f"{before.pieces_per_word:.3f} → {after.pieces_per_word:.3f}"),
             (
-                "tokens a character",
+                "tokens per character",
                 f"{before.tokens_per_character:.4f} → {after.tokens_per_character:.4f}",
             ),
             ("tokens for the same text", change(before.tokens, after.tokens)),
@@ -39,9 +39,9 @@ def fit_rows(extension: Extension) -> list[list[str]]:
     before, after = extension.before, extension.after
     figures = [
         ("pieces", before.vocab_size, after.vocab_size, "{:,}"),
-        ("pieces a word", before.pieces_per_word, after.pieces_per_word, "{:.4f}"),
-        ("tokens a character", before.tokens_per_character, after.tokens_per_character, "{:.4f}"),
-        ("tokens a sentence", before.tokens_per_sentence, after.tokens_per_sentence, "{:.2f}"),
+        ("pieces per word", before.pieces_per_word, after.pieces_per_word, "{:.4f}"),
+        ("tokens per character", before.tokens_per_character, after.tokens_per_character, "{:.4f}"),
+        ("tokens per sentence", before.tokens_per_sentence, after.tokens_per_sentence, "{:.2f}"),
         ("words in one piece", before.whole_words, after.whole_words, "{:.2%}"),
         ("unknown words", before.unknown_words, after.unknown_words, "{:.3%}"),
     ]

@@ -55,7 +55,7 @@ def follow(upstream: str, capsys: pytest.CaptureFixture[str]) -> None:
         state = ask(mirror.port, "/bertsmith/state").json()
     assert re.search(r"^ *calls +1,001 *$", printed, re.MULTILINE)  # as `mirror understand` counts them
     assert "«text»" in printed
-    answered = int(printed.rpartition(" of 100 answered by the model")[0].split()[-1])
+    answered = int(printed.rpartition(" of 100 answered by the student")[0].split()[-1])
     assert answered > 60
     (version,) = state["versions"]
     assert (version["site"], version["stage"]["mode"]) == ("intents", "live")

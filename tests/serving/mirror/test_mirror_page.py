@@ -165,7 +165,7 @@ def test_a_student_that_the_evidence_took_back(
     page_states.compare(shown, student, 100, 0.5, seed=2)
     wait_until(lambda: stage_of(shown.stages, call.version).mode == "record")
     said = look(browser, shown)
-    assert "Taken back from live to record" in browser.text("#part-stage .problem")
+    assert "Demoted from live to record" in browser.text("#part-stage .problem")
     assert "The evidence is against the last student. Train another" in said
     assert browser.run("document.querySelectorAll('#part-agreement svg').length") == 1
     assert browser.run("document.getElementById('move-promote')") is None

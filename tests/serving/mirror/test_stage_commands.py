@@ -188,7 +188,7 @@ def test_what_the_evidence_took_back_stays_broken_until_somebody_acts(
     assert site.stages.change(stage, dismissed(stage), "evidence", "9.0% differ")
     capsys.readouterr()
     assert site.run("check") == 1
-    assert "taken back from live to record: 9.0% differ" in " ".join(capsys.readouterr().out.split())
+    assert "demoted from live to record: 9.0% differ" in " ".join(capsys.readouterr().out.split())
     assert (site.student.epsilon, site.student.delta) == (EPSILON, DELTA)
 
 

@@ -108,7 +108,7 @@ def shrink(
     show: Show | None = None,
     **values: Any,
 ) -> ShrinkResult:
-    """Finds the smallest model that keeps the share `keep` of the model's score on `dev`, and writes it.
+    """Writes the fastest of smaller models that keep the share `keep` of the model's score on `dev`.
 
     Each candidate learns the model's answers to `train` and `texts` as `distil_task` has it, with the same
     settings. On the labelled rows of `test` the chosen model is reported on beside the whole one; nothing is

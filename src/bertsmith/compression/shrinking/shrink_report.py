@@ -43,7 +43,7 @@ def render_shrink(shrunk: Shrunk, model: str) -> str:
         title="How small can it be?",
         status=f"{model} · {shrunk.metric} on dev · to keep {shrunk.keep:.0%}",
         headline=[
-            ("the smallest that keeps it", chosen.name),
+            ("the fastest that keeps it", chosen.name),
             ("of its score", kept),
             ("of its time for a text", formatting.percent(chosen.share_alone)),
             ("of its parameters", formatting.percent(chosen.parameters / whole.parameters)),

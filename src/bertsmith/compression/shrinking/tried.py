@@ -1,4 +1,4 @@
-"""What became of each candidate, and which is the smallest that keeps what was asked.
+"""What became of each candidate, and which is the fastest that keeps what was asked.
 
 out/candidates/SLUG/tried.json   one candidate, once it is finished
 out/results.json                 all of them, the choice, and what was left out

@@ -257,7 +257,7 @@ def read_choice(out: Path) -> Choice | None:
 def as_sentence(tried: Tried, metric: str) -> str:
     """'contrastive: accuracy 0.8410 (+0.0073 ± 0.0081) on 496 rows, 41 s'."""
     if tried.score is None:
-        return f"{tried.method}: not tried, for want of time; minutes=10 gives more"
+        return f"{tried.method}: not tried, no time left; minutes=10 gives more"
     gain = "" if tried.gain is None else f" ({tried.gain:+.4f} ± {tried.error:.4f})"
     return f"{tried.method}: {metric} {tried.score:.4f}{gain} on {tried.rows:,} rows, {tried.seconds:.0f} s"
 

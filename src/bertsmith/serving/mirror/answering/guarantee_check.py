@@ -39,7 +39,7 @@ def check_guarantees(store: StageStore, *, looks_at_files: bool = True) -> list[
 
         last = [each for each in changes if each.version == stage.version][-1]
         if last.by == "evidence" and _is_down(last.mode_before, last.mode):
-            say(False, f"taken back from {last.mode_before} to {last.mode}: {last.why}")
+            say(False, f"demoted from {last.mode_before} to {last.mode}: {last.why}")
         if not stage.student:
             continue
         known, student = evidence.get(stage.student), students.get(stage.student)

@@ -38,7 +38,7 @@ def approved(stage: Stage) -> Stage:
 
 
 def refuse_disproven(store: StageStore, after: Stage) -> None:
-    """A student that the evidence is against would be taken back at once. Raises InputError."""
+    """A student that the evidence is against would be demoted at once. Raises InputError."""
     known = store.evidence().get(after.student)
     if known is not None and known.decision == "demote":
         raise InputError(

@@ -78,7 +78,7 @@ function takenBack(state, version) {
   const last = changesOf(state, version)[0];
   const fell = last && last.by === "evidence" && MODES.indexOf(last.mode) < MODES.indexOf(last.mode_before);
   if (!fell) return null;
-  return h("p", { class: "problem" }, `Taken back from ${last.mode_before} to ${last.mode} on ${time(last.changed)}: ${last.why}. ${version.stage.student ? "The former student is compared anew." : "The LLM answers all calls."}`);
+  return h("p", { class: "problem" }, `Demoted from ${last.mode_before} to ${last.mode} on ${time(last.changed)}: ${last.why}. ${version.stage.student ? "The former student is compared anew." : "The LLM answers all calls."}`);
 }
 
 /** In a sentence or two what has to happen now. */
