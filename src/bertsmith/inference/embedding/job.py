@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from bertsmith.errors import InputError
-from bertsmith.files import make_folder, sha256
+from bertsmith.files import make_folder
 from bertsmith.inference.embedding.embedder import Embedded, Embedder, PromptKind
 from bertsmith.inference.embedding.shard_folder import ShardFolder, require_same
 from bertsmith.inference.embedding.shard_rows import ShardedRows
@@ -205,7 +205,7 @@ def _about(
         _require_fitting(ranges, embedder.width, store_dtype)
     about = About(
         model=model or embedder.folder.name,
-        model_sha256=sha256(embedder.weights),
+        model_sha256=embedder.model_sha256,
         kind=kind,
         prefix=embedder.prefixes[kind],
         max_length=embedder.max_length,
