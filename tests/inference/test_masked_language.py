@@ -68,6 +68,23 @@ def test_no_more_of_a_corpus_is_read_than_is_measured(
     assert begun == read
 
 
+@pytest.mark.parametrize(("order", "pair"), [(False, "nsp"), (True, "sop")])
+def test_of_one_document_no_figure_of_pairs_is_given(
+    model: MaskedLanguageModel, tmp_path: Path, order: bool, pair: str
+) -> None:
+    """For no pair could be made of it, and the head would be right about nothing."""
+    heads = PretrainingModel(model.model.config, True, order).eval()
+    asked = MaskedLanguageModel(heads, model.tokenizer)
+    figures = []
+    for name, text in (("one", "Red cat.\nBlue dog."), ("two", "Red cat.\nBlue dog.\n\nDog runs.\nCat.")):
+        (tmp_path / f"{name}.txt").write_text(text)
+        settings = CorpusSettings(format="blank-lines", heldout=0, near_duplicates=False)
+        build_corpus([str(tmp_path / f"{name}.txt")], tmp_path / name, settings=settings, workers=1)
+        figures.append(asked.evaluate(tmp_path / name))
+    assert f"{pair}_accuracy" in figures[1] and not any(name.startswith(pair) for name in figures[0])
+    assert figures[0].keys() < figures[1].keys()
+
+
 def test_the_command_measures_in_float32(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = model_of(64)  # which the kernels have
     with torch.no_grad():
