@@ -233,7 +233,10 @@ def _finished(parts: ShardFolder, rows: ShardedRows) -> EmbeddingResult:
     """The file as it is, if it is of these rows and settings."""
     noted = read_about(parts.out)
     require_same(noted, parts.about, parts.out)
-    count = sum(1 for _ in rows.texts())
+    count = 0
+    for _ in rows.texts():
+        count += 1
+        rows.waiting.clear()  # of ids that nobody asks for
     if pq.read_metadata(parts.out).metadata.get(ROWS.encode()) != rows.sha256.encode():
         raise InputError(
             f"{parts.out} was made from other rows than the input has now. Choose another --out, or remove "
